@@ -1,0 +1,103 @@
+"""Supervise gangs of local processes: all or nothing, nothing left behind, and the right rank to blame.
+
+Everything public is importable from here. The names are loaded when first used, so that importing
+`supervise`, which every spawned worker does, costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from supervise._actors.supervisor import Supervisor as Supervisor
+    from supervise._facade.context import MultiprocessContext as MultiprocessContext
+    from supervise._facade.context import PContext as PContext
+    from supervise._facade.context import SubprocessContext as SubprocessContext
+    from supervise._facade.start import start_processes as start_processes
+    from supervise.errors import ChildFailedError as ChildFailedError
+    from supervise.errors import SignalException as SignalException
+    from supervise.errors import SpawnError as SpawnError
+    from supervise.errors import SpecError as SpecError
+    from supervise.errors import SuperviseError as SuperviseError
+    from supervise.errors import SupervisorCrashed as SupervisorCrashed
+    from supervise.errors import UnkillableError as UnkillableError
+    from supervise.logs import DefaultLogsSpecs as DefaultLogsSpecs
+    from supervise.logs import LogsDest as LogsDest
+    from supervise.logs import LogsSpecs as LogsSpecs
+    from supervise.logs import Std as Std
+    from supervise.logs import to_map as to_map
+    from supervise.messages import Close as Close
+    from supervise.messages import GangFinished as GangFinished
+    from supervise.messages import GangStarted as GangStarted
+    from supervise.messages import GangStatus as GangStatus
+    from supervise.messages import Pids as Pids
+    from supervise.messages import Poll as Poll
+    from supervise.messages import Signal as Signal
+    from supervise.messages import Start as Start
+    from supervise.messages import Status as Status
+    from supervise.messages import Subscribe as Subscribe
+    from supervise.messages import Unsubscribe as Unsubscribe
+    from supervise.messages import Wait as Wait
+    from supervise.messages import WorkerExited as WorkerExited
+    from supervise.messages import WorkerStarted as WorkerStarted
+    from supervise.record import record as record
+    from supervise.result import ProcessFailure as ProcessFailure
+    from supervise.result import RankEnd as RankEnd
+    from supervise.result import RunProcsResult as RunProcsResult
+
+_HOMES = {
+    "_actors.supervisor": ("Supervisor",),
+    "_facade.context": ("MultiprocessContext", "PContext", "SubprocessContext"),
+    "_facade.start": ("start_processes",),
+    "errors": (
+        "ChildFailedError",
+        "SignalException",
+        "SpawnError",
+        "SpecError",
+        "SuperviseError",
+        "SupervisorCrashed",
+        "UnkillableError",
+    ),
+    "logs": ("DefaultLogsSpecs", "LogsDest", "LogsSpecs", "Std", "to_map"),
+    "messages": (
+        "Close",
+        "GangFinished",
+        "GangStarted",
+        "GangStatus",
+        "Pids",
+        "Poll",
+        "Signal",
+        "Start",
+        "Status",
+        "Subscribe",
+        "Unsubscribe",
+        "Wait",
+        "WorkerExited",
+        "WorkerStarted",
+    ),
+    "record": ("record",),
+    "result": ("ProcessFailure", "RankEnd", "RunProcsResult"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)  # noqa: PLE0605 - a test compares it with the imports above
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name, or ``__version__``, when it is first used."""
+    import importlib
+
+    if name == "__version__":
+        from importlib import metadata
+
+        return metadata.version("supervise-gang")
+    if name not in _HOME_OF:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

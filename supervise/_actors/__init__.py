@@ -1,0 +1,1 @@
+"""The actors of a gang: its Supervisor, one Worker a rank, one Tail a destination."""

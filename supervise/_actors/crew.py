@@ -1,0 +1,142 @@
+"""The Workers and Tails of one gang, as their Supervisor commands them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pykka
+
+from supervise import messages as say
+from supervise._actors.tail import Tail
+from supervise._actors.values import load_values
+from supervise._actors.worker import Worker, recorded_ns
+from supervise._core.verdict import failed
+from supervise._process import limits
+from supervise._process.roster import Roster
+from supervise._streams.files import make_ready
+from supervise._streams.sinks import Abandon
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable, Iterable, Sequence
+
+    from supervise._actors.plan import Plan
+    from supervise._actors.reporter import Reporter
+    from supervise._runtime.loop import Loop
+
+
+class Crew:
+    """Starts the actors of a gang and tells them what to do. It never asks."""
+
+    def __init__(self, plan: Plan, loop: Loop, owner: pykka.ActorRef[Any], report: Reporter) -> None:
+        """Prepare; nothing is started."""
+        self._plan = plan
+        self._loop = loop
+        self._owner = owner
+        self._report = report
+        self._workers: list[pykka.ActorRef[Worker]] = []
+        self._tails: list[pykka.ActorRef[Tail]] = []
+        self._abandons: list[Abandon] = []
+        self.roster = Roster()
+
+    def assemble(self) -> int:
+        """Make the files ready and start the actors; return how many ends of logs and values to wait for.
+
+        Raises:
+            SpecError: A limit is too low.
+            OSError: A log file cannot be made. Nothing was started in either case.
+        """
+        plan = self._plan
+        function = plan.kind == "function"
+        shown = sum(len(tail.sources) for tail in plan.tails)
+        limits.check_open_files(plan.nprocs, each=2 if function else 1, shown=shown)
+        make_ready(plan.dest)
+        for tail in plan.tails:
+            abandon = Abandon()
+            self._abandons.append(abandon)
+            self._tails.append(
+                Tail.start(
+                    name=tail.name,
+                    sink=tail.sink,
+                    sources=tail.sources,
+                    owner=self._owner,
+                    line_filter=tail.line_filter,
+                    abandon=abandon,
+                    on_error=partial(self._loop.post, self._report.log_failed, tail.name),
+                )
+            )
+        self._workers = [self._new_worker(rank) for rank in range(plan.nprocs)]
+        return len(self._tails) + (1 if function else 0)
+
+    def _new_worker(self, rank: int) -> pykka.ActorRef[Worker]:
+        dest = self._plan.dest
+        return Worker.start(
+            self._loop,
+            local_rank=rank,
+            launcher=self._plan.launchers[rank],
+            owner=self._owner,
+            roster=self.roster,
+            log_paths=tuple(path for path in (dest.stdouts[rank], dest.stderrs[rank]) if path and path != os.devnull),
+            error_file=dest.error_files.get(rank, ""),
+        )
+
+    def launch(self, rank: int) -> None:
+        """Have a rank launched."""
+        self._workers[rank].tell(say.Launch())
+
+    def deliver(self, ranks: Iterable[int], sig: signal.Signals) -> None:
+        """Have the groups of these ranks signalled."""
+        for rank in ranks:
+            self._workers[rank].tell(say.Deliver(sig=sig))
+
+    def report_stuck(self, ranks: Iterable[int]) -> None:
+        """Have those named that SIGKILL did not end."""
+        for rank in ranks:
+            self._workers[rank].tell(say.ReportStuck())
+
+    def recorded(self, ranks: Iterable[int]) -> dict[int, int]:
+        """Return which of these ranks have recorded an exception by now: rank to monotonic nanoseconds."""
+        files = self._plan.dest.error_files
+        found = ((rank, recorded_ns(files.get(rank, ""))) for rank in ranks)
+        return {rank: at_ns for rank, at_ns in found if at_ns is not None}
+
+    def drain(
+        self, ends: Sequence[say.WorkerExited], loaded: Callable[[dict[int, Any], dict[int, str]], object]
+    ) -> None:
+        """All ranks are reaped: have their last lines shown and, where all went well, their values read.
+
+        Args:
+            ends: How they ended.
+            loaded: Called on the loop with the values and the problems, by local rank, if the gang's
+                entrypoint is a function.
+        """
+        sizes = {path: size for end in ends for path, size in end.log_bytes.items()}
+        for tail in self._tails:
+            with contextlib.suppress(pykka.ActorDeadError):  # it has ended, and said so
+                tail.tell(say.Drain(sizes=sizes))
+        if self._plan.kind != "function":
+            return
+        good = {end.local_rank for end in ends if end.has_value and not failed(end)}
+        if not good or len(good) < self._plan.nprocs:
+            self._loop.post(loaded, {}, {})
+            return
+        work = partial(load_values, dict(self.roster.outcomes), partial(self._loop.post, loaded))
+        threading.Thread(target=work, name=f"supervise-values-{self._plan.name}", daemon=True).start()
+
+    def abandon_tails(self) -> None:
+        """Have the Tails end now, in whatever write they are."""
+        for abandon in self._abandons:
+            abandon.set()
+
+    def dismiss(self) -> None:
+        """Have the Workers leave; the Tails have ended by themselves. Give back what is left."""
+        for worker in self._workers:
+            worker.tell(say.Leave())
+        self.roster.close_outcomes()
+        self._plan.line.cut()
+        if not self._tails:  # they own their destinations
+            self._plan.close()

@@ -1,0 +1,94 @@
+"""The result of a gang that has ended, from what the core has judged."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from supervise._streams.files import last_lines
+from supervise.errors import SpawnError
+from supervise.result import ProcessFailure, RankEnd, RunProcsResult
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from supervise._actors.plan import Plan
+    from supervise._core.state import Gang
+    from supervise._core.verdict import Verdict
+    from supervise.messages import WorkerExited, WorkerFailedToStart
+
+LOST_CODE = 255
+"""Stands in `ProcessFailure.exitcode`, a number, for an exit status that nobody can tell."""
+
+
+def build_result(
+    gang: Gang, verdict: Verdict, plan: Plan, started_ns: Mapping[int, int], values: Mapping[int, Any]
+) -> RunProcsResult:
+    """Return the one result that every `Wait` gets.
+
+    Args:
+        gang: What happened.
+        verdict: How it is judged.
+        plan: What was asked for.
+        started_ns: Local rank to monotonic nanoseconds of its start.
+        values: Local rank to return value, where the gang succeeded.
+    """
+    ends = {end.local_rank: end for end in gang.ends}
+    result = RunProcsResult(stdouts=dict(plan.dest.stdouts), stderrs=dict(plan.dest.stderrs), outcome=verdict.outcome)
+    if verdict.outcome == "succeeded":
+        result.return_values = {rank: values.get(rank) for rank in range(plan.nprocs)}
+    to_wall_ns = time.time_ns() - time.monotonic_ns()
+    stopped = verdict.kind == "stopped"
+    for rank in verdict.blamed:
+        result.failures[rank] = _failure(gang, rank, ends.get(rank), plan, to_wall_ns, stopped=stopped)
+    stuck = {found.local_rank: found for found in gang.unkillable}
+    for rank, role in sorted(verdict.roles.items()):
+        end = ends.get(rank)
+        result.ends[rank] = RankEnd(
+            local_rank=rank,
+            pid=end.pid if end else stuck[rank].pid,
+            exitcode=end.exitcode if end else None,
+            role=role,
+            started_ns=started_ns.get(rank, 0),
+            ended_ns=end.ended_ns if end else time.monotonic_ns(),
+            core_dumped=end.core_dumped if end else False,
+            max_rss_bytes=end.max_rss_bytes if end else None,
+            cpu_time_s=end.cpu_time_s if end else None,
+            stderr_tail=last_lines(plan.dest.stderrs.get(rank, "")) if rank in result.failures else "",
+        )
+    return result
+
+
+def _failure(
+    gang: Gang, rank: int, end: WorkerExited | None, plan: Plan, to_wall_ns: int, *, stopped: bool
+) -> ProcessFailure:
+    error_file = plan.dest.error_files.get(rank, "")
+    if end is None:
+        stuck = next((found for found in gang.unkillable if found.local_rank == rank), None)
+        if stuck is not None:
+            message = f"PID {stuck.pid} outlived SIGKILL; the kernel says its state is {stuck.state}"
+            return ProcessFailure.of(rank, stuck.pid, LOST_CODE, "", message=message)
+        message = f"rank {rank} was not started: the gang was closed first"
+        return ProcessFailure.of(rank, 0, -gang.death_sig, "", message=message)
+    message = end.complaint or ""
+    if stopped and end.exitcode == 0:
+        message = f"stopped by {gang.death_sig.name} before the gang's end; exited with code 0"
+    return ProcessFailure.of(
+        rank,
+        end.pid,
+        LOST_CODE if end.exitcode is None else end.exitcode,
+        error_file,
+        message=message,
+        timestamp_ns=end.ended_ns + to_wall_ns,
+    )
+
+
+def start_error(failure: WorkerFailedToStart) -> Exception:
+    """Return what the asker of the start gets: an `OSError` keeps its class, errno and file name."""
+    error, rank = failure.error, failure.local_rank
+    if isinstance(error, OSError) and error.errno is not None:
+        told: Exception = OSError(error.errno, f"rank {rank} could not be started: {error.strerror}", error.filename)
+    else:
+        told = SpawnError(f"{type(error).__name__}: {error}", local_rank=rank)
+    told.__cause__ = error
+    return told

@@ -1,0 +1,377 @@
+"""A Tail shows what the workers write: one destination, and all the files that feed it."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import queue
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pykka
+from pykka import messages as pykka_messages
+from pykka._envelope import Envelope
+
+from supervise._runtime.reply import Reply
+from supervise._streams.feed import CHUNK_BYTES, Feed
+from supervise._streams.lines import LineStream, source_bytes
+from supervise._streams.sinks import Abandon, Abandoned
+from supervise.messages import Drain, MemberStopRequested, TailEnded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from supervise._streams.sinks import Sink
+
+log = logging.getLogger("supervise")
+
+PAUSE_NS = 2_000_000
+"""The least time between two looks at files that have changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A file that a rank writes, and what to put before each of its lines."""
+
+    local_rank: int
+    path: str
+    prefix: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """A file has changed, or the Tail was abandoned. At most one is on its way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """The moment has come that the Tail has set itself."""
+
+
+class _Inbox:
+    """pykka's inbox, with a moment at which it answers `Due` if nothing else has come."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Envelope[Any]] = queue.SimpleQueue()
+        self.due_ns: int | None = None
+
+    def put(self, envelope: Envelope[Any], /) -> None:
+        self._queue.put(envelope)
+
+    def get(self) -> Envelope[Any]:
+        if self.due_ns is None:
+            return self._queue.get()
+        wait_s = max(0.0, (self.due_ns - time.monotonic_ns()) / 1e9)
+        try:
+            return self._queue.get(timeout=wait_s)
+        except queue.Empty:
+            self.due_ns = None
+            return Envelope(Due())
+
+    def empty(self) -> bool:
+        return self._queue.empty()
+
+
+class Tail(pykka.ThreadingActor):
+    """Show files on one destination until told to `Drain`; then tell the owner `TailEnded`, once.
+
+    Only its owner ends it: by `Drain`, or by setting `abandon`. Asked to stop by anyone else it tells
+    the owner `MemberStopRequested` and lives on; the asker's answer comes when it has ended. No
+    failure of a file or of the destination ends it, and no exception leaves it.
+
+    A thread of its own, since a console may be slow; a daemon, since it may never be read again.
+    """
+
+    use_daemon_thread = True
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        sink: Sink,
+        sources: Sequence[Source],
+        owner: pykka.ActorRef[Any],
+        line_filter: Callable[[bytes], bool] | None = None,
+        abandon: Abandon | None = None,
+        on_error: Callable[[str, OSError], object] | None = None,
+    ) -> None:
+        """Make a Tail; it opens its sources when it starts.
+
+        Args:
+            name: What `TailEnded` calls it.
+            sink: The destination. It belongs to the Tail, which closes it.
+            sources: The files that feed it. They are there, and are only read.
+            owner: Who is told `TailEnded` and `MemberStopRequested`.
+            line_filter: Answers whether a raw line is shown; None shows all.
+            abandon: Set by any thread, it ends the Tail soon, even in the middle of a write. It
+                belongs to this Tail, which closes it.
+            on_error: Called on the Tail's thread with the path of a file, or the Tail's name if the
+                destination failed, and the error; once for each.
+        """
+        super().__init__()
+        self.name = name
+        self._sink = sink
+        self._owner = owner
+        self._abandon = abandon or Abandon()
+        self._on_error = on_error
+        self._feeds = [
+            Feed(source.path, LineStream(source.prefix, console=sink.is_console, line_filter=line_filter))
+            for source in sources
+        ]
+        self._lock = threading.Lock()  # guards the next two, which the watching thread touches
+        self._changed: dict[Feed, None] = {}
+        self._told = False
+        self._ready: dict[Feed, None] = {}  # those that may have more to read, in turn
+        self._updating: set[Feed] = set()  # those with an update that is not due yet
+        self._reserved: Feed | None = None  # whose long line is on its way
+        self._unfinished: Feed | None = None  # whose last line ended without a newline
+        self._next_look_ns = 0
+        self._draining = False
+        self._ended = False
+        self._failure: str | None = None  # of the destination
+        self._stop_replies: list[Reply[None]] = []
+
+    @staticmethod
+    def _create_actor_inbox() -> _Inbox:
+        return _Inbox()
+
+    @staticmethod
+    def _create_future() -> Reply[Any]:
+        return Reply()
+
+    def on_start(self) -> None:
+        """Open and watch the files, and show what is there."""
+        self._guarded(self._open)
+
+    def _handle_receive(self, message: Any) -> Any:
+        if isinstance(message, Drain):
+            return self._guarded(partial(self._drain, message))
+        if isinstance(message, (Changed, Due)):
+            return self._guarded(self._step)
+        if isinstance(message, pykka_messages._ActorStop):  # noqa: SLF001 - pykka has no public name for it
+            return self._asked_to_stop()
+        try:
+            return super()._handle_receive(message)
+        except BaseException:
+            reply: Reply[Any] = Reply()
+            reply.set_exception(sys.exc_info())
+            return reply
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Abandoned:
+            self._end()
+        except BaseException as error:  # one that left would end every actor of the process
+            log.exception("the tail of %s crashed", self.name)
+            self._end(repr(error))
+
+    def _asked_to_stop(self) -> Reply[None]:
+        reply: Reply[None] = Reply()
+        self._stop_replies.append(reply)
+        if len(self._stop_replies) == 1:
+            try:
+                self._owner.tell(MemberStopRequested())
+            except pykka.ActorDeadError:  # nobody is left who could end us
+                self._guarded(partial(self._drain, Drain(sizes={})))
+        return reply
+
+    # Files
+
+    def _open(self) -> None:
+        self._abandon.on_set(self._wake)
+        for feed in self._feeds:
+            try:
+                feed.open(partial(self._notice, feed))
+            except OSError as error:
+                self._report(feed.path, error)
+        self._ready = dict.fromkeys(feed for feed in self._feeds if feed.is_open)
+        self._step()
+
+    def _notice(self, feed: Feed) -> None:
+        """Note that a file has changed. On the watching thread."""
+        with self._lock:
+            self._changed[feed] = None
+            if self._told:
+                return
+            self._told = True
+        self._wake()
+
+    def _wake(self) -> None:
+        try:
+            self.actor_ref.tell(Changed())
+        except pykka.ActorDeadError:
+            return
+
+    def _drain(self, message: Drain) -> None:
+        if not self._draining:
+            self._draining = True
+            for feed in self._feeds:
+                feed.unwatch()
+                if feed.was_cut_short():
+                    self._start_again(feed)
+                feed.limit_bytes = message.sizes.get(feed.path, feed.size_bytes())
+            self._ready = dict.fromkeys(feed for feed in self._feeds if feed.is_open)
+        self._step()
+
+    def _step(self) -> None:
+        """Read and show until nothing is left or a message is there; then set the next moment."""
+        inbox = self.actor_inbox
+        assert isinstance(inbox, _Inbox)  # noqa: S101 - made above
+        inbox.due_ns = None
+        while not self._abandon.is_set():
+            now_ns = time.monotonic_ns()
+            self._take_changed(now_ns)
+            self._show_updates(now_ns)
+            if self._draining and (self._failure or not self._ready):
+                break
+            turns = self._turns()
+            if not turns:
+                inbox.due_ns = self._next_moment()
+                return
+            for feed in turns:
+                if self._reserved is None or self._reserved is feed:
+                    self._read(feed, now_ns)
+            if not inbox.empty():
+                inbox.due_ns = now_ns
+                return
+        self._end()
+
+    def _take_changed(self, now_ns: int) -> None:
+        if self._changed and now_ns >= self._next_look_ns and not self._draining:
+            with self._lock:
+                self._ready |= dict.fromkeys(feed for feed in self._changed if feed.is_open)
+                self._changed = {}
+                self._told = False
+            self._next_look_ns = now_ns + PAUSE_NS
+
+    def _turns(self) -> list[Feed]:
+        if self._failure:
+            return []
+        if self._reserved is not None:
+            return [self._reserved] if self._reserved in self._ready else []
+        return list(self._ready)
+
+    def _next_moment(self) -> int | None:
+        moments = [self._next_look_ns] if self._changed else []
+        if self._reserved is None:
+            moments += [feed.lines.due_ns for feed in self._updating if feed.lines.due_ns is not None]
+        return min(moments, default=None)
+
+    def _read(self, feed: Feed, now_ns: int) -> None:
+        try:
+            chunk = feed.read()
+        except OSError as error:
+            self._report(feed.path, error)
+            self._finish(feed)
+            feed.close()
+            return
+        if not chunk and feed.was_cut_short():
+            self._start_again(feed)
+            return
+        continues = feed.lines.reserved
+        self._show(feed, feed.lines.feed(chunk, now_ns), continues=continues)
+        self._note(feed)
+        if len(chunk) < CHUNK_BYTES:  # its end, for now or for good
+            if self._draining:
+                self._finish(feed)
+            else:
+                self._ready.pop(feed, None)
+
+    def _start_again(self, feed: Feed) -> None:
+        """Go back to the beginning of a file that was cut short; say so the first time."""
+        self._finish(feed)
+        self._ready[feed] = None
+        if not feed.was_truncated:
+            self._report(feed.path, OSError(errno.ESTALE, "the log was truncated", feed.path))
+        feed.start_again()
+
+    def _note(self, feed: Feed) -> None:
+        """Keep in mind what state the lines of `feed` are in."""
+        if feed.lines.reserved:
+            self._reserved = feed
+        elif self._reserved is feed:
+            self._reserved = None
+        if feed.lines.due_ns is None:
+            self._updating.discard(feed)
+        else:
+            self._updating.add(feed)
+
+    # The destination
+
+    def _show_updates(self, now_ns: int) -> None:
+        if self._reserved is None:
+            for feed in list(self._updating):
+                self._show(feed, feed.lines.update(now_ns), continues=False)
+                self._note(feed)
+
+    def _finish(self, feed: Feed) -> None:
+        """Show the unfinished rest of `feed`, which has come to its end."""
+        continues = feed.lines.reserved
+        self._show(feed, feed.lines.finish(), continues=continues)
+        self._note(feed)
+        self._ready.pop(feed, None)
+
+    def _show(self, feed: Feed, out: bytes, *, continues: bool) -> None:
+        if self._failure:
+            return
+        try:
+            if out and self._unfinished is not None and not continues:
+                self._sink.write(b"\n", self._abandon)
+            if out:
+                self._sink.write(out, self._abandon)
+                self._unfinished = None if out.endswith(b"\n") else feed
+        except Abandoned as given_up:
+            shown = source_bytes(out, given_up.written_bytes, feed.lines.prefix, continues=continues)
+            feed.shown_bytes = min(feed.offset, feed.shown_bytes + shown)
+            raise
+        except Exception as error:
+            self._destination_failed(error)
+        else:
+            feed.shown_bytes = feed.offset - feed.lines.held_bytes
+
+    def _destination_failed(self, error: Exception) -> None:
+        """Show nothing more: the files have it, and the gang goes on."""
+        self._failure = str(error) or repr(error)
+        self._updating.clear()
+        self._ready.clear()
+        for feed in self._feeds:
+            feed.unwatch()
+        self._report(self.name, error)
+
+    def _report(self, where: str, error: Exception) -> None:
+        if not isinstance(error, OSError):
+            error = OSError(errno.EIO, repr(error))
+        try:
+            if self._on_error is not None:
+                self._on_error(where, error)
+        except Exception:
+            log.exception("on_error of the tail of %s raised", self.name)
+
+    # The end
+
+    def _end(self, error: str | None = None) -> None:
+        """Give everything back, leave the registry, answer those who wait, tell the owner."""
+        if self._ended:
+            return
+        self._ended = True
+        remaining_bytes = sum(feed.remaining_bytes() for feed in self._feeds)
+        for feed in self._feeds:
+            self._quietly(feed.close)
+        self._quietly(self._sink.close)
+        self._quietly(self._abandon.close)
+        self._quietly(self._stop)
+        for reply in self._stop_replies:
+            self._quietly(partial(reply.set, None))
+        ended = TailEnded(name=self.name, remaining_bytes=remaining_bytes, error=error or self._failure)
+        self._quietly(partial(self._owner.tell, ended))
+
+    def _quietly(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except BaseException as error:
+            log.debug("the tail of %s, ending: %r", self.name, error)

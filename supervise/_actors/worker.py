@@ -1,0 +1,306 @@
+"""A Worker actor: one rank, one process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from supervise import messages as say
+from supervise._process import outcome
+from supervise._process.roster import group_members
+from supervise._runtime.actor import LoopActor
+from supervise._runtime.reply import Reply
+
+if TYPE_CHECKING:
+    import pykka
+
+    from supervise._process.function import Launched
+    from supervise._process.handle import Exit, Process
+    from supervise._process.roster import Roster
+    from supervise._runtime.loop import Loop
+
+_FIRST_RETRY_S, _LAST_RETRY_S = 0.01, 1.0
+
+
+class Launcher(Protocol):
+    """What starts one rank's process. The fakes of `supervise.testing` are others."""
+
+    def launch(self) -> Launched:
+        """Start the process without waiting for it; an exception says that nothing of it is left."""
+
+
+class Worker(LoopActor):
+    """Launches one rank, notices its exit at once, reaps it, and signals its group.
+
+    Tells its Supervisor `WorkerStarted` or `WorkerFailedToStart`, and after a start exactly one
+    `WorkerExited` (or `WorkerUnkillable`, where even SIGKILL did not end it in time).
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        *,
+        local_rank: int,
+        launcher: Launcher,
+        owner: pykka.ActorRef[Any],
+        roster: Roster,
+        log_paths: tuple[str, ...] = (),
+        error_file: str = "",
+    ) -> None:
+        """Make a Worker whose process is not started yet.
+
+        Args:
+            loop: The gang's.
+            local_rank: Which rank it is.
+            launcher: Starts its process.
+            owner: Its Supervisor.
+            roster: Where its process is listed while it lives.
+            log_paths: Files that the rank writes.
+            error_file: Where the rank records an exception; "" is nowhere.
+        """
+        super().__init__(loop)
+        self._rank = local_rank
+        self._launcher = launcher
+        self._owner = owner
+        self._roster = roster
+        self._log_paths = log_paths
+        self._error_file = error_file
+        self._launched: Launched | None = None
+        self._process: Process | None = None
+        self._outcome: outcome.OutcomeFile | None = None
+        self._pid = 0
+        self._watched: set[int] = set()
+        self._retry_s = _FIRST_RETRY_S
+        self._members: set[int] = set()
+        self._reaped = False
+        self._signaled = False
+        self._stop_replies: list[Reply[None]] = []
+
+    # Messages
+
+    def on_receive(self, message: Any) -> None:
+        """Do what the Supervisor says."""
+        match message:
+            case say.Launch():
+                self._launch()
+            case say.Deliver():
+                self._deliver(message.sig)
+            case say.Leave():
+                self.leave()
+            case say.ReportStuck():
+                self._report_stuck()
+            case _:
+                super().on_receive(message)
+
+    def on_stop_request(self) -> Reply[None]:
+        """A stranger cannot stop a Worker from under its Supervisor: the whole gang is closed instead."""
+        self._owner.tell(say.MemberStopRequested())
+        reply: Reply[None] = Reply()
+        self._stop_replies.append(reply)
+        return reply
+
+    def on_stop(self) -> None:
+        """Give everything back. The Supervisor has seen to it that nothing of the process is left."""
+        self._let_go()
+        for reply in self._stop_replies:
+            reply.set(None)
+
+    def on_crash(self, error: BaseException) -> None:
+        """Have the gang killed: this rank is not supervised any more."""
+        self._owner.tell(say.ActorDown(who=f"the worker of rank {self._rank}", error=error))
+
+    # Start
+
+    def _launch(self) -> None:
+        try:
+            launched = self._launcher.launch()
+        except Exception as error:
+            self._owner.tell(say.WorkerFailedToStart(local_rank=self._rank, error=error))
+            return
+        self._launched, self._outcome = launched, launched.outcome
+        if launched.outcome is not None:
+            self._roster.outcomes[self._rank] = launched.outcome
+        if launched.process is not None:
+            self._run(launched.process)
+        elif launched.status is not None:
+            self._watch(launched.status.fileno(), self._arrive)
+
+    def _arrive(self) -> None:
+        """The fork server has said something: the number of our process, or nothing any more."""
+        assert self._launched is not None  # noqa: S101 - watched since
+        assert self._launched.status is not None  # noqa: S101
+        self._unwatch(self._launched.status.fileno())
+        try:
+            launched = self._launched.arrived()
+        except Exception as error:
+            self._launched.status.close()
+            self._owner.tell(say.WorkerFailedToStart(local_rank=self._rank, error=error))
+            return
+        if launched is None or launched.process is None:
+            self._watch(self._launched.status.fileno(), self._arrive)
+            return
+        self._launched = launched
+        self._run(launched.process)
+
+    def _run(self, process: Process) -> None:
+        self._process, self._pid = process, process.pid
+        self._roster.processes[self._rank] = process
+        self._watch(process.fileno(), self._exited)
+        self._owner.tell(say.WorkerStarted(local_rank=self._rank, pid=self._pid, started_ns=time.monotonic_ns()))
+
+    # Exit
+
+    def _exited(self) -> None:
+        """The process is dead: reap it if that is possible now."""
+        assert self._process is not None  # noqa: S101
+        ended_ns = time.monotonic_ns()
+        ended = self._process.reap()
+        if ended is not None:
+            self._report_exit(ended, ended_ns)
+            return
+        self._unwatch_all()
+        status = self._launched.status if self._launched is not None else None
+        if status is not None and status.fileno() >= 0 and self._retry_s == _FIRST_RETRY_S:
+            self._retry_s *= 2  # its parent, the fork server, tells the code in a moment
+            self._watch(status.fileno(), self._exited)
+            return
+        # Readable but not reapable: a tracer holds it. Nobody tells when it lets go, so look again.
+        self.loop.call_later(self._retry_s, self._exited_unless_given_up)
+        self._retry_s = min(self._retry_s * 2, _LAST_RETRY_S)
+
+    def _exited_unless_given_up(self) -> None:
+        if not self.actor_stopped.is_set() and not self._reaped:
+            self._exited()
+
+    def _report_exit(self, ended: Exit, ended_ns: int) -> None:
+        assert self._process is not None  # noqa: S101
+        self._reaped = True
+        self._unwatch_all()
+        if self._launched is not None and self._launched.status is not None:
+            self._launched.status.close()
+        kind = self._outcome.kind() if self._outcome is not None else None
+        group_left = self._process.group_alive()
+        if not group_left:
+            self._let_go()
+        self._owner.tell(
+            say.WorkerExited(
+                local_rank=self._rank,
+                pid=self._pid,
+                exitcode=ended.code,
+                ended_ns=ended_ns,
+                core_dumped=ended.core_dumped,
+                error_ns=recorded_ns(self._error_file),
+                complaint=_complaint(ended.code, kind),
+                has_value=kind == "value" and ended.code == 0,
+                log_bytes={path: size for path in self._log_paths if (size := _size(path)) is not None},
+                max_rss_bytes=ended.max_rss_bytes,
+                cpu_time_s=ended.cpu_time_s,
+                group_left=group_left,
+            )
+        )
+        if group_left and self._signaled:  # they were signalled with their leader, and may be gone already
+            self._watch_group()
+
+    # Signals
+
+    def _deliver(self, sig: signal.Signals) -> None:
+        if self._process is None:
+            return
+        self._signaled = True
+        self._process.signal_group(sig)
+        if sig not in (signal.SIGKILL, signal.SIGCONT):
+            self._process.signal_group(signal.SIGCONT)  # what is stopped must hear it too
+        if self._reaped:
+            self._watch_group()
+
+    def _watch_group(self) -> None:
+        """Wait for what the reaped leader left behind: each member by its pidfd, then look again."""
+        if self._members or self._process is None:
+            return
+        if self._process.group_alive():
+            self._members = set(group_members(self._pid))
+        if not self._members:
+            self._let_go()
+            self._owner.tell(say.GroupEmptied(local_rank=self._rank))
+            return
+        for fd in self._members:
+            self._watch(fd, partial(self._member_gone, fd))
+
+    def _member_gone(self, fd: int) -> None:
+        self._unwatch(fd)
+        os.close(fd)
+        self._members.discard(fd)
+        self._watch_group()
+
+    def _report_stuck(self) -> None:
+        """SIGKILL has had its time: say what the kernel says."""
+        if self._process is not None:
+            state = self._process.kernel_state()
+            self._owner.tell(say.WorkerUnkillable(local_rank=self._rank, pid=self._pid, state=state))
+
+    # Descriptors
+
+    def _watch(self, fd: int, callback: Any) -> None:
+        self._watched.add(fd)
+        self.loop.watch(fd, lambda: self._guarded(callback))
+
+    def _guarded(self, callback: Any) -> None:
+        try:
+            callback()
+        except BaseException as error:
+            self._unwatch_all()
+            self.on_crash(error)
+
+    def _unwatch(self, fd: int) -> None:
+        self._watched.discard(fd)
+        self.loop.unwatch(fd)
+
+    def _unwatch_all(self) -> None:
+        for fd in list(self._watched):
+            self._unwatch(fd)
+
+    def _let_go(self) -> None:
+        self._unwatch_all()
+        for fd in self._members:
+            os.close(fd)
+        self._members = set()
+        self._roster.processes.pop(self._rank, None)
+        if self._launched is not None and self._launched.status is not None:
+            self._launched.status.close()
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+
+def recorded_ns(error_file: str) -> int | None:
+    """Return when the exception in `error_file` was recorded, in monotonic ns; None where there is none."""
+    if not error_file:
+        return None
+    try:
+        found = os.stat(error_file)
+    except OSError:
+        return None
+    if not found.st_size or error_file == os.devnull:
+        return None
+    return found.st_mtime_ns - (time.time_ns() - time.monotonic_ns())
+
+
+def _complaint(code: int | None, kind: str | None) -> str | None:
+    """Say what is wrong beside the exit code; None where that is all there is to say."""
+    if code is None:
+        return "exit status lost: another part of this program reaped the process"
+    if kind == "closed":
+        return outcome.CHANNEL_CLOSED
+    if code == 0 and kind == "none":
+        return "exited with code 0 without a return value (os._exit, or a crash in a C library)"
+    return None
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return None

@@ -1,0 +1,1 @@
+"""Every decision about a gang, as pure functions: no thread, clock, process or pykka."""

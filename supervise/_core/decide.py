@@ -1,0 +1,217 @@
+"""All or nothing, as a pure function of what is known and what happens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from signal import Signals
+from typing import TYPE_CHECKING
+
+from supervise import messages as said
+from supervise._core import state as st
+from supervise._core.verdict import failed
+
+if TYPE_CHECKING:
+    from supervise._core.state import Action, Gang
+
+    Decision = tuple[Gang, list[Action]]
+
+_MIN_DRAIN_S = 1.0
+"""What the logs are given at the least when a close bounds them."""
+
+
+def decide(gang: Gang, event: object) -> tuple[Gang, list[Action]]:
+    """Advance `gang` by one event; also return what must be done now, in this order.
+
+    Late and repeated events (a timer after the end, a second close) are harmless.
+    """
+    gang, actions = _advance(gang, event)
+    gang, more = _settle(gang)
+    return gang, actions + more
+
+
+def _advance(gang: Gang, event: object) -> Decision:  # noqa: C901, PLR0911, PLR0912 - one line an event
+    match event:
+        case st.StartAsked():
+            return _launch(replace(gang, phase="starting")) if gang.phase == "new" else (gang, [])
+        case said.WorkerStarted():
+            return _started(gang, event)
+        case said.WorkerFailedToStart():
+            return _failed_to_start(gang, event)
+        case said.WorkerExited():
+            return _exited(gang, event)
+        case st.CloseAsked():
+            return _close(gang, event)
+        case st.CensusTaken():
+            return _signal(gang, event)
+        case st.GraceExpired():
+            return _kill(gang)
+        case said.WorkerUnkillable():
+            return _abandon(gang, event)
+        case st.KillExpired():
+            return _give_up(gang)
+        case said.GroupEmptied():
+            return replace(gang, leftovers=gang.leftovers - {event.local_rank}), []
+        case said.TailEnded():
+            return replace(gang, tails=max(0, gang.tails - 1)), []
+        case st.DrainExpired():
+            return gang, [st.AbandonTails()] if gang.draining and gang.tails else []
+        case _:
+            msg = f"unknown event: {event!r}"
+            raise TypeError(msg)
+
+
+def _launch(gang: Gang) -> Decision:
+    """Launch as many ranks as the window has room for."""
+    room = min(gang.window - len(gang.starting), gang.nprocs - gang.launched)
+    ranks = range(gang.launched, gang.launched + max(0, room))
+    gang = replace(gang, launched=ranks.stop, starting=gang.starting.union(ranks))
+    return gang, [st.LaunchRank(local_rank=rank) for rank in ranks]
+
+
+def _started(gang: Gang, event: said.WorkerStarted) -> Decision:
+    rank = frozenset({event.local_rank})
+    gang = replace(gang, starting=gang.starting - rank, running=gang.running | rank)
+    if gang.phase == "starting":
+        return _launch(gang)
+    if gang.killed:
+        return gang, [st.SendSignal(ranks=rank, sig=Signals.SIGKILL, escalation=1)]
+    if gang.signaled:
+        return gang, [st.SendSignal(ranks=rank, sig=gang.death_sig, escalation=0)]
+    return gang, []
+
+
+def _failed_to_start(gang: Gang, event: said.WorkerFailedToStart) -> Decision:
+    gang = replace(gang, starting=gang.starting - {event.local_rank})
+    if gang.start_failure is None:
+        gang = replace(gang, start_failure=event)
+    return _stop(gang, "start_failed", Signals.SIGTERM, gang.grace_s)
+
+
+def _exited(gang: Gang, event: said.WorkerExited) -> Decision:
+    rank = frozenset({event.local_rank})
+    if any(stuck.local_rank == event.local_rank for stuck in gang.unkillable):
+        return gang, []  # it was given up
+    gang = replace(
+        gang,
+        starting=gang.starting - rank,
+        running=gang.running - rank,
+        ends=(*gang.ends, event),
+        leftovers=gang.leftovers | rank if event.group_left else gang.leftovers,
+        spontaneous=gang.spontaneous if gang.signaled else gang.spontaneous | rank,
+    )
+    if failed(event) and gang.phase == "running":
+        return _stop(gang, "peer_failed", Signals.SIGTERM, gang.grace_s)
+    return gang, []
+
+
+def _stop(gang: Gang, reason: st.Reason, sig: Signals, timeout_s: float) -> Decision:
+    """Begin to stop, unless that has begun. Nobody is signalled before the dead are counted."""
+    if gang.phase not in ("starting", "running"):
+        return gang, []
+    gang = replace(gang, phase="stopping", reason=reason, death_sig=sig, timeout_s=timeout_s)
+    return gang, [st.TakeCensus()]
+
+
+def _close(gang: Gang, event: st.CloseAsked) -> Decision:
+    if event.reason == "close":
+        gang = replace(gang, bounded=True)
+    if gang.phase == "new":
+        return replace(gang, phase="stopping", reason=event.reason, signaled=True), []
+    if gang.phase in ("starting", "running"):
+        return _stop(gang, event.reason, event.death_sig, event.timeout_s)
+    if event.reason != "close":  # the gang's time is up, and it is ending anyway
+        return gang, []
+    if gang.phase == "stopping":
+        return _hurry(gang, event)
+    if gang.leftovers and not gang.signaled:
+        gang = replace(gang, death_sig=event.death_sig, timeout_s=event.timeout_s)
+        return _signal(gang, st.CensusTaken(recorded={}))
+    return _hurry(gang, event) if gang.leftovers else (gang, [])
+
+
+def _hurry(gang: Gang, event: st.CloseAsked) -> Decision:
+    """A further close may shorten the grace, never lengthen it; SIGKILL means now."""
+    actions: list[Action] = []
+    if gang.draining:
+        actions.append(st.SetTimer(name="drain", delay_s=max(event.timeout_s, _MIN_DRAIN_S)))
+    if not gang.signaled:  # the census is under way
+        sooner = min(event.timeout_s, gang.timeout_s)
+        sig = Signals.SIGKILL if event.death_sig == Signals.SIGKILL else gang.death_sig
+        return replace(gang, timeout_s=sooner, death_sig=sig), actions
+    if gang.killed:
+        return gang, actions
+    if event.death_sig == Signals.SIGKILL or event.timeout_s <= 0:
+        gang, kill = _kill(gang)
+        return gang, actions + kill
+    if event.timeout_s < gang.timeout_s:
+        actions.append(st.SetTimer(name="grace", delay_s=event.timeout_s))
+        gang = replace(gang, timeout_s=event.timeout_s)
+    return gang, actions
+
+
+def _signal(gang: Gang, event: st.CensusTaken) -> Decision:
+    """Send the polite signal to everybody at once, with one deadline."""
+    if gang.signaled:
+        return gang, []
+    gang = replace(gang, signaled=True, accused=event.recorded)
+    if gang.death_sig == Signals.SIGKILL or gang.timeout_s <= 0:
+        return _kill(gang)
+    targets = gang.running | gang.leftovers
+    if not targets and not gang.starting:
+        return gang, []
+    return gang, [
+        st.SendSignal(ranks=targets, sig=gang.death_sig, escalation=0),
+        st.SetTimer(name="grace", delay_s=gang.timeout_s),
+    ]
+
+
+def _kill(gang: Gang) -> Decision:
+    targets = gang.running | gang.leftovers
+    if gang.killed or not gang.signaled:
+        return gang, []
+    gang = replace(gang, killed=True)
+    if not targets and not gang.starting:
+        return gang, []
+    return gang, [
+        st.SendSignal(ranks=targets, sig=Signals.SIGKILL, escalation=1),
+        st.SetTimer(name="kill", delay_s=gang.kill_wait_s),
+    ]
+
+
+def _give_up(gang: Gang) -> Decision:
+    """Have named what SIGKILL does not end; each is given up as it is named."""
+    stuck = gang.running | gang.leftovers
+    if not gang.killed or not stuck:
+        return replace(gang, starting=frozenset()) if gang.killed else gang, []
+    return replace(gang, starting=frozenset()), [st.ReportUnkillable(ranks=stuck)]
+
+
+def _abandon(gang: Gang, event: said.WorkerUnkillable) -> Decision:
+    """Go on without a rank that cannot be ended."""
+    rank = frozenset({event.local_rank})
+    gang = replace(gang, running=gang.running - rank, leftovers=gang.leftovers - rank)
+    return replace(gang, unkillable=(*gang.unkillable, event)), []
+
+
+def _settle(gang: Gang) -> Decision:
+    """Move on when what a phase waits for has come."""
+    actions: list[Action] = []
+    if gang.phase == "starting" and gang.launched == gang.nprocs and not gang.starting:
+        gang = replace(gang, phase="running")
+        actions.append(st.AnswerStart())
+        if any(map(failed, gang.ends)):
+            gang, stop = _stop(gang, "peer_failed", Signals.SIGTERM, gang.grace_s)
+            actions += stop
+    over = not gang.running and not gang.starting
+    ready = gang.phase == "running" or (gang.phase == "stopping" and gang.signaled)
+    if over and ready and not gang.draining:
+        gang = replace(gang, draining=True)
+        actions.append(st.DrainTails())
+        if gang.bounded and gang.tails:
+            actions.append(st.SetTimer(name="drain", delay_s=max(gang.timeout_s, _MIN_DRAIN_S)))
+    if gang.draining and not gang.tails and gang.phase != "finished":
+        gang = replace(gang, phase="finished")
+        actions.append(st.Publish())
+    if gang.phase == "finished" and not gang.leftovers:
+        actions.append(st.AnswerClose())
+    return gang, actions

@@ -1,0 +1,181 @@
+"""What is known of a gang, what can happen to it, and what can be done about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from signal import Signals
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from supervise.messages import (
+        Phase,
+        WorkerExited,
+        WorkerFailedToStart,
+        WorkerUnkillable,
+    )
+
+Reason = Literal["peer_failed", "close", "timeout", "start_failed"]
+"""Why a gang is being stopped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """One attempt of a gang. Ranks are numbers in ``range(nprocs)``."""
+
+    nprocs: int
+    grace_s: float
+    window: int = 1
+    """How many launches may be under way at once."""
+    kill_wait_s: float = 5.0
+    """How long what was killed may take to be gone."""
+    phase: Phase = "new"
+    launched: int = 0
+    """Ranks below this number were told to launch."""
+    starting: frozenset[int] = frozenset()
+    running: frozenset[int] = frozenset()
+    ends: tuple[WorkerExited, ...] = ()
+    """In the order in which they were noticed."""
+    leftovers: frozenset[int] = frozenset()
+    """Reaped ranks whose process group is not empty."""
+    tails: int = 0
+    """Tails that have not ended."""
+    draining: bool = False
+
+    reason: Reason | None = None
+    """Why it is being stopped; the first reason stays."""
+    death_sig: Signals = Signals.SIGTERM
+    timeout_s: float = 0.0
+    """From the polite signal to SIGKILL, in this stop."""
+    bounded: bool = False
+    """Whether the wait for the logs has a bound: a `Close` gave one."""
+    signaled: bool = False
+    """Whether the polite signal was sent: who ends from now on is no cause."""
+    killed: bool = False
+    accused: Mapping[int, int] = field(default_factory=dict)
+    """Ranks alive at our first signal that had recorded an exception by then: rank -> monotonic ns."""
+    spontaneous: frozenset[int] = frozenset()
+    """Ranks that had ended when stopping began."""
+    start_failure: WorkerFailedToStart | None = None
+    unkillable: tuple[WorkerUnkillable, ...] = ()
+
+
+# What happens, beside the messages of Workers and Tails
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartAsked:
+    """Somebody asked for the start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseAsked:
+    """Somebody asked for the end, or the gang's time is up."""
+
+    death_sig: Signals
+    timeout_s: float
+    reason: Reason = "close"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CensusTaken:
+    """The exits of all ranks that are dead by now have been told; no signal was sent before."""
+
+    recorded: Mapping[int, int]
+    """Running ranks that have recorded an exception: rank -> monotonic ns of the record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraceExpired:
+    """The polite signal has had its time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillExpired:
+    """SIGKILL has had its time. The ranks that are still there were reported as unkillable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainExpired:
+    """The wait for the logs has had its time."""
+
+
+
+
+# What is to be done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRank:
+    """Start the process of a rank."""
+
+    local_rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerStart:
+    """Every rank runs (or has run)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeCensus:
+    """Look which ranks are dead, and which have recorded an exception; then say `CensusTaken`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendSignal:
+    """Signal the groups of these ranks, and wake those of them that are stopped."""
+
+    ranks: frozenset[int]
+    sig: Signals
+    escalation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetTimer:
+    """Have the event of this name happen in `delay_s`; an earlier timer of the name is void."""
+
+    name: Literal["grace", "kill", "drain"]
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportUnkillable:
+    """Say `WorkerUnkillable` for each of these ranks, then `KillExpired`."""
+
+    ranks: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainTails:
+    """All ranks are reaped: have the Tails show what these had written, and end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbandonTails:
+    """Have the Tails end now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """The gang has ended: answer every wait, now and from now on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerClose:
+    """Nothing of the gang is left: answer every close."""
+
+
+Action = (
+    LaunchRank
+    | AnswerStart
+    | TakeCensus
+    | SendSignal
+    | SetTimer
+    | ReportUnkillable
+    | DrainTails
+    | AbandonTails
+    | Publish
+    | AnswerClose
+)

@@ -1,0 +1,229 @@
+"""The worker's side of a function: from the first instruction to the exit code.
+
+Imported by every spawned worker before the user's code, so it imports little.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from supervise._process import lifeline, outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import BinaryIO
+
+_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the host says about one worker. Descriptors are numbers, or indices where a fork server passes them."""
+
+    local_rank: int
+    method: str
+    host_pid: int
+    address: outcome.Address
+    line: int
+    channel: int
+    """For the outcome."""
+    tracker: int | None = None
+    """Of multiprocessing's resource tracker, for spawn."""
+    stdio: tuple[int | None, int | None, int | None] | None = None
+    """For stdin (None: empty), stdout, stderr (None: stays); None where the exec has set them."""
+    env: dict[str, str] | None = field(default=None, repr=False)
+    """The whole environment; None where the exec has set it."""
+    cwd: str | None = None
+
+
+class Arrival:
+    """Travels to the fork server's child, where unpickling it sets everything up and gives the process object."""
+
+    def __init__(self, payload: int) -> None:
+        """Make it.
+
+        Args:
+            payload: Index of the descriptor with all the rest.
+        """
+        self.payload = payload
+
+    def __reduce__(self) -> tuple[Any, tuple[int]]:
+        """Arrive instead of being rebuilt."""
+        return _arrive, (self.payload,)
+
+
+def spawned(file: BinaryIO) -> int:
+    """Run what `file` describes, in a new interpreter; return the exit code."""
+    settings: Settings = pickle.load(file)
+    lifeline.arm_self(settings.line)
+    if settings.tracker is not None:
+        from multiprocessing import resource_tracker
+
+        resource_tracker._resource_tracker._fd = settings.tracker  # type: ignore[attr-defined]  # noqa: SLF001 - as spawn_main does
+    from multiprocessing import process
+
+    current: Any = process.current_process()
+    current._inheriting = True  # noqa: SLF001 - as in multiprocessing's own children while they unpickle
+    try:
+        worker = _worker(settings, file)
+    finally:
+        del current._inheriting  # noqa: SLF001
+    return run(worker)
+
+
+def run(worker: Any) -> int:
+    """Run a worker's process object to its end; return the exit code."""
+    code: int = worker._bootstrap()  # noqa: SLF001 - what multiprocessing's launchers call
+    return code
+
+
+def _arrive(payload: int) -> Any:
+    """Set up the fork server's child before anything of the user's is imported."""
+    import dataclasses
+    import marshal
+    from multiprocessing import forkserver
+
+    fds = forkserver.get_inherited_fds()
+    if fds is None:
+        msg = "not in a child of the fork server"
+        raise RuntimeError(msg)
+    file = os.fdopen(fds[payload], "rb")
+    marshal.load(file)  # noqa: S302 - the path, already in place
+    found: Settings = pickle.load(file)
+    stdin, out, err = (None if index is None else fds[index] for index in found.stdio or (None, None, None))
+    settings = dataclasses.replace(
+        found, line=fds[found.line], channel=fds[found.channel], stdio=(stdin, out, err)
+    )
+    _settle_in(settings)
+    return _worker(settings, file)
+
+
+def forked(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> NoReturn:
+    """Run `fn` in a process that was just forked off the host's loop."""
+    code = 1
+    try:
+        _become_main_thread()
+        _settle_in(settings)
+        code = run(_make(settings, fn, args))
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(code)
+
+
+def _become_main_thread() -> None:
+    """The fork was made by the loop, a daemon thread; here it is the only one."""
+    import threading
+
+    thread: Any = threading.current_thread()
+    thread._daemonic = False  # noqa: SLF001 - no public way once it runs
+    thread.name = "MainThread"
+
+
+def _settle_in(settings: Settings) -> None:
+    """Give a forked process what an exec gives: session, lifeline, signals, streams, environment."""
+    os.setsid()
+    lifeline.arm_self(settings.line)
+    _default_signals()
+    if settings.stdio is not None:
+        _redirect(settings.stdio)
+    if settings.env is not None:
+        os.environ.clear()
+        os.environ.update(settings.env)
+    if settings.cwd is not None:
+        os.chdir(settings.cwd)
+
+
+def _default_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for sig in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}:
+        ignored = signal.getsignal(sig) == signal.SIG_IGN
+        if sig == signal.SIGINT:
+            signal.signal(sig, signal.default_int_handler)
+        elif signal.getsignal(sig) != signal.SIG_DFL and not (ignored and sig == signal.SIGHUP):
+            signal.signal(sig, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _redirect(stdio: tuple[int | None, ...]) -> None:
+    """Put the streams in place, below Python and in it; what the host had buffered stays the host's."""
+    stdin, stdout, stderr = stdio
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty if stdin is None else stdin, 0)
+    os.close(empty)
+    for fd, number in ((stdout, 1), (stderr, 2)):
+        if fd is not None:
+            os.dup2(fd, number)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        old = getattr(sys, name)
+        if getattr(old, "encoding", None) is None:
+            continue
+        new = open(number, "w", encoding=old.encoding, errors=old.errors, closefd=False, buffering=1)  # noqa: SIM115
+        setattr(sys, name, new)
+
+
+def _worker(settings: Settings, file: BinaryIO) -> Any:
+    """Prepare this interpreter as the host's was, import the user's main module, unpickle the function."""
+    from multiprocessing import spawn
+
+    spawn.prepare(pickle.load(file))
+    fn, args = pickle.load(file)
+    file.close()
+    return _make(settings, fn, args)
+
+
+def _make(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Return multiprocessing's process object for this worker, so that its functions work as in any child of it."""
+    from multiprocessing import process
+
+    class Worker(process.BaseProcess):
+        _start_method: Any = settings.method
+
+        def run(self) -> None:
+            _call(settings, fn, args)
+
+        def _bootstrap(self, parent_sentinel: Any = None) -> int:  # noqa: ARG002 - the lifeline is the sentinel
+            code: int = super()._bootstrap(settings.line)  # type: ignore[misc]
+            return code
+
+    worker: Any = Worker(name=f"Rank-{settings.local_rank}")
+    worker._parent_pid = settings.host_pid  # noqa: SLF001
+    worker._parent_name = "MainProcess"  # noqa: SLF001
+    return worker
+
+
+def _call(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Call the user's function, record what it raises, send what it returns."""
+    from supervise.record import get_error_handler, record
+
+    handler = get_error_handler()
+    try:
+        try:
+            value = record(fn, handler)(*args)
+        except SystemExit as leaving:
+            if leaving.code not in (None, 0):
+                raise
+            value = None
+        outcome.send(settings.channel, settings.address, value)
+    except SystemExit:
+        raise
+    except KeyboardInterrupt as error:
+        handler.record_exception(error)
+        raise SystemExit(_INTERRUPTED) from None
+    except BaseException as error:
+        _report(handler, error)
+        raise SystemExit(1) from None
+
+
+def _report(handler: Any, error: BaseException) -> None:
+    """See that the exception is on record: in the error file, or on stderr where there is none."""
+    file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not file:
+        sys.excepthook(type(error), error, error.__traceback__)
+    elif not os.path.exists(file):  # not an Exception, or raised after the function's end
+        handler.record_exception(error)

@@ -1,0 +1,309 @@
+"""Start a function in a process of its own: by spawn, fork or forkserver.
+
+All three end in `supervise._process.child`. What the user passes is pickled in the caller's thread,
+before any process starts; a launch writes it into a memory file, so that it never waits for the
+child to read.
+"""
+
+from __future__ import annotations
+
+import io
+import marshal
+import os
+import pickle
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from supervise._process import child, launch, lifeline
+from supervise._process.handle import Process
+from supervise._process.memory import anonymous_file, write_all
+from supervise._process.outcome import OutcomeFile
+from supervise.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+StartMethod = Literal["spawn", "fork", "forkserver"]
+
+_BOOT = (
+    "import sys,os,marshal;f=os.fdopen(int(sys.argv[1]),'rb');sys.path[:]=marshal.load(f);"
+    "from supervise._process.child import spawned;sys.exit(spawned(f))"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pickled:
+    """A function and its arguments, ready to travel."""
+
+    data: bytes
+    fds: tuple[int, ...]
+    """Descriptors that the data refers to, in the order in which it does."""
+    keep: object
+    """What owns them, until the launch."""
+
+
+class _Travel:
+    """Stands for multiprocessing's Popen while queues, locks and connections are pickled."""
+
+    def __init__(self, method: StartMethod) -> None:
+        self.fds: list[int] = []
+        self._by_index = method == "forkserver"
+        self.DupFd = self._dup_fd_type()
+
+    def _dup_fd_type(self) -> Any:
+        from multiprocessing import popen_forkserver, popen_spawn_posix
+
+        return popen_forkserver._DupFd if self._by_index else popen_spawn_posix._DupFd  # noqa: SLF001
+
+    def duplicate_for_child(self, fd: int) -> int:
+        self.fds.append(fd)
+        return len(self.fds) - 1 if self._by_index else fd
+
+
+def travel(fn: Callable[..., Any], args: tuple[Any, ...], rank: int, method: StartMethod) -> Pickled:
+    """Pickle what one rank is to call. In the caller's thread.
+
+    Raises:
+        SpecError: Something in it cannot be pickled; names the rank and what to do.
+    """
+    from multiprocessing import context, reduction
+
+    popen: Any = _Travel(method)
+    buffer = io.BytesIO()
+    context.set_spawning_popen(popen)
+    try:
+        reduction.dump((fn, args), buffer)
+    except Exception as error:
+        name = getattr(fn, "__qualname__", repr(fn))
+        msg = (
+            f"rank {rank}: {name} or one of its arguments {_short(args)} cannot be pickled for start method"
+            f" {method!r}: {error}. Define the function at the top level of a module, and pass arguments"
+            " that pickle; or use start_method='fork'."
+        )
+        raise SpecError(msg) from error
+    finally:
+        context.set_spawning_popen(None)
+    return Pickled(data=buffer.getvalue(), fds=tuple(popen.fds), keep=args)
+
+
+def _short(args: tuple[Any, ...]) -> str:
+    return "(" + ", ".join(type(arg).__name__ for arg in args) + ")"
+
+
+def preparation(method: StartMethod) -> tuple[list[str], bytes]:
+    """Return this process's sys.path, and what else a child must know of it, pickled. In the caller's thread."""
+    from multiprocessing import context, reduction, spawn
+
+    if method == "forkserver":
+        from multiprocessing import forkserver
+
+        forkserver.ensure_running()
+    data = spawn.get_preparation_data("supervise")
+    data.pop("dir", None)  # the launch sets it
+    buffer = io.BytesIO()
+    context.set_spawning_popen(cast("Any", _Travel("spawn")))  # the authentication key asks for it
+    try:
+        reduction.dump(data, buffer)
+    finally:
+        context.set_spawning_popen(None)
+    return list(data["sys_path"]), buffer.getvalue()
+
+
+@dataclass(slots=True, kw_only=True)
+class FunctionLauncher:
+    """Launches one rank's function; `launch` runs on the loop and does not wait for the child."""
+
+    local_rank: int
+    method: StartMethod
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    env: Mapping[str, str]
+    cwd: str | None
+    streams: launch.Streams
+    line: lifeline.Lifeline
+    pickled: Pickled | None
+    """None for fork."""
+    sys_path: list[str]
+    prepared: bytes
+    stdin: int | None = None
+
+    def launch(self) -> Launched:
+        """Start the process.
+
+        Raises:
+            OSError: It could not be started; nothing of it is left.
+        """
+        outcome = OutcomeFile()
+        try:
+            if self.method == "spawn":
+                return self._spawn(outcome)
+            if self.method == "fork":
+                return self._fork(outcome)
+            return self._ask_server(outcome)
+        except BaseException:
+            outcome.close()
+            raise
+
+    def _settings(self, outcome: OutcomeFile, **more: Any) -> child.Settings:
+        return child.Settings(
+            local_rank=self.local_rank,
+            method=self.method,
+            host_pid=os.getpid(),
+            address=outcome.address,
+            **more,
+        )
+
+    def _payload(self, settings: child.Settings) -> int:
+        """Return a file with all the child needs, positioned at its start."""
+        assert self.pickled is not None  # noqa: S101 - only fork goes without
+        fd = anonymous_file("supervise-arguments")
+        try:
+            write_all(fd, marshal.dumps(self.sys_path))
+            write_all(fd, pickle.dumps(settings))
+            write_all(fd, self.prepared)
+            write_all(fd, self.pickled.data)
+            os.lseek(fd, 0, os.SEEK_SET)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _spawn(self, outcome: OutcomeFile) -> Launched:
+        from multiprocessing import resource_tracker, spawn, util
+
+        assert self.pickled is not None  # noqa: S101
+        read_end = self.line.read_end()
+        payload = -1
+        try:
+            tracker = resource_tracker.getfd()
+            settings = self._settings(outcome, line=read_end, channel=outcome.fd, tracker=tracker)
+            payload = self._payload(settings)
+            flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing does
+            executable = os.fsdecode(spawn.get_executable())
+            argv = [executable, *flags, "-c", _BOOT, str(payload), "--multiprocessing-fork"]
+            fds = {payload, outcome.fd, *self.pickled.fds} | ({tracker} if tracker is not None else set())
+            process = launch.run_program(
+                argv,
+                env=self.env,
+                cwd=self.cwd,
+                streams=self.streams,
+                read_end=read_end,
+                pass_fds=sorted(fds),
+                stdin=self.stdin,
+            )
+        finally:
+            launch.close(read_end, None if payload < 0 else payload)
+        self.pickled = None
+        return Launched(process=process, outcome=outcome)
+
+    def _fork(self, outcome: OutcomeFile) -> Launched:
+        read_end = self.line.read_end()
+        out = err = None
+        try:
+            out, err = self.streams.open()
+            settings = self._settings(
+                outcome,
+                line=read_end,
+                channel=outcome.fd,
+                stdio=(self.stdin, out, err),
+                env=dict(self.env),
+                cwd=self.cwd,
+            )
+            pid = os.fork()
+            if pid == 0:
+                child.forked(settings, self.fn, self.args)  # never returns
+            return Launched(process=Process(pid), outcome=outcome)
+        finally:
+            launch.close(out, err, read_end)
+
+    def _ask_server(self, outcome: OutcomeFile) -> Launched:
+        from multiprocessing import forkserver
+
+        assert self.pickled is not None  # noqa: S101
+        read_end = self.line.read_end()
+        out = err = None
+        payload = status = stub = -1
+        try:
+            out, err = self.streams.open()
+            own = [read_end, outcome.fd, 1 if out is None else out, 2 if err is None else err]
+            users = list(self.pickled.fds)
+            settings = self._settings(
+                outcome,
+                line=len(users),
+                channel=len(users) + 1,
+                stdio=(None, len(users) + 2, len(users) + 3),
+                env=dict(self.env),
+                cwd=self.cwd,
+            )
+            payload = self._payload(settings)
+            fds = [*users, *own, payload]
+            status, stub = forkserver.connect_to_new_process(fds)
+            write_all(stub, pickle.dumps({"sys_path": self.sys_path}) + pickle.dumps(child.Arrival(len(fds) - 1)))
+            os.set_blocking(status, False)
+        except BaseException:
+            launch.close(None if status < 0 else status)
+            raise
+        finally:
+            launch.close(out, err, read_end, *(fd for fd in (payload, stub) if fd >= 0))
+        self.pickled = None
+        return Launched(status=ServerStatus(status), outcome=outcome)
+
+
+class ServerStatus:
+    """What the fork server says of one child: its number first, at the end its exit code."""
+
+    def __init__(self, fd: int) -> None:
+        """Take over the descriptor to read from; it does not block."""
+        self._fd = fd
+
+    def fileno(self) -> int:
+        """The descriptor that is readable when there is something new."""
+        return self._fd
+
+    def read(self) -> int | None:
+        """Return the next number, None while there is none.
+
+        Raises:
+            EOFError: The server is gone and will not say.
+        """
+        try:
+            data = os.read(self._fd, 8)  # written at once: eight bytes into an empty pipe
+        except BlockingIOError:
+            return None
+        if len(data) < 8:
+            raise EOFError
+        return int.from_bytes(data, sys.byteorder, signed=True)
+
+    def close(self) -> None:
+        """Let the descriptor go. Idempotent."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """What a launch gives: a process, or a fork server's promise of one."""
+
+    process: Process | None = None
+    status: ServerStatus | None = None
+    outcome: OutcomeFile | None = None
+
+    def arrived(self) -> Launched | None:
+        """Once `status` is readable: the same with the process; None while the server has not forked.
+
+        Raises:
+            ChildProcessError: The server died before it forked.
+            ProcessLookupError: The child is dead and reaped by the server already.
+        """
+        assert self.status is not None  # noqa: S101
+        try:
+            pid = self.status.read()
+        except EOFError:
+            msg = "the fork server died before it started the process"
+            raise ChildProcessError(msg) from None
+        if pid is None:
+            return None
+        process = Process(pid, told_code=self.status.read)
+        return Launched(process=process, status=self.status, outcome=self.outcome)

@@ -1,0 +1,189 @@
+"""Start one program: in its own session, with an empty stdin, default signals and an empty mask."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from supervise._process import lifeline
+from supervise._process.handle import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_PASSED_ON = {signal.SIGHUP}
+"""An ignored SIGHUP is what nohup means; the worker inherits it."""
+_RESTORED_BY_POPEN = {signal.SIGPIPE, signal.SIGXFSZ}
+_UNCHANGEABLE = {signal.SIGKILL, signal.SIGSTOP}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streams:
+    """Where a worker's output goes: paths of files to append to, or "" for the host's own stream."""
+
+    stdout: str = ""
+    stderr: str = ""
+
+    def open(self) -> tuple[int | None, int | None]:
+        """Return descriptors for stdout and stderr; None is the host's own. The caller closes them."""
+        out = append_to(self.stdout)
+        try:
+            return out, append_to(self.stderr)
+        except BaseException:
+            close(out)
+            raise
+
+
+def append_to(path: str) -> int | None:
+    """Open `path` for a worker's output, made private to the user; "" is None."""
+    if not path:
+        return None
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def close(*fds: int | None) -> None:
+    """Close those that are not None."""
+    for fd in fds:
+        if fd is not None:
+            os.close(fd)
+
+
+def run_program(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str | None,
+    streams: Streams,
+    read_end: int,
+    pass_fds: Iterable[int] = (),
+    stdin: int | None = None,
+) -> Process:
+    """Start `argv` and arm its lifeline.
+
+    Args:
+        argv: The program and its arguments.
+        env: Its whole environment.
+        cwd: Its working directory; None is the host's.
+        streams: Where its output goes.
+        read_end: Of the gang's lifeline, for this process alone; the caller closes it.
+        pass_fds: Further descriptors to leave open under their numbers.
+        stdin: Descriptor for its stdin; None is empty.
+
+    Raises:
+        OSError: It could not be started; nothing of it is left.
+    """
+    out, err = streams.open()
+    try:
+        start = _popen if _plain() else _posix_spawn
+        process = start(argv, env, cwd, (stdin, out, err), (*pass_fds, read_end))
+    finally:
+        close(out, err)
+    lifeline.arm(read_end, process.pid)
+    return process
+
+
+def _plain() -> bool:
+    """Whether a child inherits no blocked and no ignored signal that it should not have."""
+    return not signal.pthread_sigmask(signal.SIG_BLOCK, ()) and not (ignored() - _PASSED_ON - _RESTORED_BY_POPEN)
+
+
+def ignored() -> set[signal.Signals]:
+    """Signals that this process ignores."""
+    signals = signal.valid_signals() - _UNCHANGEABLE
+    return {signal.Signals(s) for s in signals if s in _NAMED and signal.getsignal(s) == signal.SIG_IGN}
+
+
+_NAMED = frozenset(signal.Signals)
+
+
+def _popen(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: str | None,
+    stdio: tuple[int | None, int | None, int | None],
+    fds: tuple[int, ...],
+) -> Process:
+    stdin, out, err = stdio
+    popen = subprocess.Popen(
+        argv,
+        env=env,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL if stdin is None else stdin,
+        stdout=out,
+        stderr=err,
+        pass_fds=fds,
+        start_new_session=True,
+    )
+    return Process(popen.pid, keep=popen)
+
+
+def _posix_spawn(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: str | None,
+    stdio: tuple[int | None, int | None, int | None],
+    fds: tuple[int, ...],
+) -> Process:
+    """Start with signals reset, which Popen cannot do: the host ignores or blocks some."""
+    stdin, out, err = stdio
+    path = _find(argv[0], env, cwd)
+    if cwd is not None:
+        argv = ["/bin/sh", "-c", 'cd -- "$1" && shift && exec "$@"', "sh", cwd, path, *argv[1:]]
+        os.stat(os.path.join(cwd, "."))
+        path = argv[0]
+    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
+    if stdin is None:
+        actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
+    for source, target in ((stdin, 0), (out, 1), (err, 2)):
+        if source is not None:
+            actions.append((os.POSIX_SPAWN_DUP2, source, target))
+    actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable_fds() - set(fds)]
+    # dup2 onto itself is how a descriptor is passed on: it clears the close-on-exec flag
+    actions += [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds]
+    pid = os.posix_spawn(
+        path,
+        list(argv),
+        dict(env),
+        file_actions=actions,
+        setsid=True,
+        setsigmask=(),
+        setsigdef=sorted(ignored() - _PASSED_ON | _RESTORED_BY_POPEN),
+    )
+    return Process(pid)
+
+
+def _find(program: str, env: Mapping[str, str], cwd: str | None) -> str:
+    """Return the path that `program` means, looked up as `subprocess` does.
+
+    Raises:
+        OSError: It does not exist, or cannot be executed.
+    """
+    if os.path.dirname(program):
+        candidates = [program]
+    else:
+        candidates = [os.path.join(d, program) for d in os.get_exec_path(dict(env))]
+    denied = False
+    for candidate in candidates:
+        full = os.path.join(cwd or "", candidate)
+        if os.path.isfile(full) and os.access(full, os.X_OK):
+            return candidate
+        denied = denied or os.path.exists(full)
+    if denied:
+        raise PermissionError(13, "Permission denied", program)
+    raise FileNotFoundError(2, "No such file or directory", program)
+
+
+def _inheritable_fds() -> set[int]:
+    """Descriptors above 2 that an exec would leave open."""
+    found = set()
+    for name in os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"):
+        fd = int(name)
+        try:
+            if fd > 2 and os.get_inheritable(fd):
+                found.add(fd)
+        except OSError:  # the one that listed the directory
+            continue
+    return found

@@ -1,0 +1,99 @@
+"""All live processes of a gang, for the moments when actors cannot be relied on."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from supervise._process.handle import Process
+    from supervise._process.outcome import OutcomeFile
+
+
+class Roster:
+    """What the gang holds of the kernel, by local rank."""
+
+    def __init__(self) -> None:
+        """Make an empty one."""
+        self.processes: dict[int, Process] = {}
+        """From a rank's start until its group is empty."""
+        self.outcomes: dict[int, OutcomeFile] = {}
+        """From a rank's start until its return value was read."""
+
+    def close_outcomes(self) -> None:
+        """Let go of all return values that were not read."""
+        while self.outcomes:
+            self.outcomes.popitem()[1].close()
+
+    def kill_all(self) -> None:
+        """Send SIGKILL to every group, now."""
+        for process in list(self.processes.values()):
+            try:
+                process.signal_group(signal.SIGKILL)
+            except OSError:
+                continue
+
+    def bury(self, timeout_s: float) -> bool:
+        """Kill everything and reap it, blocking for at most `timeout_s`; tell whether all is gone.
+
+        For a thread that has nothing else to do: the loop's, when the loop is lost.
+        """
+        self.kill_all()
+        deadline = time.monotonic() + timeout_s
+        poll = select.poll()
+        waiting = {}
+        for process in self.processes.values():
+            if process.fileno() >= 0:
+                poll.register(process.fileno(), select.POLLIN)
+                waiting[process.fileno()] = process
+        while waiting and (left := deadline - time.monotonic()) > 0:
+            for fd, _ in poll.poll(left * 1000):
+                poll.unregister(fd)
+                process = waiting.pop(fd)
+                process.reap()
+                process.close()
+        self.processes.clear()
+        return not waiting
+
+
+def group_members(pgid: int) -> list[int]:
+    """Return pidfds of the live members of a process group; the caller closes them. A zombie is not live."""
+    found = []
+    for pid in _all_pids():
+        try:
+            if os.getpgid(pid) != pgid:
+                continue
+            fd = os.pidfd_open(pid)
+        except OSError:
+            continue
+        if _dead(fd) or not _in_group(pid, pgid):
+            os.close(fd)
+        else:
+            found.append(fd)
+    return found
+
+
+def _all_pids() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        import psutil
+
+        return list(psutil.pids())
+
+
+def _in_group(pid: int, pgid: int) -> bool:
+    """Look again behind the pidfd: the number may have been reused in between."""
+    try:
+        return os.getpgid(pid) == pgid
+    except OSError:
+        return False
+
+
+def _dead(pidfd: int) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))

@@ -1,0 +1,141 @@
+"""pykka actors that share their gang's loop instead of having a thread each."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pykka
+from pykka import messages as pykka_messages
+
+from supervise._runtime.reply import Reply
+
+if TYPE_CHECKING:
+    from pykka._envelope import Envelope
+
+    from supervise._runtime.loop import Loop
+
+
+class Inbox:
+    """Where senders put envelopes: straight onto the loop's queue."""
+
+    __slots__ = ("_actor", "_loop")
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._actor: LoopActor | None = None
+
+    def bind(self, actor: LoopActor | None) -> None:
+        """Deliver to `actor` from now on; None: it has ended, and what comes is refused."""
+        self._actor = actor
+
+    def put(self, envelope: Envelope[Any], /) -> None:
+        """Post `envelope` to the actor; a future behind an actor that has ended fails at once."""
+        actor = self._actor
+        if actor is None:
+            refuse(envelope, "actor")
+        else:
+            self._loop.post(actor.dispatch, envelope)
+
+    def get(self) -> Envelope[Any]:
+        """Never called: the loop hands envelopes over."""
+        msg = "an inbox of a loop is not read"
+        raise NotImplementedError(msg)
+
+    def empty(self) -> bool:
+        """True: nothing is kept here."""
+        return True
+
+
+def refuse(envelope: Envelope[Any], who: object) -> None:
+    """Answer an envelope that nobody will handle: a stop with None, as pykka does, others with an error."""
+    reply = envelope.reply_to
+    if reply is None:
+        return
+    if isinstance(envelope.message, pykka_messages._ActorStop):
+        reply.set(None)
+        return
+    error = pykka.ActorDeadError(f"{who} stopped before handling the message")
+    reply.set_exception((pykka.ActorDeadError, error, None))
+
+
+class LoopActor(pykka.Actor):
+    """An actor whose messages are handled on its gang's loop, in the order in which they were put.
+
+    To everybody else it is an ordinary pykka actor: refs, `ask`, `tell` and proxies work. Different
+    from pykka's own: an exception that leaves a `tell` handler, of whatever class, goes to
+    `on_crash` of this actor alone.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        """Make the actor; `start` also registers it and queues `on_start` as its first envelope."""
+        self.loop = loop
+        super().__init__()
+
+    def _create_actor_inbox(self) -> Inbox:  # type: ignore[override]  # pykka calls it on the instance
+        return Inbox(self.loop)
+
+    @staticmethod
+    def _create_future() -> Reply[Any]:
+        return Reply()
+
+    def _start_actor_loop(self) -> None:
+        inbox = self.actor_inbox
+        assert isinstance(inbox, Inbox)  # noqa: S101 - made by us, above
+        inbox.bind(self)  # strong: a ref holds its actor only weakly
+        self.loop.post(self._begin)
+
+    def _begin(self) -> None:
+        try:
+            self.on_start()
+        except BaseException as error:
+            self._crashed(error)
+
+    def dispatch(self, envelope: Envelope[Any]) -> None:
+        """Handle one envelope. On the loop's thread."""
+        if self.actor_stopped.is_set():
+            refuse(envelope, self.actor_ref)
+            return
+        reply = envelope.reply_to
+        try:
+            response = self._handle_receive(envelope.message)
+        except BaseException as error:
+            if reply is not None:
+                reply.set_exception(sys.exc_info())
+            if reply is None or self.is_fatal(error):
+                self._crashed(error)
+        else:
+            if reply is not None:
+                reply.set(response)
+
+    def _handle_receive(self, message: Any) -> Any:
+        if isinstance(message, pykka_messages._ActorStop):
+            return self.on_stop_request()
+        return super()._handle_receive(message)
+
+    def on_stop_request(self) -> Reply[None] | None:
+        """Somebody asked this actor to stop; the answer (a `Reply` defers it) is the asker's reply."""
+        self.leave()
+        return None
+
+    def leave(self) -> None:
+        """End this actor now: out of the registry, its inbox refuses what comes."""
+        if not self.actor_stopped.is_set():
+            self._stop()
+            inbox = self.actor_inbox
+            assert isinstance(inbox, Inbox)  # noqa: S101
+            inbox.bind(None)
+
+    def is_fatal(self, error: BaseException) -> bool:
+        """Whether an error raised while answering an `ask` ends this actor too."""
+        return not isinstance(error, Exception)
+
+    def on_crash(self, error: BaseException) -> None:
+        """Clean up after `error` left a handler. The actor has not been stopped yet."""
+
+    def _crashed(self, error: BaseException) -> None:
+        try:
+            self.on_crash(error)
+        except BaseException:
+            self._handle_failure(*sys.exc_info())
+            self.leave()

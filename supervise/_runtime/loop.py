@@ -1,0 +1,210 @@
+"""One thread, one selector: envelopes, file descriptors and timers of a gang."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import os
+import selectors
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from supervise._runtime.reply import MUST_NOT_BLOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger("supervise")
+
+_LONGEST_SELECT_S = 86_400.0
+
+
+class Timer:
+    """A callback that is due at a moment; `cancel` may come at any time, from the loop's thread."""
+
+    __slots__ = ("_callback",)
+
+    def __init__(self, callback: Callable[[], object]) -> None:
+        self._callback: Callable[[], object] | None = callback
+
+    def cancel(self) -> None:
+        """Never call the callback; harmless when it was called already."""
+        self._callback = None
+
+    def fire(self) -> None:
+        """Call the callback, once."""
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()
+
+    @property
+    def pending(self) -> bool:
+        """Whether the callback is still to be called."""
+        return self._callback is not None
+
+
+class Loop:
+    """The thread that runs everything of one gang.
+
+    It wakes only for a posted callback, a ready file descriptor or a due timer. Callbacks run one
+    at a time, in the order in which they became due, under one guard: no exception, not even a
+    `SystemExit`, ends the loop or reaches another callback.
+    """
+
+    def __init__(self, name: str, *, lost: Callable[[BaseException], object]) -> None:
+        """Make a loop that is not running yet.
+
+        Args:
+            name: Of the thread.
+            lost: Called on the loop's thread if its own machinery fails (the selector's descriptor
+                was closed by a stranger); the loop ends after it.
+        """
+        self._name = name
+        self._lost = lost
+        self._ready: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._order = itertools.count()
+        self._selector = selectors.DefaultSelector()
+        self._wake_r, self._wake_w = _wake_pair()
+        self._selector.register(self._wake_r, selectors.EVENT_READ, None)
+        self._awake = True
+        self._ending = False
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread: a daemon, since a non-daemon one would hang the interpreter's exit."""
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    @property
+    def in_loop(self) -> bool:
+        """Whether the caller runs on this loop's thread."""
+        return self._thread is not None and threading.get_ident() == self._thread.ident
+
+    @property
+    def running(self) -> bool:
+        """Whether posted callbacks will still be called."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the thread's end from another thread; tell whether it came."""
+        if self._thread is not None and not self.in_loop:
+            self._thread.join(timeout)
+        return not self.running
+
+    def post(self, callback: Callable[..., object], *args: Any) -> None:
+        """Have `callback(*args)` called on the loop. From any thread; never blocks."""
+        self._ready.append((callback, args))
+        if not self._awake:
+            self._wake()
+        elif self._closed:  # too late for the loop: its actors have ended and refuse what comes
+            self._drain()
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_w, b"\1\0\0\0\0\0\0\0")
+        except (BlockingIOError, OSError):  # full: it will wake anyway; closed: nobody is there
+            return
+
+    def end(self) -> None:
+        """End the thread once what is ready now has been called. From the loop's thread."""
+        self._ending = True
+
+    def call_at(self, when_s: float, callback: Callable[[], object]) -> Timer:
+        """Call `callback` at `when_s` (seconds of `time.monotonic`). From the loop's thread."""
+        timer = Timer(callback)
+        heapq.heappush(self._timers, (when_s, next(self._order), timer))
+        return timer
+
+    def call_later(self, delay_s: float, callback: Callable[[], object]) -> Timer:
+        """Call `callback` in `delay_s` seconds. From the loop's thread."""
+        return self.call_at(time.monotonic() + delay_s, callback)
+
+    def watch(self, fd: int, callback: Callable[[], object]) -> None:
+        """Call `callback` whenever `fd` is readable. From the loop's thread."""
+        self._selector.register(fd, selectors.EVENT_READ, callback)
+
+    def unwatch(self, fd: int) -> None:
+        """Stop watching `fd`; do it before the descriptor is closed.
+
+        A child between vfork and exec holds a copy of it, so closing alone leaves a stale entry in
+        the kernel's set that stays ready for ever.
+        """
+        try:
+            self._selector.unregister(fd)
+        except (KeyError, ValueError, OSError):
+            log.debug("descriptor %d was not watched", fd)
+
+    def poll(self) -> None:
+        """Call the callbacks of the descriptors that are ready at this moment. From the loop's thread."""
+        self._serve(0)
+
+    def _run(self) -> None:
+        MUST_NOT_BLOCK.add(threading.get_ident())
+        try:
+            while True:
+                self._drain()
+                self._fire_timers()
+                if self._ending:
+                    break
+                self._awake = False
+                timeout = 0.0 if self._ready else self._until_timer()
+                self._serve(timeout)
+                self._awake = True
+        except BaseException as error:
+            self._awake = True
+            self._guard(self._lost, error)
+        finally:
+            self._closed = True
+            self._drain()
+            MUST_NOT_BLOCK.discard(threading.get_ident())
+            self._selector.close()
+            for fd in {self._wake_r, self._wake_w}:
+                self._guard(os.close, fd)
+
+    def _drain(self) -> None:
+        ready = self._ready
+        while ready:
+            callback, args = ready.popleft()
+            self._guard(callback, *args)
+
+    def _fire_timers(self) -> None:
+        timers = self._timers
+        while timers and (timers[0][0] <= time.monotonic() or not timers[0][2].pending):
+            self._guard(heapq.heappop(timers)[2].fire)
+
+    def _until_timer(self) -> float:
+        timers = self._timers
+        while timers and not timers[0][2].pending:
+            heapq.heappop(timers)
+        if not timers:
+            return _LONGEST_SELECT_S
+        return min(max(0.0, timers[0][0] - time.monotonic()), _LONGEST_SELECT_S)
+
+    def _serve(self, timeout: float) -> None:
+        for key, _ in self._selector.select(timeout):
+            if key.data is None:
+                self._guard(os.read, self._wake_r, 4096)
+            else:
+                self._guard(key.data)
+
+    def _guard(self, callback: Callable[..., object], *args: Any) -> None:
+        try:
+            callback(*args)
+        except BaseException:
+            log.exception("unhandled exception in a callback of %s", self._name)
+
+
+def _wake_pair() -> tuple[int, int]:
+    """Return the descriptors to read and to write for a wake-up; one and the same where there is eventfd."""
+    if hasattr(os, "eventfd"):
+        fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        return fd, fd
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    os.set_blocking(write, False)
+    return read, write

@@ -1,0 +1,218 @@
+"""The future of our actors: no shared lock, deferred replies, and an ``await`` that does not block."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import time
+from _thread import allocate_lock, get_ident
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import pykka
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+    from types import TracebackType
+
+    ExcInfo = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
+    Outcome = tuple[Any, BaseException | None]
+
+T = TypeVar("T")
+M = TypeVar("M")
+
+MUST_NOT_BLOCK: set[int] = set()
+"""Identifiers of the threads that run a loop: waiting there for an answer would wait for ever."""
+
+
+class Reply(pykka.Future[T]):
+    """A future whose setter and getters share no lock.
+
+    A signal handler may raise at any moment inside `get`. A lock shared with the setter would then
+    stay owned and the setter, which is our loop, would block for ever. Here the result is put into
+    its slot by one atomic operation, and each waiter has a private lock that only it acquires.
+
+    Setting it to another `Reply` resolves it with that one: this is how an actor defers an answer.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._slot: dict[str, Outcome] = {}
+        self._chained = False
+        self._waiters: deque[Callable[[], object]] = deque()
+        self._sources: tuple[Reply[Any], ...] = ()
+
+    def get(self, *, timeout: float | None = None) -> T:
+        """Block until there is a result, and return or raise it.
+
+        Args:
+            timeout: Seconds (monotonic) to wait; None waits for ever.
+
+        Raises:
+            pykka.Timeout: No result in time. The future stays usable.
+        """
+        if self._get_hook is not None:
+            return super().get(timeout=timeout)
+        if not self._slot:
+            self._block(timeout)
+        value, error = self._slot["result"]
+        if error is not None:
+            raise error
+        return cast("T", value)
+
+    def _block(self, timeout: float | None) -> None:
+        if get_ident() in MUST_NOT_BLOCK:
+            msg = "get() on a supervisor's own thread would wait for ever; tell, or give the reply on, instead"
+            raise RuntimeError(msg)
+        lock = allocate_lock()
+        lock.acquire()
+        wake = lock.release
+        self.add_done_callback(wake)
+        arrived = lock.acquire(timeout=-1 if timeout is None else max(timeout, 0.0))
+        if not arrived and not self._slot:
+            self._forget(wake)
+            msg = f"{timeout} seconds"
+            raise pykka.Timeout(msg)
+
+    def _forget(self, callback: Callable[[], object]) -> None:
+        try:
+            self._waiters.remove(callback)
+        except ValueError:  # it is being called right now
+            return
+
+    def done(self) -> bool:
+        """Whether `get` would return at once (a get-hook counts as not done)."""
+        return bool(self._slot)
+
+    def add_done_callback(self, callback: Callable[[], object]) -> None:
+        """Call `callback` once there is a result: in the setter's thread, or now if there is one."""
+        self._waiters.append(callback)
+        if self._slot:
+            self._wake()
+
+    def _wake(self) -> None:
+        while self._waiters:
+            try:
+                callback = self._waiters.popleft()
+            except IndexError:  # another thread was faster
+                return
+            callback()
+
+    def set(self, value: T | Reply[T] | None = None) -> None:
+        """Resolve with `value`; another `Reply` as value resolves this one when it is resolved.
+
+        Raises:
+            queue.Full: There is a result already.
+        """
+        if isinstance(value, Reply):
+            if self._slot or self._chained or self._get_hook is not None:
+                raise queue.Full
+            self._chained = True
+            if value._get_hook is not None:
+                self._sources = (value,)
+                self._get_hook = lambda timeout: value.get(timeout=timeout)
+                self._wake()
+                return
+            value.add_done_callback(lambda: self._resolve(*value._slot["result"]))
+            return
+        if self._chained or self._get_hook is not None:
+            raise queue.Full
+        self._resolve(value, None)
+
+    def set_exception(self, exc_info: ExcInfo | None = None) -> None:
+        """Resolve with an exception: `exc_info`, or the one being handled.
+
+        Raises:
+            queue.Full: There is a result already.
+        """
+        kind, error, traceback = exc_info or sys.exc_info()
+        if error is None:
+            error = (kind or RuntimeError)()
+        if traceback is not None and error.__traceback__ is not traceback:
+            error = error.with_traceback(traceback)
+        if self._chained or self._get_hook is not None:
+            raise queue.Full
+        self._resolve(None, error)
+
+    def fail(self, error: BaseException) -> None:
+        """Resolve with `error`, unless there is a result already."""
+        if not self._slot:
+            self._slot.setdefault("result", (None, error))
+            self._wake()
+
+    def _resolve(self, value: object, error: BaseException | None) -> None:
+        outcome: Outcome = (value, error)
+        if self._slot.setdefault("result", outcome) is not outcome:
+            raise queue.Full
+        self._wake()
+
+    def set_get_hook(self, func: Callable[[float | None], T]) -> None:
+        """Compute the result in the getter's thread (pykka's contract for `map` and `stop`)."""
+        if self._slot or self._chained:
+            raise queue.Full
+        super().set_get_hook(func)
+
+    def _derived(self, future: pykka.Future[M], *sources: pykka.Future[Any]) -> pykka.Future[M]:
+        cast("Reply[M]", future)._sources = tuple(s for s in sources if isinstance(s, Reply))
+        return future
+
+    def filter(self: Reply[Any], func: Callable[[Any], bool]) -> pykka.Future[Any]:
+        """As `pykka.Future.filter`; awaiting it does not block the event loop."""
+        return self._derived(super().filter(func), self)
+
+    def join(self, *futures: pykka.Future[Any]) -> pykka.Future[Iterable[Any]]:
+        """As `pykka.Future.join`; awaiting it does not block the event loop."""
+        return self._derived(super().join(*futures), self, *futures)
+
+    def map(self, func: Callable[[T], M]) -> pykka.Future[M]:
+        """As `pykka.Future.map`; awaiting it does not block the event loop."""
+        return self._derived(super().map(func), self)
+
+    def reduce(self: Reply[Any], func: Callable[[Any, Any], Any], *args: Any) -> pykka.Future[Any]:
+        """As `pykka.Future.reduce`; awaiting it does not block the event loop."""
+        return self._derived(super().reduce(func, *args), self)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """Wait in an asyncio task without blocking its event loop."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        if self._get_hook is None:
+            yield from _arrival(self, loop).__await__()
+            return self.get(timeout=0)
+        for source in self._sources:
+            yield from source._settled(loop)
+        if self._sources:
+            return self.get(timeout=0)
+        return (yield from loop.run_in_executor(None, self.get).__await__())
+
+    __iter__ = __await__
+
+    def _settled(self, loop: Any) -> Generator[Any, None, None]:
+        if self._get_hook is None:
+            yield from _arrival(self, loop).__await__()
+        for source in self._sources:
+            yield from source._settled(loop)
+
+
+def _arrival(reply: Reply[Any], loop: Any) -> Any:
+    """Return an asyncio future of `loop` that is done when `reply` is."""
+    arrived = loop.create_future()
+
+    def settle() -> None:
+        if not arrived.done():
+            arrived.set_result(None)
+
+    def hand_over() -> None:
+        try:
+            loop.call_soon_threadsafe(settle)
+        except RuntimeError:  # the event loop was closed: nobody waits any more
+            return
+
+    reply.add_done_callback(hand_over)
+    return arrived
+
+
+def remaining(deadline: float | None) -> float | None:
+    """Seconds (monotonic) until `deadline`, never negative; None stays None."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -1,0 +1,97 @@
+"""A file that a worker writes, as its Tail sees it: how far it was read, and how far it was shown."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from supervise._streams.watch import watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervise._streams.lines import LineStream
+    from supervise._streams.watch import Watch
+
+CHUNK_BYTES = 64 * 1024
+"""How much is read of one file before the next has its turn."""
+
+
+class Feed:
+    """One file on its way to one destination. Unlinked or renamed, it is read on; it is never written."""
+
+    def __init__(self, path: str, lines: LineStream) -> None:
+        """Nothing is opened yet."""
+        self.path = path
+        self.lines = lines
+        self.offset = 0
+        """What was read so far."""
+        self.shown_bytes = 0
+        """How much of that has reached the destination, or was not meant to."""
+        self.limit_bytes: int | None = None
+        """The size up to which the file counts; None: it counts as it is."""
+        self.was_truncated = False
+        """Whether it was ever started again."""
+        self._fd = -1
+        self._watch: Watch | None = None
+
+    def open(self, changed: Callable[[], None]) -> None:
+        """Open the file and have `changed` called, on the watching thread, when it grows or is cut short.
+
+        Raises:
+            OSError: It cannot be opened, or not be watched; in the latter case it can be read.
+        """
+        self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._watch = watch(self.path, changed)
+        except RuntimeError as error:  # no more threads
+            raise OSError(str(error)) from error
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be read."""
+        return self._fd >= 0
+
+    def read(self) -> bytes:
+        """Return the next chunk; one shorter than `CHUNK_BYTES` means the end, for now or for good.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        room = CHUNK_BYTES if self.limit_bytes is None else min(CHUNK_BYTES, self.limit_bytes - self.offset)
+        if room <= 0:
+            return b""
+        chunk = os.pread(self._fd, room, self.offset)
+        self.offset += len(chunk)
+        return chunk
+
+    def size_bytes(self) -> int:
+        """Return the file's size now; 0 when it is not open."""
+        return os.fstat(self._fd).st_size if self.is_open else 0
+
+    def was_cut_short(self) -> bool:
+        """Whether the file is smaller than what was read of it: it was truncated."""
+        return self.is_open and self.size_bytes() < self.offset
+
+    def start_again(self) -> None:
+        """Go back to the beginning of a file that was truncated."""
+        self.was_truncated = True
+        self.offset = self.shown_bytes = 0
+
+    def remaining_bytes(self) -> int:
+        """Return how much of what counts was not shown."""
+        size_bytes = self.size_bytes() if self.limit_bytes is None else self.limit_bytes
+        return max(0, size_bytes - self.shown_bytes)
+
+    def unwatch(self) -> None:
+        """End the watch; again is harmless."""
+        watching, self._watch = self._watch, None
+        if watching is not None:
+            watching.cancel()
+
+    def close(self) -> None:
+        """End the watch and close the file; again is harmless."""
+        self.unwatch()
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)

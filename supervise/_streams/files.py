@@ -1,0 +1,63 @@
+"""The files of an attempt, made ready before its ranks start; and their last lines, after."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from supervise.logs import LogsDest
+
+_TAIL_BYTES = 16 * 1024
+
+
+def make_ready(dest: LogsDest) -> None:
+    """Move an earlier run's files aside (``.1``, ``.2``, ...), and make the log files, empty and private.
+
+    Raises:
+        OSError: A file cannot be made; ``filename`` names it.
+    """
+    logs = [path for paths in (dest.stdouts, dest.stderrs) for path in paths.values()]
+    for path in dict.fromkeys(_real([*logs, *dest.error_files.values()])):
+        _move_aside(path)
+    for path in dict.fromkeys(_real(logs)):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
+
+
+def make_aside(path: str) -> None:
+    """Move one earlier file aside, if there is one."""
+    _move_aside(path)
+
+
+def _real(paths: Iterable[str]) -> Iterable[str]:
+    return (path for path in paths if path and path != os.devnull)
+
+
+def _move_aside(path: str) -> None:
+    try:
+        if not os.stat(path).st_size:
+            return
+    except FileNotFoundError:
+        return
+    number = 1
+    while os.path.lexists(f"{path}.{number}"):
+        number += 1
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(path, f"{path}.{number}")
+
+
+def last_lines(path: str, count: int = 20) -> str:
+    """Return the last lines of a log, at most 16 KiB of it; "" where there is none."""
+    if not path or path == os.devnull:
+        return ""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            text = file.read(_TAIL_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-count:])

@@ -1,0 +1,206 @@
+"""What can go wrong, by name. Every class here survives pickling with its attributes.
+
+```text
+Exception
+├── SuperviseError               everything of ours, for one ``except``
+│   ├── SpecError                the request makes no sense; no process was started (also a RuntimeError)
+│   ├── SpawnError               a rank did not start, for another reason than an OSError
+│   ├── UnkillableError          a process outlived SIGKILL
+│   └── SupervisorCrashed        a handler of ours failed; the workers were killed
+├── ChildFailedError             PyTorch's: the failures of a gang, with the block of text that torchrun prints
+└── SignalException              PyTorch's: a termination signal reached the host
+```
+An `OSError` at a start keeps its own class, errno and file name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Mapping
+
+    from supervise.result import ProcessFailure
+
+__all__ = [
+    "ChildFailedError",
+    "SignalException",
+    "SpawnError",
+    "SpecError",
+    "SuperviseError",
+    "SupervisorCrashed",
+    "UnkillableError",
+]
+
+_MAX_RULE_WIDTH = 60
+_NOT_AVAILABLE = "<N/A>"
+
+
+def _restore(cls: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    """Make an exception without its `__init__`, whose arguments are not those of `Exception`."""
+    return cls.__new__(cls, *args)
+
+
+class _Portable(Exception):  # noqa: N818  a mixin, never raised
+    """Pickled by class, `args` and attributes, whatever `__init__` takes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args), self.__dict__
+
+
+class SuperviseError(_Portable):
+    """The root of everything that supervise raises under a name of its own."""
+
+
+class SpecError(SuperviseError, RuntimeError):
+    """The request makes no sense: a missing rank, a negative grace. No process was started."""
+
+
+class SpawnError(SuperviseError):
+    """A rank did not start, for another reason than an `OSError`. Its siblings are already reaped.
+
+    Args:
+        msg: What happened; shown after the rank.
+        local_rank: The rank that did not start.
+    """
+
+    local_rank: int
+    """The rank that did not start."""
+
+    def __init__(self, msg: str, *, local_rank: int) -> None:
+        super().__init__(f"rank {local_rank} did not start: {msg}")
+        self.local_rank = local_rank
+
+
+class UnkillableError(SuperviseError):
+    """Processes outlived SIGKILL beyond the deadline: traced, or stuck in the kernel.
+
+    Args:
+        pids: Local rank to pid, of those that are left.
+        states: Local rank to the kernel's word for its state (such as ``D``), where it is known.
+    """
+
+    pids: dict[int, int]
+    """Local rank to pid."""
+    states: dict[int, str]
+    """Local rank to the kernel's word for its state; a rank may be missing."""
+
+    def __init__(self, pids: Mapping[int, int], states: Mapping[int, str]) -> None:
+        self.pids = dict(pids)
+        self.states = dict(states)
+        who = ", ".join(
+            f"rank {rank} (pid {pid}, state {self.states.get(rank, 'unknown')})" for rank, pid in self.pids.items()
+        )
+        super().__init__(f"not gone after SIGKILL: {who}")
+
+
+class SupervisorCrashed(SuperviseError):  # noqa: N818  says what happened, as pykka's names do
+    """A handler inside supervise failed and the workers were killed; ``__cause__`` is its exception."""
+
+
+class SignalException(_Portable):
+    """A termination signal reached the host while it waited for its workers.
+
+    Args:
+        msg: The text of the exception.
+        sigval: The signal. The caller is expected to pass it on: ``context.close(e.sigval)``.
+    """
+
+    sigval: signal.Signals
+    """The signal that was received."""
+
+    def __init__(self, msg: str, sigval: signal.Signals) -> None:
+        super().__init__(msg)
+        self.sigval = sigval
+
+
+class ChildFailedError(_Portable):
+    """Workers failed; the text shows each failure and puts the root cause last.
+
+    Raised out of a function under ``@record``, the error file of the root cause becomes the error file of this
+    process, so that a launcher above sees the worker's traceback and not ours.
+
+    Args:
+        name: What failed, for the title (``<name> FAILED``).
+        failures: Rank to failure; at least one.
+
+    Raises:
+        AssertionError: `failures` is empty.
+    """
+
+    name: str
+    """What failed."""
+    failures: dict[int, ProcessFailure]
+    """Rank (global, where there is more than one host) to failure."""
+
+    def __init__(self, name: str, failures: dict[int, ProcessFailure]) -> None:
+        self.name = name
+        self.failures = failures
+        if not failures:
+            raise AssertionError("ChildFailedError needs at least one failure")
+        super().__init__(self.format_msg())
+
+    def get_first_failure(self) -> tuple[int, ProcessFailure]:
+        """Return the rank and the failure with the smallest `timestamp`; among equals the first key."""
+        return min(self.failures.items(), key=lambda item: item[1].timestamp)
+
+    def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
+        """Return the block that torchrun prints: all other failures, then the root cause.
+
+        Args:
+            boarder_delim: Drawn as the first and the last line.
+            section_delim: Drawn between the parts.
+        """
+        import socket
+
+        title = f"{self.name} FAILED"
+        host = socket.getfqdn()
+        blocks = {
+            rank: _failure_block(index, rank, failure, host)
+            for index, (rank, failure) in enumerate(self.failures.items())
+        }
+        longest = max(len(line) for text in (title, *blocks.values()) for line in text.split("\n"))
+        width = min(longest, _MAX_RULE_WIDTH)
+        border, section = boarder_delim * width, section_delim * width
+        root = blocks.pop(self.get_first_failure()[0])
+        lines = [
+            "",
+            border,
+            title,
+            section,
+            "Failures:",
+            *(blocks.values() or ["  <NO_OTHER_FAILURES>"]),
+            section,
+            "Root Cause (first observed failure):",
+            root,
+            border,
+        ]
+        return "\n".join(lines)
+
+
+def _failure_block(index: int, rank: int, failure: ProcessFailure, host: str) -> str:
+    """Return one failure as torchrun shows it; the traceback is indented to stay inside its block."""
+    signal_name = failure.signal_name()
+    signal_text = "" if signal_name == _NOT_AVAILABLE else f" ({signal_name})"
+    return "\n".join(
+        [
+            f"[{index}]:",
+            f"  time      : {failure.timestamp_isoformat()}",
+            f"  host      : {host}",
+            f"  rank      : {rank} (local_rank: {failure.local_rank})",
+            f"  exitcode  : {failure.exitcode} (pid: {failure.pid}) {signal_text}",
+            f"  error_file: {failure.error_file}",
+            f"  traceback : {_failure_text(failure.message)}",
+        ]
+    )
+
+
+def _failure_text(message: str | dict[str, Any]) -> str:
+    """Return a failure's message, or the best that its record holds: traceback, then message, then nothing."""
+    if isinstance(message, str):
+        return message
+    extra = message.get("extraInfo")
+    fallback = message.get("message", _NOT_AVAILABLE)
+    text = extra.get("py_callstack", fallback) if isinstance(extra, dict) else fallback
+    return str(text).replace("\n", "\n  ")

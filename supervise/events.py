@@ -1,0 +1,132 @@
+"""Everything that happens, as structured events. Silent until the application configures logging.
+
+Events go through structlog: the application's own configuration where it has one, otherwise one that
+ends in the standard library's logger ``supervise``. While nobody listens no event is built and
+structlog is not imported. Nothing here configures anything. Environments are never logged.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+import logging
+import os
+import sys
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, MutableMapping
+
+    Sink = Callable[[dict[str, Any]], object]
+
+SCHEMA_VERSION = 1
+
+_logger = logging.getLogger("supervise")
+_logger.addHandler(logging.NullHandler())
+
+_OTEL = {
+    "pid": "process.pid",
+    "exit_code": "process.exit.code",
+    "executable_name": "process.executable.name",
+    "command_args": "process.command_args",
+    "host_name": "host.name",
+    "exception_type": "exception.type",
+    "exception_message": "exception.message",
+    "exception_stacktrace": "exception.stacktrace",
+    "log_iostream": "log.iostream",
+}
+
+
+def otel_names(_logger: object, _method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
+    """Rename fields to OpenTelemetry's attribute names: a structlog processor, for the application's chain."""
+    return {_OTEL.get(key, key): value for key, value in event.items()}
+
+
+class EventLog:
+    """Where one gang's events are emitted. Used on the gang's loop; `seq` has no holes."""
+
+    def __init__(self, common: Mapping[str, Any], *, sink: Sink | None = None) -> None:
+        """Make it; the caller's context variables (structlog's among them) go with every event.
+
+        Args:
+            common: Fields of every event: ``run_id``, ``gang``, ``role``.
+            sink: Called with each event as a flat dictionary, whatever the logging configuration.
+        """
+        self._common = dict(common)
+        self._sink = sink
+        self._seq = itertools.count()
+        self._context = contextvars.copy_context()
+
+    def emit(self, event: str, level: str = "info", **fields: Any) -> None:
+        """Emit `event` at `level`, if anybody listens. A listener's failure is the listener's."""
+        chain = self._listener(level)
+        if chain is None and self._sink is None:
+            return
+        whole = {
+            "event": event,
+            "level": level,
+            "schema_version": SCHEMA_VERSION,
+            "timestamp": datetime.now(UTC).isoformat(),
+            "monotonic_ns": time.monotonic_ns(),
+            **self._common,
+            "attempt": int(self._common.get("attempt", 0)),
+            "host_name": os.uname().nodename,
+            **fields,
+            "seq": next(self._seq),
+        }
+        for deliver in (self._sink, chain):
+            if deliver is not None:
+                try:
+                    self._context.run(deliver, dict(whole))
+                except Exception:
+                    _logger.debug("a listener of events raised", exc_info=True)
+
+    def _listener(self, level: str) -> Sink | None:
+        structlog = sys.modules.get("structlog")
+        if structlog is not None and structlog.is_configured():
+            return _through(structlog.get_logger("supervise"))
+        number = logging.getLevelNamesMapping()[level.upper()]
+        if not _logger.isEnabledFor(number) or not _has_listener():
+            return None
+        return _through(_standard())
+
+
+def _has_listener() -> bool:
+    """Whether the application has put a handler on our logger or above it."""
+    found: logging.Logger | None = _logger
+    while found is not None:
+        if any(not isinstance(handler, logging.NullHandler) for handler in found.handlers):
+            return True
+        found = found.parent if found.propagate else None
+    return False
+
+
+def _standard() -> Any:
+    """Return structlog over the standard library's logger, without touching structlog's configuration."""
+    import structlog
+
+    return structlog.wrap_logger(
+        _logger,
+        processors=[structlog.contextvars.merge_contextvars, _as_record],
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+
+
+def _as_record(_logger: object, _method: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
+    """Render for logging: a readable message, and the event itself as the record's attribute ``supervise``."""
+    shown = {k: v for k, v in event.items() if k not in _NOT_IN_MESSAGE and v is not None}
+    fields = " ".join(f"{key}={value!r}" for key, value in shown.items())
+    return (f"{event['event']} {fields}",), {"extra": {"supervise": dict(event)}}
+
+
+_NOT_IN_MESSAGE = {"event", "level", "schema_version", "timestamp", "monotonic_ns", "host_name", "seq"}
+
+
+def _through(logger: Any) -> Sink:
+    def deliver(event: dict[str, Any]) -> None:
+        name, level = event.pop("event"), event.pop("level")
+        getattr(logger, level)(name, **event)
+
+    return deliver

@@ -1,0 +1,306 @@
+"""Where the output of each rank goes: which streams, and which files."""
+
+# pathlib would be one more import for every worker.
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from enum import IntFlag
+from typing import TYPE_CHECKING, Any
+
+from supervise.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["DefaultLogsSpecs", "LogsDest", "LogsSpecs", "Std", "to_map", "validate_full_rank"]
+
+_VALUE_REGEX = r"^[0123]$"
+_MAPPING_REGEX = r"^(\d+:[0123],)*(\d+:[0123])$"
+_PRIVATE = 0o700
+_TEMP_PREFIX = "torchelastic_"
+
+
+class Std(IntFlag):
+    """A choice of output streams."""
+
+    NONE = 0
+    OUT = 1
+    ERR = 2
+    ALL = OUT | ERR
+
+    @classmethod
+    def from_str(cls, vm: str) -> Std | dict[int, Std]:
+        """Read a choice for all ranks (``"3"``) or one a rank (``"0:3,10:1"``: rank 0 both, rank 10 stdout).
+
+        Args:
+            vm: One of 0 (none), 1 (stdout), 2 (stderr), 3 (both), or a list of ``RANK:VALUE``.
+
+        Returns:
+            The choice, or local rank to choice for the ranks that are named.
+
+        Raises:
+            ValueError: `vm` is neither; the text says what is accepted.
+        """
+        import re
+
+        if re.match(_VALUE_REGEX, vm):
+            return cls(int(vm))
+        if re.match(_MAPPING_REGEX, vm, re.ASCII):
+            pairs = (item.split(":") for item in vm.split(","))
+            return {int(rank): cls(int(value)) for rank, value in pairs}
+        raise ValueError(f"{vm} does not match: <{_VALUE_REGEX}> or <{_MAPPING_REGEX}>")
+
+
+def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[int, Std]:
+    """Return local rank to choice for every rank of ``range(local_world_size)``.
+
+    Args:
+        val_or_map: One choice for all ranks, or local rank to choice; a rank that is missing gets `Std.NONE`.
+        local_world_size: Number of ranks.
+    """
+    if isinstance(val_or_map, Std):
+        return dict.fromkeys(range(local_world_size), val_or_map)
+    return {rank: val_or_map.get(rank, Std.NONE) for rank in range(local_world_size)}
+
+
+def validate_full_rank(d: Mapping[int, Any], nprocs: int, what: str) -> None:
+    """Return if the keys of `d` are exactly ``range(nprocs)``.
+
+    Raises:
+        SpecError: A rank is missing or too many; the text begins with `what`.
+    """
+    actual, expected = set(d), set(range(nprocs))
+    if actual != expected:
+        raise SpecError(f"{what}, local rank mapping mismatch, expected: {expected}, actual: {actual}")
+
+
+@dataclass
+class LogsDest:
+    """The files of one attempt. Every mapping is local rank to path; ``""`` is a stream that is not redirected."""
+
+    stdouts: dict[int, str] = field(default_factory=dict)
+    """Every rank's stdout."""
+    stderrs: dict[int, str] = field(default_factory=dict)
+    """Every rank's stderr."""
+    tee_stdouts: dict[int, str] = field(default_factory=dict)
+    """The part of `stdouts` that is also shown."""
+    tee_stderrs: dict[int, str] = field(default_factory=dict)
+    """The part of `stderrs` that is also shown."""
+    error_files: dict[int, str] = field(default_factory=dict)
+    """Every rank's error file."""
+    filtered_stdout: str = field(default_factory=str)
+    """Gets the lines of all shown stdouts that match a filter."""
+    filtered_stderr: str = field(default_factory=str)
+    """Gets the lines of all shown stderrs that match a filter."""
+
+
+class LogsSpecs(ABC):
+    """Decides where each rank's output goes. Subclass it for a layout of your own.
+
+    Args:
+        log_dir: Folder for all logs.
+        redirects: Streams that are written to files: for all ranks, or local rank to choice.
+        tee: Streams that are written to files and also shown.
+        local_ranks_filter: Ranks that are shown; None or empty shows all.
+    """
+
+    def __init__(
+        self,
+        log_dir: str | None = None,
+        redirects: Std | dict[int, Std] = Std.NONE,
+        tee: Std | dict[int, Std] = Std.NONE,
+        local_ranks_filter: set[int] | None = None,
+    ) -> None:
+        self._root_log_dir = log_dir
+        self._redirects = redirects
+        self._tee = tee
+        self._local_ranks_filter = local_ranks_filter
+
+    @abstractmethod
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Return the files for one attempt.
+
+        Args:
+            envs: Local rank to environment, as it will be given to the rank.
+        """
+
+    @property
+    @abstractmethod
+    def root_log_dir(self) -> str:
+        """The folder for all logs."""
+
+
+class DefaultLogsSpecs(LogsSpecs):
+    """PyTorch's layout of logs. Folders that it makes are private (0700); it deletes and moves nothing.
+
+    ```text
+    <log_dir>/<run_id>_<random>/attempt_<n>/<rank>/{stdout.log,stderr.log,error.json}
+    <log_dir>/<run_id>_<random>/attempt_<n>/{filtered_stdout.log,filtered_stderr.log}
+    ```
+
+    Args:
+        log_dir: Folder for all logs, made if need be. None is a new temporary folder, `os.devnull` no files at all.
+        redirects: Streams that are written to files: for all ranks, or local rank to choice.
+        tee: Streams that are written to files and also shown.
+        local_ranks_filter: Ranks that are shown; None or empty shows all.
+
+    Raises:
+        NotADirectoryError: `log_dir` is a file.
+        PermissionError: `log_dir` cannot be written to.
+    """
+
+    def __init__(
+        self,
+        log_dir: str | None = None,
+        redirects: Std | dict[int, Std] = Std.NONE,
+        tee: Std | dict[int, Std] = Std.NONE,
+        local_ranks_filter: set[int] | None = None,
+    ) -> None:
+        log_dir = _new_temp_dir() if not log_dir else os.fspath(log_dir)
+        if log_dir != os.devnull:
+            _check_log_dir(log_dir)
+        super().__init__(log_dir, redirects, tee, local_ranks_filter)
+        self._run_log_dir: str | None = None
+
+    @property
+    def root_log_dir(self) -> str:
+        """The folder for all logs, as it was given."""
+        return str(self._root_log_dir)
+
+    def _make_log_dir(self, log_dir: str | None, rdzv_run_id: str) -> str:
+        """Make the folder of this run and return its absolute path."""
+        import tempfile
+
+        base = log_dir or _new_temp_dir()
+        _check_log_dir(base)
+        try:
+            made = tempfile.mkdtemp(prefix=f"{_one_name(rdzv_run_id)}_", dir=base)
+        except PermissionError as e:
+            raise PermissionError(e.errno, e.strerror, base) from e
+        return os.path.abspath(made)
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Return the files of one attempt and make their folders; the same paths each time for the same attempt.
+
+        The run's name is ``TORCHELASTIC_RUN_ID`` and the attempt ``TORCHELASTIC_RESTART_COUNT`` of ``envs[0]``.
+
+        Args:
+            envs: Local rank to environment; ``TORCHELASTIC_ERROR_FILE`` is set in each.
+
+        Raises:
+            SpecError: The keys of `envs` are not ``0 .. len(envs) - 1``; nothing was made.
+            OSError: A folder cannot be made; ``filename`` names it.
+        """
+        nprocs = len(envs)
+        validate_full_rank(envs, nprocs, "envs")
+        if self._root_log_dir == os.devnull:
+            return _no_files(envs)
+        first = envs.get(0, {})
+        attempt_dir = self._attempt_dir(
+            first.get("TORCHELASTIC_RUN_ID", "test_run_id"), first.get("TORCHELASTIC_RESTART_COUNT", "0")
+        )
+        dest = LogsDest(
+            filtered_stdout=os.path.join(attempt_dir, "filtered_stdout.log"),
+            filtered_stderr=os.path.join(attempt_dir, "filtered_stderr.log"),
+        )
+        redirects, tees = to_map(self._redirects, nprocs), to_map(self._tee, nprocs)
+        for rank, env in sorted(envs.items()):
+            rank_dir = os.path.join(attempt_dir, str(rank))
+            _make_private_dirs(rank_dir)
+            # What is shown is read back from a file, so it is redirected too.
+            tee = Std(tees[rank])
+            to_file = tee | redirects[rank]
+            shown = not self._local_ranks_filter or rank in self._local_ranks_filter
+            elsewhere = "" if shown else os.devnull
+            out, err = os.path.join(rank_dir, "stdout.log"), os.path.join(rank_dir, "stderr.log")
+            dest.stdouts[rank] = out if Std.OUT in to_file else elsewhere
+            dest.stderrs[rank] = err if Std.ERR in to_file else elsewhere
+            if shown and Std.OUT in tee:
+                dest.tee_stdouts[rank] = out
+            if shown and Std.ERR in tee:
+                dest.tee_stderrs[rank] = err
+            dest.error_files[rank] = env["TORCHELASTIC_ERROR_FILE"] = os.path.join(rank_dir, "error.json")
+        return dest
+
+    def _attempt_dir(self, run_id: str, restart_count: str) -> str:
+        """Make the folder of one attempt and return its path."""
+        if not self._run_log_dir:
+            self._run_log_dir = self._make_log_dir(self._root_log_dir, run_id)
+        path = os.path.join(self._run_log_dir, f"attempt_{_one_name(restart_count)}")
+        _make_private_dirs(path)
+        return path
+
+    def __repr__(self) -> str:
+        """Return PyTorch's text."""
+        return (
+            f"DefaultLogsSpecs(root_log_dir={self._root_log_dir}, redirects={self._redirects}, "
+            f"tee={self._tee}, local_ranks_filter={self._local_ranks_filter})"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both were asked for the same; the folder of the run is not compared."""
+        return isinstance(other, DefaultLogsSpecs) and self._asked() == other._asked()
+
+    __hash__ = None  # type: ignore[assignment]  # it can be changed
+
+    def _asked(self) -> tuple[object, ...]:
+        """Return what the constructor was given."""
+        return self._root_log_dir, self._redirects, self._tee, self._local_ranks_filter
+
+
+def _no_files(envs: dict[int, dict[str, str]]) -> LogsDest:
+    """Return the destinations of a run without files, PyTorch's for ``log_dir=os.devnull``."""
+    for env in envs.values():
+        env["TORCHELASTIC_ERROR_FILE"] = ""
+    ranks = range(len(envs))
+    return LogsDest(
+        stdouts=dict.fromkeys(ranks, ""),
+        stderrs=dict.fromkeys(ranks, ""),
+        tee_stdouts=dict.fromkeys(ranks, os.devnull),
+        tee_stderrs=dict.fromkeys(ranks, os.devnull),
+        error_files=dict.fromkeys(ranks, os.devnull),
+        filtered_stdout=os.path.join(os.devnull, "filtered_stdout.log"),
+        filtered_stderr=os.path.join(os.devnull, "filtered_stderr.log"),
+    )
+
+
+def _check_log_dir(path: str) -> None:
+    """Make the folder if need be; raise unless it can be written to."""
+    if os.path.isfile(path):
+        raise NotADirectoryError(f"log_dir: {path} is a file")
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise NotADirectoryError(f"log_dir: {path} is not a directory")
+    _make_private_dirs(path)
+    if not os.access(path, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        import errno
+
+        raise PermissionError(errno.EACCES, "log_dir cannot be written to", path)
+
+
+def _make_private_dirs(path: str) -> None:
+    """Make a folder and those above it that are missing, all for their owner only."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path.rstrip(os.sep))
+    if parent and parent != path:
+        _make_private_dirs(parent)
+    try:
+        os.mkdir(path, _PRIVATE)
+    except FileExistsError as e:
+        if not os.path.isdir(path):  # not made by somebody else at the same moment
+            raise NotADirectoryError(f"log_dir: {path} is a file") from e
+
+
+def _new_temp_dir() -> str:
+    """Return a new private folder under the system's temporary one."""
+    import tempfile
+
+    return tempfile.mkdtemp(prefix=_TEMP_PREFIX)
+
+
+def _one_name(text: str) -> str:
+    """Return `text` as the name of one folder, whatever separators it holds."""
+    return str(text).replace(os.sep, "_")

@@ -1,0 +1,248 @@
+"""Everything the actors say to each other. What is not here cannot be said.
+
+Every mapping is keyed by local rank, a number in ``range(nprocs)``. Times are nanoseconds of
+`time.monotonic_ns` unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from signal import Signals
+
+    import pykka
+
+    from supervise.result import RunProcsResult
+
+Phase = Literal["new", "starting", "running", "stopping", "finished"]
+"""The life of a gang, in this order."""
+
+
+# Asked of the Supervisor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Launch every rank. The reply is ``{rank: pid}``, once all run.
+
+    Or the start has failed: every rank that had started is reaped, and the error names the rank.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Ask for the result. The reply comes when there is one; any number of waits may be open."""
+
+    timeout: float | None = None
+    """Seconds after which the reply is None; None waits for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll:
+    """Ask for the result, now: a `RunProcsResult`, or None while there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pids:
+    """Ask for ``{rank: pid}`` of the ranks that were started, also after their end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """Ask for a `GangStatus`, now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Close:
+    """Stop the gang. The reply, the result, comes when nothing of it is left; asking twice is harmless."""
+
+    death_sig: Signals | None = None
+    """The polite signal; None is SIGTERM. SIGKILL kills now."""
+    timeout: float | None = None
+    """Seconds from the polite signal to SIGKILL; None is the gang's grace. Also bounds the wait for the logs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """Send a signal to the groups of running ranks, without stopping the gang. The reply is the ranks reached."""
+
+    sig: Signals
+    ranks: frozenset[int] | None = None
+    """Which ranks; None is all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscribe:
+    """Have the lifecycle told to `ref`: what has happened so far, then what happens."""
+
+    ref: pykka.ActorRef[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsubscribe:
+    """Tell nothing more to `ref`."""
+
+    ref: pykka.ActorRef[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangStatus:
+    """The reply to `Status`."""
+
+    phase: Phase
+    pids: dict[int, int]
+    running: frozenset[int]
+    """Ranks that were started and are not reaped."""
+    leftovers: frozenset[int]
+    """Ranks that are reaped and left processes behind in their group."""
+    waiters: int
+    """How many `Wait` are open."""
+
+
+# Told to subscribers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangStarted:
+    """Every rank runs."""
+
+    pids: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangFinished:
+    """The gang has ended. The last message, told exactly once."""
+
+    result: RunProcsResult | None
+    """None where there is none: the start failed, or the supervisor crashed."""
+    error: BaseException | None = None
+    """Why there is no result."""
+
+
+# Told by Workers and Tails to the Supervisor; the first two also to subscribers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStarted:
+    """A rank's process runs. Worker -> Supervisor."""
+
+    local_rank: int
+    pid: int
+    started_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerExited:
+    """A rank's process is gone and reaped. Worker -> Supervisor, exactly once a rank."""
+
+    local_rank: int
+    pid: int
+    exitcode: int | None
+    """0 to 255; ``-N`` when killed by signal N, as in `subprocess`; None when the status was lost."""
+    ended_ns: int
+    """When the death was noticed."""
+    core_dumped: bool = False
+    error_ns: int | None = None
+    """When the rank recorded the exception it died of."""
+    complaint: str | None = None
+    """Why an exit code of 0 is a failure all the same, or what the exit code alone does not say."""
+    has_value: bool = False
+    """Whether the rank's function returned a value that arrived whole."""
+    log_bytes: dict[str, int] = field(default_factory=dict)
+    """Size of each of its log files when it was reaped, by path."""
+    max_rss_bytes: int | None = None
+    cpu_time_s: float | None = None
+    group_left: bool = False
+    """Whether something lives on in its process group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFailedToStart:
+    """A rank could not be started. Worker -> Supervisor; no process of it exists."""
+
+    local_rank: int
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStopped:
+    """A rank's process was stopped by a signal (SIGSTOP, SIGTTIN, ...), not by us. Worker -> Supervisor."""
+
+    local_rank: int
+    pid: int
+    sig: Signals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerUnkillable:
+    """A rank's process outlived SIGKILL by the bounded wait. Worker -> Supervisor."""
+
+    local_rank: int
+    pid: int
+    state: str
+    """The kernel's word for it, such as ``D`` (uninterruptible) or ``t`` (traced)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupEmptied:
+    """What a rank had left behind in its process group is gone. Worker -> Supervisor."""
+
+    local_rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailEnded:
+    """A Tail has shown what it will show and has ended. Tail -> Supervisor, exactly once."""
+
+    name: str
+    remaining_bytes: int = 0
+    """What the ranks had written and was not shown; it is in the files."""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberStopRequested:
+    """Somebody asked a Worker or a Tail to stop. Its Supervisor closes the gang instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorDown:
+    """A handler of a Worker or a Tail raised. Worker, Tail -> Supervisor, which kills the gang."""
+
+    who: str
+    error: BaseException
+
+
+# Told by the Supervisor to Workers and Tails
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Start your process. Supervisor -> Worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deliver:
+    """Send a signal to your group. Supervisor -> Worker."""
+
+    sig: Signals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportStuck:
+    """SIGKILL has had its time: say `WorkerUnkillable`. Supervisor -> Worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """The gang has ended: leave the registry. Supervisor -> Worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """Every rank is reaped: show what they had written, then end. Supervisor -> Tail."""
+
+    sizes: dict[str, int]
+    """Bytes to show of each file, by path."""

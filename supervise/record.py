@@ -1,0 +1,269 @@
+"""The worker's side of an error file: write an uncaught exception where the launcher reads it.
+
+Every spawned worker imports this module: nothing but `os` is imported before there is an exception.
+"""
+
+# pathlib would be one more import for every worker.
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False  # instead of importing typing into every worker
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from logging import Logger
+    from typing import Any, ParamSpec, TypeVar
+
+    _P = ParamSpec("_P")
+    _R = TypeVar("_R")
+
+__all__ = ["ErrorHandler", "get_error_handler", "record"]
+
+_NOT_AVAILABLE = "<N/A>"
+_NS_PER_S = 1_000_000_000
+
+
+class ErrorHandler:
+    """Writes exceptions as JSON to the file that ``TORCHELASTIC_ERROR_FILE`` names; without it, nowhere.
+
+    Subclasses may override `initialize` and `record_exception`.
+    """
+
+    def _get_error_file_path(self) -> str | None:
+        """Return the path of this process's error file, None where there is none."""
+        return os.environ.get("TORCHELASTIC_ERROR_FILE")
+
+    def initialize(self) -> None:
+        """Have a fatal signal dump all threads' tracebacks to stderr; only warn where that cannot be had."""
+        import faulthandler
+
+        try:
+            faulthandler.enable(all_threads=True)
+        except Exception as e:  # the worker's work is worth more than its diagnostics
+            _warn(f"Unable to enable fault handler. {type(e).__name__}: {e}")
+
+    def record_exception(self, e: BaseException) -> None:
+        """Write `e` with its traceback to the error file, whole or not at all; only warn where that fails.
+
+        The file's modification time is the time of this call in nanoseconds, so that failures can be ordered.
+
+        Args:
+            e: Any exception, also one that cannot be printed.
+        """
+        import time
+
+        now_ns = time.time_ns()
+        path = self._get_error_file_path()
+        if not path:
+            return
+        import json
+
+        record = {
+            "message": {
+                "message": f"{type(e).__name__}: {_text_of(e)}",
+                "extraInfo": {"py_callstack": _traceback_of(e), "timestamp": str(now_ns // _NS_PER_S)},
+            }
+        }
+        self._write_error_file(path, json.dumps(record), now_ns)
+
+    def _write_error_file(self, file_path: str, error_msg: str, time_ns: int | None = None) -> None:
+        """Write `error_msg` to the file, its modification time being `time_ns`; only warn where that fails."""
+        try:
+            _write_file(file_path, error_msg.encode("utf-8", "backslashreplace"), time_ns)
+        except Exception as e:  # must not hide the exception that is being recorded
+            _warn(f"Unable to write error to file. {type(e).__name__}: {e}")
+
+    def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
+        """Make the error file of a child our own, with its time and with `error_code` in its record.
+
+        Args:
+            rootcause_error_file: The child's file.
+            error_code: The child's exit code, which it could not know itself; 0 leaves the record as it is.
+
+        Raises:
+            OSError: The child's file cannot be read.
+            ValueError: It is not JSON. Our own file is as before in both cases.
+        """
+        import json
+
+        with open(rootcause_error_file, "rb") as file:
+            content = file.read()
+            time_ns = os.fstat(file.fileno()).st_mtime_ns
+        rootcause_error = json.loads(content)
+        if error_code:
+            self.override_error_code_in_rootcause_data(rootcause_error_file, rootcause_error, error_code)
+        text = json.dumps(rootcause_error)
+
+        log = _logger()
+        log.debug("child error file (%s) contents:\n%s", rootcause_error_file, text)
+        path = self._get_error_file_path()
+        if not path:
+            log.error("no error file defined for parent, to copy child error file (%s)", rootcause_error_file)
+            return
+        self._rm(path)
+        self._write_error_file(path, text, time_ns)
+        log.info("dumped error file to parent's %s", path)
+
+    def override_error_code_in_rootcause_data(
+        self, rootcause_error_file: str, rootcause_error: dict[str, Any], error_code: int = 0
+    ) -> None:
+        """Set ``errorCode`` in a child's record; only log where the record has no place for it.
+
+        Args:
+            rootcause_error_file: Where the record comes from, for the log.
+            rootcause_error: The record, changed in place.
+            error_code: The child's exit code.
+        """
+        if not isinstance(rootcause_error, dict) or "message" not in rootcause_error:
+            _logger().warning(
+                "child error file (%s) does not have field `message`. \ncannot override error code: %s",
+                rootcause_error_file,
+                error_code,
+            )
+        elif not isinstance(rootcause_error["message"], dict):
+            _logger().warning(
+                "child error file (%s) has a new message format. \nskipping error code override",
+                rootcause_error_file,
+            )
+        else:
+            rootcause_error["message"]["errorCode"] = error_code
+
+    def _rm(self, my_error_file: str) -> None:
+        """Remove an error file that is in the way, after logging what it holds."""
+        if not os.path.isfile(my_error_file):
+            return
+        import json
+
+        try:
+            with open(my_error_file, "rb") as file:
+                original = json.dumps(json.loads(file.read()), indent=2)
+        except (OSError, ValueError):
+            _logger().warning(
+                "%s already exists and will be overwritten. Unable to load original contents:\n", my_error_file
+            )
+        else:
+            _logger().warning(
+                "%s already exists and will be overwritten. Original contents:\n%s", my_error_file, original
+            )
+        os.remove(my_error_file)
+
+
+def get_error_handler() -> ErrorHandler:
+    """Return a new `ErrorHandler`, the one that `record` uses by default."""
+    return ErrorHandler()
+
+
+def record(fn: Callable[_P, _R], error_handler: ErrorHandler | None = None) -> Callable[_P, _R | None]:
+    """Return `fn` so wrapped that an exception is written to the error file on its way out.
+
+    Use it once a process, on its main function. ``SystemExit(0)`` becomes a return of None; other exits, and what
+    is not an `Exception`, pass without a record. A `ChildFailedError` makes the error file of its first failure
+    our own.
+
+    Args:
+        fn: The main function.
+        error_handler: What writes the file; None is `get_error_handler`'s.
+    """
+    import functools
+
+    handler = error_handler or get_error_handler()
+
+    @functools.wraps(fn)
+    def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R | None:
+        handler.initialize()
+        try:
+            return fn(*args, **kwargs)
+        except SystemExit as e:
+            if e.code == 0:
+                return None
+            raise
+        except Exception as e:
+            _record(handler, e)
+            raise
+
+    return wrapper
+
+
+def _record(handler: ErrorHandler, e: Exception) -> None:
+    """Hand `e`, or the child's file behind it, to the handler."""
+    from supervise.errors import ChildFailedError
+
+    if not isinstance(e, ChildFailedError):
+        handler.record_exception(e)
+        return
+    rank, failure = e.get_first_failure()
+    if failure.error_file == _NOT_AVAILABLE:
+        _logger().info(
+            "local_rank %s FAILED with no error file. Decorate your entrypoint fn with @record for traceback info."
+            " See: https://pytorch.org/docs/stable/elastic/errors.html",
+            rank,
+        )
+        return
+    try:
+        handler.dump_error_file(failure.error_file, failure.exitcode)
+    except (OSError, ValueError):  # the child's file is torn or gone: ours says what the parent knows
+        handler.record_exception(e)
+
+
+def _write_file(path: str, content: bytes, time_ns: int | None) -> None:
+    """Put a file at `path` in one step, readable by its owner only; a device or pipe is written to instead."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as file:
+            file.write(content)
+        return
+    target = os.path.realpath(path)  # through links, as open() goes
+    folder = os.path.dirname(target)
+    temporary = os.path.join(folder, f".error.{os.getpid()}.{os.urandom(8).hex()}")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError:  # a file of ours in a folder that is not: in place is the only way
+        with open(target, "wb") as file:
+            file.write(content)
+        if time_ns is not None:
+            os.utime(target, ns=(time_ns, time_ns))
+        return
+    try:
+        with open(fd, "wb") as file:
+            file.write(content)
+        if time_ns is not None:
+            os.utime(temporary, ns=(time_ns, time_ns))
+        os.replace(temporary, target)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+def _text_of(e: BaseException) -> str:
+    """Return ``str(e)``, whatever that does."""
+    try:
+        return str(e)
+    except Exception:  # the user's code, at its worst moment
+        return "<exception str() failed>"
+
+
+def _traceback_of(e: BaseException) -> str:
+    """Return the traceback of `e` as Python prints it, whatever its parts do."""
+    import traceback
+
+    try:
+        return "".join(traceback.format_exception(e))
+    except Exception as failed:  # the user's code, at its worst moment
+        frames = traceback.format_list(traceback.extract_tb(e.__traceback__))
+        note = f"(the rest could not be printed: {type(failed).__name__})\n"
+        return "".join(["Traceback (most recent call last):\n", *frames, f"{type(e).__name__}: {_text_of(e)}\n", note])
+
+
+def _warn(text: str) -> None:
+    """Warn, naming the line that called the handler."""
+    import warnings
+
+    warnings.warn(text, stacklevel=3)
+
+
+def _logger() -> Logger:
+    """Return this module's logger."""
+    import logging
+
+    return logging.getLogger(__name__)

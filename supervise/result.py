@@ -1,0 +1,255 @@
+"""How a run ended: the failures, the end of each rank, and the result as a whole."""
+
+# pathlib would be one more import for every worker.
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+Outcome = Literal["succeeded", "failed", "stopped", "timed_out"]
+"""How a gang ended."""
+
+Role = Literal["root_cause", "concurrent_failure", "bystander", "finished", "lost"]
+"""What part a rank's end had in the gang's."""
+
+__all__ = ["ProcessFailure", "RankEnd", "RunProcsResult"]
+
+_NOT_AVAILABLE = "<N/A>"
+_NO_TRACEBACK = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+_NS_PER_S = 1_000_000_000
+
+
+class _ErrorFile(NamedTuple):
+    """What was found at the path of an error file that exists."""
+
+    mtime_ns: int
+    data: dict[str, Any] | None = None
+    message: str | dict[str, Any] = ""
+    timestamp: int = 0
+    problem: str = ""
+    """Why `data` is None."""
+
+
+def _read_error_file(path: str) -> _ErrorFile | None:
+    """Read the record at `path`; None where there is no regular file. Never raises over what the file holds."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+            # The file may have been replaced since: take the time that belongs to what was read.
+            mtime_ns = os.fstat(file.fileno()).st_mtime_ns
+    except OSError as e:
+        return _ErrorFile(found.st_mtime_ns, problem=e.strerror or str(e))
+    try:
+        data, message, timestamp = _parse_record(content)
+    except Exception as e:  # the file is the worker's and may hold anything
+        return _ErrorFile(mtime_ns, problem=str(e) or type(e).__name__)
+    return _ErrorFile(mtime_ns, data, message, timestamp)
+
+
+def _parse_record(content: bytes) -> tuple[dict[str, Any], str | dict[str, Any], int]:
+    """Return a record's data, message and timestamp (seconds since the epoch); ValueError says what is wrong."""
+    import json
+
+    if not content.strip():
+        raise ValueError("the file is empty")
+    data = json.loads(content)
+    message = data.get("message") if isinstance(data, dict) else None
+    if isinstance(message, str):
+        return data, message, _seconds(data.get("timestamp", 0))
+    if not isinstance(message, dict):
+        raise ValueError("no 'message' that is a string or an object")  # noqa: TRY004  it is the file that is wrong, not a caller
+    extra = message.get("extraInfo")
+    if not isinstance(extra, dict) or "timestamp" not in extra:
+        raise ValueError("no 'timestamp' in 'extraInfo'")
+    return data, message, _seconds(extra["timestamp"])
+
+
+def _seconds(value: Any) -> int:
+    """Return whole seconds from an int, a float or a numeric string."""
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    try:
+        return int(float(value))
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"'timestamp' is not a number: {value!r:.80}") from None
+
+
+@dataclass
+class ProcessFailure:
+    """The failure of one rank, with what its error file says. Making one never raises over that file.
+
+    A file that is torn, empty or foreign makes an ordinary failure whose `message` says why it could not be read.
+
+    Args:
+        local_rank: The rank that failed.
+        pid: Its process.
+        exitcode: As in `subprocess`: ``-N`` means killed by signal N.
+        error_file: Path of the rank's error file; it need not exist.
+    """
+
+    local_rank: int
+    """The rank that failed."""
+    pid: int
+    """Its process."""
+    exitcode: int
+    """Exit code; ``-N`` means killed by signal N."""
+    error_file: str
+    """Path of the error file, or ``<N/A>`` where there is none."""
+    error_file_data: dict[str, Any] = field(init=False)
+    """What the error file holds; ``{"message": "<NONE>"}`` where there is no record."""
+    message: str | dict[str, Any] = field(init=False)
+    """The recorded ``message``, or a text made from the exit code."""
+    timestamp: int = field(init=False)
+    """Seconds since the epoch: from the record, otherwise of the file, otherwise when the failure was noted."""
+    timestamp_ns: int = field(init=False, compare=False, repr=False)
+    """Nanoseconds since the epoch of the recorded exception (the file's time), otherwise when it was noted."""
+
+    def __post_init__(self) -> None:
+        self._fill(message="", timestamp_ns=None)
+
+    @classmethod
+    def of(
+        cls, local_rank: int, pid: int, exitcode: int, error_file: str, *, message: str, timestamp_ns: int | None = None
+    ) -> ProcessFailure:
+        """Return a failure about which more is known than its exit code. A record in the error file wins.
+
+        Args:
+            local_rank: The rank that failed.
+            pid: Its process.
+            exitcode: Exit code; ``-N`` means killed by signal N.
+            error_file: Path of the rank's error file; it need not exist.
+            message: What happened; used where the file holds no message. ``""`` stands for the usual text.
+            timestamp_ns: Nanoseconds since the epoch of the end; used where there is no file. None is now.
+        """
+        failure = cls(local_rank, pid, exitcode, error_file)
+        failure.error_file = error_file
+        failure._fill(message=message, timestamp_ns=timestamp_ns)
+        return failure
+
+    def _fill(self, *, message: str, timestamp_ns: int | None) -> None:
+        """Set the fields that are not given to the constructor."""
+        found = _read_error_file(self.error_file)
+        if found is None:
+            self.error_file = _NOT_AVAILABLE
+            self.timestamp_ns = time.time_ns() if timestamp_ns is None else timestamp_ns
+        else:
+            self.timestamp_ns = found.mtime_ns
+        if found is None or found.data is None:
+            self.error_file_data = {"message": "<NONE>"}
+            self.message = ""
+            self.timestamp = self.timestamp_ns // _NS_PER_S
+        else:
+            self.error_file_data = found.data
+            self.message = found.message
+            self.timestamp = found.timestamp
+        if self.message:
+            return
+        if self.exitcode >= 0:
+            self.error_file_data["errorTraits"] = {"category": "system_terminated_error", "retryability": "False"}
+        self.message = message or self._signal_text() or _NO_TRACEBACK
+        if found is not None and found.problem:
+            torn = f"error file {self.error_file} could not be read: {found.problem}"
+            known = self._signal_text() or f"exit code {self.exitcode}"
+            self.message = f"{message}; {torn}" if message else f"{torn}; {known}"
+
+    def _signal_text(self) -> str:
+        """Return which signal killed the process, in a sentence; empty where none did."""
+        if self.exitcode >= 0:
+            return ""
+        return f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
+
+    def signal_name(self) -> str:
+        """Return the name of the signal that killed the process (``SIGSEGV``), ``<N/A>`` where none did."""
+        if self.exitcode >= 0:
+            return _NOT_AVAILABLE
+        import signal
+
+        try:
+            return signal.Signals(-self.exitcode).name
+        except ValueError:
+            return _NOT_AVAILABLE
+
+    def timestamp_isoformat(self) -> str:
+        """Return `timestamp` in local time as ``YYYY-MM-DD_HH:MM:SS``, ``<N/A>`` where no calendar has it."""
+        from datetime import datetime
+
+        try:
+            return datetime.fromtimestamp(self.timestamp).isoformat(sep="_")  # noqa: DTZ006  local time, as torchrun
+        except (OverflowError, OSError, ValueError):
+            return _NOT_AVAILABLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankEnd:
+    """How one rank ended, whether it is to blame or not."""
+
+    local_rank: int
+    """The rank."""
+    pid: int | None
+    """Its process; None where there was none."""
+    exitcode: int | None
+    """Exit code, ``-N`` for signal N; None where the status was lost."""
+    role: Role
+    """Its part in the end of the gang: a bystander ended because we stopped it."""
+    started_ns: int
+    """Monotonic nanoseconds."""
+    ended_ns: int
+    """Monotonic nanoseconds."""
+    core_dumped: bool = False
+    """Whether the kernel wrote a core."""
+    max_rss_bytes: int | None = None
+    """Largest resident set; None where it is not known."""
+    cpu_time_s: float | None = None
+    """User and system time; None where it is not known."""
+    stderr_tail: str = ""
+    """The last lines of stderr where it is redirected."""
+
+
+@dataclass
+class RunProcsResult:
+    """The result of a gang. Every mapping is keyed by local rank.
+
+    Results are equal when PyTorch's four fields are; `outcome` and `ends` are not compared.
+    """
+
+    return_values: dict[int, Any] = field(default_factory=dict)
+    """What functions returned; None for each rank of a binary."""
+    failures: dict[int, ProcessFailure] = field(default_factory=dict)
+    """The causes; of a gang that was closed before its end, the ranks that were stopped."""
+    stdouts: dict[int, str] = field(default_factory=dict)
+    """Path of each rank's stdout; ``""`` where it is not redirected."""
+    stderrs: dict[int, str] = field(default_factory=dict)
+    """Path of each rank's stderr; ``""`` where it is not redirected."""
+    outcome: Outcome = field(default="succeeded", compare=False)
+    """How the gang as a whole ended."""
+    ends: dict[int, RankEnd] = field(default_factory=dict, compare=False, repr=False)
+    """How each rank ended, blamed or not."""
+
+    def is_failed(self) -> bool:
+        """Return whether any rank is in `failures`."""
+        return bool(self.failures)
+
+    @property
+    def root_cause(self) -> int | None:
+        """The local rank that failed first; None where no rank failed by itself."""
+        for rank, end in self.ends.items():
+            if end.role == "root_cause":
+                return rank
+        blamed = {
+            rank: failure
+            for rank, failure in self.failures.items()
+            if rank not in self.ends or self.ends[rank].role != "bystander"
+        }
+        return min(blamed, key=lambda rank: blamed[rank].timestamp_ns, default=None)

@@ -1,0 +1,169 @@
+"""After every test nothing may be left: no process, zombie, actor, thread or file descriptor.
+
+The test process is a subreaper, so an orphaned grandchild becomes our child and cannot hide. A process that we started
+ourselves must be gone and reaped when the test ends. An orphan that we inherited gets a few seconds to die, and is
+reaped here, as init would do. What `multiprocessing` keeps for a whole session (fork server, resource tracker) is
+started before the first test and is no leak.
+"""
+
+import ctypes
+import functools
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+from types import ModuleType
+
+import psutil
+import pykka
+import pytest
+
+PATIENCE_S = 5.0
+"""How long orphans, ending threads and closing descriptors may take."""
+STARTED_HERE: set[int] = set()
+"""Pids of the processes that this process itself started during the current test."""
+
+
+def _remember_children(module: ModuleType, name: str) -> None:
+    """Make ``module.name``, which starts a process and returns its pid, note that pid."""
+    start: Callable[..., int] = getattr(module, name)
+
+    @functools.wraps(start)
+    def remembering(*args: object, **kwargs: object) -> int:
+        pid = start(*args, **kwargs)
+        STARTED_HERE.add(pid)
+        return pid
+
+    setattr(module, name, remembering)
+
+
+# At import, hence before any module of ours can take the plain function with `from os import ...`.
+for _module, _name in (
+    (os, "fork"),
+    (os, "posix_spawn"),
+    (os, "posix_spawnp"),
+    (subprocess, "_fork_exec"),
+    (sys.modules["_posixsubprocess"], "fork_exec"),
+):
+    _remember_children(_module, _name)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_household() -> Iterator[None]:
+    """Adopt orphans, and start what lives for the session."""
+    if sys.platform == "linux":
+        pr_set_child_subreaper = 36
+        assert ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0) == 0
+    _keep_fork_server()
+    yield
+    forkserver._forkserver._stop()
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks(_one_household: None) -> Iterator[None]:
+    """Fail the test that leaves something behind, name it, and clear it away for the next test."""
+    _keep_fork_server()
+    STARTED_HERE.clear()
+    processes, threads, fds = _descendants(), set(threading.enumerate()), _open_fds()
+    actors = set(_actors())
+    yield
+    _keep_fork_server()
+    left = [
+        *_end_actors(actors),
+        *_end_processes(processes),
+        *_end_threads(threads),
+        *_await_fds(fds),
+    ]
+    if left:
+        pytest.fail("this test left behind:\n  " + "\n  ".join(left), pytrace=False)
+
+
+def _keep_fork_server() -> None:
+    """Have a fork server and a resource tracker, although a test may have killed one."""
+    server = forkserver._forkserver
+    try:
+        server.ensure_running()
+    except ChildProcessError:  # killed, and reaped behind its back
+        os.close(server._forkserver_alive_fd)
+        server._forkserver_pid = server._forkserver_alive_fd = server._forkserver_address = None
+        server.ensure_running()
+
+
+def _descendants() -> set[psutil.Process]:
+    """Every process below this one; equality is by pid and start time, so a reused pid is another process."""
+    session = {forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid}
+    return {p for p in psutil.Process().children(recursive=True) if p.pid not in session}
+
+
+def _end_processes(before: set[psutil.Process]) -> list[str]:
+    strays = [p for p in _descendants() - before if p.pid not in STARTED_HERE]
+    psutil.wait_procs(strays, timeout=PATIENCE_S)  # blocks on the kernel's notice; reaps those we adopted
+    left = _descendants() - before
+    names = [_describe_process(p) for p in sorted(left, key=lambda p: p.pid)]
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(left, timeout=PATIENCE_S)
+    return names
+
+
+def _describe_process(process: psutil.Process) -> str:
+    kind = "child" if process.pid in STARTED_HERE else "stray"
+    try:
+        with process.oneshot():
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return f"zombie: {kind} pid {process.pid} ({process.name()}), never reaped"
+            command = " ".join(process.cmdline()) or process.name()
+            return f"process: {kind} pid {process.pid}, {process.status()}: {command[:300]}"
+    except psutil.NoSuchProcess:
+        return f"process: {kind} pid {process.pid}, which ended while it was being described"
+
+
+def _actors() -> list[pykka.ActorRef[pykka.Actor]]:
+    return pykka.ActorRegistry.get_all()
+
+
+def _end_actors(before: set[pykka.ActorRef[pykka.Actor]]) -> list[str]:
+    until = time.monotonic() + 1.0
+    left = [ref for ref in _actors() if ref not in before]
+    left = [ref for ref in left if not ref.actor_stopped.wait(max(0.0, until - time.monotonic()))]
+    for ref in reversed(left):
+        with suppress(pykka.Timeout, pykka.ActorDeadError):
+            ref.stop(timeout=PATIENCE_S)
+    return [f"actor: {ref}" for ref in left]
+
+
+def _end_threads(before: set[threading.Thread]) -> list[str]:
+    until = time.monotonic() + PATIENCE_S
+    new = set(threading.enumerate()) - before
+    for thread in new:
+        thread.join(max(0.0, until - time.monotonic()))
+    return [f"thread: {t.name}{' (daemon)' if t.daemon else ''}" for t in new if t.is_alive()]
+
+
+def _open_fds() -> dict[int, str]:
+    """What each open descriptor of this process leads to."""
+    fds = {}
+    for entry in Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd").iterdir():
+        with suppress(OSError):  # the directory's own descriptor is closed by now
+            fds[int(entry.name)] = str(entry.readlink() if sys.platform == "linux" else os.fstat(int(entry.name)))
+    for kept in (forkserver._forkserver._forkserver_alive_fd, resource_tracker._resource_tracker._fd):
+        fds.pop(kept, None)
+    return fds
+
+
+def _await_fds(before: dict[int, str]) -> list[str]:
+    until = time.monotonic() + PATIENCE_S
+    pause = threading.Event()  # the kernel tells nobody when a descriptor is closed
+    while left := {fd: target for fd, target in _open_fds().items() if fd not in before}:
+        gc.collect()
+        if time.monotonic() >= until:
+            break
+        pause.wait(0.01)
+    return [f"descriptor: {fd} -> {target}" for fd, target in left.items()]
