@@ -70,11 +70,12 @@ class Reply(pykka.Future[T]):
         self.add_done_callback(wake)
         arrived = lock.acquire(timeout=-1 if timeout is None else max(timeout, 0.0))
         if not arrived and not self._slot:
-            self._forget(wake)
+            self.forget(wake)
             msg = f"{timeout} seconds"
             raise pykka.Timeout(msg)
 
-    def _forget(self, callback: Callable[[], object]) -> None:
+    def forget(self, callback: Callable[[], object]) -> None:
+        """Take back a callback that was added; harmless when it was called already."""
         try:
             self._waiters.remove(callback)
         except ValueError:  # it is being called right now

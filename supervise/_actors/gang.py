@@ -1,0 +1,353 @@
+"""What every Supervisor does: run the core's decisions for one gang that is planned."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from supervise import messages as say
+from supervise._actors import exits
+from supervise._actors.answers import Answers
+from supervise._actors.audience import Audience
+from supervise._actors.crew import Crew
+from supervise._actors.last_rites import LastRites
+from supervise._actors.report import build_result, start_error
+from supervise._actors.reporter import Reporter
+from supervise._core import state as st
+from supervise._core.decide import decide
+from supervise._core.verdict import judge
+from supervise._runtime.actor import LoopActor
+from supervise._runtime.loop import Loop, Timer
+from supervise.errors import SpawnError, SpecError, SuperviseError, SupervisorCrashed, UnkillableError
+
+if TYPE_CHECKING:
+    from supervise._actors.plan import Plan
+    from supervise._runtime.reply import Reply
+    from supervise.events import Sink
+    from supervise.result import RunProcsResult
+
+
+class GangActor(LoopActor):
+    """Runs one gang, from a plan that is checked and pickled already."""
+
+    def __init__(
+        self, plan: Plan, *, grace: float = 30.0, timeout: float | None = None, event_sink: Sink | None = None
+    ) -> None:
+        """Take over `plan`; `Start` launches it.
+
+        Args:
+            plan: What to run. It belongs to the actor from now on.
+            grace: Seconds from the polite signal to SIGKILL, on every path.
+            timeout: Seconds from the start after which the gang is stopped.
+            event_sink: Called on the gang's thread with every event as a dictionary.
+
+        Raises:
+            SpecError: `grace` or `timeout` is not a number of seconds.
+        """
+        check_seconds("grace", grace)
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        super().__init__(Loop(f"supervise-{plan.name}", lost=self._loop_lost))
+        self._plan = plan
+        self._gang = st.Gang(nprocs=plan.nprocs, grace_s=grace, window=plan.window)
+        self._timeout = timeout
+        self._report = Reporter(plan, event_sink)
+        self._crew = Crew(plan, self.loop, self.actor_ref, self._report)
+        self._answers = Answers(self.loop)
+        self._audience = Audience()
+        self._timers: dict[str, Timer] = {}
+        self._pids: dict[int, int] = {}
+        self._started_ns: dict[int, int] = {}
+        self._values: dict[int, Any] = {}
+        self._last_rites: LastRites | None = None
+
+    def _start_actor_loop(self) -> None:
+        exits.remember(self.actor_ref)
+        self.loop.start()
+        super()._start_actor_loop()
+
+    # What can be asked
+
+    def launch(self) -> Reply[dict[int, int]]:
+        """Launch every rank; see `Start`. A second time is an error."""
+        if self._gang.phase != "new":
+            msg = f"{self._plan.name}: the gang was started already (it is {self._gang.phase}); a gang has one life"
+            raise SpecError(msg)
+        self._report.starting()
+        self._gang = replace(self._gang, tails=self._crew.assemble())
+        reply = self._answers.begin_start()
+        if self._timeout is not None:
+            expired = st.CloseAsked(death_sig=signal.SIGTERM, timeout_s=self._gang.grace_s, reason="timeout")
+            self._timers["deadline"] = self.loop.call_later(self._timeout, partial(self._safely, expired))
+        self._step(st.StartAsked())
+        return reply
+
+    def wait(self, timeout: float | None = None) -> Reply[RunProcsResult | None]:
+        """Answer with the result when there is one, with None after `timeout` seconds; see `Wait`."""
+        return self._answers.wait(timeout)
+
+    def poll(self) -> RunProcsResult | None:
+        """Answer with the result if there is one, now; see `Poll`."""
+        if self._answers.error is not None:
+            raise self._answers.error
+        return self._answers.result
+
+    def pids(self) -> dict[int, int]:
+        """Answer with ``{rank: pid}`` of the ranks that were started; see `Pids`."""
+        return dict(sorted(self._pids.items()))
+
+    def status(self) -> say.GangStatus:
+        """Answer with what is the case now; see `Status`."""
+        return say.GangStatus(
+            phase=self._gang.phase,
+            pids=self.pids(),
+            running=self._gang.running | self._gang.starting,
+            leftovers=self._gang.leftovers,
+            waiters=self._answers.waiting,
+        )
+
+    def close(
+        self, death_sig: signal.Signals | None = None, timeout: float | None = None
+    ) -> Reply[RunProcsResult | None]:
+        """Stop the gang; see `Close`. Answered with the result when nothing of the gang is left.
+
+        Raises:
+            UnkillableError: In the reply: a process outlived SIGKILL; all others are reaped.
+        """
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        sig = signal.SIGTERM if death_sig is None else signal.Signals(death_sig)
+        reply = self._answers.close()
+        self._step(st.CloseAsked(death_sig=sig, timeout_s=self._gang.grace_s if timeout is None else timeout))
+        return reply
+
+    def send_signal(self, sig: signal.Signals, ranks: frozenset[int] | None = None) -> frozenset[int]:
+        """Signal the groups of `ranks` (None: of all) that run; answer with those reached. See `Signal`.
+
+        Raises:
+            SpecError: A rank is not of this gang; nobody was signalled.
+        """
+        all_ranks = frozenset(range(self._plan.nprocs))
+        wanted = all_ranks if ranks is None else frozenset(ranks)
+        if unknown := sorted(wanted - all_ranks):
+            msg = f"ranks {unknown} are not in this gang; its local ranks are 0 to {self._plan.nprocs - 1}"
+            raise SpecError(msg)
+        reached = wanted & self._gang.running
+        self._deliver(reached, signal.Signals(sig), reason="user", escalation=0)
+        return reached
+
+    def on_receive(self, message: Any) -> Any:  # noqa: PLR0911 - one line a message
+        """Answer what is asked; take in what Workers and Tails tell."""
+        match message:
+            case say.Start():
+                return self.launch()
+            case say.Wait():
+                return self.wait(message.timeout)
+            case say.Poll():
+                return self.poll()
+            case say.Pids():
+                return self.pids()
+            case say.Status():
+                return self.status()
+            case say.Close():
+                return self.close(message.death_sig, message.timeout)
+            case say.Signal():
+                return self.send_signal(message.sig, message.ranks)
+            case say.Subscribe():
+                return self._audience.admit(message.ref)
+            case say.Unsubscribe():
+                return self._audience.dismiss(message.ref)
+            case _:
+                return self._told(message)
+
+    def _told(self, message: Any) -> None:
+        if self._last_rites is not None:
+            return
+        match message:
+            case say.WorkerStarted():
+                self._pids[message.local_rank] = message.pid
+                self._started_ns[message.local_rank] = message.started_ns
+                self._report.started(message)
+                self._audience.tell(message)
+            case say.WorkerExited():
+                self._report.exited(message, spontaneous=not self._gang.signaled)
+                self._audience.tell(message)
+            case say.WorkerFailedToStart():
+                self._report.start_failed(message)
+            case say.WorkerUnkillable():
+                self._report.unkillable(message)
+            case say.TailEnded():
+                self._report.tail_ended(message)
+            case say.GroupEmptied():
+                pass
+            case say.MemberStopRequested():
+                message = st.CloseAsked(death_sig=signal.SIGTERM, timeout_s=self._gang.grace_s)
+            case say.ActorDown():
+                self._perish(message.error, message.who)
+                return
+            case _:
+                super().on_receive(message)
+                return
+        self._step(message)
+
+    # Decisions, and doing what they say
+
+    def _step(self, event: object) -> None:
+        before = self._gang.phase
+        self._gang, actions = decide(self._gang, event)
+        if self._gang.phase == "stopping" != before:
+            self._report.stopping(self._gang)
+        for action in actions:
+            self._do(action)
+
+    def _safely(self, event: object) -> None:
+        """Take a step from a timer or a posted call, where no envelope's guard stands around it."""
+        if self._last_rites is not None or self.actor_stopped.is_set():
+            return
+        try:
+            self._step(event)
+        except BaseException as error:
+            self.on_crash(error)
+
+    def _do(self, action: st.Action) -> None:  # noqa: C901 - one line an action
+        match action:
+            case st.LaunchRank():
+                self._crew.launch(action.local_rank)
+            case st.AnswerStart():
+                self._report.gang_started()
+                self._answers.started(self.pids())
+                self._audience.tell(say.GangStarted(pids=self.pids()))
+            case st.TakeCensus():
+                self.loop.poll()  # Workers tell who is dead by now; what we post comes behind that
+                self.loop.post(self._take_census)
+            case st.SendSignal():
+                reason = self._gang.reason or "close"
+                self._deliver(action.ranks, action.sig, reason=reason, escalation=action.escalation)
+            case st.SetTimer():
+                self._set_timer(action.name, action.delay_s)
+            case st.ReportUnkillable():
+                self._crew.report_stuck(action.ranks)
+            case st.DrainTails():
+                self._crew.drain(self._gang.ends, self._loaded)
+            case st.AbandonTails():
+                self._crew.abandon_tails()
+            case st.Publish():
+                self._publish()
+            case st.AnswerClose():
+                self._closed()
+
+    def _take_census(self) -> None:
+        self._safely(st.CensusTaken(recorded=self._crew.recorded(self._gang.running)))
+
+    def _deliver(self, ranks: frozenset[int], sig: signal.Signals, *, reason: str, escalation: int) -> None:
+        self._crew.deliver(ranks, sig)
+        for rank in sorted(ranks):
+            self._report.signaled(rank, self._pids.get(rank), sig, reason, escalation)
+
+    def _set_timer(self, name: str, delay_s: float) -> None:
+        events = {"grace": st.GraceExpired(), "kill": st.KillExpired(), "drain": st.DrainExpired()}
+        if name in self._timers:
+            self._timers[name].cancel()
+        self._timers[name] = self.loop.call_later(delay_s, partial(self._safely, events[name]))
+
+    def _loaded(self, values: dict[int, Any], problems: dict[int, str]) -> None:
+        """The return values have been read, off the loop."""
+        self._values = values
+        ends = (replace(e, complaint=problems.get(e.local_rank, e.complaint)) for e in self._gang.ends)
+        self._gang = replace(self._gang, ends=tuple(ends))
+        self._safely(say.TailEnded(name="values"))
+
+    def _publish(self) -> None:
+        for name in ("drain", "deadline"):
+            if name in self._timers:
+                self._timers[name].cancel()
+        self._crew.roster.close_outcomes()
+        if self._gang.start_failure is not None:
+            self._answers.error = start_error(self._gang.start_failure)
+            self._report.aborted(self._answers.error)
+        else:
+            verdict = judge(self._gang)
+            result = build_result(self._gang, verdict, self._plan, self._started_ns, self._values)
+            self._answers.result = result
+            self._report.finished(result, verdict)
+        early = SpawnError("the gang was closed before every rank ran", local_rank=self._gang.launched)
+        self._answers.publish(early)
+        self._audience.finish(say.GangFinished(result=self._answers.result, error=self._answers.error))
+
+    # The end
+
+    def _closed(self) -> None:
+        """Nothing of the gang is left, or nothing that can be killed."""
+        stuck = {found.local_rank: found for found in self._gang.unkillable}
+        error = None
+        if stuck:
+            states = {rank: found.state for rank, found in stuck.items()}
+            error = UnkillableError({rank: found.pid for rank, found in stuck.items()}, states)
+        self._answers.closed(error)
+        if self._answers.stopping:
+            self._leave()
+
+    def on_stop_request(self) -> Reply[None]:
+        """Close the gang, then leave."""
+        reply = self._answers.stop()
+        if self._last_rites is None:
+            self._step(st.CloseAsked(death_sig=signal.SIGTERM, timeout_s=self._gang.grace_s))
+        return reply
+
+    def _leave(self) -> None:
+        """Take all our actors out of the registry, answer the stops, end the loop."""
+        self._crew.dismiss()
+        self.loop.post(self._left)
+
+    def _left(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        exits.forget(self.actor_ref)
+        self.leave()
+        self._answers.stopped()
+        self.loop.end()
+
+    def is_fatal(self, error: BaseException) -> bool:
+        """A mistake of the asker's harms nobody; anything else that an ask runs into is ours."""
+        return not isinstance(error, (SuperviseError, OSError, TypeError, ValueError, AttributeError))
+
+    def on_crash(self, error: BaseException) -> None:
+        """A handler of ours raised: take the workers with us and answer everybody."""
+        self._perish(error, "the supervisor")
+
+    def _perish(self, error: BaseException, who: str) -> None:
+        if self._last_rites is not None:
+            return
+        crash = SupervisorCrashed(f"{self._plan.name}: a handler of {who} raised {error!r}; every worker was killed")
+        crash.__cause__ = error
+        self._answers.error, self._answers.result = crash, None
+        self._last_rites = LastRites(self.loop, self._crew.roster, self._buried)
+        self._last_rites.begin()
+
+    def _buried(self) -> None:
+        error = self._answers.error or SupervisorCrashed("the supervisor crashed")
+        self._crew.abandon_tails()
+        self._answers.publish(error)
+        self._answers.closed(error)
+        self._audience.finish(say.GangFinished(result=None, error=error))
+        self._leave()
+
+    def _loop_lost(self, error: BaseException) -> None:
+        """The loop's selector is gone: nothing can be waited for any more, so end everything here and now."""
+        self._answers.error = SupervisorCrashed(f"{self._plan.name}: the supervisor's selector failed: {error!r}")
+        self._last_rites = LastRites(self.loop, self._crew.roster, self._buried)
+        self._crew.roster.bury(5.0)
+        self._buried()
+
+
+def check_seconds(what: str, value: float) -> None:
+    """Refuse what is not a number of seconds.
+
+    Raises:
+        SpecError: Names the setting and the value.
+    """
+    if not 0 <= value < float("inf"):
+        msg = f"{what} is {value!r}; it is a number of seconds, 0 or more"
+        raise SpecError(msg)

@@ -1,0 +1,1 @@
+"""Ordinary blocking calls over the actors: PyTorch's contract. The only place that blocks."""

@@ -1,0 +1,244 @@
+"""Termination signals become `SignalException` in the main thread, and only in the user's own code.
+
+While the main thread is inside a protected function of the façade the handler records the signal and
+wakes the function, which ends what it does; the caller outside of it raises. So no handler ever raises
+while something of ours is half done. Installed once a process, put back with the last gang.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import signal
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from supervise.errors import SignalException
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, FrameType
+
+    from supervise._runtime.reply import Reply
+
+    Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
+
+log = logging.getLogger("supervise")
+
+T = TypeVar("T")
+
+DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+"""PyTorch's list; the variable ``TORCHELASTIC_SIGNALS_TO_HANDLE`` holds another."""
+
+_protected: set[CodeType] = set()
+
+
+def protected(function: Callable[..., T]) -> Callable[..., T]:
+    """Mark a function in which a signal is recorded instead of raised. It must be called by one that `deliver`s."""
+    _protected.add(function.__code__)
+    return function
+
+
+class _Desk:
+    """What is known of signals, for the whole process."""
+
+    def __init__(self) -> None:
+        self.gangs = 0
+        """How many gangs hold the handlers."""
+        self.old: dict[signal.Signals, Handler] = {}
+        self.recorded: deque[signal.Signals] = deque()
+        self.delivered = 0
+        """Signals that were raised since the first of the present gangs began."""
+        self.bell: queue.SimpleQueue[None] | None = None
+        """What wakes the protected function that waits now."""
+
+
+_desk = _Desk()
+
+
+def _terminate_process_handler(signum: int, frame: FrameType | None) -> None:
+    """Raise `SignalException`, or record the signal while the main thread is in a protected function.
+
+    Raises:
+        SignalException: In the user's code.
+    """
+    if not _desk.gangs:
+        _pass_on(signum, frame)
+        return
+    sig = signal.Signals(signum)
+    if _is_protected(frame):
+        _desk.recorded.append(sig)
+        bell = _desk.bell
+        if bell is not None:
+            bell.put(None)
+        return
+    _desk.delivered += 1
+    raise _exception(sig)
+
+
+def _exception(sig: signal.Signals) -> SignalException:
+    return SignalException(f"Process {os.getpid()} got signal: {sig}", sigval=sig)
+
+
+def _is_protected(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code in _protected:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _pass_on(signum: int, frame: FrameType | None) -> None:
+    """No gang holds the handlers any more, but another thread closed the last: do what was done before."""
+    sig = signal.Signals(signum)
+    old = _desk.old.get(sig)
+    restore()
+    if callable(old):
+        old(signum, frame)
+    elif old != signal.SIG_IGN:
+        signal.raise_signal(sig)
+
+
+def hold(names: str | None = None) -> bool:
+    """Install the handlers for one more gang; tell whether they are. Only from the main thread.
+
+    Signals that are ignored stay ignored; one with a handler that Python did not install is left alone,
+    since it could not be put back.
+
+    Args:
+        names: Comma-separated; None takes the environment's.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        log.warning(
+            "signal handlers were not installed: the gang is started in thread %r, not in the main thread;"
+            " a signal to this process ends it as if there were no gang",
+            threading.current_thread().name,
+        )
+        return False
+    if not _desk.gangs:
+        restore()
+        _desk.delivered = 0
+        _desk.recorded.clear()
+    _desk.gangs += 1
+    for name in (names or os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE") or DEFAULT_SIGNALS).split(","):
+        _install(name.strip())
+    return True
+
+
+def _install(name: str) -> None:
+    sig = getattr(signal, name, None)
+    if not isinstance(sig, signal.Signals) or sig in (signal.SIGKILL, signal.SIGSTOP):
+        log.warning("no handler for %r: it is not the name of a signal that can be handled", name)
+        return
+    old = signal.getsignal(sig)
+    if old is None or old in (signal.SIG_IGN, _terminate_process_handler):
+        return
+    _desk.old[sig] = old
+    signal.signal(sig, _terminate_process_handler)
+
+
+def let_go() -> None:
+    """One gang less holds the handlers; with the last they are put back, now or by the main thread's next call."""
+    _desk.gangs = max(0, _desk.gangs - 1)
+    if threading.current_thread() is threading.main_thread():
+        restore()
+
+
+def restore() -> None:
+    """Put the handlers back if no gang holds them. In the main thread."""
+    if _desk.gangs:
+        return
+    for sig, old in list(_desk.old.items()):
+        if signal.getsignal(sig) == _terminate_process_handler:  # otherwise the user has set another since
+            signal.signal(sig, old)
+        del _desk.old[sig]
+
+
+def wait_for(reply: Reply[Any], timeout: float | None = None, *, heed: bool = True) -> bool:
+    """Wait, in a protected function; tell whether `reply` is there.
+
+    Args:
+        reply: What to wait for.
+        timeout: Seconds; None waits for ever.
+        heed: Return early, with False, when a signal has been recorded.
+    """
+    bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+    ring = _Ring(bell)
+    main = threading.current_thread() is threading.main_thread()
+    if main and heed:
+        _desk.bell = bell
+    try:
+        reply.add_done_callback(ring)
+        if not (reply.done() or (main and heed and _desk.recorded)):
+            with contextlib.suppress(queue.Empty):
+                bell.get(timeout=timeout)
+    finally:
+        if main:
+            _desk.bell = None
+        reply.forget(ring)
+    return reply.done()
+
+
+class _Ring:
+    """A callback that can be taken back."""
+
+    __slots__ = ("_bell",)
+
+    def __init__(self, bell: queue.SimpleQueue[None]) -> None:
+        self._bell = bell
+
+    def __call__(self) -> None:
+        self._bell.put(None)
+
+
+def recorded() -> signal.Signals | None:
+    """Take the oldest recorded signal; None where there is none. In the main thread; elsewhere always None."""
+    if threading.current_thread() is not threading.main_thread() or not _desk.recorded:
+        return None
+    return _desk.recorded.popleft()
+
+
+def is_second() -> bool:
+    """Whether a signal was raised before, since the present gangs began."""
+    return _desk.delivered > 0
+
+
+def deliver() -> None:
+    """Raise what was recorded. Called outside of protected functions, after one.
+
+    Raises:
+        SignalException: There was a signal.
+    """
+    sig = recorded()
+    if sig is not None:
+        raise_signal(sig)
+
+
+def raise_signal(sig: signal.Signals) -> None:
+    """Raise a recorded signal as the handler would have.
+
+    Raises:
+        SignalException: Always.
+    """
+    _desk.delivered += 1
+    raise _exception(sig)
+
+
+def hand_over(sig: signal.Signals) -> None:
+    """Give a signal that came during a close to whoever handles it after the close."""
+    if _desk.gangs:
+        raise_signal(sig)
+    signal.raise_signal(sig)
+
+
+def _forget_in_child() -> None:
+    """A forked child holds no gang; the handlers that it inherits pass on."""
+    _desk.gangs = 0
+    _desk.recorded.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+

@@ -1,0 +1,186 @@
+"""`start_processes`, in both generations of its signature."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, overload
+
+from supervise._facade.context import MultiprocessContext, PContext, SubprocessContext
+from supervise.errors import SpecError
+from supervise.logs import DefaultLogsSpecs, LogsDest, LogsSpecs, Std, to_map, validate_full_rank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    Streams = Std | dict[int, Std]
+
+_NOW = (
+    "logs_specs",
+    "log_line_prefixes",
+    "start_method",
+    "numa_options",
+    "duplicate_stdout_filters",
+    "duplicate_stderr_filters",
+)
+_ONCE = ("log_dir", "start_method", "redirects", "tee")
+_OURS = ("grace", "cwd", "timeout")
+
+
+@overload
+def start_processes(
+    name: str,
+    entrypoint: Callable[..., Any] | str,
+    args: Mapping[int, Any],
+    envs: Mapping[int, dict[str, Any]] | None = None,
+    logs_specs: LogsSpecs | None = None,
+    log_line_prefixes: Mapping[int, str] | None = None,
+    start_method: str = "spawn",
+    numa_options: Any = None,
+    duplicate_stdout_filters: Sequence[str] | None = None,
+    duplicate_stderr_filters: Sequence[str] | None = None,
+    *,
+    grace: float = 30.0,
+    cwd: str | os.PathLike[str] | None = None,
+    timeout: float | None = None,
+) -> PContext: ...
+
+
+@overload
+def start_processes(
+    name: str,
+    entrypoint: Callable[..., Any] | str,
+    args: Mapping[int, Any],
+    envs: Mapping[int, dict[str, Any]] | None = None,
+    log_dir: str | os.PathLike[str] | None = None,
+    start_method: str = "spawn",
+    redirects: Streams = Std.NONE,
+    tee: Streams = Std.NONE,
+    *,
+    grace: float = 30.0,
+    cwd: str | os.PathLike[str] | None = None,
+    timeout: float | None = None,
+) -> PContext: ...
+
+
+def start_processes(
+    name: str,
+    entrypoint: Callable[..., Any] | str,
+    args: Mapping[int, Any],
+    envs: Mapping[int, dict[str, Any]] | None = None,
+    *positional: Any,
+    **named: Any,
+) -> PContext:
+    """Start one process for each entry of `args`; return the running gang.
+
+    Both generations of PyTorch's signature are understood, told apart by type: the present one
+    (``logs_specs, log_line_prefixes, start_method, numa_options, duplicate_stdout_filters,
+    duplicate_stderr_filters``) and the one up to 2.1 (``log_dir, start_method, redirects, tee``), whose
+    files are ``<log_dir>/<rank>/stdout.log``.
+
+    Args:
+        name: Of the gang; stands before every shown line, as ``[<name><rank>]:``.
+        entrypoint: A function that every rank calls, or the name or path of a program.
+        args: Local rank, ``0 .. n-1``, to its arguments. A program's become strings; a bare string is
+            one argument.
+        envs: Local rank to what is added to this process's environment; omitted means nothing.
+            ``TORCHELASTIC_ERROR_FILE`` is set in each.
+        *positional: What follows in either generation.
+        **named: The same by name; and ``grace`` (seconds from the polite signal to SIGKILL),
+            ``cwd`` (working directory of the ranks), ``timeout`` (seconds after which the gang is stopped).
+
+    Raises:
+        SpecError: Something makes no sense, or cannot be pickled; no process was started.
+        OSError: A rank could not be started, or the log folder cannot be used; nothing is left running.
+        SignalException: A termination signal came during the start; nothing is left running.
+    """
+    given = _sort_out(positional, named)
+    if given.pop("numa_options", None) is not None:
+        msg = "numa_options are not supported here; bind the ranks with numactl, as the program that is started"
+        raise SpecError(msg)
+    start_method = given.pop("start_method", "spawn")
+    context: PContext
+    if isinstance(entrypoint, str):
+        context = SubprocessContext(name, entrypoint, args, envs, **given)
+    else:
+        context = MultiprocessContext(name, entrypoint, args, envs, start_method, **given)
+    try:
+        context.start()
+    except BaseException:
+        context.close()
+        raise
+    return context
+
+
+def _sort_out(positional: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments by the names of the present generation."""
+    once = _is_once(positional, named)
+    names = _ONCE if once else _NOW
+    if len(positional) > len(names):
+        most, count = 4 + len(names), 4 + len(positional)
+        msg = f"start_processes() takes at most {most} positional arguments, but {count} were given"
+        raise TypeError(msg)
+    given = dict(zip(names, positional, strict=False))
+    for key, value in named.items():
+        if key in given:
+            msg = f"start_processes() got multiple values for argument {key!r}"
+            raise TypeError(msg)
+        if key not in names and key not in _OURS:
+            msg = f"start_processes() got an unexpected keyword argument {key!r}"
+            raise TypeError(msg)
+        given[key] = value
+    if once:
+        given["logs_specs"] = FlatLogsSpecs(
+            given.pop("log_dir", None), given.pop("redirects", Std.NONE), given.pop("tee", Std.NONE)
+        )
+    return given
+
+
+def _is_once(positional: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    """Whether the arguments are those of the generation up to 2.1."""
+    if named.keys() & {"log_dir", "redirects", "tee"}:
+        return True
+    fifth, sixth = (*positional, None, None)[:2]
+    return isinstance(fifth, (str, os.PathLike)) or isinstance(sixth, str)
+
+
+class FlatLogsSpecs(LogsSpecs):
+    """The layout up to PyTorch 2.1: ``<log_dir>/<rank>/{stdout.log,stderr.log,error.json}``."""
+
+    def __init__(self, log_dir: Any, redirects: Streams, tee: Streams) -> None:
+        """Check the folder; one that does not exist is made.
+
+        Raises:
+            OSError: It is a file, or cannot be written to.
+        """
+        path = None if log_dir is None else os.fspath(log_dir)
+        self._base = DefaultLogsSpecs(path)
+        super().__init__(self._base.root_log_dir, redirects, tee)
+
+    @property
+    def root_log_dir(self) -> str:
+        """The folder for all logs."""
+        return self._base.root_log_dir
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Return the files and make their folders.
+
+        Args:
+            envs: Local rank to environment; ``TORCHELASTIC_ERROR_FILE`` is set in each.
+        """
+        validate_full_rank(envs, len(envs), "envs")
+        if self.root_log_dir == os.devnull:
+            return self._base.reify(envs)
+        redirects, tees = to_map(self._redirects, len(envs)), to_map(self._tee, len(envs))
+        dest = LogsDest()
+        for rank, env in sorted(envs.items()):
+            folder = os.path.abspath(os.path.join(self.root_log_dir, str(rank)))
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            to_file = redirects[rank] | tees[rank]
+            dest.stdouts[rank] = os.path.join(folder, "stdout.log") if Std.OUT in to_file else ""
+            dest.stderrs[rank] = os.path.join(folder, "stderr.log") if Std.ERR in to_file else ""
+            if Std.OUT in tees[rank]:
+                dest.tee_stdouts[rank] = dest.stdouts[rank]
+            if Std.ERR in tees[rank]:
+                dest.tee_stderrs[rank] = dest.stderrs[rank]
+            dest.error_files[rank] = env["TORCHELASTIC_ERROR_FILE"] = os.path.join(folder, "error.json")
+        return dest
