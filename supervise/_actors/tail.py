@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import queue
 import sys
 import threading
 import time
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pykka
 from pykka import messages as pykka_messages
-from pykka._envelope import Envelope
 
+from supervise._actors.tail_inbox import Due, DueInbox
 from supervise._runtime.reply import Reply
 from supervise._streams.feed import CHUNK_BYTES, Feed
 from supervise._streams.lines import LineStream, source_bytes
@@ -45,35 +44,6 @@ class Source:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
     """A file has changed, or the Tail was abandoned. At most one is on its way."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
-    """The moment has come that the Tail has set itself."""
-
-
-class _Inbox:
-    """pykka's inbox, with a moment at which it answers `Due` if nothing else has come."""
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Envelope[Any]] = queue.SimpleQueue()
-        self.due_ns: int | None = None
-
-    def put(self, envelope: Envelope[Any], /) -> None:
-        self._queue.put(envelope)
-
-    def get(self) -> Envelope[Any]:
-        if self.due_ns is None:
-            return self._queue.get()
-        wait_s = max(0.0, (self.due_ns - time.monotonic_ns()) / 1e9)
-        try:
-            return self._queue.get(timeout=wait_s)
-        except queue.Empty:
-            self.due_ns = None
-            return Envelope(Due())
-
-    def empty(self) -> bool:
-        return self._queue.empty()
 
 
 class Tail(pykka.ThreadingActor):
@@ -122,22 +92,23 @@ class Tail(pykka.ThreadingActor):
             Feed(source.path, LineStream(source.prefix, console=sink.is_console, line_filter=line_filter))
             for source in sources
         ]
-        self._lock = threading.Lock()  # guards the next two, which the watching thread touches
+        self._lock = threading.Lock()  # guards the next four, which other threads touch
         self._changed: dict[Feed, None] = {}
         self._told = False
+        self._writing = False
+        self._ended = False
         self._ready: dict[Feed, None] = {}  # those that may have more to read, in turn
         self._updating: set[Feed] = set()  # those with an update that is not due yet
         self._reserved: Feed | None = None  # whose long line is on its way
         self._unfinished: Feed | None = None  # whose last line ended without a newline
         self._next_look_ns = 0
         self._draining = False
-        self._ended = False
         self._failure: str | None = None  # of the destination
         self._stop_replies: list[Reply[None]] = []
 
     @staticmethod
-    def _create_actor_inbox() -> _Inbox:
-        return _Inbox()
+    def _create_actor_inbox() -> DueInbox:
+        return DueInbox()
 
     @staticmethod
     def _create_future() -> Reply[Any]:
@@ -183,7 +154,7 @@ class Tail(pykka.ThreadingActor):
     # Files
 
     def _open(self) -> None:
-        self._abandon.on_set(self._wake)
+        self._abandon.on_set(self._abandoned)
         for feed in self._feeds:
             try:
                 feed.open(partial(self._notice, feed))
@@ -221,7 +192,7 @@ class Tail(pykka.ThreadingActor):
     def _step(self) -> None:
         """Read and show until nothing is left or a message is there; then set the next moment."""
         inbox = self.actor_inbox
-        assert isinstance(inbox, _Inbox)  # noqa: S101 - made above
+        assert isinstance(inbox, DueInbox)  # noqa: S101 - made above
         inbox.due_ns = None
         while not self._abandon.is_set():
             now_ns = time.monotonic_ns()
@@ -321,9 +292,9 @@ class Tail(pykka.ThreadingActor):
             return
         try:
             if out and self._unfinished is not None and not continues:
-                self._sink.write(b"\n", self._abandon)
+                self._write(b"\n")
             if out:
-                self._sink.write(out, self._abandon)
+                self._write(out)
                 self._unfinished = None if out.endswith(b"\n") else feed
         except Abandoned as given_up:
             shown = source_bytes(out, given_up.written_bytes, feed.lines.prefix, continues=continues)
@@ -333,6 +304,17 @@ class Tail(pykka.ThreadingActor):
             self._destination_failed(error)
         else:
             feed.shown_bytes = feed.offset - feed.lines.held_bytes
+
+    def _write(self, data: bytes) -> None:
+        with self._lock:
+            self._writing = True
+        try:
+            self._sink.write(data, self._abandon)
+        finally:
+            with self._lock:
+                self._writing = False
+        if self._ended:  # meanwhile, by `_abandoned`
+            raise Abandoned(0)
 
     def _destination_failed(self, error: Exception) -> None:
         """Show nothing more: the files have it, and the gang goes on."""
@@ -354,15 +336,28 @@ class Tail(pykka.ThreadingActor):
 
     # The end
 
+    def _abandoned(self) -> None:
+        """End soon; now, if a write is going on that nothing can interrupt. On the abandoning thread."""
+        with self._lock:
+            stuck = self._writing and not self._sink.interruptible and not self._ended
+            self._ended = self._ended or stuck
+        if stuck:
+            self._leave(None)  # the thread closes the destination, should it ever come back
+        else:
+            self._wake()
+
     def _end(self, error: str | None = None) -> None:
+        self._quietly(self._sink.close)
+        with self._lock:
+            ended, self._ended = self._ended, True
+        if not ended:
+            self._leave(error)
+
+    def _leave(self, error: str | None) -> None:
         """Give everything back, leave the registry, answer those who wait, tell the owner."""
-        if self._ended:
-            return
-        self._ended = True
         remaining_bytes = sum(feed.remaining_bytes() for feed in self._feeds)
         for feed in self._feeds:
             self._quietly(feed.close)
-        self._quietly(self._sink.close)
         self._quietly(self._abandon.close)
         self._quietly(self._stop)
         for reply in self._stop_replies:

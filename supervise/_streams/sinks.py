@@ -87,6 +87,9 @@ class Sink(Protocol):
     """A destination. Used by one thread at a time, except for `same_destination`."""
 
     is_console: bool
+    """Whether people read along: lines always end, and ``\\r`` has its meaning."""
+    interruptible: bool
+    """Whether a write that would block ends when `stop` is set. Otherwise only its thread waits on."""
 
     def write(self, data: bytes | memoryview, stop: Abandon) -> None:
         """Write all of `data`.
@@ -101,14 +104,13 @@ class Sink(Protocol):
 
 
 class FdSink:
-    """A file descriptor of its own that takes everything or fails: a regular file, a device."""
+    """A file descriptor of its own: one that never blocks, or one that takes everything (a file, a device)."""
 
-    is_console = True
-
-    def __init__(self, fd: int, *, is_console: bool = True) -> None:
-        """Take over `fd`."""
+    def __init__(self, fd: int, *, is_console: bool = True, interruptible: bool = False) -> None:
+        """Take over `fd`, which is `interruptible` if it never blocks in a write."""
         self.fd = fd
         self.is_console = is_console
+        self.interruptible = interruptible
 
     def write(self, data: bytes | memoryview, stop: Abandon) -> None:
         """Write all of `data`, as `Sink.write` says."""
@@ -148,6 +150,10 @@ class FdSink:
 class PolledSink(FdSink):
     """A descriptor shared with others, so that it must stay blocking: asked before each small write."""
 
+    def __init__(self, fd: int) -> None:
+        """Take over `fd`."""
+        super().__init__(fd, interruptible=True)
+
     def _some(self, view: memoryview) -> int:
         poll = select.poll()
         poll.register(self.fd, select.POLLOUT)
@@ -161,7 +167,7 @@ class SocketSink(FdSink):
 
     def __init__(self, fd: int) -> None:
         """Take over `fd`, a stream or datagram socket."""
-        super().__init__(fd)
+        super().__init__(fd, interruptible=True)
         import socket
 
         self._socket = socket.socket(fileno=fd)
@@ -183,6 +189,7 @@ class TextSink:
     """
 
     is_console = True
+    interruptible = False
 
     def __init__(self, stream: TextIO) -> None:
         """Write to `stream`; bytes that are no UTF-8 become replacement characters."""
@@ -260,7 +267,7 @@ def _fd_console(fd: int) -> Sink:
         own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:  # no /proc, another user's terminal, a pipe that nobody reads any more
         return PolledSink(os.dup(fd))
-    return FdSink(own)
+    return FdSink(own, interruptible=True)
 
 
 def same_destination(a: Sink, b: Sink) -> bool:

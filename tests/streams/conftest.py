@@ -21,6 +21,7 @@ class MemorySink:
 
     def __init__(self, *, is_console: bool = True) -> None:
         self.is_console = is_console
+        self.interruptible = True
         self.data = bytearray()
         self.closed = False
         self.fault: Exception | None = None

@@ -29,7 +29,7 @@ def stop():
 def pipe():
     """A pipe as (read end, text stream on the write end)."""
     reader, writer = os.pipe()
-    with open(writer, "w") as stream, open(reader, "rb", buffering=0) as source:
+    with os.fdopen(writer, "w") as stream, os.fdopen(reader, "rb", buffering=0) as source:
         yield source, stream
 
 
@@ -129,7 +129,7 @@ def test_a_pipe_whose_reader_is_gone_is_epipe(pipe, stop, when):
 
 def test_a_terminal_that_takes_nothing_can_be_abandoned(stop):
     master, slave = pty.openpty()
-    with open(slave, "w") as stream, open(master, "rb", buffering=0):
+    with os.fdopen(slave, "w") as stream, os.fdopen(master, "rb", buffering=0):
         sink = console(stream)
         assert not os.get_blocking(sink.fd)
         assert os.get_blocking(stream.fileno())
@@ -141,7 +141,7 @@ def test_a_terminal_that_takes_nothing_can_be_abandoned(stop):
 
 def test_the_master_of_a_terminal_is_never_opened_anew(stop):
     master, slave = pty.openpty()
-    with open(master, "w") as stream, open(slave, "rb", buffering=0):
+    with os.fdopen(master, "w") as stream, os.fdopen(slave, "rb", buffering=0):
         sink = console(stream)
         sink.write(b"typed\n", stop)
         assert os.read(slave, 100) == b"typed\n"
@@ -186,7 +186,7 @@ def test_a_console_that_is_a_file_is_written_where_the_caller_stands(tmp_path, s
 
 
 def test_a_full_disk_is_an_oserror(stop):
-    with open("/dev/full", "w") as stream:
+    with Path("/dev/full").open("w") as stream:
         sink = console(stream)
         with pytest.raises(OSError, match="No space") as caught:
             sink.write(b"x", stop)
@@ -276,7 +276,7 @@ def test_a_text_stream_closed_meanwhile_is_an_oserror(stop):
 
 def test_two_descriptors_of_one_pipe_are_the_same_destination(pipe):
     _, stream = pipe
-    with open(os.dup(stream.fileno()), "w") as other, open(os.devnull, "w") as elsewhere:
+    with os.fdopen(os.dup(stream.fileno()), "w") as other, Path(os.devnull).open("w") as elsewhere:
         made = [console(stream), console(other), console(elsewhere), console(io.StringIO())]
         assert [same_destination(made[0], sink) for sink in made] == [True, True, False, False]
         for sink in made:

@@ -358,6 +358,29 @@ def test_abandoned_in_a_write_it_says_how_many_bytes_were_not_shown(bench, logs,
     assert ended.error is None
 
 
+def test_abandoned_in_a_write_that_nothing_can_interrupt_it_ends_all_the_same(bench, sink, logs):
+    """A notebook's stream that hangs keeps the thread, and nothing else."""
+    paths = logs(1)
+    append(paths[0], b"line\n" * 100)
+    sink.interruptible = False
+    sink.gate.clear()
+    abandon = Abandon()
+    before = set(threading.enumerate())
+    ref = bench.tail(sink, paths, abandon=abandon)
+    assert sink.writing.wait(TIMEOUT_S)
+    stopping = ref.stop(block=False)
+    abandon.set()
+    assert bench.ended() == TailEnded(name="stdout", remaining_bytes=500)
+    assert ref not in pykka.ActorRegistry.get_all()
+    assert not sink.closed
+    sink.gate.set()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(TIMEOUT_S)
+    assert sink.closed
+    assert stopping.get(timeout=TIMEOUT_S)
+    assert bench.told.empty()
+
+
 def test_abandoned_while_idle_it_ends_too(bench, sink, logs):
     paths = logs(1)
     abandon = Abandon()

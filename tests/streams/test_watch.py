@@ -3,6 +3,8 @@
 import errno
 import os
 import threading
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -31,7 +33,16 @@ def hub_threads():
 
 
 def fds():
-    return set(os.listdir("/proc/self/fd"))
+    return {fd.name for fd in Path("/proc/self/fd").iterdir()}
+
+
+def targets():
+    """What each descriptor leads to."""
+    found = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the listing's own
+            found.append(str(fd.readlink()))
+    return found
 
 
 def append(path, data=b"x"):
@@ -169,11 +180,12 @@ def test_an_overflown_queue_tells_everybody(log, tmp_path, monkeypatch):
 
     other = tmp_path / "1.log"
     other.touch()
-    monkeypatch.setattr(
-        inotify_simple.INotify,
-        "read",
-        lambda self, timeout: (self._readall(), [inotify_simple.Event(-1, 0x4000, 0, "")])[1],
-    )
+
+    def read_overflow(self, timeout):
+        self._readall()
+        return [inotify_simple.Event(-1, 0x4000, 0, "")]
+
+    monkeypatch.setattr(inotify_simple.INotify, "read", read_overflow)
     one, two = threading.Event(), threading.Event()
     watches = watch(str(log), one.set), watch(str(other), two.set)
     append(log)
@@ -190,17 +202,14 @@ def test_a_forked_child_drops_the_hub_and_the_parent_goes_on(log):
     if pid == 0:
         clean = False
         try:
-            left = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if fd.isdigit()]
-            clean = not any("inotify" in target for target in left)
-        except OSError:
-            clean = True  # the listing's own descriptor
-        finally:
             made.cancel()
+            clean = not any("inotify" in target for target in targets())
             inner = threading.Event()
             again = watch(str(log), inner.set)  # a hub of its own
             append(log)
             clean = clean and inner.wait(TIMEOUT_S)
             again.cancel()
+        finally:
             os._exit(0 if clean else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert changed.wait(TIMEOUT_S)
