@@ -126,8 +126,9 @@ class PContext:
                 " Make another context to run it again."
             )
             raise ValueError(msg)
-        came = self._start()
+        came = self._start() or signals.recorded()
         if came is not None:
+            self._close(came, self._grace)
             signals.raise_signal(came)
 
     @protected
@@ -205,8 +206,8 @@ class PContext:
         Raises:
             UnkillableError: A process outlived SIGKILL; all others are reaped.
         """
-        came = self._close(death_sig or signal.SIGTERM, timeout)
-        if came is not None:
+        came = self._close(death_sig or signal.SIGTERM, timeout) or signals.recorded()
+        if came is not None and not signals.is_second():
             signals.hand_over(came)
 
     @protected

@@ -154,7 +154,7 @@ def restore() -> None:
     for sig, old in list(_desk.old.items()):
         if signal.getsignal(sig) == _terminate_process_handler:  # otherwise the user has set another since
             signal.signal(sig, old)
-        del _desk.old[sig]
+        _desk.old.pop(sig, None)  # gone already if a signal that came just now was passed on
 
 
 def wait_for(reply: Reply[Any], timeout: float | None = None, *, heed: bool = True) -> bool:

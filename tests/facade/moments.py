@@ -1,0 +1,143 @@
+"""A host program that is interrupted at random moments; run by test_signals.py. Prints what it counted.
+
+Usage: moments.py start|close|wait|foreign COUNT
+"""
+
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+import psutil
+
+from supervise import DefaultLogsSpecs, PContext, SignalException, start_processes
+
+NO_FILES = DefaultLogsSpecs(os.devnull)
+
+
+class ForeignError(Exception):
+    """What a handler of the user's raises."""
+
+
+def arm(longest_s: float) -> None:
+    signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, longest_s))
+
+
+def await_signal(count: Callable[[], int]) -> None:
+    """Let time pass until a signal has been raised here, or counted."""
+    before, deadline = count(), time.monotonic() + 2
+    while count() == before and time.monotonic() < deadline:
+        pass
+
+
+def disarm() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def children() -> int:
+    return len(psutil.Process().children())
+
+
+def gang() -> PContext:
+    return start_processes("m", "/bin/sleep", {0: "60", 1: "60"}, logs_specs=NO_FILES)
+
+
+def at_start(count: int) -> dict[str, int]:
+    """One signal at a random moment of each start, seen once: out of the start, or afterwards."""
+    seen = 0
+
+    def old(_signum: int, _frame: object) -> None:
+        nonlocal seen
+        seen += 1
+
+    signal.signal(signal.SIGALRM, old)  # what comes before the start has begun
+    for _ in range(count):
+        caught, before = 0, seen
+        context = None
+        try:
+            arm(0.008)
+            context = gang()
+            if seen == before:
+                await_signal(lambda: seen)
+        except SignalException:
+            caught += 1
+        if context is not None:
+            context.close(signal.SIGKILL, 0)
+        context = None
+        seen += caught
+        left = children()
+        assert left == 0, f"{left} processes left behind"
+    return {"seen": seen, "count": count}
+
+
+def at_close(count: int) -> dict[str, int]:
+    """A signal while a close is under way: the close finishes, and the old handler gets the signal."""
+    handed = 0
+
+    def old(_signum: int, _frame: object) -> None:
+        nonlocal handed
+        handed += 1
+
+    for _ in range(count):
+        signal.signal(signal.SIGALRM, old)
+        context, before = gang(), handed
+        try:
+            arm(0.003)
+            context.close()
+            if handed == before:
+                await_signal(lambda: handed)
+        except SignalException:  # before the close had begun
+            handed += 1
+            context.close()
+        disarm()
+        assert signal.getsignal(signal.SIGALRM) is old, "handler not put back"
+        assert children() == 0, "processes left behind"
+    return {"seen": handed, "count": count}
+
+
+def at_wait(count: int) -> dict[str, int]:
+    """Each signal is raised once, in or between waits, and every wait goes on working."""
+    context, seen = gang(), 0
+    for _ in range(count):
+        try:
+            arm(0.0004)
+            while True:
+                assert context.wait(0) is None
+        except SignalException:
+            seen += 1
+    disarm()
+    assert context.wait(0) is None
+    context.close()
+    return {"seen": seen, "count": count}
+
+
+def foreign(count: int) -> dict[str, int]:
+    """A handler of the user's raises anywhere inside wait: nothing is wedged."""
+
+    def handler(_signum: int, _frame: object) -> None:
+        raise ForeignError
+
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGTERM"
+    signal.signal(signal.SIGALRM, handler)
+    context, seen = gang(), 0
+    for _ in range(count):
+        try:
+            arm(0.0004)
+            while True:
+                assert context.wait(0.0001) is None
+        except ForeignError:
+            seen += 1
+    disarm()
+    assert context.wait(0) is None
+    context.close()
+    assert context.wait().outcome == "stopped"  # type: ignore[union-attr]
+    return {"seen": seen, "count": count}
+
+
+if __name__ == "__main__":
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGALRM,SIGTERM"
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    what = {"start": at_start, "close": at_close, "wait": at_wait, "foreign": foreign}[sys.argv[1]]
+    print(what(int(sys.argv[2])))

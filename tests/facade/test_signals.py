@@ -1,0 +1,259 @@
+"""Rows G1 to G5 and G8: signals to the host, with real signals and real processes."""
+
+import ast
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from supervise import DefaultLogsSpecs, SignalException, start_processes
+
+HERE = Path(__file__).parent
+NO_FILES = DefaultLogsSpecs(os.devnull)
+HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+@pytest.fixture
+def ready(tmp_path: Path) -> Iterator[str]:
+    """A FIFO into which workers write a line when they are ready."""
+    path = tmp_path / "ready"
+    os.mkfifo(path)
+    yield str(path)
+
+
+def await_ready(fifo: str, count: int) -> None:
+    """Wait for `count` lines."""
+    with open(os.open(fifo, os.O_RDWR), encoding="ascii") as file:  # a writer of our own: no end between two of theirs
+        for _ in range(count):
+            assert file.readline()
+
+
+def say_ready(fifo: str) -> None:
+    with open(fifo, "a", encoding="ascii") as file:
+        file.write("ready\n")
+
+
+def patient(fifo: str) -> None:
+    """A worker that says which signal ends it."""
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(42))
+    say_ready(fifo)
+    signal.pause()
+
+
+def deaf(fifo: str) -> None:
+    for sig in HANDLED:
+        signal.signal(sig, signal.SIG_IGN)
+    say_ready(fifo)
+    while True:
+        signal.pause()
+
+
+SH_DEAF = 'trap "" TERM INT HUP QUIT; echo ready > "$1"; while :; do read -r _ < "$1.never" || :; done'
+
+
+@pytest.mark.parametrize("sig", HANDLED)
+@pytest.mark.parametrize("kind", ["spawn", "forkserver", "binary"])
+def test_g1_a_signal_during_wait_is_raised_and_close_forwards_it(kind: str, sig: signal.Signals, ready: str) -> None:
+    """SignalException with sigval in the main thread; close(e.sigval) sends that very signal."""
+    if kind == "binary":
+        context = start_processes(
+            "g1", "sh", {r: ("-c", 'echo ready > "$1"; exec sleep 60', "sh", ready) for r in range(2)}, logs_specs=NO_FILES
+        )
+    else:
+        context = start_processes("g1", patient, {r: (ready,) for r in range(2)}, logs_specs=NO_FILES, start_method=kind)
+    await_ready(ready, 2)
+    threading.Timer(0.05, os.kill, (os.getpid(), sig)).start()
+    with pytest.raises(SignalException) as caught:
+        context.wait()
+    assert caught.value.sigval == sig
+    context.close(caught.value.sigval)
+    result = context.wait()
+    assert result is not None
+    assert (result.outcome, sorted(result.failures)) == ("stopped", [0, 1])
+    expected = 42 if kind != "binary" and sig == signal.SIGINT else -sig
+    assert [f.exitcode for f in result.failures.values()] == [expected] * 2
+    assert not any(psutil.pid_exists(pid) for pid in context.pids().values())
+
+
+@pytest.mark.parametrize("kind", ["spawn", "binary"])
+def test_g1_after_the_signal_comes_the_grace_and_then_sigkill(kind: str, ready: str) -> None:
+    """A gang that ignores the forwarded signal is killed at the timeout of the close."""
+    if kind == "binary":
+        os.mkfifo(ready + ".never")
+        context = start_processes("g1", "sh", {0: ("-c", SH_DEAF, "sh", ready)}, logs_specs=NO_FILES)
+    else:
+        context = start_processes("g1", deaf, {0: (ready,)}, logs_specs=NO_FILES)
+    await_ready(ready, 1)
+    os.kill(os.getpid(), signal.SIGCONT)  # harmless, and not ours
+    begun = time.monotonic()
+    context.close(signal.SIGINT, timeout=0.5)
+    assert 0.4 < time.monotonic() - begun < 5
+    result = context.wait()
+    assert result is not None
+    assert result.failures[0].exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("kind", ["spawn", "binary"])
+def test_g2_a_second_signal_during_close_kills_now(kind: str, ready: str) -> None:
+    """Five signals in short order: the first is raised, those during close mean kill now, reaping finishes."""
+    if kind == "binary":
+        os.mkfifo(ready + ".never")
+        context = start_processes("g2", "sh", {r: ("-c", SH_DEAF, "sh", ready) for r in range(2)}, logs_specs=NO_FILES)
+    else:
+        context = start_processes("g2", deaf, {r: (ready,) for r in range(2)}, logs_specs=NO_FILES)
+    await_ready(ready, 2)
+    with pytest.raises(SignalException):
+        os.kill(os.getpid(), signal.SIGTERM)
+        context.wait()
+
+    def more() -> None:
+        for _ in range(4):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    timer = threading.Timer(0.3, more)
+    timer.start()
+    begun = time.monotonic()
+    context.close(signal.SIGTERM, timeout=60)
+    timer.join()
+    assert time.monotonic() - begun < 20
+    result = context.wait()
+    assert result is not None
+    assert {f.exitcode for f in result.failures.values()} == {-signal.SIGKILL}
+
+
+def run_moments(what: str, count: int) -> dict[str, int]:
+    done = subprocess.run(
+        [sys.executable, str(HERE / "moments.py"), what, str(count)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=HERE.parents[1],
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    counted: dict[str, int] = ast.literal_eval(done.stdout)
+    return counted
+
+
+@pytest.mark.timeout(120)
+def test_g2_a_signal_at_400_random_moments_of_start_leaves_nobody() -> None:
+    """Each is raised exactly once, out of the start or after it, and no process is left."""
+    assert run_moments("start", 400) == {"seen": 400, "count": 400}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("what", "count"), [("wait", 15_000), ("close", 400), ("foreign", 5_000)])
+def test_g8_a_raising_handler_at_random_moments_wedges_nothing(what: str, count: int) -> None:
+    """Every signal is seen once, and the gang can be waited for and closed afterwards."""
+    assert run_moments(what, count) == {"seen": count, "count": count}
+
+
+def test_g3_an_ignored_sighup_stays_ignored() -> None:
+    """As under nohup: by the host during the gang, and in the worker."""
+    program = (
+        "import os, signal, sys\n"
+        "from supervise import DefaultLogsSpecs, start_processes\n"
+        "c = start_processes('g3', 'grep', {0: ('SigIgn', '/proc/self/status')}, logs_specs=DefaultLogsSpecs(os.devnull))\n"
+        "os.kill(os.getpid(), signal.SIGHUP)\n"
+        "assert c.wait().outcome == 'succeeded'\n"
+        "assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN\n"
+    )
+    done = subprocess.run(
+        ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert int(done.stdout.split()[-1], 16) & (1 << (signal.SIGHUP - 1))
+
+
+def test_g4_start_outside_the_main_thread_leaves_handlers_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """It works, nothing is raised, and one warning says what it means."""
+    before = {sig: signal.getsignal(sig) for sig in HANDLED}
+    during: list[object] = []
+    results: list[object] = []
+
+    def other() -> None:
+        context = start_processes("g4", "sleep", {0: "0.2"}, logs_specs=NO_FILES)
+        during.extend(signal.getsignal(sig) for sig in HANDLED)
+        results.append(context.wait())
+
+    with caplog.at_level(logging.WARNING, logger="supervise"):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join(20)
+    assert during == list(before.values())
+    assert len(results) == 1
+    assert [r.levelname for r in caplog.records if "signal handlers" in r.message] == ["WARNING"]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_g5_handlers_are_put_back_with_the_last_gang(order: tuple[int, int]) -> None:
+    """Two gangs, closed in either order: handled until both are closed, then exactly as before."""
+    before = {sig: signal.getsignal(sig) for sig in signal.valid_signals()}
+    gangs = [start_processes(f"g5{i}", "sleep", {0: "60"}, logs_specs=NO_FILES) for i in range(2)]
+    ours = signal.getsignal(signal.SIGTERM)
+    assert ours != before[signal.SIGTERM]
+    gangs[order[0]].close()
+    assert signal.getsignal(signal.SIGTERM) == ours
+    gangs[order[1]].close()
+    assert {sig: signal.getsignal(sig) for sig in signal.valid_signals()} == before
+
+
+def test_g5_a_close_in_another_thread_hands_signals_to_the_old_handler() -> None:
+    """Until the main thread next calls us, the handler that is still installed passes on."""
+    got: list[int] = []
+    old = signal.signal(signal.SIGTERM, lambda signum, _frame: got.append(signum))
+    try:
+        mine = signal.getsignal(signal.SIGTERM)
+        context = start_processes("g5", "sleep", {0: "60"}, logs_specs=NO_FILES)
+        thread = threading.Thread(target=context.close)
+        thread.start()
+        thread.join(20)
+        signal.raise_signal(signal.SIGTERM)
+        assert got == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, old)
+
+
+def test_g5_a_handler_that_the_user_sets_meanwhile_stays() -> None:
+    """We put back only what is still ours."""
+    old = signal.getsignal(signal.SIGTERM)
+    context = start_processes("g5", "sleep", {0: "60"}, logs_specs=NO_FILES)
+    theirs = signal.default_int_handler
+    signal.signal(signal.SIGTERM, theirs)
+    try:
+        context.close()
+        assert signal.getsignal(signal.SIGTERM) is theirs
+    finally:
+        signal.signal(signal.SIGTERM, old)
+
+
+def test_bad_names_of_signals_are_a_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """TORCHELASTIC_SIGNALS_TO_HANDLE chooses; what is no signal is said and left out."""
+    monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM, SIGNOPE")
+    before = signal.getsignal(signal.SIGINT)
+    context = start_processes("names", "sleep", {0: "60"}, logs_specs=NO_FILES)
+    assert signal.getsignal(signal.SIGINT) is before
+    context.close()
+    assert any("SIGNOPE" in record.message for record in caplog.records)
+
+
+def test_a_context_that_nobody_holds_closes_its_gang() -> None:
+    """What a signal between the return and the assignment would otherwise leave behind."""
+    context = start_processes("lost", "sleep", {0: "60"}, logs_specs=NO_FILES)
+    process = psutil.Process(context.pids()[0])
+    del context
+    gone, alive = psutil.wait_procs([process], timeout=10)
+    assert not alive
