@@ -6,14 +6,25 @@ Everything public is importable from here. The names are loaded when first used,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # not typing's: a worker need not import it for this
 if TYPE_CHECKING:
+    from typing import Any
+
     from supervise._actors.supervisor import Supervisor as Supervisor
+    from supervise._facade.base import PContext as PContext
     from supervise._facade.context import MultiprocessContext as MultiprocessContext
-    from supervise._facade.context import PContext as PContext
     from supervise._facade.context import SubprocessContext as SubprocessContext
     from supervise._facade.start import start_processes as start_processes
+    from supervise._facade.subprocess_handler import SubprocessHandler as SubprocessHandler
+    from supervise._facade.subprocess_handler import get_subprocess_handler as get_subprocess_handler
+    from supervise._facade.tail_log import TailLog as TailLog
+    from supervise._facade.tail_log import tail_logfile as tail_logfile
+    from supervise._process.numa import AffinityMode as AffinityMode
+    from supervise._process.numa import NumaOptions as NumaOptions
+    from supervise._streams.redirects import get_std_cm as get_std_cm
+    from supervise._streams.redirects import redirect as redirect
+    from supervise._streams.redirects import redirect_stderr as redirect_stderr
+    from supervise._streams.redirects import redirect_stdout as redirect_stdout
     from supervise.errors import ChildFailedError as ChildFailedError
     from supervise.errors import SignalException as SignalException
     from supervise.errors import SpawnError as SpawnError
@@ -40,15 +51,22 @@ if TYPE_CHECKING:
     from supervise.messages import Wait as Wait
     from supervise.messages import WorkerExited as WorkerExited
     from supervise.messages import WorkerStarted as WorkerStarted
-    from supervise.record import record as record
+    from supervise.recording import ErrorHandler as ErrorHandler
+    from supervise.recording import get_error_handler as get_error_handler
+    from supervise.recording import record as record
     from supervise.result import ProcessFailure as ProcessFailure
     from supervise.result import RankEnd as RankEnd
     from supervise.result import RunProcsResult as RunProcsResult
 
 _HOMES = {
     "_actors.supervisor": ("Supervisor",),
-    "_facade.context": ("MultiprocessContext", "PContext", "SubprocessContext"),
+    "_facade.base": ("PContext",),
+    "_facade.context": ("MultiprocessContext", "SubprocessContext"),
     "_facade.start": ("start_processes",),
+    "_facade.subprocess_handler": ("SubprocessHandler", "get_subprocess_handler"),
+    "_facade.tail_log": ("TailLog", "tail_logfile"),
+    "_process.numa": ("AffinityMode", "NumaOptions"),
+    "_streams.redirects": ("get_std_cm", "redirect", "redirect_stderr", "redirect_stdout"),
     "errors": (
         "ChildFailedError",
         "SignalException",
@@ -75,7 +93,7 @@ _HOMES = {
         "WorkerExited",
         "WorkerStarted",
     ),
-    "record": ("record",),
+    "recording": ("ErrorHandler", "get_error_handler", "record"),
     "result": ("ProcessFailure", "RankEnd", "RunProcsResult"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

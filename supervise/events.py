@@ -83,6 +83,10 @@ class EventLog:
                 except Exception:
                     _logger.debug("a listener of events raised", exc_info=True)
 
+    def listens(self, level: str = "info") -> bool:
+        """Whether anybody would get an event of `level`; asked before one is put together."""
+        return self._sink is not None or self._listener(level) is not None
+
     def _listener(self, level: str) -> Sink | None:
         structlog = sys.modules.get("structlog")
         if structlog is not None and structlog.is_configured():

@@ -41,6 +41,8 @@ class Crew:
         self._workers: list[pykka.ActorRef[Worker]] = []
         self._tails: list[pykka.ActorRef[Tail]] = []
         self._abandons: list[Abandon] = []
+        self._loaded: Callable[[dict[int, Any], dict[int, str]], object] | None = None
+        """Whom to give the return values that are being read."""
         self.roster = Roster()
 
     def assemble(self) -> int:
@@ -124,8 +126,21 @@ class Crew:
         if not good or len(good) < self._plan.nprocs:
             self._loop.post(loaded, {}, {})
             return
-        work = partial(load_values, dict(self.roster.outcomes), partial(self._loop.post, loaded))
-        threading.Thread(target=work, name=f"supervise-values-{self._plan.name}", daemon=True).start()
+        self._loaded = loaded
+        work = partial(load_values, dict(self.roster.outcomes), partial(self._loop.post, self._values_arrived))
+        try:
+            threading.Thread(target=work, name=f"supervise-values-{self._plan.name}", daemon=True).start()
+        except RuntimeError:  # no more threads: the interpreter is exiting, or a limit is reached
+            work()
+
+    def _values_arrived(self, values: dict[int, Any], problems: dict[int, str]) -> None:
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            loaded(values, problems)
+
+    def abandon_values(self) -> None:
+        """Go on without the return values, if they are being read: code of the user's takes too long."""
+        self._values_arrived({}, dict.fromkeys(range(self._plan.nprocs), "its return value was not unpickled in time"))
 
     def abandon_tails(self) -> None:
         """Have the Tails end now, in whatever write they are."""
@@ -133,9 +148,11 @@ class Crew:
             abandon.set()
 
     def dismiss(self) -> None:
-        """Have the Workers leave; the Tails have ended by themselves. Give back what is left."""
-        for worker in self._workers:
-            worker.tell(say.Leave())
+        """Have the Workers leave; the Tails have ended by themselves. Give back what is left. Idempotent."""
+        workers, self._workers = self._workers, []
+        for worker in workers:
+            with contextlib.suppress(pykka.ActorDeadError):
+                worker.tell(say.Leave())
         self.roster.close_outcomes()
         self._plan.line.cut()
         if not self._tails:  # they own their destinations

@@ -5,11 +5,15 @@ from __future__ import annotations
 import atexit
 import multiprocessing.util  # noqa: F401 - its own exit function must be registered before ours, to run after it
 import os
-import signal
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pykka
 
+from supervise._actors.tail import Tail
+from supervise._runtime.actor import LoopActor
+from supervise._runtime.reply import MUST_NOT_BLOCK, remaining
 from supervise.messages import Close
 
 if TYPE_CHECKING:
@@ -18,12 +22,13 @@ if TYPE_CHECKING:
 _EXIT_GRACE_S = 5.0
 """An exit waits for a polite end no longer than this, whatever the gang's grace."""
 
-_supervisors: dict[str, ActorRef[Any]] = {}
+_supervisors: dict[str, tuple[ActorRef[Any], float]] = {}
+"""By urn: the Supervisor, and the grace of its ranks at an exit, in seconds."""
 
 
-def remember(ref: ActorRef[Any]) -> None:
+def remember(ref: ActorRef[Any], grace_s: float) -> None:
     """Close the gang of `ref` when the interpreter exits."""
-    _supervisors[ref.actor_urn] = ref
+    _supervisors[ref.actor_urn] = ref, min(grace_s, _EXIT_GRACE_S)
 
 
 def forget(ref: ActorRef[Any]) -> None:
@@ -32,23 +37,29 @@ def forget(ref: ActorRef[Any]) -> None:
 
 
 def _close_all() -> None:
-    pending = [
-        (ref, ref.ask(Close(death_sig=signal.SIGTERM, timeout=_EXIT_GRACE_S), block=False))
-        for ref in list(_supervisors.values())
-    ]
+    pending = [(ref, ref.ask(Close(timeout=grace_s), block=False)) for ref, grace_s in list(_supervisors.values())]
+    deadline_s = time.monotonic() + 2 * _EXIT_GRACE_S
     for ref, reply in pending:
         try:
-            reply.get(timeout=2 * _EXIT_GRACE_S)
-            ref.stop(timeout=_EXIT_GRACE_S)
+            reply.get(timeout=remaining(deadline_s))
+            ref.stop(timeout=remaining(deadline_s))
         except Exception:  # noqa: S112 - unkillable or dead: the exit goes on
             continue
 
 
 def _drop_in_child() -> None:
-    """A forked child has none of our threads: it must not believe that it supervises anything."""
-    for ref in _supervisors.values():
-        ref.actor_inbox.bind(None)  # type: ignore[attr-defined]
-        pykka.ActorRegistry.unregister(ref)
+    """A forked child has none of our threads: to it, all our actors are dead."""
+    registry: Any = pykka.ActorRegistry
+    registry._actor_refs_lock = threading.RLock()  # noqa: SLF001 - a thread that is no more may have held it
+    others = []
+    for ref in registry._actor_refs:  # noqa: SLF001
+        if issubclass(ref.actor_class, (LoopActor, Tail)):
+            ref.actor_stopped._at_fork_reinit()  # noqa: SLF001 - the same for the event's own lock
+            ref.actor_stopped.set()
+        else:
+            others.append(ref)
+    registry._actor_refs[:] = others  # noqa: SLF001
+    MUST_NOT_BLOCK.clear()  # the thread that forked may have been a loop
     _supervisors.clear()
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import pykka
 
 from supervise import messages as say
 from supervise._actors import exits
@@ -23,10 +26,14 @@ from supervise._runtime.loop import Loop, Timer
 from supervise.errors import SpawnError, SpecError, SuperviseError, SupervisorCrashed, UnkillableError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from supervise._actors.plan import Plan
     from supervise._runtime.reply import Reply
     from supervise.events import Sink
     from supervise.result import RunProcsResult
+
+log = logging.getLogger("supervise")
 
 
 class GangActor(LoopActor):
@@ -61,17 +68,28 @@ class GangActor(LoopActor):
         self._pids: dict[int, int] = {}
         self._started_ns: dict[int, int] = {}
         self._values: dict[int, Any] = {}
-        self._last_rites: LastRites | None = None
+        self._crash: SupervisorCrashed | None = None
+        """Set once a handler has failed: from then on only the last rites go on."""
+        self._members_leave = False
+        """Whether a stranger asked a Worker or a Tail to stop."""
+        self._leaving = False
 
     def _start_actor_loop(self) -> None:
-        exits.remember(self.actor_ref)
-        self.loop.start()
+        try:
+            self.loop.start()
+        except BaseException:  # no thread to be had: nobody would ever answer
+            pykka.ActorRegistry.unregister(self.actor_ref)
+            self._plan.close()
+            raise
+        exits.remember(self.actor_ref, self._gang.grace_s)
         super()._start_actor_loop()
 
     # What can be asked
 
     def launch(self) -> Reply[dict[int, int]]:
         """Launch every rank; see `Start`. A second time is an error."""
+        if self._crash is not None:
+            raise self._crash
         if self._gang.phase != "new":
             msg = f"{self._plan.name}: the gang was started already (it is {self._gang.phase}); a gang has one life"
             raise SpecError(msg)
@@ -80,7 +98,7 @@ class GangActor(LoopActor):
         reply = self._answers.begin_start()
         if self._timeout is not None:
             expired = st.CloseAsked(death_sig=signal.SIGTERM, timeout_s=self._gang.grace_s, reason="timeout")
-            self._timers["deadline"] = self.loop.call_later(self._timeout, partial(self._safely, expired))
+            self._timers["deadline"] = self.loop.call_later(self._timeout, partial(self._guarded, self._step, expired))
         self._step(st.StartAsked())
         return reply
 
@@ -163,7 +181,7 @@ class GangActor(LoopActor):
                 return self._told(message)
 
     def _told(self, message: Any) -> None:
-        if self._last_rites is not None:
+        if self._crash is not None:
             return
         match message:
             case say.WorkerStarted():
@@ -183,6 +201,7 @@ class GangActor(LoopActor):
             case say.GroupEmptied():
                 pass
             case say.MemberStopRequested():
+                self._members_leave = True
                 message = st.CloseAsked(death_sig=signal.SIGTERM, timeout_s=self._gang.grace_s)
             case say.ActorDown():
                 self._perish(message.error, message.who)
@@ -195,19 +214,23 @@ class GangActor(LoopActor):
     # Decisions, and doing what they say
 
     def _step(self, event: object) -> None:
-        before = self._gang.phase
-        self._gang, actions = decide(self._gang, event)
-        if self._gang.phase == "stopping" != before:
-            self._report.stopping(self._gang)
-        for action in actions:
-            self._do(action)
-
-    def _safely(self, event: object) -> None:
-        """Take a step from a timer or a posted call, where no envelope's guard stands around it."""
-        if self._last_rites is not None or self.actor_stopped.is_set():
+        """Decide, and do it. What fails here leaves the gang half decided, so it is never the asker's mistake."""
+        if self._crash is not None or self.actor_stopped.is_set():
             return
         try:
-            self._step(event)
+            before = self._gang.phase
+            self._gang, actions = decide(self._gang, event)
+            if self._gang.phase == "stopping" != before:
+                self._report.stopping(self._gang)
+            for action in actions:
+                self._do(action)
+        except BaseException as error:
+            self.on_crash(error)
+
+    def _guarded(self, act: Callable[..., object], *args: Any) -> None:
+        """Call what comes from a timer or a post, where no envelope's guard stands around it."""
+        try:
+            act(*args)
         except BaseException as error:
             self.on_crash(error)
 
@@ -221,7 +244,7 @@ class GangActor(LoopActor):
                 self._audience.tell(say.GangStarted(pids=self.pids()))
             case st.TakeCensus():
                 self.loop.poll()  # Workers tell who is dead by now; what we post comes behind that
-                self.loop.post(self._take_census)
+                self.loop.post(self._guarded, self._take_census)
             case st.SendSignal():
                 reason = self._gang.reason or "close"
                 self._deliver(action.ranks, action.sig, reason=reason, escalation=action.escalation)
@@ -230,16 +253,17 @@ class GangActor(LoopActor):
             case st.ReportUnkillable():
                 self._crew.report_stuck(action.ranks)
             case st.DrainTails():
-                self._crew.drain(self._gang.ends, self._loaded)
+                self._crew.drain(self._gang.ends, partial(self._guarded, self._loaded))
             case st.AbandonTails():
                 self._crew.abandon_tails()
+                self._crew.abandon_values()
             case st.Publish():
                 self._publish()
             case st.AnswerClose():
                 self._closed()
 
     def _take_census(self) -> None:
-        self._safely(st.CensusTaken(recorded=self._crew.recorded(self._gang.running)))
+        self._step(st.CensusTaken(recorded=self._crew.recorded(self._gang.running)))
 
     def _deliver(self, ranks: frozenset[int], sig: signal.Signals, *, reason: str, escalation: int) -> None:
         self._crew.deliver(ranks, sig)
@@ -250,14 +274,14 @@ class GangActor(LoopActor):
         events = {"grace": st.GraceExpired(), "kill": st.KillExpired(), "drain": st.DrainExpired()}
         if name in self._timers:
             self._timers[name].cancel()
-        self._timers[name] = self.loop.call_later(delay_s, partial(self._safely, events[name]))
+        self._timers[name] = self.loop.call_later(delay_s, partial(self._guarded, self._step, events[name]))
 
     def _loaded(self, values: dict[int, Any], problems: dict[int, str]) -> None:
         """The return values have been read, off the loop."""
         self._values = values
         ends = (replace(e, complaint=problems.get(e.local_rank, e.complaint)) for e in self._gang.ends)
         self._gang = replace(self._gang, ends=tuple(ends))
-        self._safely(say.TailEnded(name="values"))
+        self._step(say.TailEnded(name="values"))
 
     def _publish(self) -> None:
         for name in ("drain", "deadline"):
@@ -288,25 +312,29 @@ class GangActor(LoopActor):
         self._answers.closed(error)
         if self._answers.stopping:
             self._leave()
+        elif self._members_leave or not stuck:  # else a Worker goes on trying to reap
+            self._crew.dismiss()
 
     def on_stop_request(self) -> Reply[None]:
         """Close the gang, then leave."""
         reply = self._answers.stop()
-        if self._last_rites is None:
-            self._step(st.CloseAsked(death_sig=signal.SIGTERM, timeout_s=self._gang.grace_s))
+        self._step(st.CloseAsked(death_sig=signal.SIGTERM, timeout_s=self._gang.grace_s))
         return reply
 
     def _leave(self) -> None:
         """Take all our actors out of the registry, answer the stops, end the loop."""
-        self._crew.dismiss()
-        self.loop.post(self._left)
+        if not self._leaving:
+            self._leaving = True
+            self._quietly(self._crew.dismiss)
+            self.loop.post(self._left)
 
     def _left(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
         exits.forget(self.actor_ref)
-        self.leave()
-        self._answers.stopped()
+        self._quietly(self.leave)
+        self._quietly(partial(self._answers.closed, self._crash))  # those that came between the burial and now
+        self._quietly(self._answers.stopped)
         self.loop.end()
 
     def is_fatal(self, error: BaseException) -> bool:
@@ -318,27 +346,37 @@ class GangActor(LoopActor):
         self._perish(error, "the supervisor")
 
     def _perish(self, error: BaseException, who: str) -> None:
-        if self._last_rites is not None:
-            return
-        crash = SupervisorCrashed(f"{self._plan.name}: a handler of {who} raised {error!r}; every worker was killed")
-        crash.__cause__ = error
-        self._answers.error, self._answers.result = crash, None
-        self._last_rites = LastRites(self.loop, self._crew.roster, self._buried)
-        self._last_rites.begin()
+        if self._crash is None:
+            self._doom(f"a handler of {who} raised {error!r}", error)
+            LastRites(self.loop, self._crew.roster, self._buried).begin()
+
+    def _doom(self, why: str, error: BaseException) -> None:
+        self._crash = SupervisorCrashed(f"{self._plan.name}: {why}; every worker was killed")
+        self._crash.__cause__ = error
+        self._plan.line.cut()  # kills who lives, and also whom a fork server has yet to start
 
     def _buried(self) -> None:
-        error = self._answers.error or SupervisorCrashed("the supervisor crashed")
-        self._crew.abandon_tails()
-        self._answers.publish(error)
-        self._answers.closed(error)
-        self._audience.finish(say.GangFinished(result=None, error=error))
+        """Answer everybody; whatever fails on the way, the rest is done."""
+        crash = self._crash or SupervisorCrashed("the supervisor crashed")
+        if not self._answers.over:
+            self._answers.error = crash
+            self._quietly(partial(self._report.aborted, crash))
+        self._quietly(self._crew.abandon_tails)
+        self._quietly(partial(self._answers.publish, crash))
+        self._quietly(partial(self._answers.closed, crash))
+        self._quietly(partial(self._audience.finish, say.GangFinished(result=None, error=crash)))
         self._leave()
+
+    def _quietly(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except BaseException:
+            log.exception("%s: while it ends", self._plan.name)
 
     def _loop_lost(self, error: BaseException) -> None:
         """The loop's selector is gone: nothing can be waited for any more, so end everything here and now."""
-        self._answers.error = SupervisorCrashed(f"{self._plan.name}: the supervisor's selector failed: {error!r}")
-        self._last_rites = LastRites(self.loop, self._crew.roster, self._buried)
-        self._crew.roster.bury(5.0)
+        self._doom(f"the supervisor's selector failed: {error!r}", error)
+        self._quietly(partial(self._crew.roster.bury, 5.0))
         self._buried()
 
 

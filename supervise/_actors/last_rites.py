@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,47 +13,49 @@ if TYPE_CHECKING:
     from supervise._process.roster import Roster
     from supervise._runtime.loop import Loop
 
+log = logging.getLogger("supervise")
+
 _PATIENCE_S = 5.0
 _AGAIN_S = 0.01
 
 
 class LastRites:
-    """Kills every group and reaps every worker without the actors, on the loop, in bounded time."""
+    """Kills every group and reaps every worker, on the loop, in bounded time.
+
+    It trusts neither the actors nor what they watch, since one of them has just failed: it looks by
+    itself, every ten milliseconds, until all is reaped.
+    """
 
     def __init__(self, loop: Loop, roster: Roster, done: Callable[[], object]) -> None:
         """Prepare; `done` is called once, when all is reaped or the time is up."""
         self._loop = loop
         self._roster = roster
-        self._done: Callable[[], object] | None = done
-        self._left: set[int] = set()
+        self._done = done
+        self._deadline_s = time.monotonic() + _PATIENCE_S
 
     def begin(self) -> None:
-        """Kill now, and watch for the exits."""
-        self._roster.kill_all()
-        for rank, process in list(self._roster.processes.items()):
-            self._loop.unwatch(process.fileno())
-            self._loop.watch(process.fileno(), partial(self._dead, rank, process))
-            self._left.add(rank)
-        self._loop.call_later(_PATIENCE_S, self._finish)
-        if not self._left:
-            self._finish()
+        """Kill now; `done` is not called before this returns."""
+        try:
+            self._roster.kill_all()
+        finally:
+            self._loop.call_later(0, self._look)
 
-    def _dead(self, rank: int, process: Process) -> None:
-        self._loop.unwatch(process.fileno())
-        self._bury(rank, process, time.monotonic() + _PATIENCE_S)
+    def _look(self) -> None:
+        processes = self._roster.processes
+        for rank, process in list(processes.items()):
+            if self._gone(process):
+                self._loop.unwatch(process.fileno())
+                process.close()
+                processes.pop(rank, None)
+        if processes and time.monotonic() < self._deadline_s:
+            self._loop.call_later(_AGAIN_S, self._look)
+        else:
+            self._done()
 
-    def _bury(self, rank: int, process: Process, deadline_s: float) -> None:
-        """Reap; a forkserver's child or a traced one may take another look."""
-        if process.reap() is None and time.monotonic() < deadline_s:
-            self._loop.call_later(_AGAIN_S, partial(self._bury, rank, process, deadline_s))
-            return
-        process.close()
-        self._roster.processes.pop(rank, None)
-        self._left.discard(rank)
-        if not self._left:
-            self._finish()
-
-    def _finish(self) -> None:
-        done, self._done = self._done, None
-        if done is not None:
-            done()
+    @staticmethod
+    def _gone(process: Process) -> bool:
+        try:
+            return process.fileno() < 0 or process.reap() is not None
+        except Exception:
+            log.exception("pid %d cannot be reaped", process.pid)
+            return True

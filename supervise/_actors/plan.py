@@ -9,11 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from supervise._actors.tail import Source
-from supervise._process import function, launch
+from supervise._process import function, launch, numa
 from supervise._process.function import FunctionLauncher, StartMethod
 from supervise._process.lifeline import Lifeline
 from supervise._process.program import ProgramLauncher
 from supervise._streams import sinks
+from supervise._streams.files import move_aside
 from supervise.errors import SpecError
 from supervise.logs import DefaultLogsSpecs, LogsDest, LogsSpecs, validate_full_rank
 
@@ -80,6 +81,7 @@ def make_plan(
     duplicate_stdout_filters: Sequence[str] | None,
     duplicate_stderr_filters: Sequence[str] | None,
     cwd: str | os.PathLike[str] | None,
+    numa_options: Any = None,
 ) -> Plan:
     """Check everything and pickle what has to travel.
 
@@ -98,7 +100,8 @@ def make_plan(
     validate_full_rank(own, len(args), "envs")
     clean = {rank: {str(key): str(value) for key, value in own[rank].items()} for rank in sorted(own)}
     _check_env(clean)
-    tuples = {rank: _as_tuple(rank, args[rank]) for rank in sorted(args)}
+    tuples = {rank: as_tuple(rank, args[rank]) for rank in sorted(args)}
+    cpus = numa.cpus_of_ranks(tuples, numa_options)
     dest = (logs_specs or DefaultLogsSpecs()).reify(clean)
     for rank, env in clean.items():
         if "TORCHELASTIC_ERROR_FILE" in env:  # the caller's mapping shows where, as in PyTorch
@@ -118,16 +121,22 @@ def make_plan(
         window=_SERVER_WINDOW if not binary and start_method == "forkserver" else 1,
     )
     try:
-        plan.launchers = list(_launchers(plan, entrypoint, None if cwd is None else os.fspath(cwd)))
-        plan.tails = _tails(plan, log_line_prefixes or {}, duplicate_stdout_filters, duplicate_stderr_filters)
+        plan.launchers = list(_launchers(plan, entrypoint, None if cwd is None else os.fspath(cwd), cpus))
+        for rank, near in cpus.items():
+            plan.launchers[rank] = numa.BoundLauncher(plan.launchers[rank].launch, near)
+        _add_tails(plan, log_line_prefixes or {}, duplicate_stdout_filters, duplicate_stderr_filters)
     except BaseException:
         plan.close()
         raise
     return plan
 
 
-def _as_tuple(rank: int, given: Any) -> tuple[Any, ...]:
-    """A bare string is one argument."""
+def as_tuple(rank: int, given: Any) -> tuple[Any, ...]:
+    """Return a rank's arguments; a bare string is one.
+
+    Raises:
+        SpecError: They are no sequence.
+    """
     if isinstance(given, (str, bytes)):
         return (given,)
     try:
@@ -145,33 +154,43 @@ def _check_env(envs: Mapping[int, Mapping[str, str]]) -> None:
                 raise SpecError(msg)
 
 
-def _launchers(plan: Plan, entrypoint: Callable[..., Any] | str, cwd: str | None) -> Iterator[Launcher]:
-    base = dict(os.environ)
+def _launchers(
+    plan: Plan, entrypoint: Callable[..., Any] | str, cwd: str | None, cpus: Mapping[int, frozenset[int]]
+) -> Iterator[Launcher]:
+    base, reset = dict(os.environ), launch.to_reset()
     method = plan.start_method
     sys_path, prepared = ([], b"") if method in (None, "fork") else function.preparation(method)
     for rank, args in plan.args.items():
         env = {**base, **plan.envs[rank]}
         streams = launch.Streams(stdout=plan.dest.stdouts[rank], stderr=plan.dest.stderrs[rank])
         if isinstance(entrypoint, str):
-            argv = _argv(entrypoint, args, rank)
-            yield ProgramLauncher(argv=argv, env=env, cwd=cwd, streams=streams, line=plan.line)
+            argv = argv_of(entrypoint, args, rank)
+            yield ProgramLauncher(argv=argv, env=env, cwd=cwd, streams=streams, line=plan.line, reset=reset)
         elif method is not None:
+            bind = method == "forkserver" and rank in cpus  # the server starts it, unbound
+            fn = numa.OnCpus(entrypoint, cpus[rank]) if bind else entrypoint
             yield FunctionLauncher(
                 local_rank=rank,
                 method=method,
-                fn=entrypoint,
+                fn=fn,
                 args=args,
                 env=env,
                 cwd=cwd,
                 streams=streams,
                 line=plan.line,
-                pickled=None if method == "fork" else function.travel(entrypoint, args, rank, method),
+                reset=reset,
+                pickled=None if method == "fork" else function.travel(fn, args, rank, method),
                 sys_path=sys_path,
                 prepared=prepared,
             )
 
 
-def _argv(program: str, args: tuple[Any, ...], rank: int) -> list[str]:
+def argv_of(program: str, args: tuple[Any, ...], rank: int) -> list[str]:
+    """Return a program and its arguments as strings.
+
+    Raises:
+        SpecError: One holds a NUL character.
+    """
     argv = [program, *(os.fsdecode(arg) if isinstance(arg, bytes) else str(arg) for arg in args)]
     for arg in argv:
         if "\0" in arg:
@@ -180,13 +199,14 @@ def _argv(program: str, args: tuple[Any, ...], rank: int) -> list[str]:
     return argv
 
 
-def _tails(
+def _add_tails(
     plan: Plan,
     prefixes: Mapping[int, str],
     out_filters: Sequence[str] | None,
     err_filters: Sequence[str] | None,
-) -> list[TailPlan]:
-    dest = plan.dest
+) -> None:
+    """Add the Tails one by one, so that a plan that fails half-way can give back what was opened."""
+    dest, tails = plan.dest, plan.tails
 
     def sources(paths: Mapping[int, str]) -> list[Source]:
         return [
@@ -195,7 +215,6 @@ def _tails(
             if path and path != os.devnull
         ]
 
-    tails: list[TailPlan] = []
     outs, errs = sources(dest.tee_stdouts), sources(dest.tee_stderrs)
     for name, stream, found in (("stdout", sys.stdout, outs), ("stderr", sys.stderr, errs)):
         sink = sinks.console(stream) if found else None
@@ -212,10 +231,10 @@ def _tails(
         ("filtered_stderr", dest.filtered_stderr, err_filters, errs),
     ):
         if filters and path and not path.startswith(os.devnull):
+            move_aside(path)
             needles = [needle.encode() for needle in filters]
             keep = partial(_holds_any, needles)
             tails.append(TailPlan(name=name, sink=sinks.file_sink(path), sources=found, line_filter=keep))
-    return tails
 
 
 def _holds_any(needles: list[bytes], line: bytes) -> bool:

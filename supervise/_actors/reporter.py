@@ -60,6 +60,8 @@ class Reporter:
         """A rank's process runs."""
         rank = message.local_rank
         self._started_ns[rank] = message.started_ns
+        if not self._log.listens():
+            return
         args = [str(arg) for arg in self._plan.args[rank]] if self._plan.kind == "binary" else None
         self._rank(
             "supervise.process.started",
@@ -84,6 +86,8 @@ class Reporter:
 
     def signaled(self, local_rank: int, pid: int | None, sig: Signals, reason: str, escalation: int) -> None:
         """A rank's group was sent a signal."""
+        if not self._log.listens():
+            return
         self._rank(
             "supervise.process.signaled",
             "info",
@@ -99,9 +103,12 @@ class Reporter:
         """A rank's process is reaped."""
         code = message.exitcode
         fine = code == 0 and message.complaint is None
+        level = "info" if fine or not spontaneous else "error"
+        if not self._log.listens(level):
+            return
         self._rank(
             "supervise.process.exited",
-            "info" if fine or not spontaneous else "error",
+            level,
             message.local_rank,
             pid=message.pid,
             exit_code=code if code is not None and code >= 0 else None,

@@ -77,4 +77,8 @@ class Supervisor(GangActor):
             duplicate_stderr_filters=duplicate_stderr_filters,
             cwd=cwd,
         )
-        super().__init__(plan, grace=grace, timeout=timeout, event_sink=event_sink)
+        try:
+            super().__init__(plan, grace=grace, timeout=timeout, event_sink=event_sink)
+        except BaseException:
+            plan.close()
+            raise

@@ -46,12 +46,17 @@ class Changed:
     """A file has changed, or the Tail was abandoned. At most one is on its way."""
 
 
+class _DestinationError(Exception):
+    """The destination takes nothing more; the cause says why."""
+
+
 class Tail(pykka.ThreadingActor):
     """Show files on one destination until told to `Drain`; then tell the owner `TailEnded`, once.
 
     Only its owner ends it: by `Drain`, or by setting `abandon`. Asked to stop by anyone else it tells
     the owner `MemberStopRequested` and lives on; the asker's answer comes when it has ended. No
-    failure of a file or of the destination ends it, and no exception leaves it.
+    failure of a file ends it; one of the destination does, at once, and `TailEnded` says so. No
+    exception leaves it.
 
     A thread of its own, since a console may be slow; a daemon, since it may never be read again.
     """
@@ -79,8 +84,8 @@ class Tail(pykka.ThreadingActor):
             line_filter: Answers whether a raw line is shown; None shows all.
             abandon: Set by any thread, it ends the Tail soon, even in the middle of a write. It
                 belongs to this Tail, which closes it.
-            on_error: Called on the Tail's thread with the path of a file, or the Tail's name if the
-                destination failed, and the error; once for each.
+            on_error: Called on the Tail's thread with the path of a file that failed and the error;
+                once for each.
         """
         super().__init__()
         self.name = name
@@ -103,7 +108,6 @@ class Tail(pykka.ThreadingActor):
         self._unfinished: Feed | None = None  # whose last line ended without a newline
         self._next_look_ns = 0
         self._draining = False
-        self._failure: str | None = None  # of the destination
         self._stop_replies: list[Reply[None]] = []
 
     @staticmethod
@@ -137,6 +141,8 @@ class Tail(pykka.ThreadingActor):
             act()
         except Abandoned:
             self._end()
+        except _DestinationError as failed:  # the files have it all, and the gang goes on
+            self._end(str(failed.__cause__) or repr(failed.__cause__))
         except BaseException as error:  # one that left would end every actor of the process
             log.exception("the tail of %s crashed", self.name)
             self._end(repr(error))
@@ -185,7 +191,7 @@ class Tail(pykka.ThreadingActor):
                 feed.unwatch()
                 if feed.was_cut_short():
                     self._start_again(feed)
-                feed.limit_bytes = message.sizes.get(feed.path, feed.size_bytes())
+                feed.end_at(message.sizes.get(feed.path))
             self._ready = dict.fromkeys(feed for feed in self._feeds if feed.is_open)
         self._step()
 
@@ -198,7 +204,7 @@ class Tail(pykka.ThreadingActor):
             now_ns = time.monotonic_ns()
             self._take_changed(now_ns)
             self._show_updates(now_ns)
-            if self._draining and (self._failure or not self._ready):
+            if self._draining and not self._ready:
                 break
             turns = self._turns()
             if not turns:
@@ -221,8 +227,6 @@ class Tail(pykka.ThreadingActor):
             self._next_look_ns = now_ns + PAUSE_NS
 
     def _turns(self) -> list[Feed]:
-        if self._failure:
-            return []
         if self._reserved is not None:
             return [self._reserved] if self._reserved in self._ready else []
         return list(self._ready)
@@ -288,8 +292,6 @@ class Tail(pykka.ThreadingActor):
         self._ready.pop(feed, None)
 
     def _show(self, feed: Feed, out: bytes, *, continues: bool) -> None:
-        if self._failure:
-            return
         try:
             if out and self._unfinished is not None and not continues:
                 self._write(b"\n")
@@ -301,9 +303,8 @@ class Tail(pykka.ThreadingActor):
             feed.shown_bytes = min(feed.offset, feed.shown_bytes + shown)
             raise
         except Exception as error:
-            self._destination_failed(error)
-        else:
-            feed.shown_bytes = feed.offset - feed.lines.held_bytes
+            raise _DestinationError from error
+        feed.shown_bytes = feed.offset - feed.lines.held_bytes
 
     def _write(self, data: bytes) -> None:
         with self._lock:
@@ -316,21 +317,10 @@ class Tail(pykka.ThreadingActor):
         if self._ended:  # meanwhile, by `_abandoned`
             raise Abandoned(0)
 
-    def _destination_failed(self, error: Exception) -> None:
-        """Show nothing more: the files have it, and the gang goes on."""
-        self._failure = str(error) or repr(error)
-        self._updating.clear()
-        self._ready.clear()
-        for feed in self._feeds:
-            feed.unwatch()
-        self._report(self.name, error)
-
-    def _report(self, where: str, error: Exception) -> None:
-        if not isinstance(error, OSError):
-            error = OSError(errno.EIO, repr(error))
+    def _report(self, path: str, error: OSError) -> None:
         try:
             if self._on_error is not None:
-                self._on_error(where, error)
+                self._on_error(path, error)
         except Exception:
             log.exception("on_error of the tail of %s raised", self.name)
 
@@ -362,7 +352,7 @@ class Tail(pykka.ThreadingActor):
         self._quietly(self._stop)
         for reply in self._stop_replies:
             self._quietly(partial(reply.set, None))
-        ended = TailEnded(name=self.name, remaining_bytes=remaining_bytes, error=error or self._failure)
+        ended = TailEnded(name=self.name, remaining_bytes=remaining_bytes, error=error)
         self._quietly(partial(self._owner.tell, ended))
 
     def _quietly(self, act: Callable[[], object]) -> None:

@@ -10,9 +10,7 @@ if TYPE_CHECKING:
     from supervise._process.outcome import OutcomeFile
 
 
-def load_values(
-    outcomes: Mapping[int, OutcomeFile], tell: Callable[[dict[int, Any], dict[int, str]], object]
-) -> None:
+def load_values(outcomes: Mapping[int, OutcomeFile], tell: Callable[[dict[int, Any], dict[int, str]], object]) -> None:
     """Unpickle each rank's return value, then call `tell`. On a thread of its own.
 
     Args:

@@ -74,6 +74,7 @@ class Worker(LoopActor):
         self._pid = 0
         self._watched: set[int] = set()
         self._retry_s = _FIRST_RETRY_S
+        self._ended_ns: int | None = None
         self._members: set[int] = set()
         self._reaped = False
         self._signaled = False
@@ -148,7 +149,13 @@ class Worker(LoopActor):
     def _run(self, process: Process) -> None:
         self._process, self._pid = process, process.pid
         self._roster.processes[self._rank] = process
-        self._watch(process.fileno(), self._exited)
+        status = self._launched.status if self._launched is not None else None
+        if process.fileno() >= 0:
+            self._watch(process.fileno(), self._exited)
+        elif status is not None:  # gone at once: the fork server has its exit code
+            self._watch(status.fileno(), self._exited)
+        else:  # gone at once, and reaped by somebody else
+            self.loop.post(self._guarded, self._exited)
         self._owner.tell(say.WorkerStarted(local_rank=self._rank, pid=self._pid, started_ns=time.monotonic_ns()))
 
     # Exit
@@ -156,10 +163,11 @@ class Worker(LoopActor):
     def _exited(self) -> None:
         """The process is dead: reap it if that is possible now."""
         assert self._process is not None  # noqa: S101
-        ended_ns = time.monotonic_ns()
+        if self._ended_ns is None:
+            self._ended_ns = time.monotonic_ns()
         ended = self._process.reap()
         if ended is not None:
-            self._report_exit(ended, ended_ns)
+            self._report_exit(ended, self._ended_ns)
             return
         self._unwatch_all()
         status = self._launched.status if self._launched is not None else None
@@ -285,7 +293,14 @@ def recorded_ns(error_file: str) -> int | None:
         return None
     if not found.st_size or error_file == os.devnull:
         return None
-    return found.st_mtime_ns - (time.time_ns() - time.monotonic_ns())
+    return found.st_mtime_ns - _epoch_ns()
+
+
+def _epoch_ns() -> int:
+    """Return what the wall clock is ahead of the monotonic one: of three looks, the least interrupted."""
+    looks = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(3)]
+    before, wall, after = min(looks, key=lambda look: look[2] - look[0])
+    return wall - (before + after) // 2
 
 
 def _complaint(code: int | None, kind: str | None) -> str | None:

@@ -118,7 +118,11 @@ def _close(gang: Gang, event: st.CloseAsked) -> Decision:
     if gang.phase == "new":
         return replace(gang, phase="stopping", reason=event.reason, signaled=True), []
     if gang.phase in ("starting", "running"):
-        return _stop(gang, event.reason, event.death_sig, event.timeout_s)
+        draining = gang.draining
+        gang, actions = _stop(gang, event.reason, event.death_sig, event.timeout_s)
+        if draining and gang.bounded:
+            actions.append(st.SetTimer(name="drain", delay_s=max(event.timeout_s, _MIN_DRAIN_S)))
+        return gang, actions
     if event.reason != "close":  # the gang's time is up, and it is ending anyway
         return gang, []
     if gang.phase == "stopping":

@@ -101,8 +101,6 @@ class DrainExpired:
     """The wait for the logs has had its time."""
 
 
-
-
 # What is to be done
 
 

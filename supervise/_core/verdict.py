@@ -52,9 +52,7 @@ def judge(gang: Gang) -> Verdict:
         roles[end.local_rank] = "concurrent_failure"
     if causes:
         roles[causes[0].local_rank] = "root_cause"
-        return Verdict(
-            outcome="failed", roles=roles, blamed=tuple(end.local_rank for end in causes), kind="cause"
-        )
+        return Verdict(outcome="failed", roles=roles, blamed=tuple(end.local_rank for end in causes), kind="cause")
     unfinished = tuple(rank for rank in range(gang.nprocs) if roles.get(rank) != "finished")
     if gang.reason is None or not unfinished:
         return Verdict(outcome="succeeded", roles=roles, blamed=(), kind="cause")

@@ -1,284 +1,28 @@
-"""`PContext`: a gang as an object with ordinary blocking calls, PyTorch's."""
+"""`MultiprocessContext` and `SubprocessContext`: what `start_processes` returns."""
 
 from __future__ import annotations
 
-import _thread
+import contextlib
 import logging
-import signal
-import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pykka
 
 from supervise import messages as ask
-from supervise._actors.gang import GangActor
-from supervise._actors.plan import make_plan
-from supervise._facade import signals
-from supervise._facade.signals import protected
-from supervise._runtime.reply import Reply
-from supervise.errors import SuperviseError
+from supervise._facade.gang import PROMPT_S, GangContext
 
 if TYPE_CHECKING:
-    import os
+    import signal
     from collections.abc import Callable, Mapping, Sequence
 
-    from supervise._actors.plan import Plan
+    from supervise._actors.gang import GangActor
     from supervise.logs import LogsSpecs
-    from supervise.result import RunProcsResult
+    from supervise.result import ProcessFailure
 
 log = logging.getLogger("supervise")
 
-_PROMPT_S = 5.0
-"""What the supervisor answers at once, it answers within this; longer means that it is dead."""
 
-
-class TailState:
-    """What is left of PyTorch's ``TailLog`` objects in a context: whether the log is still followed."""
-
-    def __init__(self) -> None:
-        self._stopped = False
-
-    def stop(self) -> None:
-        """Note that the context was closed."""
-        self._stopped = True
-
-    def stopped(self) -> bool:
-        """Whether the context was closed."""
-        return self._stopped
-
-
-class PContext:
-    """A gang: `start` it, `wait` for its result, `close` it. Every mapping is keyed by local rank.
-
-    A context that nobody holds any more closes its gang.
-    """
-
-    def __init__(  # noqa: PLR0917 - PyTorch's order
-        self,
-        name: str,
-        entrypoint: Callable[..., Any] | str,
-        args: Mapping[int, Any],
-        envs: Mapping[int, dict[str, Any]] | None,
-        logs_specs: LogsSpecs | None = None,
-        log_line_prefixes: Mapping[int, str] | None = None,
-        duplicate_stdout_filters: Sequence[str] | None = None,
-        duplicate_stderr_filters: Sequence[str] | None = None,
-        *,
-        start_method: str = "spawn",
-        grace: float = 30.0,
-        cwd: str | os.PathLike[str] | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        """Check and prepare a gang, without starting anything; the arguments are those of `start_processes`.
-
-        Raises:
-            SpecError: Something makes no sense, or cannot be pickled; names the rank.
-            OSError: The log folder cannot be used.
-        """
-        self._plan: Plan = make_plan(
-            name=name,
-            entrypoint=entrypoint,
-            args=args,
-            envs=envs,
-            logs_specs=logs_specs,
-            log_line_prefixes=log_line_prefixes,
-            start_method=start_method,
-            duplicate_stdout_filters=duplicate_stdout_filters,
-            duplicate_stderr_filters=duplicate_stderr_filters,
-            cwd=cwd,
-        )
-        self.name = name
-        self.entrypoint = entrypoint
-        self.args = args
-        self.envs = self._plan.envs if envs is None else envs
-        self.nprocs = self._plan.nprocs
-        self.stdouts = self._plan.dest.stdouts
-        self.stderrs = self._plan.dest.stderrs
-        self.error_files = self._plan.dest.error_files
-        self._grace = grace
-        self._time_limit = timeout
-        filters = bool(duplicate_stdout_filters) + bool(duplicate_stderr_filters)
-        self._tail_logs = [TailState() for _ in range(2 + filters)]
-        self._supervisor: pykka.ActorRef[GangActor] | None = None
-        self._outcome: Reply[RunProcsResult | None] | None = None
-        self._pids: dict[int, int] = {}
-        self._begun = False
-        self._closed = False
-        self._holds_signals = False
-
-    # Start
-
-    def start(self) -> None:
-        """Start every rank; return when all run.
-
-        Installs handlers for termination signals if this is the main thread; they raise
-        `SignalException` in the caller's own code. A signal during the start closes the gang first.
-
-        Raises:
-            ValueError: A context is started once.
-            OSError: A rank could not be started; all that had started are reaped.
-            SpawnError: The same, for another reason than an `OSError`.
-            SignalException: A signal came; nothing is left running.
-        """
-        if self._begun:
-            msg = (
-                f"The process context already initialized: {self.name} was started before."
-                " Make another context to run it again."
-            )
-            raise ValueError(msg)
-        came = self._start() or signals.recorded()
-        if came is not None:
-            self._close(came, self._grace)
-            signals.raise_signal(came)
-
-    @protected
-    def _start(self) -> signal.Signals | None:
-        """Start in a thread of its own: no lock of pykka's is ever taken under a handler that may raise."""
-        self._begun = True
-        self._holds_signals = signals.hold()
-        box: Reply[pykka.ActorRef[GangActor]] = Reply()
-        _thread.start_new_thread(_begin, (self._plan, self._grace, self._time_limit, box))
-        try:
-            signals.wait_for(box, heed=False)
-            self._supervisor = box.get(timeout=0)
-            weakref.finalize(self, _dispose, self._supervisor)
-            begun = _reply(self._supervisor.ask(ask.Start(), block=False))
-            while not signals.wait_for(begun):
-                if (came := signals.recorded()) is not None:
-                    self._stop(came, self._grace)
-                    return came
-            self._pids = begun.get(timeout=0)
-            self._outcome = _reply(self._supervisor.ask(ask.Wait(), block=False))
-        except BaseException:
-            self._stop(signal.SIGTERM, self._grace)
-            raise
-        return None
-
-    # Result
-
-    def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:  # noqa: ARG002 - PyTorch polls
-        """Wait for the result; return it, or None if there is none within `timeout` seconds.
-
-        A gang that has ended needs no `close`.
-
-        Args:
-            timeout: Seconds; negative waits for ever, 0 asks what is the case now.
-            period: PyTorch's interval of polling. Here an end is noticed when it happens.
-
-        Raises:
-            SignalException: A termination signal came. The gang runs on: pass it to `close`.
-        """
-        try:
-            return self._wait(timeout)
-        finally:
-            signals.deliver()
-
-    @protected
-    def _wait(self, timeout: float) -> RunProcsResult | None:
-        if self._outcome is None:
-            return None
-        signals.wait_for(self._outcome, None if timeout < 0 else timeout)
-        if not self._outcome.done():
-            return None
-        result = self._outcome.get(timeout=0)
-        self._retire()
-        return result
-
-    def _poll(self) -> RunProcsResult | None:
-        """Return the result if there is one now (PyTorch's name for ``wait(0)``)."""
-        return self.wait(0)
-
-    def pids(self) -> dict[int, int]:
-        """Return ``{rank: pid}``, also after the end; empty before the start."""
-        return dict(self._pids)
-
-    # End
-
-    def close(self, death_sig: signal.Signals | None = None, timeout: float = 30) -> None:
-        """Stop every rank; return when each process is reaped and the logs are shown. Again: harmless.
-
-        A signal that comes meanwhile does not interrupt it; a second one means SIGKILL now.
-
-        Args:
-            death_sig: The polite signal, to each rank's process group at once; None is SIGTERM.
-            timeout: Seconds until SIGKILL, one deadline for all ranks.
-
-        Raises:
-            UnkillableError: A process outlived SIGKILL; all others are reaped.
-        """
-        came = self._close(death_sig or signal.SIGTERM, timeout) or signals.recorded()
-        if came is not None and not signals.is_second():
-            signals.hand_over(came)
-
-    @protected
-    def _close(self, death_sig: signal.Signals, timeout: float = 30) -> signal.Signals | None:
-        """Stop everything; return the signal that came meanwhile, if it was the first."""
-        if not self._begun:
-            self._begun = True
-            self._plan.close()
-        try:
-            return self._stop(signal.Signals(death_sig), max(0.0, timeout))
-        finally:
-            for tail in self._tail_logs:
-                tail.stop()
-
-    def _stop(self, death_sig: signal.Signals, timeout: float) -> signal.Signals | None:
-        supervisor, first = self._supervisor, None
-        try:
-            if supervisor is None or self._closed:
-                return None
-            closed = _reply(supervisor.ask(ask.Close(death_sig=death_sig, timeout=timeout), block=False))
-            while not signals.wait_for(closed):
-                came = signals.recorded()
-                if came is None:
-                    continue
-                if first is not None or signals.is_second() or not self._pids:
-                    supervisor.ask(ask.Close(death_sig=signal.SIGKILL, timeout=0.0), block=False)
-                else:
-                    first = came
-            self._leave(supervisor)
-            closed.get(timeout=0)
-        except pykka.ActorDeadError:  # it has ended by itself: the interpreter exits, or stop_all was called
-            return first
-        finally:
-            self._closed = True
-            self._release()
-        return first
-
-    def _retire(self) -> None:
-        """The gang has ended: give everything back, and do not wait for what a rank may have left behind."""
-        supervisor = self._supervisor
-        if supervisor is None or self._closed:
-            return
-        self._closed = True
-        status = _reply(supervisor.ask(ask.Status(), block=False))
-        signals.wait_for(status, _PROMPT_S, heed=False)
-        try:
-            if status.get(timeout=0).leftovers:
-                supervisor.stop(block=False)
-            else:
-                self._leave(supervisor)
-        except (pykka.ActorDeadError, pykka.Timeout, SuperviseError):
-            log.debug("the supervisor of %s has ended already", self.name)
-        self._release()
-        for tail in self._tail_logs:
-            tail.stop()
-
-    def _leave(self, supervisor: pykka.ActorRef[GangActor]) -> None:
-        left: Reply[bool] = Reply()
-        left.set(_reply(supervisor.stop(block=False)))
-        try:
-            left.get(timeout=_PROMPT_S)
-        except (pykka.ActorDeadError, pykka.Timeout):
-            log.debug("the supervisor of %s did not say that it has ended", self.name)
-
-    def _release(self) -> None:
-        if self._holds_signals:
-            self._holds_signals = False
-            signals.let_go()
-
-
-class MultiprocessContext(PContext):
+class MultiprocessContext(GangContext):
     """A gang whose ranks call a function."""
 
     def __init__(  # noqa: PLR0917 - PyTorch's order
@@ -290,36 +34,87 @@ class MultiprocessContext(PContext):
         start_method: str = "spawn",
         logs_specs: LogsSpecs | None = None,
         log_line_prefixes: Mapping[int, str] | None = None,
-        **more: Any,
+        numa_options: Any = None,
+        duplicate_stdout_filters: Sequence[str] | None = None,
+        duplicate_stderr_filters: Sequence[str] | None = None,
+        **ours: Any,
     ) -> None:
-        """Prepare as `PContext` does, with the start method where PyTorch has it."""
+        """Prepare as `start_processes` does, with the arguments in PyTorch's order."""
         self.start_method = start_method
         super().__init__(
-            name, entrypoint, args, envs, logs_specs, log_line_prefixes, start_method=start_method, **more
+            name,
+            entrypoint,
+            args,
+            envs,
+            logs_specs,
+            log_line_prefixes,
+            start_method=start_method,
+            numa_options=numa_options,
+            duplicate_stdout_filters=duplicate_stdout_filters,
+            duplicate_stderr_filters=duplicate_stderr_filters,
+            **ours,
         )
 
 
-class SubprocessContext(PContext):
+class SubprocessContext(GangContext):
     """A gang whose ranks run a program."""
 
+    def __init__(  # noqa: PLR0917 - PyTorch's order
+        self,
+        name: str,
+        entrypoint: str,
+        args: Mapping[int, Any],
+        envs: Mapping[int, dict[str, Any]] | None,
+        logs_specs: LogsSpecs | None = None,
+        log_line_prefixes: Mapping[int, str] | None = None,
+        numa_options: Any = None,
+        duplicate_stdout_filters: Sequence[str] | None = None,
+        duplicate_stderr_filters: Sequence[str] | None = None,
+        **ours: Any,
+    ) -> None:
+        """Prepare as `start_processes` does, with the arguments in PyTorch's order."""
+        super().__init__(
+            name,
+            entrypoint,
+            args,
+            envs,
+            logs_specs,
+            log_line_prefixes,
+            numa_options=numa_options,
+            duplicate_stdout_filters=duplicate_stdout_filters,
+            duplicate_stderr_filters=duplicate_stderr_filters,
+            **ours,
+        )
+        self._handlers: Mapping[int, Any] = {}
+        self._running_local_ranks = set(range(self.nprocs))  # for subclasses that keep PyTorch's books
+        self._failures: dict[int, ProcessFailure] = {}
 
-def _begin(
-    plan: Plan, grace: float, timeout: float | None, box: Reply[pykka.ActorRef[GangActor]]
-) -> None:
-    """Start the actor, in a thread that no signal handler runs in."""
-    try:
-        box.set(GangActor.start(plan, grace=grace, timeout=timeout))
-    except BaseException as error:
-        plan.close()
-        box.fail(error)
+    @property
+    def subprocess_handlers(self) -> Mapping[int, Any]:
+        """Local rank to handler, whose ``proc`` has what is used of a `Popen`; empty before the start."""
+        if not self._handlers and self._supervisor is not None:
+            self._handlers = self._make_handlers(self._supervisor)
+        return self._handlers
 
+    @subprocess_handlers.setter
+    def subprocess_handlers(self, handlers: Mapping[int, Any]) -> None:
+        self._handlers = handlers
 
-def _dispose(supervisor: pykka.ActorRef[GangActor]) -> None:
-    """Nobody holds the context any more: close its gang."""
-    if supervisor.is_alive():
-        supervisor.stop(block=False)
+    def _make_handlers(self, supervisor: pykka.ActorRef[GangActor]) -> Mapping[int, Any]:
+        from supervise._facade.rank_handlers import RankHandlers
 
+        def send(sig: signal.Signals, rank: int) -> None:
+            with contextlib.suppress(pykka.ActorDeadError):
+                supervisor.tell(ask.Signal(sig=sig, ranks=frozenset([rank])))
 
-def _reply(future: Any) -> Reply[Any]:
-    assert isinstance(future, Reply)  # noqa: S101 - the future of our own actors
-    return future
+        commands = {rank: [self._plan.what, *map(str, args)] for rank, args in self._plan.args.items()}
+        handlers = RankHandlers(self._pids, commands, send)
+        try:
+            told = supervisor.ask(ask.Subscribe(ref=cast("Any", handlers)), block=False)
+            told.get(timeout=PROMPT_S)
+        except (pykka.ActorDeadError, pykka.Timeout):
+            log.debug("the supervisor of %s has ended", self.name)
+        if self._result is not None:
+            for rank, end in self._result.ends.items():
+                handlers.by_rank[rank].proc.ended(end.exitcode)
+        return handlers.by_rank

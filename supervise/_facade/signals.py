@@ -79,6 +79,28 @@ def _terminate_process_handler(signum: int, frame: FrameType | None) -> None:
     raise _exception(sig)
 
 
+def raise_or_record(signum: int, frame: FrameType | None) -> None:
+    """Raise `SignalException`, whether there is a gang or not: PyTorch's handler, for those who install it themselves.
+
+    Raises:
+        SignalException: Always, but for a signal that comes while the main thread is inside a gang's functions;
+            those raise it at their end.
+    """
+    if not _desk.gangs:
+        raise _exception(signal.Signals(signum))
+    _terminate_process_handler(signum, frame)
+
+
+def default_signal() -> signal.Signals:
+    """Return the polite signal."""
+    return signal.SIGTERM
+
+
+def kill_signal() -> signal.Signals:
+    """Return the signal that nobody can refuse."""
+    return signal.SIGKILL
+
+
 def _exception(sig: signal.Signals) -> SignalException:
     return SignalException(f"Process {os.getpid()} got signal: {sig}", sigval=sig)
 
@@ -241,4 +263,3 @@ def _forget_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
-

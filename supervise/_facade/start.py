@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, get_overloads, overload
 
-from supervise._facade.context import MultiprocessContext, PContext, SubprocessContext
-from supervise.errors import SpecError
 from supervise.logs import DefaultLogsSpecs, LogsDest, LogsSpecs, Std, to_map, validate_full_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from supervise._facade.base import PContext
 
     Streams = Std | dict[int, Std]
 
@@ -87,16 +88,16 @@ def start_processes(
         *positional: What follows in either generation.
         **named: The same by name; and ``grace`` (seconds from the polite signal to SIGKILL),
             ``cwd`` (working directory of the ranks), ``timeout`` (seconds after which the gang is stopped).
+            ``numa_options`` (`NumaOptions`, PyTorch's or ours) binds each rank to the CPUs of its GPU.
 
     Raises:
         SpecError: Something makes no sense, or cannot be pickled; no process was started.
         OSError: A rank could not be started, or the log folder cannot be used; nothing is left running.
         SignalException: A termination signal came during the start; nothing is left running.
     """
+    from supervise._facade.context import MultiprocessContext, SubprocessContext  # a worker imports us unused
+
     given = _sort_out(positional, named)
-    if given.pop("numa_options", None) is not None:
-        msg = "numa_options are not supported here; bind the ranks with numactl, as the program that is started"
-        raise SpecError(msg)
     start_method = given.pop("start_method", "spawn")
     context: PContext
     if isinstance(entrypoint, str):
@@ -109,6 +110,10 @@ def start_processes(
         context.close()
         raise
     return context
+
+
+# help() and editors see the present generation, which is the first overload.
+start_processes.__signature__ = inspect.signature(get_overloads(start_processes)[0])  # type: ignore[attr-defined]
 
 
 def _sort_out(positional: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from supervise._process import lifeline, outcome
+from supervise._process.memory import clear_of_stdio
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,17 +89,16 @@ def _arrive(payload: int) -> Any:
     import marshal
     from multiprocessing import forkserver
 
-    fds = forkserver.get_inherited_fds()
-    if fds is None:
+    inherited = forkserver.get_inherited_fds()
+    if inherited is None:
         msg = "not in a child of the fork server"
         raise RuntimeError(msg)
+    inherited[:] = fds = [clear_of_stdio(fd) for fd in inherited]
     file = os.fdopen(fds[payload], "rb")
     marshal.load(file)  # noqa: S302 - the path, already in place
     found: Settings = pickle.load(file)
     stdin, out, err = (None if index is None else fds[index] for index in found.stdio or (None, None, None))
-    settings = dataclasses.replace(
-        found, line=fds[found.line], channel=fds[found.channel], stdio=(stdin, out, err)
-    )
+    settings = dataclasses.replace(found, line=fds[found.line], channel=fds[found.channel], stdio=(stdin, out, err))
     _settle_in(settings)
     return _worker(settings, file)
 
@@ -153,27 +153,36 @@ def _default_signals() -> None:
 def _redirect(stdio: tuple[int | None, ...]) -> None:
     """Put the streams in place, below Python and in it; what the host had buffered stays the host's."""
     stdin, stdout, stderr = stdio
-    empty = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(empty if stdin is None else stdin, 0)
-    os.close(empty)
-    for fd, number in ((stdout, 1), (stderr, 2)):
+    if stdin is None:
+        stdin = clear_of_stdio(os.open(os.devnull, os.O_RDONLY))
+    for fd, number in ((stdin, 0), (stdout, 1), (stderr, 2)):
         if fd is not None:
             os.dup2(fd, number)
+            os.close(fd)
     for name, number in (("stdout", 1), ("stderr", 2)):
         old = getattr(sys, name)
-        if getattr(old, "encoding", None) is None:
+        encoding = getattr(old, "encoding", None) or "utf-8"
+        errors = getattr(old, "errors", None) or "backslashreplace"
+        try:
+            new = open(number, "w", encoding=encoding, errors=errors, closefd=False, buffering=1)  # noqa: SIM115
+        except OSError:  # closed in the host, and not redirected
             continue
-        new = open(number, "w", encoding=old.encoding, errors=old.errors, closefd=False, buffering=1)  # noqa: SIM115
+        _host_streams.append((old, getattr(sys, f"__{name}__")))
         setattr(sys, name, new)
+        setattr(sys, f"__{name}__", new)
+
+
+_host_streams: list[object] = []
+"""Kept from being collected, which would write what the host had buffered once more."""
 
 
 def _worker(settings: Settings, file: BinaryIO) -> Any:
     """Prepare this interpreter as the host's was, import the user's main module, unpickle the function."""
     from multiprocessing import spawn
 
-    spawn.prepare(pickle.load(file))
-    fn, args = pickle.load(file)
-    file.close()
+    with file:
+        spawn.prepare(pickle.load(file))
+        fn, args = pickle.load(file)
     return _make(settings, fn, args)
 
 
@@ -189,7 +198,7 @@ def _make(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> 
 
         def _bootstrap(self, parent_sentinel: Any = None) -> int:  # noqa: ARG002 - the lifeline is the sentinel
             code: int = super()._bootstrap(settings.line)  # type: ignore[misc]
-            return code
+            return code & 0xFF  # what an exit keeps of it; os._exit refuses a larger number
 
     worker: Any = Worker(name=f"Rank-{settings.local_rank}")
     worker._parent_pid = settings.host_pid  # noqa: SLF001
@@ -199,9 +208,11 @@ def _make(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> 
 
 def _call(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """Call the user's function, record what it raises, send what it returns."""
-    from supervise.record import get_error_handler, record
+    from supervise.recording import get_error_handler, record
 
     handler = get_error_handler()
+    rank_pid = os.getpid()
+    returned = False
     try:
         try:
             value = record(fn, handler)(*args)
@@ -209,21 +220,17 @@ def _call(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> 
             if leaving.code not in (None, 0):
                 raise
             value = None
-        outcome.send(settings.channel, settings.address, value)
+        returned = True
+        if os.getpid() == rank_pid:  # a process that the user's function forked may return, too
+            outcome.send(settings.channel, settings.address, value)
     except SystemExit:
         raise
     except KeyboardInterrupt as error:
         handler.record_exception(error)
         raise SystemExit(_INTERRUPTED) from None
     except BaseException as error:
-        _report(handler, error)
+        if returned or not isinstance(error, Exception):  # `record` has not seen it
+            handler.record_exception(error)
+        if not os.environ.get("TORCHELASTIC_ERROR_FILE"):
+            sys.excepthook(type(error), error, error.__traceback__)
         raise SystemExit(1) from None
-
-
-def _report(handler: Any, error: BaseException) -> None:
-    """See that the exception is on record: in the error file, or on stderr where there is none."""
-    file = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if not file:
-        sys.excepthook(type(error), error, error.__traceback__)
-    elif not os.path.exists(file):  # not an Exception, or raised after the function's end
-        handler.record_exception(error)

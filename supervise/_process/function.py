@@ -11,6 +11,7 @@ import io
 import marshal
 import os
 import pickle
+import signal
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -23,6 +24,7 @@ from supervise.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from signal import Signals
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
 
@@ -93,21 +95,24 @@ def _short(args: tuple[Any, ...]) -> str:
 
 def preparation(method: StartMethod) -> tuple[list[str], bytes]:
     """Return this process's sys.path, and what else a child must know of it, pickled. In the caller's thread."""
-    from multiprocessing import context, reduction, spawn
+    from multiprocessing import context, reduction, resource_tracker, spawn
 
+    resource_tracker.ensure_running()  # which all ranks share
     if method == "forkserver":
         from multiprocessing import forkserver
 
         forkserver.ensure_running()
     data = spawn.get_preparation_data("supervise")
     data.pop("dir", None)  # the launch sets it
+    if os.path.basename(data.get("init_main_from_path") or "").startswith("<"):  # a program read from stdin
+        del data["init_main_from_path"]
     buffer = io.BytesIO()
     context.set_spawning_popen(cast("Any", _Travel("spawn")))  # the authentication key asks for it
     try:
         reduction.dump(data, buffer)
     finally:
         context.set_spawning_popen(None)
-    return list(data["sys_path"]), buffer.getvalue()
+    return [entry for entry in data["sys_path"] if isinstance(entry, str)], buffer.getvalue()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,6 +127,8 @@ class FunctionLauncher:
     cwd: str | None
     streams: launch.Streams
     line: lifeline.Lifeline
+    reset: frozenset[Signals]
+    """Signals that this process ignores and the function's must not."""
     pickled: Pickled | None
     """None for fork."""
     sys_path: list[str]
@@ -177,6 +184,8 @@ class FunctionLauncher:
         payload = -1
         try:
             tracker = resource_tracker.getfd()
+            if tracker is not None and tracker <= 2:  # stdio is closed here; the worker gets a tracker of its own
+                tracker = None
             settings = self._settings(outcome, line=read_end, channel=outcome.fd, tracker=tracker)
             payload = self._payload(settings)
             flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing does
@@ -189,6 +198,7 @@ class FunctionLauncher:
                 cwd=self.cwd,
                 streams=self.streams,
                 read_end=read_end,
+                reset=self.reset,
                 pass_fds=sorted(fds),
                 stdin=self.stdin,
             )
@@ -210,10 +220,15 @@ class FunctionLauncher:
                 env=dict(self.env),
                 cwd=self.cwd,
             )
-            pid = os.fork()
-            if pid == 0:
-                child.forked(settings, self.fn, self.args)  # never returns
-            return Launched(process=Process(pid), outcome=outcome)
+            everything = signal.valid_signals()
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, everything)  # until the child has handlers of its own
+            try:
+                pid = os.fork()
+                if pid == 0:
+                    child.forked(settings, self.fn, self.args)  # never returns
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            return Launched(process=launch.hold(pid), outcome=outcome)
         finally:
             launch.close(out, err, read_end)
 
@@ -234,7 +249,7 @@ class FunctionLauncher:
                 channel=len(users) + 1,
                 stdio=(None, len(users) + 2, len(users) + 3),
                 env=dict(self.env),
-                cwd=self.cwd,
+                cwd=os.path.abspath(self.cwd or "."),
             )
             payload = self._payload(settings)
             fds = [*users, *own, payload]
@@ -295,7 +310,7 @@ class Launched:
 
         Raises:
             ChildProcessError: The server died before it forked.
-            ProcessLookupError: The child is dead and reaped by the server already.
+            OSError: There can be no descriptor for the process.
         """
         assert self.status is not None  # noqa: S101
         try:
@@ -305,5 +320,10 @@ class Launched:
             raise ChildProcessError(msg) from None
         if pid is None:
             return None
-        process = Process(pid, told_code=self.status.read)
+        try:
+            process = Process(pid, told_code=self.status.read)
+        except OSError:  # out of descriptors: nobody could stop it
+            if self.status.read() is None:  # so the number is still its own
+                os.kill(pid, signal.SIGKILL)
+            raise
         return Launched(process=process, status=self.status, outcome=self.outcome)

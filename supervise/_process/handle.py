@@ -47,22 +47,28 @@ class Process:
                 there is none.
 
         Raises:
-            ProcessLookupError: It is gone and somebody else reaped it.
+            OSError: There can be no descriptor for it.
         """
         self.pid = pid
         self.keep = keep
         self._told_code = told_code
-        self._fd = os.pidfd_open(pid)
         self._reaped = False
+        try:
+            self._fd = os.pidfd_open(pid)
+        except ProcessLookupError:  # dead, and reaped already: by its parent, or behind our back
+            self._fd = -1
 
     def fileno(self) -> int:
-        """The descriptor that becomes readable when the process is dead."""
+        """The descriptor that becomes readable when the process is dead; -1 where it was gone at once."""
         return self._fd
 
     def reap(self) -> Exit | None:
         """Reap, if it can be reaped at this moment; None: not yet (it runs, or a tracer holds it)."""
-        if self._told_code is not None:
-            return self._ask_parent(self._told_code)
+        return self._reap_own() if self._told_code is None else self._ask_parent(self._told_code)
+
+    def _reap_own(self) -> Exit | None:
+        if self._fd < 0:
+            return Exit(code=None)
         try:
             if os.waitid(os.P_PIDFD, self._fd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 return None
@@ -97,10 +103,8 @@ class Process:
     def _ask_parent(self, told_code: Callable[[], int | None]) -> Exit | None:
         try:
             code = told_code()
-        except EOFError:  # its parent died: the kernel may still know
-            code, dumped = self._kernel_memory()
-            self._mark(code)
-            return Exit(code=code, core_dumped=dumped)
+        except EOFError:  # its parent died: whoever inherited it may be we, or the kernel may still know
+            return self._reap_own()
         if code is None:
             return None
         self._mark(code)

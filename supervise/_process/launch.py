@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from supervise._process import lifeline
 from supervise._process.handle import Process
+from supervise._process.memory import clear_of_stdio
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,20 +31,32 @@ class Streams:
     stderr: str = ""
 
     def open(self) -> tuple[int | None, int | None]:
-        """Return descriptors for stdout and stderr; None is the host's own. The caller closes them."""
-        out = append_to(self.stdout)
+        """Return descriptors for stdout and stderr; None is the host's own. The caller closes them.
+
+        Where the host has none (it was started with it closed), the worker's is the null device.
+        """
+        out = append_to(self.stdout or _host_stream(sys.__stdout__, 1))
         try:
-            return out, append_to(self.stderr)
+            return out, append_to(self.stderr or _host_stream(sys.__stderr__, 2))
         except BaseException:
             close(out)
             raise
+
+
+def _host_stream(stream: object, number: int) -> str:
+    """Return "" where descriptor `number` is the host's stream, else the null device: it may be anything by now."""
+    try:
+        os.fstat(number)
+    except OSError:
+        return os.devnull
+    return os.devnull if stream is None else ""
 
 
 def append_to(path: str) -> int | None:
     """Open `path` for a worker's output, made private to the user; "" is None."""
     if not path:
         return None
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    return clear_of_stdio(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
 
 
 def close(*fds: int | None) -> None:
@@ -58,6 +73,7 @@ def run_program(
     cwd: str | None,
     streams: Streams,
     read_end: int,
+    reset: frozenset[signal.Signals],
     pass_fds: Iterable[int] = (),
     stdin: int | None = None,
 ) -> Process:
@@ -69,6 +85,7 @@ def run_program(
         cwd: Its working directory; None is the host's.
         streams: Where its output goes.
         read_end: Of the gang's lifeline, for this process alone; the caller closes it.
+        reset: Signals that this process ignores and the worker must not, from `to_reset`.
         pass_fds: Further descriptors to leave open under their numbers.
         stdin: Descriptor for its stdin; None is empty.
 
@@ -77,23 +94,21 @@ def run_program(
     """
     out, err = streams.open()
     try:
-        start = _popen if _plain() else _posix_spawn
-        process = start(argv, env, cwd, (stdin, out, err), (*pass_fds, read_end))
+        if reset or signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+            process = _posix_spawn(argv, env, cwd, (stdin, out, err), (*pass_fds, read_end), reset=reset)
+        else:
+            process = _popen(argv, env, cwd, (stdin, out, err), (*pass_fds, read_end))
     finally:
         close(out, err)
-    lifeline.arm(read_end, process.pid)
+    with contextlib.suppress(ProcessLookupError):  # dead, and reaped by somebody else already
+        lifeline.arm(read_end, process.pid)
     return process
 
 
-def _plain() -> bool:
-    """Whether a child inherits no blocked and no ignored signal that it should not have."""
-    return not signal.pthread_sigmask(signal.SIG_BLOCK, ()) and not (ignored() - _PASSED_ON - _RESTORED_BY_POPEN)
-
-
-def ignored() -> set[signal.Signals]:
-    """Signals that this process ignores."""
-    signals = signal.valid_signals() - _UNCHANGEABLE
-    return {signal.Signals(s) for s in signals if s in _NAMED and signal.getsignal(s) == signal.SIG_IGN}
+def to_reset() -> frozenset[signal.Signals]:
+    """Signals that this process ignores and a worker must not; found once a gang, since it takes 50 us."""
+    signals = _NAMED - _UNCHANGEABLE - _PASSED_ON - _RESTORED_BY_POPEN
+    return frozenset(s for s in signals if signal.getsignal(s) == signal.SIG_IGN)
 
 
 _NAMED = frozenset(signal.Signals)
@@ -117,7 +132,7 @@ def _popen(
         pass_fds=fds,
         start_new_session=True,
     )
-    return Process(popen.pid, keep=popen)
+    return hold(popen.pid, keep=popen)
 
 
 def _posix_spawn(
@@ -126,13 +141,15 @@ def _posix_spawn(
     cwd: str | None,
     stdio: tuple[int | None, int | None, int | None],
     fds: tuple[int, ...],
+    *,
+    reset: frozenset[signal.Signals],
 ) -> Process:
     """Start with signals reset, which Popen cannot do: the host ignores or blocks some."""
     stdin, out, err = stdio
     path = _find(argv[0], env, cwd)
     if cwd is not None:
-        argv = ["/bin/sh", "-c", 'cd -- "$1" && shift && exec "$@"', "sh", cwd, path, *argv[1:]]
         os.stat(os.path.join(cwd, "."))
+        argv = ["/bin/sh", "-c", 'cd -- "$1" && shift && exec "$@"', "sh", os.path.abspath(cwd), path, *argv[1:]]
         path = argv[0]
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
     if stdin is None:
@@ -150,9 +167,30 @@ def _posix_spawn(
         file_actions=actions,
         setsid=True,
         setsigmask=(),
-        setsigdef=sorted(ignored() - _PASSED_ON | _RESTORED_BY_POPEN),
+        setsigdef=sorted(reset | _RESTORED_BY_POPEN),
     )
-    return Process(pid)
+    return hold(pid)
+
+
+def hold(pid: int, keep: object = None) -> Process:
+    """Return the handle of a child that was just started; where there can be none, the child is ended first.
+
+    Args:
+        pid: The child.
+        keep: As for `Process`.
+
+    Raises:
+        OSError: Descriptors are exhausted, for one; nothing of the child is left.
+    """
+    try:
+        return Process(pid, keep=keep)
+    except OSError:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # reaped by somebody else
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        if keep is not None:
+            keep.returncode = -signal.SIGKILL  # type: ignore[attr-defined]
+        raise
 
 
 def _find(program: str, env: Mapping[str, str], cwd: str | None) -> str:

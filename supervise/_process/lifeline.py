@@ -15,8 +15,9 @@ import signal
 import threading
 
 from supervise._process import capability
+from supervise._process.memory import clear_of_stdio
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may fork inside it
 _write_ends: set[int] = set()
 
 
@@ -32,8 +33,8 @@ class Lifeline:
     def read_end(self) -> int:
         """Return a new descriptor of the read end for one rank; the caller closes it."""
         if capability.LINUX:
-            return os.open(f"/proc/self/fd/{self._read}", os.O_RDONLY | os.O_CLOEXEC)
-        return os.dup(self._read)
+            return clear_of_stdio(os.open(f"/proc/self/fd/{self._read}", os.O_RDONLY | os.O_CLOEXEC))
+        return clear_of_stdio(os.dup(self._read))
 
     def cut(self) -> None:
         """Let go: kills what still holds a read end. Idempotent."""

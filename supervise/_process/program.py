@@ -10,6 +10,7 @@ from supervise._process.function import Launched
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from signal import Signals
 
     from supervise._process.lifeline import Lifeline
 
@@ -23,6 +24,8 @@ class ProgramLauncher:
     cwd: str | None
     streams: launch.Streams
     line: Lifeline
+    reset: frozenset[Signals]
+    """Signals that this process ignores and the program must not."""
     stdin: int | None = None
 
     def launch(self) -> Launched:
@@ -39,6 +42,7 @@ class ProgramLauncher:
                 cwd=self.cwd,
                 streams=self.streams,
                 read_end=read_end,
+                reset=self.reset,
                 stdin=self.stdin,
             )
         finally:

@@ -122,20 +122,29 @@ class LoopActor(pykka.Actor):
         """End this actor now: out of the registry, its inbox refuses what comes."""
         if not self.actor_stopped.is_set():
             self._stop()
-            inbox = self.actor_inbox
-            assert isinstance(inbox, Inbox)  # noqa: S101
-            inbox.bind(None)
+            self._unbind()
+
+    def _unbind(self) -> None:
+        inbox = self.actor_inbox
+        assert isinstance(inbox, Inbox)  # noqa: S101
+        inbox.bind(None)
 
     def is_fatal(self, error: BaseException) -> bool:
         """Whether an error raised while answering an `ask` ends this actor too."""
         return not isinstance(error, Exception)
 
     def on_crash(self, error: BaseException) -> None:
-        """Clean up after `error` left a handler. The actor has not been stopped yet."""
+        """Clean up after `error` left a handler. The actor has not been stopped yet; unless overridden, it is now."""
+        self._fail(error)
 
     def _crashed(self, error: BaseException) -> None:
         try:
             self.on_crash(error)
-        except BaseException:
-            self._handle_failure(*sys.exc_info())
-            self.leave()
+        except BaseException as worse:
+            self._fail(worse)
+
+    def _fail(self, error: BaseException) -> None:
+        """End as pykka's own actors do: said to its log, and without `on_stop`."""
+        if not self.actor_stopped.is_set():
+            self._handle_failure(type(error), error, error.__traceback__)
+            self._unbind()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import logging
+import math
 import os
 import selectors
 import threading
@@ -67,9 +69,9 @@ class Loop:
         self._ready: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
-        self._selector = selectors.DefaultSelector()
-        self._wake_r, self._wake_w = _wake_pair()
-        self._selector.register(self._wake_r, selectors.EVENT_READ, None)
+        self._watched: dict[int, Callable[[], object]] = {}
+        self._selector: selectors.BaseSelector
+        self._wake_r = self._wake_w = -1
         self._awake = True
         self._ending = False
         self._closed = False
@@ -77,8 +79,15 @@ class Loop:
 
     def start(self) -> None:
         """Start the thread: a daemon, since a non-daemon one would hang the interpreter's exit."""
+        self._selector = selectors.DefaultSelector()
+        self._wake_r, self._wake_w = _wake_pair()
+        self.watch(self._wake_r, self._woken)
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # no thread to be had
+            self._give_back()
+            raise
 
     @property
     def in_loop(self) -> bool:
@@ -110,12 +119,22 @@ class Loop:
         except (BlockingIOError, OSError):  # full: it will wake anyway; closed: nobody is there
             return
 
+    def _woken(self) -> None:
+        os.read(self._wake_r, 4096)
+
     def end(self) -> None:
         """End the thread once what is ready now has been called. From the loop's thread."""
         self._ending = True
 
     def call_at(self, when_s: float, callback: Callable[[], object]) -> Timer:
-        """Call `callback` at `when_s` (seconds of `time.monotonic`). From the loop's thread."""
+        """Call `callback` at `when_s` (seconds of `time.monotonic`). From the loop's thread.
+
+        Raises:
+            ValueError: `when_s` is not a number, which would hold up every other timer.
+        """
+        if math.isnan(when_s):
+            msg = "a timer cannot be due at nan"
+            raise ValueError(msg)
         timer = Timer(callback)
         heapq.heappush(self._timers, (when_s, next(self._order), timer))
         return timer
@@ -126,7 +145,8 @@ class Loop:
 
     def watch(self, fd: int, callback: Callable[[], object]) -> None:
         """Call `callback` whenever `fd` is readable. From the loop's thread."""
-        self._selector.register(fd, selectors.EVENT_READ, callback)
+        self._selector.register(fd, selectors.EVENT_READ)
+        self._watched[fd] = callback
 
     def unwatch(self, fd: int) -> None:
         """Stop watching `fd`; do it before the descriptor is closed.
@@ -134,6 +154,7 @@ class Loop:
         A child between vfork and exec holds a copy of it, so closing alone leaves a stale entry in
         the kernel's set that stays ready for ever.
         """
+        self._watched.pop(fd, None)
         try:
             self._selector.unregister(fd)
         except (KeyError, ValueError, OSError):
@@ -162,14 +183,21 @@ class Loop:
             self._closed = True
             self._drain()
             MUST_NOT_BLOCK.discard(threading.get_ident())
-            self._selector.close()
-            for fd in {self._wake_r, self._wake_w}:
-                self._guard(os.close, fd)
+            self._give_back()
+
+    def _give_back(self) -> None:
+        self._watched.clear()
+        self._guard(self._selector.close)
+        for fd in {self._wake_r, self._wake_w}:
+            self._guard(os.close, fd)
 
     def _drain(self) -> None:
         ready = self._ready
         while ready:
-            callback, args = ready.popleft()
+            try:
+                callback, args = ready.popleft()
+            except IndexError:  # at the end, a poster helps to drain
+                return
             self._guard(callback, *args)
 
     def _fire_timers(self) -> None:
@@ -186,17 +214,17 @@ class Loop:
         return min(max(0.0, timers[0][0] - time.monotonic()), _LONGEST_SELECT_S)
 
     def _serve(self, timeout: float) -> None:
-        for key, _ in self._selector.select(timeout):
-            if key.data is None:
-                self._guard(os.read, self._wake_r, 4096)
-            else:
-                self._guard(key.data)
+        ready = [(key.fd, self._watched.get(key.fd)) for key, _ in self._selector.select(timeout)]
+        for fd, callback in ready:
+            if callback is not None and self._watched.get(fd) is callback:  # nobody before it has unwatched it
+                self._guard(callback)
 
     def _guard(self, callback: Callable[..., object], *args: Any) -> None:
         try:
             callback(*args)
         except BaseException:
-            log.exception("unhandled exception in a callback of %s", self._name)
+            with contextlib.suppress(BaseException):  # a handler of the application's logging may raise, too
+                log.exception("unhandled exception in a callback of %s", self._name)
 
 
 def _wake_pair() -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import sys
 import time
-from _thread import allocate_lock, get_ident
+from _thread import TIMEOUT_MAX, allocate_lock, get_ident
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -51,10 +51,12 @@ class Reply(pykka.Future[T]):
         Raises:
             pykka.Timeout: No result in time. The future stays usable.
         """
+        if not self._settled:
+            deadline = None if timeout is None else time.monotonic() + timeout
+            self._block(timeout)
+            timeout = remaining(deadline)
         if self._get_hook is not None:
             return super().get(timeout=timeout)
-        if not self._slot:
-            self._block(timeout)
         value, error = self._slot["result"]
         if error is not None:
             raise error
@@ -68,8 +70,8 @@ class Reply(pykka.Future[T]):
         lock.acquire()
         wake = lock.release
         self.add_done_callback(wake)
-        arrived = lock.acquire(timeout=-1 if timeout is None else max(timeout, 0.0))
-        if not arrived and not self._slot:
+        arrived = lock.acquire(timeout=-1 if timeout is None else min(max(timeout, 0.0), TIMEOUT_MAX))
+        if not arrived and not self._settled:
             self.forget(wake)
             msg = f"{timeout} seconds"
             raise pykka.Timeout(msg)
@@ -81,6 +83,11 @@ class Reply(pykka.Future[T]):
         except ValueError:  # it is being called right now
             return
 
+    @property
+    def _settled(self) -> bool:
+        """Whether it is known how to come by the result: it is there, or a hook computes it."""
+        return bool(self._slot) or self._get_hook is not None
+
     def done(self) -> bool:
         """Whether `get` would return at once (a get-hook counts as not done)."""
         return bool(self._slot)
@@ -88,8 +95,12 @@ class Reply(pykka.Future[T]):
     def add_done_callback(self, callback: Callable[[], object]) -> None:
         """Call `callback` once there is a result: in the setter's thread, or now if there is one."""
         self._waiters.append(callback)
-        if self._slot:
-            self._wake()
+        if self._settled:
+            try:
+                self._waiters.remove(callback)  # only this one: a signal here must not lose somebody else's
+            except ValueError:  # the setter is calling it
+                return
+            callback()
 
     def _wake(self) -> None:
         while self._waiters:
@@ -106,15 +117,10 @@ class Reply(pykka.Future[T]):
             queue.Full: There is a result already.
         """
         if isinstance(value, Reply):
-            if self._slot or self._chained or self._get_hook is not None:
+            if self._chained or self._settled:
                 raise queue.Full
             self._chained = True
-            if value._get_hook is not None:
-                self._sources = (value,)
-                self._get_hook = lambda timeout: value.get(timeout=timeout)
-                self._wake()
-                return
-            value.add_done_callback(lambda: self._resolve(*value._slot["result"]))
+            value.add_done_callback(lambda: self._follow(value))
             return
         if self._chained or self._get_hook is not None:
             raise queue.Full
@@ -141,6 +147,15 @@ class Reply(pykka.Future[T]):
             self._slot.setdefault("result", (None, error))
             self._wake()
 
+    def _follow(self, source: Reply[T]) -> None:
+        """Take over what `source` has come to."""
+        if source._get_hook is not None:
+            self._sources = (source,)
+            self._get_hook = lambda timeout: source.get(timeout=timeout)
+        else:
+            self._slot.setdefault("result", source._slot["result"])
+        self._wake()
+
     def _resolve(self, value: object, error: BaseException | None) -> None:
         outcome: Outcome = (value, error)
         if self._slot.setdefault("result", outcome) is not outcome:
@@ -152,9 +167,12 @@ class Reply(pykka.Future[T]):
         if self._slot or self._chained:
             raise queue.Full
         super().set_get_hook(func)
+        self._wake()
 
     def _derived(self, future: pykka.Future[M], *sources: pykka.Future[Any]) -> pykka.Future[M]:
-        cast("Reply[M]", future)._sources = tuple(s for s in sources if isinstance(s, Reply))
+        ours = tuple(source for source in sources if isinstance(source, Reply))
+        if len(ours) == len(sources):  # nobody tells when a foreign one is done
+            cast("Reply[M]", future)._sources = ours
         return future
 
     def filter(self: Reply[Any], func: Callable[[Any], bool]) -> pykka.Future[Any]:
@@ -178,22 +196,22 @@ class Reply(pykka.Future[T]):
         import asyncio
 
         loop = asyncio.get_running_loop()
-        if self._get_hook is None:
-            yield from _arrival(self, loop).__await__()
-            return self.get(timeout=0)
-        for source in self._sources:
-            yield from source._settled(loop)
-        if self._sources:
+        if (yield from self._at_hand(loop)):
             return self.get(timeout=0)
         return (yield from loop.run_in_executor(None, self.get).__await__())
 
     __iter__ = __await__
 
-    def _settled(self, loop: Any) -> Generator[Any, None, None]:
+    def _at_hand(self, loop: Any) -> Generator[Any, None, bool]:
+        """Wait for what the result is made of; False: that cannot be known here, `get` may block."""
         if self._get_hook is None:
             yield from _arrival(self, loop).__await__()
+        if self._get_hook is None:
+            return True
         for source in self._sources:
-            yield from source._settled(loop)
+            if not (yield from source._at_hand(loop)):
+                return False
+        return bool(self._sources)
 
 
 def _arrival(reply: Reply[Any], loop: Any) -> Any:

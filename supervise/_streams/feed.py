@@ -43,9 +43,14 @@ class Feed:
         """
         self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            self._watch = watch(self.path, changed)
+            self._watch = watch(self._same_file(), changed)
         except RuntimeError as error:  # no more threads
             raise OSError(str(error)) from error
+
+    def _same_file(self) -> str:
+        """Return a path to the very file that is open, whatever has its name by now."""
+        by_fd = f"/proc/self/fd/{self._fd}"
+        return by_fd if os.path.exists(by_fd) else self.path
 
     @property
     def is_open(self) -> bool:
@@ -65,12 +70,30 @@ class Feed:
         self.offset += len(chunk)
         return chunk
 
+    def end_at(self, size_bytes: int | None) -> None:
+        """Read no further than `size_bytes`, the size of what `path` led to when its writer ended; None: unknown.
+
+        A log that was rotated is not what its path leads to any more: it ends where it ends now.
+        """
+        if size_bytes is None or (self.is_open and not self._is_at_path()):
+            size_bytes = self.size_bytes()
+        self.limit_bytes = size_bytes
+
+    def _is_at_path(self) -> bool:
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._fd))
+        except OSError:
+            return False
+
     def size_bytes(self) -> int:
         """Return the file's size now; 0 when it is not open."""
         return os.fstat(self._fd).st_size if self.is_open else 0
 
     def was_cut_short(self) -> bool:
-        """Whether the file is smaller than what was read of it: it was truncated."""
+        """Whether the file is smaller than what was read of it: it was truncated.
+
+        One that was truncated and has grown past that again, between two looks, does not tell.
+        """
         return self.is_open and self.size_bytes() < self.offset
 
     def start_again(self) -> None:

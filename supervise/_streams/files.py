@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,31 +23,32 @@ def make_ready(dest: LogsDest) -> None:
     """
     logs = [path for paths in (dest.stdouts, dest.stderrs) for path in paths.values()]
     for path in dict.fromkeys(_real([*logs, *dest.error_files.values()])):
-        _move_aside(path)
+        move_aside(path)
     for path in dict.fromkeys(_real(logs)):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
 
 
-def make_aside(path: str) -> None:
-    """Move one earlier file aside, if there is one."""
-    _move_aside(path)
+def move_aside(path: str) -> None:
+    """Move one earlier file aside, if there is one and it holds anything. What is no file stays where it is.
 
-
-def _real(paths: Iterable[str]) -> Iterable[str]:
-    return (path for path in paths if path and path != os.devnull)
-
-
-def _move_aside(path: str) -> None:
+    Raises:
+        OSError: It cannot be moved; ``filename`` names it.
+    """
     try:
-        if not os.stat(path).st_size:
-            return
+        found = os.stat(path)
     except FileNotFoundError:
+        return
+    if not found.st_size or not stat.S_ISREG(found.st_mode):
         return
     number = 1
     while os.path.lexists(f"{path}.{number}"):
         number += 1
     with contextlib.suppress(FileNotFoundError):
         os.rename(path, f"{path}.{number}")
+
+
+def _real(paths: Iterable[str]) -> Iterable[str]:
+    return (path for path in paths if path and path != os.devnull)
 
 
 def last_lines(path: str, count: int = 20) -> str:
@@ -60,4 +62,4 @@ def last_lines(path: str, count: int = 20) -> str:
             text = file.read(_TAIL_BYTES).decode(errors="replace")
     except OSError:
         return ""
-    return "\n".join(text.splitlines()[-count:])
+    return "\n".join(text.rstrip("\n").split("\n")[-count:])

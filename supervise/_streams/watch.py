@@ -30,6 +30,7 @@ POLL_MS = 50
 """How often `PollingWatch` looks."""
 
 _IN_MODIFY = 0x2  # a truncation is one, too
+_IN_APPEAR = 0x80 | 0x100  # moved to or created in a folder
 _OVERFLOWN = -1
 
 
@@ -43,8 +44,9 @@ class Watch(Protocol):
 def watch(path: str, changed: Callable[[], None]) -> Watch:
     """Call `changed` after `path` was written to or truncated, until the watch is cancelled.
 
-    The file is meant, not its name: renamed or unlinked, it is watched on. Changes that come close
-    together make one call. `changed` runs on the watching thread and must not block.
+    Of a folder: after something appeared in it. The file is meant, not its name: renamed or unlinked,
+    it is watched on. Changes that come close together make one call. `changed` runs on the watching
+    thread and must not block.
 
     Raises:
         OSError: There is no such file, or it may not be read.
@@ -122,7 +124,7 @@ class _Hub:
     def add(self, path: str, changed: Callable[[], None]) -> Watch:
         if self._inotify is not None:
             try:
-                wd = self._inotify.add_watch(path, _IN_MODIFY)
+                wd = self._inotify.add_watch(path, _IN_APPEAR if os.path.isdir(path) else _IN_MODIFY)
             except (FileNotFoundError, NotADirectoryError, PermissionError):
                 raise
             except OSError as error:  # the user's watches are used up

@@ -10,7 +10,7 @@ import warnings
 import pytest
 
 from supervise.errors import ChildFailedError
-from supervise.record import ErrorHandler, get_error_handler, record
+from supervise.recording import ErrorHandler, get_error_handler, record
 from supervise.result import ProcessFailure
 
 VARIABLE = "TORCHELASTIC_ERROR_FILE"
@@ -300,7 +300,7 @@ def test_initialize_only_warns_where_it_cannot(monkeypatch):
 def test_importing_and_decorating_costs_a_worker_nothing_heavy():
     program = (
         "import sys; before = set(sys.modules)\n"
-        "import supervise.record\n"
+        "import supervise.recording\n"
         "heavy = {'json', 'traceback', 'tempfile', 'logging', 'typing', 'dataclasses', 'pathlib', 're', 'pykka'}\n"
         "print(sorted(heavy & (set(sys.modules) - before)))"
     )

@@ -1,0 +1,10 @@
+"""``python -m supervise`` is the command ``supervise``."""
+
+from __future__ import annotations
+
+import sys
+
+from supervise.cli import main
+
+if __name__ == "__main__":  # not in a worker that multiprocessing starts anew
+    sys.exit(main())

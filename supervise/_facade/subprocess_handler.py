@@ -1,0 +1,90 @@
+"""`SubprocessHandler`: one program with its log files, by itself, without a gang."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from supervise._actors.plan import argv_of, as_tuple
+from supervise._process import capability, launch, numa
+from supervise._streams.files import make_ready
+from supervise.logs import LogsDest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class SubprocessHandler:
+    """Starts a program in a session of its own, and signals its whole process group.
+
+    Unlike a gang's, the program is not ended with this process, and whoever made the handler waits for it.
+
+    Args:
+        entrypoint: Name or path of the program.
+        args: Its arguments; they become strings.
+        env: What is added to this process's environment; values become strings.
+        stdout: Path of its stdout, an earlier file being moved aside; empty or None is this process's own.
+        stderr: The same of stderr.
+        local_rank_id: Its rank.
+        numa_options: Which CPUs it is bound to (`NumaOptions`); None binds it to none.
+
+    Raises:
+        OSError: It could not be started; nothing of it is left.
+        SpecError: It cannot be bound, or an argument cannot be passed.
+    """
+
+    local_rank_id: int
+    """Its rank."""
+    proc: subprocess.Popen[bytes]
+    """The process."""
+
+    def __init__(  # noqa: PLR0917 - PyTorch's order
+        self,
+        entrypoint: str,
+        args: Sequence[Any],
+        env: Mapping[str, Any],
+        stdout: str | None,
+        stderr: str | None,
+        local_rank_id: int,
+        numa_options: Any,
+    ) -> None:
+        self.local_rank_id = local_rank_id
+        argv = argv_of(entrypoint, as_tuple(local_rank_id, args), local_rank_id)
+        cpus = numa.cpus_of_ranks([local_rank_id], numa_options).get(local_rank_id)
+        whole_env = {**os.environ, **{str(key): str(value) for key, value in env.items()}}
+        make_ready(LogsDest({local_rank_id: stdout or ""}, {local_rank_id: stderr or ""}))
+        out, err = launch.Streams(stdout=stdout or "", stderr=stderr or "").open()
+        try:
+            with numa.bound_thread(cpus):
+                self.proc = subprocess.Popen(
+                    argv, env=whole_env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+                )
+        finally:
+            launch.close(out, err)
+        self._group = launch.hold(self.proc.pid, keep=self.proc)
+        weakref.finalize(self, self._group.close)
+
+    def close(self, death_sig: signal.Signals | None = None) -> None:
+        """Send a signal to the program's process group, SIGTERM unless told otherwise. Does not wait.
+
+        Args:
+            death_sig: The signal. Harmless where nobody is left.
+        """
+        if self.proc.poll() is None or capability.GROUP_BY_PIDFD:  # else its number may be a stranger's by now
+            self._group.signal_group(death_sig or signal.SIGTERM)
+
+
+def get_subprocess_handler(  # noqa: PLR0917 - PyTorch's order
+    entrypoint: str,
+    args: Sequence[Any],
+    env: Mapping[str, Any],
+    stdout: str,
+    stderr: str,
+    local_rank_id: int,
+    numa_options: Any = None,
+) -> SubprocessHandler:
+    """Start a program as `SubprocessHandler` does, and return its handler."""
+    return SubprocessHandler(entrypoint, args, env, stdout, stderr, local_rank_id, numa_options)

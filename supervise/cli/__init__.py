@@ -1,0 +1,72 @@
+"""The command ``supervise``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+_INTERRUPTED = 130
+
+_USAGE = """\
+usage: supervise run [OPTIONS] [--] PROGRAM [ARGS...]
+       supervise --version
+
+Start a gang of processes, know which one failed first and why, and leave nothing behind.
+
+commands:
+  run        run PROGRAM on several ranks of this machine (see: supervise run --help)
+
+options:
+  -h, --help  show this text
+  --version   show the version
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code. Only ``run``'s workers, help and version write to stdout.
+
+    Args:
+        argv: What follows the command's name; None is this process's own, which then belongs to the command:
+            at the end it ignores signals, so that a late Ctrl-C changes no exit code and shows no traceback.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(words, own_process=argv is None)
+    except SystemExit as end:  # argparse's way out
+        return end.code if isinstance(end.code, int) else 1
+    except KeyboardInterrupt:  # before the handlers were in place
+        return _INTERRUPTED
+
+
+def _dispatch(words: list[str], *, own_process: bool) -> int:
+    command = words[0] if words else None
+    if command == "run":
+        from supervise.cli.arguments import parse
+        from supervise.cli.run import run
+
+        return run(parse(words[1:]), own_process=own_process)
+    if command in ("-h", "--help"):
+        print(_USAGE, end="")
+        return 0
+    if command == "--version":
+        print(f"supervise {_version()}")
+        return 0
+    if command is None:
+        print(_USAGE, end="", file=sys.stderr)
+    else:
+        print(f"supervise: {command!r} is not a command; did you mean: supervise run {command}", file=sys.stderr)
+    return 2
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("supervise-gang")
+    except metadata.PackageNotFoundError:
+        return "(not installed: run from its source)"

@@ -1,0 +1,263 @@
+"""The options of ``supervise run``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from supervise.logs import Std, to_map
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_DESCRIPTION = """\
+Run PROGRAM on several ranks of this machine, as one gang: if a rank fails, the others are stopped, and the exit
+code is that of the rank that failed first. Options end at PROGRAM; all that follows it is its own.
+
+A path that ends in .py (or a module, with -m) runs under this Python; anything else is executed as it is.
+"""
+
+_EPILOG = """\
+where output goes:
+  By default the stdout and stderr of every rank are shown as they come, each line behind [ROLE RANK]:, and written
+  to the run directory. -t and -r change that:
+    -t SPEC            these streams are shown and written; the others go straight to ours, bare and unrecorded
+    -r SPEC            these streams are only written; the others are shown and written, as by default
+    -r SPEC -t SPEC    -t's are shown and written, -r's only written, the others go straight to ours
+  SPEC is 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or one per rank, such as 0:3,1:2 (0 for the rest).
+  Nothing but the output of ranks goes to our stdout.
+
+exit code:
+  that of the rank that failed first (128+N: killed by signal N); 0: all succeeded; 128+N: we got signal N and
+  stopped the ranks; 124: --timeout; 126: PROGRAM cannot be executed; 127: it is not found; 2: wrong usage
+
+signals:
+  The first Ctrl-C (or SIGTERM, SIGHUP, SIGQUIT) is passed on and gives the ranks --shutdown-timeout seconds; the
+  second kills them now. SIGUSR1 and SIGUSR2 are passed on.
+
+examples:
+  supervise run -n 4 train.py --lr 0.1
+  supervise run -n auto -m mypackage.train
+  supervise run -n 8 --no-prefix -- ./worker --verbose
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What was asked for, checked. Mappings are keyed by local rank."""
+
+    program: str
+    """The path or name of a program, or the name of a module."""
+    args: tuple[str, ...]
+    nproc: int
+    module: bool
+    python: bool
+    """False: execute also a ``.py`` file as it is."""
+    log_dir: str | None
+    redirects: dict[int, Std]
+    """Streams that are written to files."""
+    tee: dict[int, Std]
+    """Streams that are written to files and shown."""
+    ranks_shown: frozenset[int]
+    """Empty: all."""
+    grace_s: float
+    timeout_s: float | None
+    run_id: str | None
+    role: str
+    prefix: bool
+    color: str
+    """``auto``, ``always`` or ``never``."""
+
+
+def parse(words: Sequence[str]) -> Options:
+    """Return the options that `words`, which follow ``run``, ask for.
+
+    Raises:
+        SystemExit: With code 2 after one line that says what is wrong, or 0 after the help.
+    """
+    parser = _parser()
+    found = parser.parse_args(list(words))
+    command = found.command[1:] if found.command[:1] == ["--"] else found.command
+    if not command:
+        parser.error("no PROGRAM is given; for example: supervise run -n 4 train.py")
+    if found.module and found.no_python:
+        parser.error("-m runs a module under Python and --no-python says not to; leave one of them out")
+    nproc: int = found.nproc_per_node
+    for option, ranks in (
+        ("--local-ranks-filter", found.local_ranks_filter),
+        ("--redirects", found.redirects if isinstance(found.redirects, dict) else ()),
+        ("--tee", found.tee if isinstance(found.tee, dict) else ()),
+    ):
+        if unknown := sorted(rank for rank in ranks if rank >= nproc):
+            parser.error(f"{option} names rank {unknown[0]}; with -n {nproc} the ranks are {_span(nproc)}")
+    redirects, tee = _streams(found.redirects, found.tee, nproc)
+    return Options(
+        program=command[0],
+        args=tuple(command[1:]),
+        nproc=nproc,
+        module=found.module,
+        python=not found.no_python,
+        log_dir=found.log_dir,
+        redirects=redirects,
+        tee=tee,
+        ranks_shown=frozenset(found.local_ranks_filter),
+        grace_s=found.shutdown_timeout,
+        timeout_s=found.timeout,
+        run_id=found.run_id,
+        role=found.role,
+        prefix=not found.no_prefix,
+        color=found.color,
+    )
+
+
+def _streams(
+    redirects: Std | dict[int, Std] | None, tee: Std | dict[int, Std] | None, nproc: int
+) -> tuple[dict[int, Std], dict[int, Std]]:
+    """Return what is only written and what is also shown; see the help."""
+    only = to_map(Std.NONE if redirects is None else redirects, nproc)
+    if tee is not None:
+        return only, to_map(tee, nproc)
+    return only, {rank: Std.ALL & ~std for rank, std in only.items()}
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are two lines."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and end with code 2."""
+        print(f"supervise run: {message}\nTry 'supervise run --help'.", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="supervise run",
+        usage="supervise run [OPTIONS] [--] PROGRAM [ARGS...]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=_formatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    _add_what(parser.add_argument_group("what runs"))
+    _add_output(parser.add_argument_group("output"))
+    _add_end(parser.add_argument_group("the end"))
+    return parser
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=34, width=118)
+
+
+def _option(group: argparse._ArgumentGroup, *names: str, **settings: Any) -> None:
+    """Add an option; each ``--long-name`` is also known as ``--long_name``, which the help leaves out."""
+    added = group.add_argument(*names, **settings)
+    spelled = [f"--{name[2:].replace('-', '_')}" for name in names if "-" in name[2:]]
+    if spelled:
+        hidden = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS, "dest": added.dest}
+        group.add_argument(*spelled, **settings | hidden)
+
+
+def _add_what(group: argparse._ArgumentGroup) -> None:
+    _option(
+        group,
+        "-n",
+        "--nproc-per-node",
+        type=_nproc,
+        default=1,
+        metavar="N",
+        help="how many ranks (1); cpu or gpu: one for each, auto: one for each GPU, or CPU where there is none",
+    )
+    _option(group, "-m", "--module", action="store_true", help="PROGRAM is a module, as for python -m")
+    _option(group, "--no-python", action="store_true", help="execute PROGRAM as it is, even if it ends in .py")
+    _option(group, "--run-id", metavar="ID", type=_name, help="of this run (the program's name and a random part)")
+    _option(group, "--role", metavar="NAME", type=_name, default="default", help="of the ranks (default)")
+
+
+def _add_output(group: argparse._ArgumentGroup) -> None:
+    _option(group, "--log-dir", metavar="DIR", help="where the run directory is made (a new temporary one)")
+    _option(group, "-t", "--tee", metavar="SPEC", type=_std, help="streams that are shown and written, see below (3)")
+    _option(group, "-r", "--redirects", metavar="SPEC", type=_std, help="streams that are only written, see below")
+    _option(
+        group,
+        "--local-ranks-filter",
+        metavar="0,2",
+        type=_ranks,
+        default=frozenset(),
+        help="show these ranks only; what is written stays the same",
+    )
+    _option(group, "--no-prefix", action="store_true", help="show lines without [ROLE RANK]:")
+    _option(
+        group,
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="auto is: on a terminal, unless NO_COLOR is set",
+    )
+
+
+def _add_end(group: argparse._ArgumentGroup) -> None:
+    _option(
+        group,
+        "--shutdown-timeout",
+        metavar="SEC",
+        type=_seconds,
+        default=30.0,
+        help="from the polite signal to SIGKILL, whatever the reason (30)",
+    )
+    _option(group, "--timeout", metavar="SEC", type=_limit, help="stop the run after this long; its exit code is 124")
+
+
+def _nproc(text: str) -> int:
+    from supervise.cli.ranks import worker_count
+
+    try:
+        return worker_count(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _std(text: str) -> Std | dict[int, Std]:
+    try:
+        return Std.from_str(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no choice of streams; give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), "
+            "or one per rank, such as 0:3,1:2"
+        ) from None
+
+
+def _ranks(text: str) -> frozenset[int]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not all(word.isascii() and word.isdigit() for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of ranks; give numbers, such as 0,2")
+    return frozenset(map(int, words))
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds; give 0 or more, such as 30 or 0.5")
+    return value
+
+
+def _limit(text: str) -> float:
+    value = _seconds(text)
+    if not value:
+        raise argparse.ArgumentTypeError("0 would stop the run at once; leave the option out for no limit")
+    return value
+
+
+def _name(text: str) -> str:
+    if not text or not text.isprintable() or "/" in text:
+        raise argparse.ArgumentTypeError(f"{text!r} becomes part of a path and of lines; no '/', and not empty")
+    return text
+
+
+def _span(nproc: int) -> str:
+    return "0 only" if nproc == 1 else f"0 to {nproc - 1}"

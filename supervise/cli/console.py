@@ -1,0 +1,135 @@
+"""What `run` itself says, on stderr: notes, one line that changes, and the library's log."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PATIENCE_S = 2.0
+"""How long a stderr that takes nothing is waited for; what is said meanwhile is kept for later."""
+_LAST_PATIENCE_S = {False: 5.0, True: 60.0}
+"""The same at the end; a terminal may be held by Ctrl-S."""
+_PIECE_BYTES = 4096
+_ERASE = "\r\x1b[K"
+_RANK_COLORS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
+
+
+class Console:
+    """Our stderr. A stderr that is gone is no error, and one that nobody reads holds nothing up for long."""
+
+    def __init__(self, color: str = "auto") -> None:
+        """Look at what stdout and stderr are.
+
+        Args:
+            color: ``auto``, ``always`` or ``never``; auto is on a terminal, unless ``NO_COLOR`` is set.
+        """
+        self._fd = sys.stderr.fileno() if sys.stderr is not None else -1
+        self.terminal = os.isatty(self._fd)
+        able = os.environ.get("TERM", "dumb") != "dumb"
+        wanted = color == "always" or (color == "auto" and able and not os.environ.get("NO_COLOR"))
+        both = self.terminal and sys.stdout is not None and os.isatty(sys.stdout.fileno())
+        self.color = wanted and (self.terminal or color == "always")
+        self.rank_color = wanted and (both or color == "always")
+        """Whether prefixes are colored; they are the same on stdout and stderr."""
+        self.live = both and able
+        """Whether one line may change; what the ranks write goes over it."""
+        self._status = False
+        self._pending = b""
+
+    @property
+    def width(self) -> int:
+        """Columns of the terminal; 0 where there is none."""
+        try:
+            return os.get_terminal_size(self._fd).columns
+        except OSError:
+            return 0
+
+    def note(self, text: str) -> None:
+        """Say one thing, behind our name."""
+        self.show([f"{self.paint('supervise:', '1')} {text}"])
+
+    def show(self, lines: list[str]) -> None:
+        """Write lines as they are."""
+        self._write(self._erased() + "".join(f"{line}\n" for line in lines))
+
+    def status(self, text: str) -> None:
+        """Show a line that the next one replaces. The cursor stays at its beginning, for the ranks' lines."""
+        if self._pending:
+            return
+        self._status = True
+        text = f"supervise: {text}"
+        self._write(f"{_ERASE}{self.paint(text[: max(self.width - 1, 20)], '2')}\r")
+
+    def clear(self) -> None:
+        """Take the status line away."""
+        if self._status:
+            self._write(self._erased())
+
+    def _erased(self) -> str:
+        erase, self._status = _ERASE if self._status else "", False
+        return erase
+
+    def paint(self, text: str, style: str) -> str:
+        """Return `text` in a style (SGR numbers) where there is color."""
+        return f"\x1b[{style}m{text}\x1b[0m" if self.color else text
+
+    def prefix(self, role: str, rank: int) -> str:
+        """Return what stands before each line of a rank; on a terminal it first takes the status line away."""
+        plain = f"[{role}{rank}]:"
+        shown = f"\x1b[{_RANK_COLORS[rank % len(_RANK_COLORS)]}m{plain}\x1b[0m" if self.rank_color else plain
+        return f"\x1b[K{shown}" if self.live else shown
+
+    def finish(self) -> None:
+        """At the end: wait for what could not be shown yet."""
+        self._flush(_LAST_PATIENCE_S[self.terminal])
+
+    def _write(self, text: str) -> None:
+        patience_s = 0.0 if self._pending else _PATIENCE_S
+        self._pending += text.encode(errors="backslashreplace")
+        self._flush(patience_s)
+
+    def _flush(self, patience_s: float) -> None:
+        poll = select.poll()
+        try:
+            poll.register(self._fd, select.POLLOUT)
+            while self._pending and poll.poll(patience_s * 1000):
+                self._pending = self._pending[os.write(self._fd, self._pending[:_PIECE_BYTES]) :]
+        except (OSError, ValueError):  # gone: say nothing more
+            self._fd, self._pending = -1, b""
+
+
+class LibraryLog(logging.NullHandler):
+    """Shows what the library logs: its own failures. Events go elsewhere, and this handler is none for them.
+
+    It is a `logging.NullHandler` since that is what the library takes for nobody listening.
+    """
+
+    def __init__(self, console: Console) -> None:
+        """Write to `console`."""
+        super().__init__(logging.WARNING)
+        self._console = console
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Show one record, with its traceback if it has one."""
+        self._console.show(self.format(record).splitlines())
+        return True
+
+
+@contextmanager
+def library_log(console: Console) -> Iterator[None]:
+    """Send what the library logs to the console."""
+    handler = LibraryLog(console)
+    handler.setFormatter(logging.Formatter("supervise: %(levelname)s: %(message)s"))
+    logger = logging.getLogger("supervise")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

@@ -1,0 +1,141 @@
+"""What the main thread knows of a run while it goes on, and what it says about it."""
+
+from __future__ import annotations
+
+import time
+from signal import SIGINT, Signals
+from typing import TYPE_CHECKING, Any
+
+from supervise.cli.report import Story, seconds
+
+if TYPE_CHECKING:
+    from supervise.cli.arguments import Options
+    from supervise.cli.console import Console
+
+_QUIET_S = 1.0
+"""A stop that takes no longer is not announced, unless the user has asked for it."""
+_TICK_S = 1.0
+
+OF_INTEREST = frozenset(
+    {
+        "supervise.gang.stopping",
+        "supervise.process.exited",
+        "supervise.process.signaled",
+        "supervise.process.start_failed",
+        "supervise.process.stopped",
+        "supervise.log.failed",
+    }
+)
+"""The events that `Progress.take` takes in."""
+
+
+class Progress:
+    """Follows one run by its events. Used on the main thread."""
+
+    def __init__(self, options: Options, console: Console) -> None:
+        """Begin before the start."""
+        self._options = options
+        self._console = console
+        self.story = Story(nproc=options.nproc, grace_s=options.grace_s, timeout_s=options.timeout_s)
+        self.reason: str | None = None
+        """Why the gang is being stopped: the core's word, ``user``, or ``left behind`` by ranks that have ended."""
+        self.unstarted_rank: int | None = None
+        """The rank that could not be started."""
+        self._first_failure: tuple[int, str] | None = None
+        self._ended: set[int] = set()
+        self._speak_at_s = 0.0
+        self._kill_at_s = 0.0
+        self._announced = False
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Take in one event that is of interest."""
+        rank = event.get("local_rank")
+        match event["event"], rank:
+            case "supervise.gang.stopping", _:
+                self._stops(event["reason"])
+            case "supervise.process.exited", int():
+                self._ended.add(rank)
+                fine = event["exit_code"] == 0 and not event["complaint"]
+                if self._first_failure is None and event["spontaneous"] and not fine:
+                    self._first_failure = rank, event["exit_signal"] or f"exit code {event['exit_code']}"
+            case "supervise.process.signaled", int():
+                if event["reason"] != "user":
+                    self.story.sent.setdefault(rank, []).append(Signals[event["signal"]])
+            case "supervise.process.start_failed", int():
+                self.unstarted_rank = rank if self.unstarted_rank is None else self.unstarted_rank
+            case "supervise.process.stopped", int():
+                self._console.note(f"rank {rank} (pid {event['pid']}) was stopped by {event['signal']}")
+            case _:  # a log, or where it is shown
+                rest = f"; the logs are in {self.story.directory}" if self.story.directory else ""
+                self._console.note(f"{event['log_iostream']} is not shown any more: {event['error']}{rest}")
+
+    def user_stops(self, sig: Signals) -> None:
+        """The user has asked for the end, for the first time, and waits for a sign that it was heard."""
+        self.story.user_signal = sig
+        self._stops("user")
+        self._speak_at_s = time.monotonic()
+        self._announced = False
+
+    def user_kills(self, sig: Signals) -> None:
+        """The user has asked again."""
+        self.story.killed = True
+        self._console.note(f"{sig.name} again: killing {self._running()} now")
+
+    def all_ended(self) -> None:
+        """Every rank has ended; what they left behind is being stopped."""
+        self._ended.update(range(self._options.nproc))
+        self._stops("left behind")
+
+    def _stops(self, reason: str) -> None:
+        if self.reason is None:
+            self.reason = reason
+            now_s = time.monotonic()
+            self._speak_at_s, self._kill_at_s = now_s + _QUIET_S, now_s + self._options.grace_s
+
+    # What is said
+
+    def wait_s(self) -> float | None:
+        """Return how long to wait for news before `announce` has something to say; None: for ever."""
+        if self.reason is None or self.story.killed or (self._announced and not self._changes()):
+            return None
+        return max(self._speak_at_s - time.monotonic(), 0.0) if not self._announced else _TICK_S
+
+    def announce(self) -> None:
+        """Say what is being waited for: on a terminal in a line that changes, otherwise once."""
+        now_s = time.monotonic()
+        if self.reason is None or self.story.killed or now_s < self._speak_at_s:
+            return
+        if self._changes():
+            self._console.status(self._text(now_s))
+        elif not self._announced:
+            self._console.note(self._text(now_s))
+        self._announced = True
+
+    def _changes(self) -> bool:
+        return self._console.live and self._options.prefix
+
+    def _text(self, now_s: float) -> str:
+        left_s = round(self._kill_at_s - now_s)
+        when = f"SIGKILL in {left_s} s" if left_s > 0 else "SIGKILL sent"
+        return f"{self._why()}stopping {self._running()}, {when}{self._what_then()}"
+
+    def _why(self) -> str:
+        if self.story.user_signal is not None:
+            return f"{self.story.user_signal.name}: "
+        if self.reason == "timeout":
+            return f"--timeout of {seconds(self._options.timeout_s or 0)} is over: "
+        if self._first_failure is not None:
+            return f"rank {self._first_failure[0]} failed ({self._first_failure[1]}): "
+        return ""
+
+    def _what_then(self) -> str:
+        if self.story.user_signal is None:
+            return ""
+        again = "Ctrl-C again" if self.story.user_signal == SIGINT and self._console.terminal else "a second signal"
+        return f"; {again} kills now"
+
+    def _running(self) -> str:
+        count = self._options.nproc - len(self._ended)
+        if not count:
+            return "what the ranks left behind"
+        return "1 rank" if count == 1 else f"{count} ranks"

@@ -1,0 +1,257 @@
+"""``supervise run``: start the gang, wait on the main thread for what comes, and report the end."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from contextlib import suppress
+from signal import SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, Signals
+from typing import TYPE_CHECKING, Any
+
+from supervise import messages as say
+from supervise.cli import program, ranks, report
+from supervise.cli.console import Console, library_log
+from supervise.cli.mailbox import Mailbox
+from supervise.cli.progress import OF_INTEREST, Progress
+from supervise.cli.rundir import EventFile, write_result
+from supervise.errors import SuperviseError
+
+if TYPE_CHECKING:
+    import pykka
+
+    from supervise._actors.supervisor import Supervisor
+    from supervise._runtime.reply import Reply
+    from supervise.cli.arguments import Options
+    from supervise.cli.mailbox import Letter
+    from supervise.result import RunProcsResult
+
+_STOPPING = (SIGINT, SIGTERM, SIGHUP, SIGQUIT)
+_PASSED_ON = (SIGUSR1, SIGUSR2)
+_INTERNAL, _USAGE, _TIMED_OUT = 1, 2, 124
+_LEAVE_S = 10.0
+
+
+def run(options: Options, *, own_process: bool = True) -> int:
+    """Run what `options` ask for, on the main thread; return the exit code.
+
+    Args:
+        options: What was asked for.
+        own_process: Whether this process is the command's, so that its signal handlers need not be put back.
+    """
+    console = Console(options.color)
+    with library_log(console), Mailbox((*_STOPPING, *_PASSED_ON), restore=not own_process) as mailbox:
+        try:
+            return _Run(options, console, mailbox).main()
+        finally:
+            console.finish()
+
+
+class _Run:
+    """One run. All but `_event` is used on the main thread."""
+
+    def __init__(self, options: Options, console: Console, mailbox: Mailbox) -> None:
+        self._options = options
+        self._console = console
+        self._mailbox = mailbox
+        self._progress = Progress(options, console)
+        self._story = self._progress.story
+        self._events = EventFile(None)
+        self._run_id = options.run_id or f"{_title(options)}-{os.urandom(4).hex()}"
+        self._gang: pykka.ActorRef[Supervisor]
+        self._to_pass_on: list[Signals] = []
+        self._started = False
+
+    def main(self) -> int:
+        """Run the gang to its end."""
+        try:
+            command = program.command(self._options)
+        except OSError as error:
+            self._console.note(report.not_started(error, 0, self._options.program))
+            return program.start_code(error)
+        try:
+            self._prepare(command)
+        except (OSError, SuperviseError) as error:
+            advice = "; give --log-dir a directory that we can write to" if self._options.log_dir else ""
+            self._console.note(f"{_complaint(error)}{advice if isinstance(error, OSError) else ''}")
+            return _USAGE
+        try:
+            return self._supervise()
+        finally:
+            self._leave()
+
+    def _prepare(self, command: tuple[str, ...]) -> None:
+        """Make the run directory and the Supervisor; start no process."""
+        from supervise._actors.supervisor import Supervisor
+        from supervise.logs import DefaultLogsSpecs
+
+        options = self._options
+        self._master = ranks.choose_master()
+        specs = DefaultLogsSpecs(options.log_dir, options.redirects, options.tee, set(options.ranks_shown) or None)
+        prefix = self._console.prefix if options.prefix else _bare
+        self._gang = Supervisor.start(
+            name=options.role,
+            entrypoint=command[0],
+            args=dict.fromkeys(range(options.nproc), command[1:]),
+            envs=ranks.environments(options.nproc, run_id=self._run_id, role=options.role, master=self._master),
+            logs_specs=specs,
+            log_line_prefixes={rank: prefix(options.role, rank) for rank in range(options.nproc)},
+            grace=options.grace_s,
+            timeout=options.timeout_s,
+            event_sink=self._event,
+        )
+        self._story.directory = specs._run_log_dir  # noqa: SLF001 - it has no public name, as in PyTorch
+        try:
+            self._events = EventFile(self._story.directory)
+        except OSError as error:
+            self._console.note(f"no events are kept: {_complaint(error)}")
+
+    def _supervise(self) -> int:
+        self._introduce()
+        start: Reply[dict[int, int]] = self._ask(say.Start())
+        end: Reply[RunProcsResult] = self._ask(say.Wait())
+        while not end.done() and _error(start) is None:
+            self._take()
+            if not self._started and start.done() and _error(start) is None:
+                self._started = True
+                self._pass_on()
+        self._progress.all_ended()
+        closed = self._ask(say.Close(timeout=self._options.grace_s))  # also what finished ranks left behind
+        while not closed.done():
+            self._take()
+        self._sort(self._mailbox.take(0))
+        self._console.clear()
+        lost = _error(end)
+        if (stuck := _error(closed)) is not None and stuck is not lost:
+            self._console.note(_complaint(stuck))
+        if not end.done():  # it is answered before the close; a crash of the loop might end in this
+            return self._no_result(_INTERNAL, "the gang ended without a result")
+        stopped = self._story.user_signal is not None or (lost is None and end.get().outcome == "timed_out")
+        if (failed := _error(start)) is not None and not stopped:
+            text = report.not_started(failed, self._progress.unstarted_rank, self._options.program)
+            return self._no_result(program.start_code(failed), text)
+        if lost is not None:
+            return self._no_result(_INTERNAL, _complaint(lost))
+        return self._report(end.get())
+
+    def _ask(self, message: object) -> Any:
+        reply = self._gang.ask(message, block=False)
+        self._mailbox.expect(reply)  # type: ignore[arg-type]  # a Supervisor's futures are Replies
+        return reply
+
+    def _leave(self) -> None:
+        with suppress(Exception):  # the gang has ended, and its actor leaves; else the exit sees to it
+            self._gang.stop(timeout=_LEAVE_S)
+        self._events.close()
+        if self._master.claim is not None:
+            self._master.claim.close()
+
+    # What happens meanwhile
+
+    def _event(self, event: dict[str, Any]) -> None:
+        """Keep an event, and pass on what the main thread needs. On the gang's thread: must not block."""
+        self._events.write(event)
+        if event["event"] in OF_INTEREST:
+            self._mailbox.put(event)
+
+    def _take(self) -> None:
+        """Wait for what comes, and see to it."""
+        self._sort(self._mailbox.take(self._progress.wait_s()))
+        self._progress.announce()
+
+    def _sort(self, letters: list[Letter]) -> None:
+        for letter in letters:
+            if isinstance(letter, Signals):
+                self._signal(letter)
+            else:
+                self._progress.take(letter)
+
+    def _signal(self, sig: Signals) -> None:
+        if sig in _PASSED_ON:
+            self._to_pass_on.append(sig)
+            self._pass_on()
+        elif self._story.user_signal is None:
+            self._progress.user_stops(sig)
+            self._ask(say.Close(death_sig=sig, timeout=self._options.grace_s))
+        elif not self._story.killed:
+            self._progress.user_kills(sig)
+            self._ask(say.Close(death_sig=SIGKILL, timeout=0))
+
+    def _pass_on(self) -> None:
+        if self._started:
+            signals, self._to_pass_on = self._to_pass_on, []
+            for sig in signals:
+                self._ask(say.Signal(sig=sig))
+
+    # What is said
+
+    def _introduce(self) -> None:
+        options = self._options
+        if self._console.terminal:
+            what = shlex.join([*(["-m"] if options.module else []), options.program, *options.args])
+            on = "1 rank" if options.nproc == 1 else f"{options.nproc} ranks"
+            where = f", logs in {self._story.directory}" if self._story.directory else ", no logs are kept"
+            self._console.note(f"{report.printable(what, 60)} on {on}{where}")
+        if ranks.limits_threads(options.nproc):
+            self._console.note("each rank gets OMP_NUM_THREADS=1; set it to use more threads in each")
+
+    # The end
+
+    def _report(self, result: RunProcsResult) -> int:
+        code = self._exit_code(result)
+        self._keep_result(code, result, None)
+        if result.outcome != "succeeded":
+            self._console.show(report.lines(result, self._story, self._console.paint))
+        return code
+
+    def _exit_code(self, result: RunProcsResult) -> int:
+        if result.outcome == "succeeded":
+            return 0
+        if result.outcome == "timed_out":
+            return _TIMED_OUT
+        root = result.root_cause if result.outcome == "failed" else None
+        if root is not None:
+            code = result.failures[root].exitcode
+            return 128 - code if code < 0 else code or 1
+        return 128 + self._story.user_signal if self._story.user_signal is not None else 1
+
+    def _no_result(self, code: int, text: str) -> int:
+        self._keep_result(code, None, text)
+        self._console.note(text)
+        return code
+
+    def _keep_result(self, code: int, result: RunProcsResult | None, error: str | None) -> None:
+        if self._story.directory is None:
+            return
+        try:
+            write_result(
+                self._story.directory, self._options, run_id=self._run_id, exit_code=code, result=result, error=error
+            )
+        except OSError as e:
+            self._console.note(f"no result.json: {_complaint(e)}")
+
+
+def _bare(_role: str, _rank: int) -> str:
+    return ""
+
+
+def _error(reply: Reply[Any]) -> BaseException | None:
+    """Return what `reply` would raise; None where it has a value or is not there yet."""
+    if not reply.done():
+        return None
+    try:
+        reply.get(timeout=0)
+    except BaseException as error:
+        return error
+    return None
+
+
+def _complaint(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or repr(error)
+
+
+def _title(options: Options) -> str:
+    if options.module:
+        return options.program
+    return os.path.splitext(os.path.basename(options.program))[0] or "run"

@@ -1,0 +1,64 @@
+"""The names of ``torch.distributed.elastic.multiprocessing``: change the prefix, keep the rest of the line.
+
+Names only, here and in the submodules; what they do is described where they are defined. Nothing of it
+imports torch, and importing a name imports no more than that name needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from supervise.elastic._lazy import names
+
+if TYPE_CHECKING:
+    from supervise._facade.base import PContext
+    from supervise._facade.context import MultiprocessContext, SubprocessContext
+    from supervise._facade.start import start_processes
+    from supervise._process.numa import NumaOptions as NumaOptions
+    from supervise.errors import SignalException
+    from supervise.logs import DefaultLogsSpecs, LogsDest, LogsSpecs, Std, to_map
+    from supervise.logs import validate_full_rank as _validate_full_rank
+    from supervise.result import ProcessFailure, RunProcsResult
+
+__all__ = [
+    "DefaultLogsSpecs",
+    "LogsDest",
+    "LogsSpecs",
+    "MultiprocessContext",
+    "PContext",
+    "ProcessFailure",
+    "RunProcsResult",
+    "SignalException",
+    "Std",
+    "SubprocessContext",
+    "start_processes",
+    "to_map",
+]
+
+_HOMES = {
+    "DefaultLogsSpecs": "logs",
+    "LogsDest": "logs",
+    "LogsSpecs": "logs",
+    "MultiprocessContext": "_facade.context",
+    "NumaOptions": "_process.numa",
+    "PContext": "_facade.base",
+    "ProcessFailure": "result",
+    "RunProcsResult": "result",
+    "SignalException": "errors",
+    "Std": "logs",
+    "SubprocessContext": "_facade.context",
+    "_validate_full_rank": "logs:validate_full_rank",
+    "api": "",
+    "errors": "",
+    "redirects": "",
+    "start_processes": "_facade.start",
+    "subprocess_handler": "",
+    "tail_log": "",
+    "to_map": "logs",
+}
+
+__getattr__ = names(__name__, globals(), _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

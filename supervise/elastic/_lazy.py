@@ -1,0 +1,33 @@
+"""Names that are loaded when they are first used: a worker that imports one does not pay for all."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # instead of importing typing into every worker
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+
+def names(module: str, namespace: dict[str, Any], homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a module.
+
+    Args:
+        module: Its name.
+        namespace: Its globals, where a name is kept once it is loaded.
+        homes: Name to where it is: a module of `supervise`, then a colon and the name there if it is another;
+            empty for a submodule.
+    """
+
+    def load(name: str) -> Any:
+        home = homes.get(name)
+        if home is None:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        import importlib
+
+        if not home:
+            return importlib.import_module(f"{module}.{name}")
+        path, _, other = home.partition(":")
+        namespace[name] = value = getattr(importlib.import_module(f"supervise.{path}"), other or name)
+        return value
+
+    return load

@@ -1,0 +1,34 @@
+"""The names of ``torch.distributed.elastic.multiprocessing.errors``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from supervise.elastic._lazy import names
+
+if TYPE_CHECKING:
+    from supervise.errors import ChildFailedError
+    from supervise.recording import ErrorHandler, get_error_handler, record
+    from supervise.result import ProcessFailure
+
+__all__ = ["ChildFailedError", "ErrorHandler", "ProcessFailure", "get_error_handler", "record"]
+
+JSON = dict[str, Any]
+GlobalRank = int
+
+_HOMES = {
+    "ChildFailedError": "errors",
+    "ErrorHandler": "record",
+    "ProcessFailure": "result",
+    "_NOT_AVAILABLE": "result",
+    "error_handler": "",
+    "get_error_handler": "record",
+    "handlers": "",
+    "record": "record",
+}
+
+__getattr__ = names(__name__, globals(), _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

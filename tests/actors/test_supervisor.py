@@ -1,0 +1,330 @@
+"""A real Supervisor over fake processes: every message and its reply, whoever asks and whenever."""
+
+import errno
+import signal
+from dataclasses import replace
+from signal import SIGINT, SIGKILL, SIGTERM, SIGUSR1
+
+import pykka
+import pytest
+
+from supervise import (
+    Close,
+    GangStatus,
+    Pids,
+    Poll,
+    Signal,
+    SpawnError,
+    SpecError,
+    Start,
+    Status,
+    UnkillableError,
+    Wait,
+)
+from supervise.testing import FakeGang, FakeLauncher
+
+PATIENCE_S = 10
+
+
+def ask(gang, message):
+    return gang.supervisor.ask(message, timeout=PATIENCE_S)
+
+
+def later(gang, message):
+    return gang.supervisor.ask(message, block=False)
+
+
+def closing(gang, **how):
+    """Ask for the close, and return once it is under way."""
+    reply = later(gang, Close(**how))
+    gang.events.wait_for("supervise.gang.stopping")
+    return reply
+
+
+# Every message
+
+
+def test_start_answers_the_pids_once_every_rank_runs():
+    with FakeGang(3) as gang:
+        assert ask(gang, Pids()) == {}
+        pids = ask(gang, Start())
+        assert pids == {rank: gang.processes[rank].pid for rank in range(3)}
+        assert ask(gang, Pids()) == pids
+
+
+def test_a_second_start_is_an_error_and_harms_nothing():
+    with FakeGang(1) as gang:
+        ask(gang, Start())
+        with pytest.raises(SpecError, match="started already"):
+            ask(gang, Start())
+        gang.processes[0].exit(0)
+        assert ask(gang, Wait()).outcome == "succeeded"
+
+
+def test_wait_answers_when_all_have_ended_and_poll_says_none_before():
+    with FakeGang(2) as gang:
+        ask(gang, Start())
+        early = later(gang, Wait())
+        gang.processes[0].exit(0)
+        gang.events.wait_for("supervise.process.exited")
+        assert ask(gang, Poll()) is None
+        gang.processes[1].exit(0)
+        result = early.get(timeout=PATIENCE_S)
+        assert (result.outcome, result.return_values, result.is_failed()) == ("succeeded", {0: None, 1: None}, False)
+        assert ask(gang, Wait()) is result
+        assert ask(gang, Poll()) is result
+        assert gang.processes[0].signals == gang.processes[1].signals == []  # success signals nobody
+
+
+def test_a_wait_may_come_before_the_start():
+    with FakeGang(1) as gang:
+        early = later(gang, Wait())
+        ask(gang, Start())
+        gang.processes[0].exit(0)
+        assert early.get(timeout=PATIENCE_S).outcome == "succeeded"
+
+
+def test_a_wait_with_a_timeout_answers_none_and_is_forgotten():
+    with FakeGang(1) as gang:
+        ask(gang, Start())
+        assert ask(gang, Wait(timeout=0)) is None
+        assert ask(gang, Wait(timeout=0.01)) is None
+        assert ask(gang, Status()).waiters == 0
+
+
+def test_an_asker_that_gives_up_harms_nobody():
+    with FakeGang(1) as gang:
+        ask(gang, Start())
+        with pytest.raises(pykka.Timeout):
+            gang.supervisor.ask(Wait(), timeout=0.01)
+        gang.processes[0].exit(0)
+        assert ask(gang, Wait()).outcome == "succeeded"
+
+
+def test_status_says_what_is_the_case():
+    with FakeGang(2, launchers={1: FakeLauncher(held=True)}) as gang:
+        assert ask(gang, Status()) == GangStatus(
+            phase="new", pids={}, running=frozenset(), leftovers=frozenset(), waiters=0
+        )
+        starting = later(gang, Start())
+        assert gang.launchers[1].asked.wait(PATIENCE_S)
+        assert ask(gang, Status()).phase == "starting"
+        gang.launchers[1].release()
+        pids = starting.get(timeout=PATIENCE_S)
+        waiting = later(gang, Wait())
+        status = ask(gang, Status())
+        assert status == GangStatus(
+            phase="running", pids=pids, running=frozenset({0, 1}), leftovers=frozenset(), waiters=1
+        )
+        gang.processes[0].exit(0, group_left=True)
+        gang.processes[1].exit(0)
+        waiting.get(timeout=PATIENCE_S)
+        status = ask(gang, Status())
+        assert (status.phase, status.running, status.leftovers) == ("finished", frozenset(), frozenset({0}))
+
+
+def test_signal_reaches_running_ranks_and_stops_nobody():
+    with FakeGang(3) as gang:
+        ask(gang, Start())
+        for process in gang.processes.values():
+            process.ignored.add(SIGUSR1)
+        gang.processes[0].exit(0)
+        gang.events.wait_for("supervise.process.exited")
+        assert ask(gang, Signal(sig=SIGUSR1)) == frozenset({1, 2})
+        assert ask(gang, Signal(sig=SIGUSR1, ranks=frozenset({0, 2}))) == frozenset({2})
+        gang.processes[2].wait_for_signal(SIGUSR1)
+        assert ask(gang, Status()).phase == "running"
+        assert gang.processes[0].signals == []
+        with pytest.raises(SpecError, match=r"\[7\]"):
+            ask(gang, Signal(sig=SIGUSR1, ranks=frozenset({0, 7})))
+
+
+def test_a_user_signal_that_kills_is_the_rank_s_own_failure():
+    with FakeGang(2) as gang:
+        ask(gang, Start())
+        ask(gang, Signal(sig=SIGUSR1, ranks=frozenset({1})))
+        result = ask(gang, Wait())
+        assert (result.outcome, result.root_cause, result.failures[1].exitcode) == ("failed", 1, -SIGUSR1)
+
+
+def test_close_stops_politely_and_answers_the_result():
+    with FakeGang(2) as gang:
+        ask(gang, Start())
+        result = ask(gang, Close())
+        assert (result.outcome, sorted(result.failures)) == ("stopped", [0, 1])
+        assert {end.exitcode for end in result.ends.values()} == {-SIGTERM}
+        for process in gang.processes.values():
+            assert SIGTERM in process.signals
+            assert SIGKILL not in process.signals
+        assert ask(gang, Close()) is result
+        assert ask(gang, Wait()) is result
+
+
+def test_close_with_another_signal():
+    with FakeGang(1) as gang:
+        ask(gang, Start())
+        assert ask(gang, Close(death_sig=SIGINT)).failures[0].exitcode == -SIGINT
+
+
+def test_close_before_the_start_ends_the_gang():
+    with FakeGang(2) as gang:
+        assert ask(gang, Close()).outcome == "stopped"
+        assert ask(gang, Wait()).outcome == "stopped"
+        with pytest.raises(SpecError):
+            ask(gang, Start())
+        assert gang.processes == {}
+
+
+@pytest.mark.parametrize("bad", [-1, float("nan"), float("inf")])
+def test_a_close_with_a_senseless_timeout_is_the_asker_s_mistake(bad):
+    with FakeGang(1) as gang:
+        ask(gang, Start())
+        with pytest.raises(SpecError, match="timeout is"):
+            ask(gang, Close(timeout=bad))
+        assert ask(gang, Status()).phase == "running"
+
+
+def test_what_is_no_message_of_ours_is_answered_with_none(caplog):
+    with FakeGang(1) as gang:
+        assert ask(gang, "hello") is None
+        assert "Unexpected message" in caplog.text
+
+
+# Ends
+
+
+def test_one_failure_stops_the_others_who_are_bystanders():
+    with FakeGang(4) as gang:
+        ask(gang, Start())
+        gang.processes[2].exit(3)
+        result = ask(gang, Wait())
+        assert (result.outcome, result.root_cause, list(result.failures)) == ("failed", 2, [2])
+        assert result.failures[2].exitcode == 3
+        assert {rank: end.role for rank, end in result.ends.items()} == {
+            0: "bystander",
+            1: "bystander",
+            2: "root_cause",
+            3: "bystander",
+        }
+        assert gang.processes[2].signals == []
+
+
+def test_who_ignores_the_polite_signal_is_killed_after_the_grace_all_at_once():
+    """GraceExpired comes after a short grace; nobody is killed before all were asked."""
+    launchers = {rank: FakeLauncher(ignored=[SIGTERM]) for rank in range(3)}
+    with FakeGang(4, launchers=launchers, grace=0.05) as gang:
+        ask(gang, Start())
+        gang.processes[3].exit(1)
+        result = ask(gang, Wait())
+        assert result.root_cause == 3
+        for rank in range(3):
+            sent = [sig for sig in gang.processes[rank].signals if sig != signal.SIGCONT]
+            assert sent == [SIGTERM, SIGKILL]
+        assert [result.ends[rank].exitcode for rank in range(3)] == [-9] * 3
+
+
+def test_a_close_without_grace_kills():
+    with FakeGang(1, launchers={0: FakeLauncher(ignored=[SIGTERM])}) as gang:
+        ask(gang, Start())
+        assert ask(gang, Close(timeout=0)).failures[0].exitcode == -9
+        assert SIGTERM not in gang.processes[0].signals
+
+
+def test_a_second_close_hurries_the_first():
+    with FakeGang(1, launchers={0: FakeLauncher(ignored=[SIGTERM])}) as gang:
+        ask(gang, Start())
+        first = closing(gang)
+        gang.processes[0].wait_for_signal(SIGTERM)
+        result = ask(gang, Close(death_sig=SIGKILL))
+        assert first.get(timeout=PATIENCE_S) is result
+
+
+def test_the_gang_s_timeout_stops_it():
+    with FakeGang(2, timeout=0.05) as gang:
+        ask(gang, Start())
+        result = ask(gang, Wait())
+        assert (result.outcome, result.is_failed()) == ("timed_out", True)
+
+
+def test_what_finished_ranks_left_behind_is_signaled_at_close_only():
+    with FakeGang(1) as gang:
+        ask(gang, Start())
+        gang.processes[0].exit(0, group_left=True)
+        assert ask(gang, Wait()).outcome == "succeeded"
+        assert gang.processes[0].signals == []
+        assert ask(gang, Close()).outcome == "succeeded"
+        assert gang.processes[0].signals[0] == SIGTERM
+
+
+def test_an_unkillable_rank_is_reported_and_the_others_are_reaped():
+    with FakeGang(2, launchers={1: FakeLauncher(ignored=[SIGTERM, SIGKILL])}, grace=0.01) as gang:
+        actor = gang.supervisor._actor_weakref()
+        actor._gang = replace(actor._gang, kill_wait_s=0.05)
+        ask(gang, Start())
+        with pytest.raises(UnkillableError, match="rank 1") as caught:
+            ask(gang, Close())
+        assert caught.value.pids == {1: gang.processes[1].pid}
+        result = ask(gang, Wait())
+        assert (result.outcome, result.ends[0].role, result.ends[1].role) == ("stopped", "bystander", "lost")
+        gang.events.wait_for("supervise.process.unkillable")
+
+
+# Starts that fail
+
+
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError(errno.ENOENT, "none", "prog"), PermissionError(errno.EACCES, "no", "prog")]
+)
+def test_a_start_that_fails_names_the_rank_keeps_the_class_and_reaps_the_others(error):
+    with FakeGang(3, launchers={1: FakeLauncher(error=error)}, window=3) as gang:
+        early = later(gang, Wait())
+        with pytest.raises(type(error), match="rank 1") as caught:
+            ask(gang, Start())
+        assert (caught.value.errno, caught.value.filename) == (error.errno, "prog")
+        assert all(process.ended for process in gang.processes.values())
+        for reply in (early, later(gang, Wait()), later(gang, Poll())):
+            with pytest.raises(type(error), match="rank 1"):
+                reply.get(timeout=PATIENCE_S)
+        assert ask(gang, Close()) is None
+
+
+def test_a_start_that_fails_for_another_reason_is_a_spawn_error():
+    with FakeGang(2, launchers={1: FakeLauncher(error=KeyError("odd"))}) as gang:
+        with pytest.raises(SpawnError, match="rank 1") as caught:
+            ask(gang, Start())
+        assert caught.value.local_rank == 1
+        assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_launch_that_fails_late_is_a_failed_start_too():
+    with FakeGang(2, launchers={1: FakeLauncher(held=True)}) as gang:
+        starting = later(gang, Start())
+        assert gang.launchers[1].asked.wait(PATIENCE_S)
+        gang.launchers[1].release(ChildProcessError("the server died"))
+        with pytest.raises(SpawnError, match="the server died"):
+            starting.get(timeout=PATIENCE_S)
+        assert gang.processes[0].ended
+
+
+def test_a_close_during_the_start_ends_both():
+    with FakeGang(3, launchers={1: FakeLauncher(held=True)}) as gang:
+        starting = later(gang, Start())
+        assert gang.launchers[1].asked.wait(PATIENCE_S)
+        closed = closing(gang)
+        gang.launchers[1].release()
+        assert closed.get(timeout=PATIENCE_S).outcome == "stopped"
+        with pytest.raises(SpawnError, match="closed before every rank ran"):
+            starting.get(timeout=PATIENCE_S)
+        assert not hasattr(gang.launchers[2], "process")
+        assert SIGTERM in gang.processes[1].signals
+
+
+def test_a_rank_that_fails_before_all_run_fails_the_gang_not_the_start():
+    with FakeGang(2, launchers={1: FakeLauncher(held=True)}) as gang:
+        starting = later(gang, Start())
+        assert gang.launchers[1].asked.wait(PATIENCE_S)
+        gang.processes[0].exit(9)
+        gang.events.wait_for("supervise.process.exited")
+        gang.launchers[1].release()
+        assert sorted(starting.get(timeout=PATIENCE_S)) == [0, 1]
+        assert ask(gang, Wait()).root_cause == 0

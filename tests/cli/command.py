@@ -1,0 +1,173 @@
+"""Runs the real program in a process of its own, on pipes or on a terminal."""
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 50.0
+SUPERVISE = (sys.executable, "-W", "error", "-m", "supervise")
+OURS = re.compile(r"^(RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|OMP_|PYTHON|NO_COLOR|PET_)")
+HANG = "exec sleep 1000"
+
+
+def environment(tmp_path: Path, **extra: str) -> dict[str, str]:
+    """Return ours, without what a launcher above may have set."""
+    plain = {key: value for key, value in os.environ.items() if not OURS.match(key)}
+    return plain | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "TERM": "xterm"} | extra
+
+
+@dataclass
+class Command:
+    """The program, with temporary files under one directory."""
+
+    tmp_path: Path
+
+    def run(self, *words: str, before: tuple[str, ...] = (), **env: str) -> subprocess.CompletedProcess[str]:
+        """Run ``supervise run`` to its end, on pipes."""
+        return self.supervise("run", *words, before=before, **env)
+
+    def supervise(self, *words: str, before: tuple[str, ...] = (), **env: str) -> subprocess.CompletedProcess[str]:
+        """Run ``supervise`` to its end, on pipes."""
+        return subprocess.run(
+            [*before, *SUPERVISE, *words],
+            env=environment(self.tmp_path, **env),
+            cwd=self.tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+
+    @contextmanager
+    def started(self, *words: str, before: tuple[str, ...] = (), **env: str) -> Iterator["Started"]:
+        """Start ``supervise run`` on pipes; it is gone afterwards."""
+        process = subprocess.Popen(
+            [*before, *SUPERVISE, "run", *words],
+            env=environment(self.tmp_path, **env),
+            cwd=self.tmp_path,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with process:
+            try:
+                yield Started(process)
+            finally:
+                process.kill()
+
+    @contextmanager
+    def on_terminal(self, *words: str, stdout: Any = None, **env: str) -> Iterator["Terminal"]:
+        """Start ``supervise run`` on a terminal of its own, 100 columns wide; it is gone afterwards."""
+        master, slave = pty.openpty()
+        os.set_blocking(master, False)
+        name = os.ttyname(slave)
+        to = "" if stdout else '>"$0"'
+        script = (
+            f'stty cols 100 rows 40 <"$0"; exec "$@" <"$0" {to} 2>"$0"'  # a new session's first terminal is its own
+        )
+        process = subprocess.Popen(
+            ["sh", "-c", script, name, *SUPERVISE, "run", *words],
+            env=environment(self.tmp_path, **env),
+            cwd=self.tmp_path,
+            stdout=stdout,
+            start_new_session=True,
+        )
+        exit_notice = os.pidfd_open(process.pid)
+        with process:
+            try:
+                yield (terminal := Terminal(process, master, exit_notice))
+            finally:
+                process.kill()
+                for fd in (
+                    slave,
+                    terminal.master,
+                    exit_notice,
+                ):  # the slave until now: without any the master reads as ended
+                    os.close(fd)
+
+    def directory(self) -> Path:
+        """Return the run directory, the only one."""
+        [found] = self.tmp_path.glob("torchelastic_*/*_*")
+        return found
+
+
+@dataclass
+class Started:
+    """A run that goes on."""
+
+    process: "subprocess.Popen[str]"
+
+    def hear(self, count: int = 1) -> list[str]:
+        """Return the next lines of stdout, in any order of ranks."""
+        assert self.process.stdout is not None
+        return sorted(self.process.stdout.readline() for _ in range(count))
+
+    def hear_error(self, text: str) -> str:
+        """Return the next line of stderr with this text."""
+        assert self.process.stderr is not None
+        return next(line for line in self.process.stderr if text in line)
+
+    def signal(self, sig: signal.Signals) -> None:
+        os.kill(self.process.pid, sig)
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait for the end; return the exit code and the rest of stdout and stderr."""
+        out, err = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, out, err
+
+
+@dataclass
+class Terminal:
+    """A run on a terminal, and what it has shown."""
+
+    process: "subprocess.Popen[bytes]"
+    master: int
+    exit_notice: int
+    raw: str = ""
+
+    def until(self, text: str) -> str:
+        """Read until this text is shown; return all that was shown."""
+        while text not in self.raw:
+            assert select.select([self.master], [], [], PATIENCE_S)[0], f"{text!r} is not shown: {self.raw!r}"
+            self._read()
+        return self.raw
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the end; return the exit code and all that was shown."""
+        ended: list[int] = []
+        while not ended:
+            readable, _, _ = select.select([self.master, self.exit_notice], [], [], PATIENCE_S)
+            assert readable, f"it does not end: {self.raw!r}"
+            ended = [fd for fd in readable if fd == self.exit_notice]
+            self._read()
+        return self.process.wait(PATIENCE_S), self.raw
+
+    def hang_up(self) -> None:
+        """Close the window."""
+        master, self.master = self.master, os.open(os.devnull, os.O_RDONLY)
+        os.close(master)
+
+    def _read(self) -> None:
+        with suppress(BlockingIOError):
+            while data := os.read(self.master, 65536):
+                self.raw += data.decode()
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.master, keys)
+
+
+def plain(text: str) -> str:
+    """Return `text` without escape sequences."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)

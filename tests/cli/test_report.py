@@ -1,0 +1,204 @@
+"""The screen at the end of a run that failed."""
+
+import json
+import sys
+from pathlib import Path
+from signal import SIGKILL, SIGTERM, Signals
+
+import pytest
+
+from supervise.cli import report
+from supervise.result import ProcessFailure, RankEnd, Role, RunProcsResult
+from tests.cli.command import HANG, Command
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "wordcount.py"
+
+
+def screen_of(stderr: str) -> list[str]:
+    """Return the lines from the headline on."""
+    lines = stderr.splitlines()
+    first = next(at for at, line in enumerate(lines) if line.startswith("supervise: rank"))
+    return lines[first:]
+
+
+def end(rank: int, exitcode: int | None, role: Role, **more: object) -> RankEnd:
+    return RankEnd(
+        local_rank=rank, pid=100 + rank, exitcode=exitcode, role=role, started_ns=10**9, ended_ns=3 * 10**9, **more
+    )
+
+
+def failed(*ends: RankEnd, message: str = "") -> RunProcsResult:
+    result = RunProcsResult(outcome="failed", ends={end.local_rank: end for end in ends})
+    for found in ends:
+        if found.role in ("root_cause", "concurrent_failure"):
+            result.failures[found.local_rank] = ProcessFailure.of(
+                found.local_rank, found.pid, found.exitcode, "", message=message
+            )
+        result.stderrs[found.local_rank] = "/logs/stderr.log"
+    return result
+
+
+def test_a_recorded_traceback_is_the_reason(supervise: Command):
+    """Under @record the screen shows the exception of the record; who and where are in the first line."""
+    (supervise.tmp_path / "worker.py").write_text(
+        "import os, time\n"
+        "from supervise import record\n"
+        "@record\n"
+        "def main():\n"
+        "    if os.environ['RANK'] == '1':\n"
+        "        raise ValueError('the 7th shard is empty')\n"
+        "    time.sleep(1000)\n"
+        "main()\n"
+    )
+    done = supervise.run("-n", "2", "worker.py")
+    screen = screen_of(done.stderr)
+    assert done.returncode == 1
+    assert screen[0].startswith("supervise: rank 1 of 2 failed: exit code 1 (host ")
+    assert ", pid " in screen[0]
+    assert screen[2] == "  Traceback (most recent call last):"
+    assert screen[3].startswith(f'    File "{supervise.tmp_path}/worker.py", line 6')
+    assert "  ValueError: the 7th shard is empty" in screen
+    assert screen[-2:] == ["  rank 0: stopped by SIGTERM (by us)", f"  logs: {supervise.directory()}"]
+
+
+def test_the_end_of_stderr_is_the_reason_where_nothing_is_recorded(supervise: Command):
+    """Its last twenty lines, without what would move the cursor."""
+    script = r'seq 100 >&2; printf "\033[31mover\033[0m\a\n" >&2; kill -9 $$'
+    screen = screen_of(supervise.run("--", "sh", "-c", script).stderr)
+    assert screen[0].startswith("supervise: rank 0 failed: SIGKILL (host ")
+    assert screen[2] == "  the end of its stderr:"
+    assert screen[3:23] == [*(f"    {number}" for number in range(82, 101)), "    over"]
+
+
+def test_of_a_line_that_was_rewritten_its_last_state_is_shown():
+    """A progress bar takes one line, as it does on a terminal."""
+    tail = "10%\r20%\r30%\rdone\nlast\r\n"
+    screen = report.lines(failed(end(0, 1, "root_cause", stderr_tail=tail)), report.Story(nproc=1, grace_s=1))
+    assert screen[2:5] == ["  the end of its stderr:", "    done", "    last"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"), [((), "  it wrote nothing to stderr"), (("-t", "1"), "  its stderr was not recorded")]
+)
+def test_where_there_is_no_reason_that_is_said(supervise: Command, words: tuple[str, ...], told: str):
+    """An empty stderr, or one that is not redirected."""
+    assert screen_of(supervise.run(*words, "--", "sh", "-c", "exit 3").stderr)[2] == told
+
+
+def test_sixty_four_ranks_fit_on_one_screen(supervise: Command):
+    """Equal ends share a line, however many ranks there are."""
+    script = f"""
+        if [ "$RANK" = 13 ]; then seq 100 >&2; exit 7; fi
+        if [ "$RANK" -gt 60 ]; then exit 0; fi
+        {HANG}
+    """
+    done = supervise.run("-n", "64", "--", "sh", "-c", script)
+    screen = screen_of(done.stderr)
+    assert done.returncode == 7
+    assert len(screen) <= 40
+    assert screen[0].startswith("supervise: rank 13 of 64 failed: exit code 7 (host ")
+    told = " ".join(screen)
+    assert "ranks 0-12, 14-" in told
+    assert "stopped by SIGTERM (by us)" in told
+    assert screen[-1] == f"  logs: {supervise.directory()}"
+
+
+def test_as_many_kinds_of_ends_as_ranks_fit_too():
+    """Where every rank ends in its own way, the rest is in the file."""
+    ends = [end(0, 1, "root_cause", stderr_tail="\n".join(map(str, range(20))))]
+    ends += [end(rank, rank, "bystander") for rank in range(1, 64)]
+    story = report.Story(nproc=64, grace_s=30, directory="/logs", sent={rank: [SIGTERM] for rank in range(1, 64)})
+    screen = report.lines(failed(*ends), story)
+    assert len(screen) <= 40
+    assert screen[-3:] == [
+        "  rank 9: exit code 9 after our SIGTERM",
+        "  ranks 10-63: 54 other ends; see result.json",
+        "  logs: /logs",
+    ]
+
+
+def test_every_role_has_its_words():
+    """Who failed too, who was stopped and how, who had finished, who never ran."""
+    ends = [
+        end(0, -11, "root_cause", core_dumped=True),
+        end(1, 4, "concurrent_failure"),
+        end(2, -SIGTERM, "bystander"),
+        end(3, -SIGKILL, "bystander"),
+        end(4, 0, "finished"),
+        end(5, None, "lost"),
+        end(6, -Signals.SIGSEGV, "bystander"),
+    ]
+    sent = {2: [SIGTERM], 3: [SIGTERM, SIGKILL], 6: [SIGTERM]}
+    screen = report.lines(failed(*ends), report.Story(nproc=8, grace_s=30, sent=sent))
+    assert screen[0].startswith("supervise: rank 0 of 8 failed: SIGSEGV, core dumped (host ")
+    assert screen[0].endswith(", pid 100, after 2 s)")
+    assert screen[4:] == [
+        "  rank 1: failed too: exit code 4",
+        "  rank 5: outlived SIGKILL and is still there",
+        "  rank 2: stopped by SIGTERM (by us)",
+        "  rank 3: killed by SIGKILL (by us, 30 s after SIGTERM)",
+        "  rank 6: SIGSEGV after our SIGTERM",
+        "  rank 4: finished",
+        "  rank 7: not started",
+    ]
+
+
+def test_what_is_known_beside_the_exit_code_is_told():
+    """For instance that the status was taken by somebody else."""
+    result = failed(end(0, 255, "root_cause"), message="exit status lost: somebody reaped the process")
+    assert "  exit status lost: somebody reaped the process" in report.lines(result, report.Story(nproc=1, grace_s=1))
+
+
+def test_a_long_traceback_is_shortened_in_the_middle(tmp_path: Path):
+    """Its first lines and its end are what is read; the path says where all of it is."""
+    error_file = tmp_path / "error.json"
+    trace = "\n".join([*map(str, range(99)), "x" * 500])
+    extra = {"timestamp": "1", "py_callstack": trace}
+    error_file.write_text(json.dumps({"message": {"message": "E", "extraInfo": extra}}))
+    result = RunProcsResult(outcome="failed", failures={0: ProcessFailure(0, 1, 1, str(error_file))})
+    screen = report.lines(result, report.Story(nproc=1, grace_s=1))
+    assert screen[2:6] == ["  0", "  1", "  2", f"    ... 80 more lines in {error_file}"]
+    assert screen[-4:-1] == ["  98", f"  {'x' * 300} ... (200 more characters)", ""]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ([3], "rank 3"),
+        ([0, 1], "ranks 0-1"),
+        ([5, 1, 2, 3, 9], "ranks 1-3, 5, 9"),
+        (range(0, 100, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, ... (50 in all)"),
+    ],
+)
+def test_ranks_are_named_in_spans(ranks: list[int], text: str):
+    """Few words for many ranks."""
+    assert report.spans(ranks) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0421, "42 ms"), (2.26, "2.3 s"), (30.0, "30 s"), (75, "1 min 15 s"), (7260, "2 h 01 min")]
+)
+def test_durations_are_for_people(value: float, text: str):
+    """The unit fits the value."""
+    assert report.seconds(value) == text
+
+
+def test_the_example_counts_on_four_ranks(supervise: Command):
+    """The totals of the shards are those of the text."""
+    done = supervise.run("-n", "4", "--no-prefix", str(EXAMPLE))
+    assert done.returncode == 0, done.stderr
+    words = [int(line.split()[2].replace(",", "")) for line in done.stdout.splitlines() if line.startswith("rank ")]
+    assert len(words) == 4
+    assert f"{sum(words):,} words, " in done.stdout
+    assert "the shards add up to the whole text" in done.stdout
+
+
+def test_the_example_fails_where_it_is_told_to(supervise: Command):
+    """The screen names the rank and shows its traceback."""
+    done = supervise.run("-n", "4", str(EXAMPLE), "--fail-rank", "2")
+    screen = screen_of(done.stderr)
+    assert done.returncode == 1
+    assert screen[0].startswith("supervise: rank 2 of 4 failed: exit code 1 ")
+    assert "    Traceback (most recent call last):" in screen
+    assert any(line.startswith("    RuntimeError: rank 2 was told to fail at byte") for line in screen)
+    assert sys.executable not in done.stderr

@@ -1,0 +1,142 @@
+"""What signals to the command do to the ranks."""
+
+import signal
+import sys
+
+import pytest
+
+from tests.cli.command import Command
+
+POLITE = """
+import os, signal, sys
+def leave(number, frame):
+    print("got", signal.Signals(number).name, flush=True)
+    sys.exit(0)
+for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(sig, leave)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+STUBBORN = """
+import signal
+for sig in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(sig, signal.SIG_IGN)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+USERS = """
+import signal
+def told(number, frame):
+    print(signal.Signals(number).name, flush=True)
+signal.signal(signal.SIGUSR1, told)
+signal.signal(signal.SIGUSR2, told)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+READY = ["[default0]:ready\n", "[default1]:ready\n"]
+
+
+def python(program: str) -> tuple[str, ...]:
+    return sys.executable, "-c", program
+
+
+@pytest.mark.parametrize(
+    ("sig", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)],
+)
+def test_the_first_signal_is_passed_on_and_waited_for(supervise: Command, sig: signal.Signals, code: int):
+    """The ranks get that very signal; 128 + signal says that the user stopped the run."""
+    with supervise.started("-n", "2", *python(POLITE)) as run:
+        assert run.hear(2) == READY
+        run.signal(sig)
+        returncode, out, err = run.end()
+    assert returncode == code
+    assert sorted(out.splitlines()) == [f"[default{rank}]:got {sig.name}" for rank in range(2)]
+    assert f"supervise: {sig.name}: stopping 2 ranks, SIGKILL in 30 s; a second signal kills now\n" in err
+    assert f"ranks 0-1: exit code 0 after our {sig.name}" in err
+    assert "Traceback" not in err
+
+
+def test_the_second_signal_kills_now(supervise: Command):
+    """A rank that ignores the first signal does not live through its grace."""
+    with supervise.started("-n", "2", "--shutdown-timeout", "1000", *python(STUBBORN)) as run:
+        assert run.hear(2) == READY
+        run.signal(signal.SIGINT)
+        run.hear_error("a second signal kills now")
+        run.signal(signal.SIGINT)
+        returncode, _, err = run.end()
+    assert returncode == 130
+    assert "SIGINT again: killing 2 ranks now" in err
+    assert "ranks 0-1: killed by SIGKILL (by us)" in err
+
+
+def test_after_the_grace_ranks_are_killed(supervise: Command):
+    """--shutdown-timeout is the time from the polite signal to SIGKILL."""
+    with supervise.started("--shutdown-timeout", "0.2", *python(STUBBORN)) as run:
+        run.hear()
+        run.signal(signal.SIGTERM)
+        returncode, _, err = run.end()
+    assert returncode == 143
+    assert "rank 0: killed by SIGKILL (by us, 200 ms after SIGTERM)" in err
+
+
+def test_a_slow_stop_after_a_failure_is_announced_once(supervise: Command):
+    """In a pipe one line says what is being waited for, before the end is told."""
+    program = STUBBORN.replace("import signal", "import os, signal", 1).replace(
+        'print("ready"', 'if os.environ["RANK"] == "1":\n    raise SystemExit(3)\nprint("ready"'
+    )
+    with supervise.started("-n", "2", "--shutdown-timeout", "2.2", *python(program)) as run:
+        returncode, _, err = run.end()
+    assert returncode == 3
+    assert err.count("rank 1 failed (exit code 3): stopping 1 rank, SIGKILL in 1 s\n") == 1
+
+
+@pytest.mark.parametrize("sig", [signal.SIGUSR1, signal.SIGUSR2])
+def test_user_signals_are_passed_on(supervise: Command, sig: signal.Signals):
+    """Every rank gets them, and the run goes on."""
+    with supervise.started("-n", "2", *python(USERS)) as run:
+        assert run.hear(2) == READY
+        run.signal(sig)
+        assert run.hear(2) == [f"[default{rank}]:{sig.name}\n" for rank in range(2)]
+        run.signal(signal.SIGTERM)
+        assert run.end()[0] == 143
+
+
+def test_a_signal_that_we_were_started_with_ignored_stays_ignored(supervise: Command):
+    """nohup: the terminal's end ends neither us nor the ranks."""
+    hup = "import os, signal; print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, flush=True); signal.pause()"
+    with supervise.started("--no-prefix", *python(hup), before=("sh", "-c", 'trap "" HUP; exec "$@"', "sh")) as run:
+        assert run.hear() == ["True\n"]
+        run.signal(signal.SIGHUP)
+        run.signal(signal.SIGTERM)
+        returncode, _, err = run.end()
+    assert returncode == 143
+    assert "SIGHUP" not in err
+
+
+def test_the_run_survives_us_not(supervise: Command):
+    """Killed ourselves, we leave no rank behind (the fixture looks)."""
+    with supervise.started("-n", "2", *python(STUBBORN)) as run:
+        assert run.hear(2) == READY
+        run.signal(signal.SIGKILL)
+        assert run.end()[0] == -signal.SIGKILL
+
+
+def test_what_finished_ranks_left_behind_is_ended(supervise: Command):
+    """Success waits for the end of it, and can be hurried."""
+    leave = f"""
+import subprocess, sys
+left = subprocess.Popen([sys.executable, "-c", {STUBBORN!r}], stdout=subprocess.PIPE)
+print(left.stdout.readline(), flush=True)
+left.returncode = 0
+"""
+    with supervise.started("--shutdown-timeout", "1000", *python(leave)) as run:
+        assert run.hear() == ["[default0]:b'ready\\n'\n"]
+        run.hear_error("supervise: stopping what the ranks left behind, SIGKILL in 999 s")
+        run.signal(signal.SIGINT)
+        run.hear_error("supervise: SIGINT: stopping what the ranks left behind")
+        run.signal(signal.SIGINT)
+        assert run.end()[0] == 0

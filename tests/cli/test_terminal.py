@@ -1,0 +1,90 @@
+"""What a person sees: the real program on a real terminal."""
+
+import re
+import subprocess
+import sys
+
+from tests.cli.command import HANG, Command, plain
+from tests.cli.test_signals import STUBBORN
+
+ERASE = "\x1b[K"
+SAY = ("--", "sh", "-c", "echo hello from $RANK")
+
+
+def test_a_run_says_what_runs_where(supervise: Command):
+    """The first line on a terminal; then the ranks, each in its color."""
+    with supervise.on_terminal("-n", "2", *SAY, OMP_NUM_THREADS="1") as terminal:
+        code, shown = terminal.end()
+    assert code == 0
+    first, *rest = plain(shown).splitlines()
+    assert first == f"supervise: sh -c 'echo hello from $RANK' on 2 ranks, logs in {supervise.directory()}"
+    assert sorted(rest) == ["[default0]:hello from 0", "[default1]:hello from 1"]
+    colors = set(re.findall(r"\x1b\[(\d+)m\[default\d\]:\x1b\[0m", shown))
+    assert len(colors) == 2
+
+
+def test_no_color_where_it_is_not_wanted(supervise: Command):
+    """NO_COLOR, --color never and a dumb terminal; --color always wins over NO_COLOR."""
+    for words, env in (((), {"NO_COLOR": "1"}), (("--color", "never"), {}), ((), {"TERM": "dumb"})):
+        with supervise.on_terminal(*words, *SAY, **env) as terminal:
+            assert not re.search(r"\x1b\[[0-9;]*m", terminal.end()[1])
+    with supervise.on_terminal("--color", "always", *SAY, NO_COLOR="1") as terminal:
+        assert "\x1b[36m[default0]:\x1b[0mhello" in terminal.end()[1]
+    assert supervise.run("--color", "always", *SAY).stdout == "\x1b[36m[default0]:\x1b[0mhello from 0\n"
+
+
+def test_a_pipe_gets_plain_lines_even_beside_a_terminal(supervise: Command):
+    """``supervise run ... | tee log``: no escapes in the log, whatever stderr is."""
+    with supervise.on_terminal(*SAY, stdout=subprocess.PIPE) as terminal:
+        _, shown = terminal.end()
+        out = terminal.process.stdout.read()
+    assert out == b"[default0]:hello from 0\n"
+    assert "logs in" in shown
+
+
+def test_ctrl_c_shows_a_countdown_that_is_removed(supervise: Command):
+    """The first Ctrl-C is polite and counts down, the second kills; at the end no trace of the line is left."""
+    with supervise.on_terminal("--shutdown-timeout", "600", sys.executable, "-c", STUBBORN) as terminal:
+        terminal.until("ready")
+        terminal.type(b"\x03")
+        terminal.until("SIGINT: stopping 1 rank, SIGKILL in 600 s; Ctrl-C again kills now")
+        terminal.until("SIGKILL in 598 s")
+        terminal.type(b"\x03")
+        code, shown = terminal.end()
+    assert code == 130
+    *_, countdown, after = shown.split("\x1b[K")
+    assert "SIGKILL in" in countdown
+    assert countdown.endswith("\r")
+    assert [line.split(" (")[0] for line in plain(after).splitlines()[:3]] == [
+        "supervise: SIGINT again: killing 1 rank now",
+        "supervise: killed: we got SIGINT and a second signal",
+        "  rank 0: killed by SIGKILL",
+    ]
+
+
+def test_the_ranks_lines_go_over_the_countdown(supervise: Command):
+    """A line that is shorter than the countdown leaves nothing of it beside itself."""
+    program = STUBBORN.replace("signal.pause()", "signal.sigtimedwait([], 0.1), print('still here', flush=True)")
+    with supervise.on_terminal("--shutdown-timeout", "600", sys.executable, "-c", program) as terminal:
+        terminal.until("ready")
+        terminal.type(b"\x03")
+        terminal.until("SIGKILL in 600 s")
+        terminal.until(f"now\x1b[0m\r{ERASE}\x1b[36m[default0]:\x1b[0mstill here")
+        terminal.type(b"\x03")
+        assert terminal.end()[0] == 130
+
+
+def test_the_terminals_end_stops_the_run(supervise: Command):
+    """A window that is closed sends SIGHUP; nothing can be shown any more, and nothing is left."""
+    with supervise.on_terminal("-n", "2", "--", "sh", "-c", f"echo ready; {HANG}") as terminal:
+        terminal.until("ready")
+        terminal.hang_up()
+        assert terminal.process.wait(50) == 129
+
+
+def test_a_failure_is_red(supervise: Command):
+    """The headline stands out."""
+    with supervise.on_terminal("--", "sh", "-c", "exit 3") as terminal:
+        code, shown = terminal.end()
+    assert code == 3
+    assert "\x1b[1;31mrank 0 failed: exit code 3" in shown

@@ -1,0 +1,280 @@
+"""The pure core under everything that can happen, in any order: one end, one blame, no signal to a stranger."""
+
+from signal import SIGINT, SIGKILL, SIGTERM
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from supervise._core.decide import decide
+from supervise._core.state import (
+    AbandonTails,
+    AnswerClose,
+    AnswerStart,
+    CensusTaken,
+    CloseAsked,
+    DrainExpired,
+    Gang,
+    GraceExpired,
+    KillExpired,
+    LaunchRank,
+    Publish,
+    ReportUnkillable,
+    SendSignal,
+    SetTimer,
+    StartAsked,
+    TakeCensus,
+)
+from supervise._core.verdict import failed, judge
+from supervise.messages import (
+    GroupEmptied,
+    TailEnded,
+    WorkerExited,
+    WorkerFailedToStart,
+    WorkerStarted,
+    WorkerUnkillable,
+)
+
+
+def started(rank):
+    return WorkerStarted(local_rank=rank, pid=100 + rank, started_ns=rank)
+
+
+def exited(rank, code=0, at=0, **more):
+    return WorkerExited(local_rank=rank, pid=100 + rank, exitcode=code, ended_ns=at, **more)
+
+
+def unkillable(rank):
+    return WorkerUnkillable(local_rank=rank, pid=100 + rank, state="D")
+
+
+def close(sig=SIGTERM, timeout_s=30.0, reason="close"):
+    return CloseAsked(death_sig=sig, timeout_s=timeout_s, reason=reason)
+
+
+def census():
+    return CensusTaken(recorded={})
+
+
+class _Machine(RuleBasedStateMachine):
+    """Drives a gang with everything that can plausibly happen; checks the promises at every step."""
+
+    @initialize(
+        nprocs=st.integers(1, 5),
+        more=st.fixed_dictionaries(
+            {"window": st.integers(1, 5), "tails": st.integers(0, 2), "grace_s": st.sampled_from([0.0, 5.0])}
+        ),
+        immortal=st.sets(st.integers(0, 4), max_size=2),
+        never_start=st.sets(st.integers(0, 4), max_size=1),
+    )
+    def begin(self, nprocs, more, immortal, never_start):
+        self.immortal, self.never_start = immortal, never_start
+        self.gang = Gang(nprocs=nprocs, **more)
+        self.clock = 0
+        self.launching, self.alive, self.groups = set(), set(), set()
+        self.stuck, self.reaped, self.counting, self.counted = set(), set(), False, False
+        self.timers, self.tails = set(), more["tails"]
+        self.published = self.started = self.start_answers = 0
+        self.kill_asked = self.polite = self.asked_end = False
+        self.close_owed = False
+
+    def tell(self, event):
+        before = self.gang
+        self.gang, actions = decide(self.gang, event)
+        for action in actions:
+            self.check(action)
+            self.act(action)
+        if before.reason is not None:
+            assert self.gang.reason == before.reason
+        if before.start_failure is not None:
+            assert self.gang.start_failure is before.start_failure
+        assert self.gang.ends[: len(before.ends)] == before.ends
+        if before.signaled:
+            assert self.gang.spontaneous == before.spontaneous, "a cause came after our signal"
+        assert not self.gang.running & self.gang.starting
+
+    def check(self, action):
+        assert self.published == 0 or not isinstance(action, (Publish, LaunchRank, AnswerStart, TakeCensus))
+        if isinstance(action, SendSignal):
+            assert self.counted or self.published, "signaled before the dead were counted"
+            assert self.asked_end, "success alone signals nobody"
+            if not self.launching:
+                assert action.ranks, "a signal to nobody"
+            for rank in action.ranks:
+                assert rank not in self.reaped or rank in self.groups, "signaled what is reaped and left nothing"
+            if action.sig == SIGKILL:
+                assert self.polite or self.kill_asked
+            else:
+                assert not self.gang.killed, "polite after the kill"
+                self.polite = True
+
+    def act(self, action):
+        match action:
+            case LaunchRank():
+                self.launching.add(action.local_rank)
+            case AnswerStart():
+                self.start_answers += 1
+                assert self.start_answers == 1
+            case TakeCensus():
+                assert not self.counting
+                assert not self.counted
+                self.counting = True
+            case SetTimer():
+                self.timers.add(action.name)
+            case ReportUnkillable():
+                self.stuck |= action.ranks
+            case AbandonTails():
+                self.timers.discard("drain")
+            case Publish():
+                self.published += 1
+                assert not self.alive - self.given_up()
+                assert not self.launching or self.gang.killed
+            case AnswerClose():
+                self.close_owed = False
+                assert not self.groups - self.given_up()
+
+    def given_up(self):
+        return {found.local_rank for found in self.gang.unkillable}
+
+    # What can happen
+
+    @precondition(lambda self: self.started == 0)
+    @rule()
+    def start(self):
+        self.started += 1
+        self.tell(StartAsked())
+
+    @precondition(lambda self: self.launching - self.never_start)
+    @rule(data=st.data())
+    def starts(self, data):
+        rank = data.draw(st.sampled_from(sorted(self.launching - self.never_start)))
+        self.launching.remove(rank)
+        self.alive.add(rank)
+        self.tell(started(rank))
+
+    @precondition(lambda self: self.launching)
+    @rule(data=st.data())
+    def fails_to_start(self, data):
+        rank = data.draw(st.sampled_from(sorted(self.launching)))
+        self.launching.remove(rank)
+        self.asked_end = True
+        self.kill_asked |= self.gang.grace_s == 0
+        self.tell(WorkerFailedToStart(local_rank=rank, error=OSError()))
+
+    @precondition(lambda self: self.alive)
+    @rule(
+        data=st.data(),
+        code=st.sampled_from([0, 0, 1, -9, -15, None]),
+        group_left=st.booleans(),
+        recorded=st.booleans(),
+    )
+    def exits(self, data, code, group_left, recorded):
+        rank = data.draw(st.sampled_from(sorted(self.alive)))
+        self.alive.remove(rank)
+        self.reaped.add(rank)
+        if group_left and rank not in self.given_up():
+            self.groups.add(rank)
+        self.clock += 1
+        if code != 0:
+            self.asked_end = True
+            self.kill_asked |= self.gang.grace_s == 0
+        self.tell(exited(rank, code, self.clock, group_left=group_left, error_ns=self.clock if recorded else None))
+
+    @precondition(lambda self: self.groups)
+    @rule(data=st.data())
+    def group_empties(self, data):
+        rank = data.draw(st.sampled_from(sorted(self.groups)))
+        self.groups.remove(rank)
+        self.tell(GroupEmptied(local_rank=rank))
+
+    @precondition(lambda self: self.counting)
+    @rule(data=st.data())
+    def counted_the_dead(self, data):
+        self.counting, self.counted = False, True
+        recorded = data.draw(st.dictionaries(st.sampled_from(sorted(self.alive)), st.just(1))) if self.alive else {}
+        self.tell(CensusTaken(recorded=recorded))
+
+    @rule(
+        sig=st.sampled_from([SIGTERM, SIGINT, SIGKILL]),
+        timeout_s=st.sampled_from([0.0, 1.0, 9.0]),
+        reason=st.sampled_from(["close", "close", "timeout"]),
+    )
+    def close(self, sig, timeout_s, reason):
+        self.asked_end = True
+        self.close_owed = reason == "close" or self.close_owed
+        self.kill_asked |= sig == SIGKILL or timeout_s == 0
+        self.counted |= self.gang.phase == "new"  # there is nobody to count
+        self.tell(close(sig, timeout_s, reason))
+
+    @rule(event=st.sampled_from([GraceExpired(), KillExpired(), DrainExpired()]))
+    def timer(self, event):
+        if isinstance(event, GraceExpired) and "grace" not in self.timers and self.gang.signaled:
+            return  # it was never set
+        self.tell(event)
+
+    @precondition(lambda self: self.stuck)
+    @rule(data=st.data())
+    def is_stuck(self, data):
+        rank = data.draw(st.sampled_from(sorted(self.stuck)))
+        self.stuck.remove(rank)
+        if rank in self.alive or rank in self.groups:  # else it went in time
+            self.tell(unkillable(rank))
+
+    @precondition(lambda self: self.tails and self.gang.phase != "new")
+    @rule()
+    def tail_ends(self):
+        self.tails -= 1
+        self.tell(TailEnded(name="stdout"))
+
+    def teardown(self):
+        """Whatever has happened: when the world answers from now on, the gang ends, and its close is answered."""
+        if not hasattr(self, "gang"):
+            return
+        if self.started == 0:
+            self.start()
+        self.close_owed = True
+        self.asked_end = True
+        self.counted |= self.gang.phase == "new"
+        self.tell(close())
+        for _ in range(50):
+            self.world_answers()
+        assert self.published == 1
+        assert not self.close_owed, "a close was not answered"
+        verdict = judge(self.gang)
+        good = {e.local_rank for e in self.gang.ends if not failed(e)}
+        if verdict.outcome == "succeeded":
+            assert len(good) == self.gang.nprocs
+        else:
+            assert verdict.blamed
+        assert (verdict.outcome == "failed") == (verdict.kind == "cause" and bool(verdict.blamed))
+
+    def world_answers(self):
+        """Everything that was asked for happens; what is immortal or never starts does not."""
+        if self.counting:
+            self.counting, self.counted = False, True
+            self.tell(census())
+        for rank in sorted(self.launching - self.never_start):
+            self.launching.remove(rank)
+            self.alive.add(rank)
+            self.tell(started(rank))
+        for rank in sorted(self.alive - self.immortal):
+            self.alive.remove(rank)
+            self.reaped.add(rank)
+            self.tell(exited(rank, -15))
+        for rank in sorted(self.groups - self.immortal):
+            self.groups.remove(rank)
+            self.tell(GroupEmptied(local_rank=rank))
+        for name, event in (("grace", GraceExpired()), ("kill", KillExpired())):
+            if name in self.timers:
+                self.timers.remove(name)
+                self.tell(event)
+        for rank in sorted(self.stuck):
+            self.stuck.remove(rank)
+            if rank in self.alive | self.groups:
+                self.tell(unkillable(rank))
+        while self.tails:
+            self.tail_ends()
+
+
+_Machine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestAnyLife = _Machine.TestCase

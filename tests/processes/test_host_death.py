@@ -1,0 +1,206 @@
+"""The host dies, exits, or forks: nothing of its gangs survives it, and a fork disturbs nobody."""
+
+import random
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from tests.processes.gangs import Fifo, Stopwatch, each_kind
+from tests.processes.hosts import Host, pids_of, watched
+from tests.processes.stubborn import DEAF, OBEDIENT, STUBBORN
+
+
+@contextmanager
+def ears(tmp_path) -> Iterator[Fifo]:
+    fifo = Fifo(tmp_path / "ear")
+    try:
+        yield fifo
+    finally:
+        fifo.close()
+
+
+@each_kind
+@pytest.mark.parametrize("name", STUBBORN)
+def test_k1_workers_die_with_a_killed_host(tmp_path, kind, name):
+    """However they resist and whatever they have started, without anybody of ours to see to it."""
+    program = f"start_gang(kind, [{STUBBORN[name]!r}] * 3)\nsignal.pause()"
+    with ears(tmp_path) as ear, Host(program, kind, ear.path) as host:
+        pids = pids_of([ear.hear() for _ in range(3)])
+        with watched(pids) as watch:
+            assert len(watch.survivors(0)) == len(pids) >= 3
+            host.kill()
+            assert watch.survivors(2.0) == set()
+
+
+KILLED_WHILE_STARTING = """
+def kill():
+    moment.wait(float(os.environ["MOMENT_S"]))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+moment = threading.Event()
+gang = Supervisor.start(name="host", entrypoint="sleep", args={rank: ("1000",) for rank in range(40)})
+threading.Thread(target=kill).start()
+gang.ask(Start())
+signal.pause()
+"""
+
+
+def test_k1_a_host_killed_during_the_start_leaves_at_most_one_binary(tmp_path, monkeypatch):
+    """At thirty random moments: only what was between its exec and the arming of its lifeline may live."""
+    me, moments = psutil.Process(), random.Random(4711)
+    before = {child.pid for child in me.children()}
+    counts = []
+    for _ in range(30):
+        monkeypatch.setenv("MOMENT_S", str(moments.uniform(0.0, 0.08)))
+        with Host(KILLED_WHILE_STARTING) as host:
+            assert host.exit_code() == -signal.SIGKILL
+        orphans = [child for child in me.children() if child.pid not in before]  # the kernel has made them ours
+        counts.append(len(orphans))
+        left = psutil.wait_procs(orphans, timeout=2.0)[1] if len(orphans) > 0 else []
+        for survivor in left:
+            survivor.kill()
+        psutil.wait_procs(left, timeout=5)
+        assert len(left) <= 1
+    assert max(counts) > 1, "no moment was in the middle of a start"
+
+
+ENDS = {
+    "at its end": ("", 0),
+    "by an exception": ("raise LookupError('not caught')", 1),
+    "by sys.exit": ("sys.exit(7)", 7),
+    "with sys.exit in a thread": ("t = threading.Thread(target=sys.exit); t.start(); t.join()", 0),
+}
+
+
+@each_kind
+@pytest.mark.parametrize("how", ENDS)
+def test_k5_an_exit_without_close_takes_the_workers_along(tmp_path, kind, how):
+    """The interpreter ends at once, with its own exit code."""
+    ending, code = ENDS[how]
+    program = f"start_gang(kind, [{OBEDIENT!r}] * 3)\nprint('started', flush=True)\nsys.stdin.readline()\n{ending}"
+    with ears(tmp_path) as ear, Host(program, kind, ear.path, stderr=-3) as host:
+        assert host.hear() == "started"
+        pids = pids_of([ear.hear() for _ in range(3)])
+        with watched(pids) as watch:
+            host.process.stdin.close()
+            assert host.exit_code() == code
+            assert watch.survivors(1.0) == set()
+
+
+@each_kind
+def test_k5_an_exit_gives_deaf_workers_the_gang_s_grace(tmp_path, kind):
+    """They ignore SIGTERM; the exit takes the one second that the gang was given."""
+    program = f"""start_gang(kind, [{DEAF!r}] * 3, grace=1.0)\nsys.stdin.readline()"""
+    with ears(tmp_path) as ear, Host(program, kind, ear.path) as host:
+        pids = pids_of([ear.hear() for _ in range(3)])
+        with watched(pids) as watch:
+            with Stopwatch() as time:
+                host.process.stdin.close()
+                assert host.exit_code() == 0
+            assert watch.survivors(1.0) == set()
+    assert 0.9 < time.seconds < 4
+
+
+FORKS = """
+import multiprocessing, pykka, warnings
+from contextlib import suppress
+
+gang = start_gang(kind, [{worker!r}] * 3)
+waiting = gang.ask(Wait(), block=False)
+sys.stdin.readline()
+
+def in_child():
+    said = []
+    for use in (lambda: gang.ask(Poll(), timeout=5), lambda: gang.ask(Close(), timeout=5), lambda: gang.tell(Close())):
+        try:
+            use()
+        except pykka.ActorDeadError:
+            said.append("dead")
+    said.append(gang.stop(timeout=5))
+    said.append(pykka.ActorRegistry.stop_all(timeout=5))
+    own = Supervisor.start(name="own", entrypoint="true", args={{0: ()}})
+    own.ask(Start(), timeout=10)
+    said.append(own.ask(Wait(), timeout=10).outcome)
+    own.stop(timeout=10)
+    print(*said, flush=True)
+
+def hold_lock():
+    with pykka.ActorRegistry._actor_refs_lock:
+        held.set()
+        forked.wait()
+
+held, forked = threading.Event(), threading.Event()
+holder = threading.Thread(target=hold_lock)
+holder.start()
+held.wait()
+if {fork!r} == "os.fork":
+    pid = os.fork()
+    if pid == 0:
+        in_child()
+        sys.exit(0)
+    status = os.waitpid(pid, 0)[1]
+else:
+    child = multiprocessing.get_context("fork").Process(target=in_child)
+    child.start()
+    child.join()
+    status = child.exitcode
+print(status, flush=True)
+forked.set()
+holder.join()
+print(waiting.done(), len(gang.ask(Status(), timeout=5).running), flush=True)
+os.kill(gang.ask(Pids())[1], signal.SIGKILL)
+print(waiting.get(timeout=10).outcome, flush=True)
+gang.stop(timeout=10)
+"""
+
+
+@each_kind
+@pytest.mark.parametrize("fork", ["os.fork", "multiprocessing"])
+def test_k7_a_forked_child_cannot_disturb_the_gang(tmp_path, kind, fork):
+    """In the child the gang is dead, and it can have one of its own; in the parent it runs on, and is watched."""
+    with ears(tmp_path) as ear, Host(FORKS.format(worker=OBEDIENT, fork=fork), kind, ear.path) as host:
+        assert len([ear.hear() for _ in range(3)]) == 3
+        host.process.stdin.write(b"\n")
+        host.process.stdin.flush()
+        assert host.hear() == "dead dead dead False [] succeeded"
+        assert host.hear() == "0"
+        assert host.hear() == "False 3"
+        assert host.hear() == "failed"
+        assert host.exit_code() == 0
+
+
+@each_kind
+def test_k7_the_lifeline_fires_while_a_forked_child_lives(tmp_path, kind):
+    """The child keeps none of the write ends that it inherited."""
+    program = f"""
+    start_gang(kind, [{DEAF!r}] * 3)
+    pid = os.fork()
+    if pid == 0:
+        signal.pause()
+    print(pid, flush=True)
+    signal.pause()
+    """
+    with ears(tmp_path) as ear, Host(program, kind, ear.path) as host:
+        workers, child = pids_of([ear.hear() for _ in range(3)]), int(host.hear())
+        with watched(workers) as watch, watched([child]) as bystander:
+            host.kill()
+            assert watch.survivors(2.0) == set()
+            assert bystander.survivors(0) == {child}
+
+
+def test_k7_a_worker_started_by_fork_can_have_a_gang_of_its_own(tmp_path):
+    """The fork is made by our loop, and yet in the worker its thread may wait for answers."""
+    worker = """
+from supervise import Start, Supervisor, Wait
+gang = Supervisor.start(name='inner', entrypoint='true', args={0: ()})
+gang.ask(Start(), timeout=10)
+value = gang.ask(Wait(), timeout=10).outcome
+gang.stop(timeout=10)
+"""
+    program = f"gang = start_gang(kind, [{worker!r}]); print(gang.ask(Wait()).return_values, flush=True)"
+    with ears(tmp_path) as ear, Host(program, "fork", ear.path) as host:
+        assert host.hear() == "{0: 'succeeded'}"
+        assert host.exit_code() == 0

@@ -1,0 +1,196 @@
+"""A console that nobody reads, a log that is moved, a disk that is full: one event, and the gang goes on."""
+
+import os
+import select
+
+import pytest
+
+from tests.processes.console import hosted, show
+from tests.processes.gangs import Stopwatch
+from tests.processes.test_logs import OVER, each_kind, log_of
+
+MIB = 1 << 20
+RESULT = "report['outcome'] = start().wait().outcome"
+
+FLOOD = f"""
+say("ready")
+wait_for_word()
+line = b"x" * 99 + b"\\n"
+for _ in range(64):
+    os.write(1, line * ({MIB} // 100))
+say("written")
+wait_for_word()
+os._exit(9)
+"""
+PEER = "say(os.getpid()); signal.pause()"
+
+
+@each_kind
+@pytest.mark.parametrize("console", ["pipe", "pty"])
+def test_l5_a_console_that_nobody_reads_holds_up_nobody(tmp_path, kind, console):
+    """64 MiB are written; a death is noticed and answered; close returns in time and says what was not shown."""
+    body = """
+import time
+gang = start()
+wait_for_word()
+begun = time.monotonic()
+gang.close(timeout=1)
+report["took_s"] = time.monotonic() - begun
+report["result"] = gang.wait(0).outcome
+"""
+    more = {"tee": 1, "log_line_prefixes": {0: ""}, "console": console}
+    with hosted(tmp_path, kind, [FLOOD, PEER], body=body, **more) as host:
+        said = {host.hear(), host.hear()}
+        peer = os.pidfd_open(int(min(said)))
+        before_kib = host.rss_peak_kib()
+        host.tell(0)
+        assert host.hear() == "written"
+        with Stopwatch() as watch:
+            host.tell(0)
+            assert select.select([peer], [], [], 20)[0], "the death of rank 0 was not noticed"
+        os.close(peer)
+        assert watch.seconds < 2
+        assert host.rss_peak_kib() - before_kib < 12 * 1024
+        host.tell()
+        host.process.wait(30)
+        host.finish()
+    assert host.report["result"] == "failed"
+    assert host.report["took_s"] < 4
+    size = 64 * (MIB // 100) * 100
+    log = log_of(tmp_path).read_bytes()
+    assert len(log) == size
+    assert host.out.data
+    assert log.startswith(host.out.data)
+    [event] = host.complaints
+    assert (event["log_iostream"], event["remaining_bytes"]) == ("stdout", size - len(host.out.data))
+
+
+TALKER = """
+for text in ("the first", "second", "third"):
+    os.write(1, f"{text}\\n".encode())
+    os.write(2, f"{text} error\\n".encode())
+    say(text)
+    wait_for_word()
+os.write(1, b"last words\\n")
+"""
+
+
+@each_kind
+@pytest.mark.parametrize("console", ["pipe", "pty"])
+def test_l7_a_console_whose_reader_is_gone_is_one_event(tmp_path, kind, console):
+    """The gang succeeds, its files are whole, and the other stream is shown on."""
+    with hosted(tmp_path, kind, [TALKER], tee=3, body=RESULT, console=console) as host:
+        assert host.hear() == "the first"
+        host.out.until(b"[w0]:the first\n")
+        host.out.close()
+        for text in ("second", "third"):
+            host.tell(0)
+            assert host.hear() == text
+            host.err.until(f"[w0]:{text} error\n".encode())
+        host.tell(0)
+        host.finish()
+    assert host.report["outcome"] == "succeeded"
+    assert log_of(tmp_path).read_bytes() == b"the first\nsecond\nthird\nlast words\n"
+    assert host.err.data == b"[w0]:the first error\n[w0]:second error\n[w0]:third error\n"
+    [event] = host.complaints
+    assert event["log_iostream"] == "stdout"
+    assert "Broken pipe" in event["error"] or "Input/output error" in event["error"]
+
+
+@each_kind
+@pytest.mark.parametrize("how", ["renamed", "rotated", "unlinked"])
+def test_l7_a_log_that_is_moved_away_is_shown_to_its_end(tmp_path, kind, how):
+    """The worker writes on into the same file, and so does the console show it, whatever now has its name."""
+    source = TALKER + "open(1, 'wb', closefd=False).write(b'more\\n' * 1_000_000)"
+    with hosted(tmp_path, kind, [source], tee=1) as host:
+        assert host.hear() == "the first"
+        host.out.until(b"[w0]:the first\n")
+        path = log_of(tmp_path)
+        if how == "unlinked":
+            path.unlink()
+        else:
+            path.rename(path.with_suffix(".old"))
+        if how == "rotated":
+            path.touch()
+        for text in ("second", "third"):
+            host.tell(0)
+            assert host.hear() == text
+        host.tell(0)
+        host.finish()
+    first = b"[w0]:the first\n[w0]:second\n[w0]:third\n[w0]:last words\n"
+    assert host.out.data == first + b"[w0]:more\n" * 1_000_000 + OVER
+    assert host.complaints == []
+
+
+@each_kind
+def test_l7_a_log_that_is_truncated_is_one_event_and_shown_on(tmp_path, kind):
+    """Twice cut to nothing and begun with less, it is shown from its beginning each time; that is said once."""
+    with hosted(tmp_path, kind, [TALKER], tee=1) as host:
+        for text in ("the first", "second", "third"):
+            assert host.hear() == text
+            host.out.until(f"[w0]:{text}\n".encode())
+            if text != "third":
+                os.truncate(log_of(tmp_path), 0)
+            host.tell(0)
+        host.finish()
+    assert host.out.data == b"[w0]:the first\n[w0]:second\n[w0]:third\n[w0]:last words\n" + OVER
+    [event] = host.complaints
+    assert (event["path"], "truncated" in event["error"]) == (str(log_of(tmp_path)), True)
+
+
+FULL = """
+class Full(supervise.DefaultLogsSpecs):
+    def reify(self, envs):
+        dest = super().reify(envs)
+        dest.filtered_stdout = "/dev/full"
+        return dest
+
+specs = Full(spec["folder"] + "/logs", tee=supervise.Std.ALL)
+gang = start(logs_specs=specs, duplicate_stdout_filters=["r"], duplicate_stderr_filters=["i"])
+report["outcome"] = gang.wait().outcome
+"""
+
+
+@each_kind
+def test_l7_a_filtered_file_on_a_full_disk_is_one_event(tmp_path, kind):
+    """The console and the other filtered file get everything."""
+    with hosted(tmp_path, kind, [TALKER], body=FULL) as host:
+        for _ in range(3):
+            host.hear()
+            host.tell(0)
+        host.finish()
+    assert host.report["outcome"] == "succeeded"
+    assert host.out.data == b"[w0]:the first\n[w0]:second\n[w0]:third\n[w0]:last words\n"
+    [filtered] = tmp_path.glob("logs/*/attempt_0/filtered_stderr.log")
+    assert filtered.read_bytes() == b"[w0]:the first error\n[w0]:third error\n"
+    [event] = host.complaints
+    assert (event["log_iostream"], "No space left" in event["error"]) == ("filtered_stdout", True)
+
+
+HEIR = """
+import subprocess
+subprocess.Popen(["sh", "-c", "ulimit -f 4000000; exec yes"], start_new_session={alone})
+os.write(2, b"bye\\n")
+"""
+
+
+@each_kind
+def test_l10_a_grandchild_that_keeps_writing_is_not_waited_for(tmp_path, kind):
+    """The result is there while `yes` still runs; shown is what had been written when the rank was reaped."""
+    body = """
+gang = start(by=supervise.Supervisor.start)
+gang.ask(supervise.Start())
+result = gang.ask(supervise.Wait())
+report["left"] = list(gang.ask(supervise.Status()).leftovers)
+report["outcome"] = result.outcome
+gang.ask(supervise.Close(timeout=0))
+gang.stop()
+"""
+    more = {"tee": 3, "log_line_prefixes": {0: ""}, "body": body, "console": "file"}
+    host = show(tmp_path, kind, [HEIR.format(alone=False)], **more)
+    assert host.report == {"left": [0], "outcome": "succeeded", "events": []}
+    shown, log = tmp_path / "stdout", log_of(tmp_path)
+    assert shown.stat().st_size < log.stat().st_size
+    assert set(host.out.data) <= {*b"y\n"}
+    assert host.err.data == b"bye\n"
+    log.unlink()

@@ -1,0 +1,269 @@
+"""What a gang says of its end is the truth, for each way in which a rank can end."""
+
+import os
+import select
+import signal
+from pathlib import Path
+
+import pytest
+
+from supervise import Wait
+from tests.processes.gangs import PATIENCE_S, Stopwatch, each_function, each_kind, faulty, launched
+from tests.processes.work import BLOCK
+
+BARE = "binary", "fork"
+"""Kinds that start fast enough for every case; the others get a sample."""
+CODES = (1, 2, 3, 42, 64, 126, 127, 128, 137, 139, 254, 255)
+HARMLESS = {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH}
+STOPPING = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
+FATAL = sorted(set(signal.Signals) - HARMLESS - STOPPING)
+SAMPLE = (signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGRTMIN)
+
+ENDS = [
+    *(pytest.param(kind, f"os._exit({code})", code, id=f"{kind}-{code}") for kind in BARE for code in CODES),
+    *(pytest.param(kind, f"die_of({int(s)})", -s, id=f"{kind}-{s.name}") for kind in BARE for s in FATAL),
+    *(
+        pytest.param(kind, f"os._exit({code})", code, id=f"{kind}-{code}")
+        for kind in ("spawn", "forkserver")
+        for code in (1, 77, 255)
+    ),
+    *(
+        pytest.param(kind, f"die_of({int(s)})", -s, id=f"{kind}-{s.name}")
+        for kind in ("spawn", "forkserver")
+        for s in SAMPLE
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "fault", "code"), ENDS)
+def test_o1_one_failure_ends_all_with_its_exact_code(tmp_path, kind, fault, code):
+    """Each rank in turn: it alone is the failure, and nobody is left."""
+    rank = abs(code) % 3
+    sources = [BLOCK] * 3
+    sources[rank] = fault
+    with faulty(tmp_path, kind, sources) as gang:
+        result = gang.wait()
+    assert (result.is_failed(), result.outcome, result.root_cause) == (True, "failed", rank)
+    assert {r: f.exitcode for r, f in result.failures.items()} == {rank: code}
+    assert {r: e.exitcode for r, e in result.ends.items() if r != rank} == dict.fromkeys({0, 1, 2} - {rank}, -15)
+    if code < 0:
+        name = signal.Signals(-code).name
+        assert result.failures[rank].signal_name() == name
+        assert name in result.failures[rank].message
+
+
+@each_kind
+def test_o2_an_early_return_stops_nobody(tmp_path, kind):
+    """Rank 0 is gone before the others go on; all values are there in the end."""
+    late = "say('ready'); wait_for_word(); value = 'late'"
+    with faulty(tmp_path, kind, ["value = 'early'", late, late]) as gang:
+        gang.hear(2)
+        first = gang.ask(Wait(timeout=0.3))  # rank 0 is gone or going; that must not be the end
+        gang.tell(1)
+        gang.tell(2)
+        result = gang.wait()
+    assert first is None
+    assert (result.outcome, result.is_failed()) == ("succeeded", False)
+    none = dict.fromkeys(range(3))
+    assert result.return_values == (none if kind == "binary" else {0: "early", 1: "late", 2: "late"})
+    assert {e.role for e in result.ends.values()} == {"finished"}
+
+
+@each_function
+@pytest.mark.parametrize(
+    ("leave", "code", "words"),
+    [
+        ("sys.exit(0)", 0, ""),
+        ("sys.exit()", 0, ""),
+        ("sys.exit(3)", 3, ""),
+        ("sys.exit(256)", 0, "without a return value"),
+        ("sys.exit(10**20)", 0, "without a return value"),
+        ("sys.exit('msg')", 1, ""),
+        ("os._exit(0)", 0, "without a return value"),
+        ("os._exit(3)", 3, ""),
+    ],
+)
+def test_o3_leaving_by_exit_has_a_defined_result(tmp_path, kind, leave, code, words):
+    """sys.exit(0) is success with None; an end without a value is a failure that says so; nothing hangs."""
+    with faulty(tmp_path, kind, [f"say('ready'); wait_for_word(); {leave}"]) as gang:
+        gang.hear()
+        with Stopwatch() as watch:
+            gang.tell(0)
+            result = gang.wait()
+    assert watch.seconds < 1
+    if (code, words) == (0, ""):
+        assert (result.outcome, result.return_values) == ("succeeded", {0: None})
+        return
+    assert (result.outcome, result.failures[0].exitcode) == ("failed", code)
+    assert words in result.failures[0].message
+    if "msg" in leave:
+        assert result.ends[0].stderr_tail.splitlines()[-1] == "msg"
+
+
+@each_kind
+def test_o4_ranks_that_we_stopped_are_not_blamed(tmp_path, kind):
+    """One dies of our signal and one exits 1 over it; both are reported, and only rank 2 is a failure."""
+    polite = "signal.signal(signal.SIGTERM, lambda *_: os._exit(1)); say('ready'); signal.pause()"
+    sources = [f"say('ready'); {BLOCK}", polite, "wait_for_word(); raise ValueError('mine')"]
+    with faulty(tmp_path, kind, sources) as gang:
+        gang.hear(2)
+        gang.tell(2)
+        result = gang.wait()
+    assert {r: f.exitcode for r, f in result.failures.items()} == {2: 1}
+    assert {r: (e.exitcode, e.role) for r, e in result.ends.items()} == {
+        0: (-15, "bystander"),
+        1: (1, "bystander"),
+        2: (1, "root_cause"),
+    }
+    assert "mine" in str(result.failures[2].message) or "mine" in result.ends[2].stderr_tail
+
+
+WITH_US = {rank: {"HOST_PATH": str(Path(__file__).parents[2])} for rank in range(3)}
+"""For programs that import supervise."""
+
+RECORD_THEN_LINGER = """
+sys.path.insert(0, os.environ["HOST_PATH"])
+from supervise.recording import record
+signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
+
+@record
+def main():
+    raise ValueError("the first")
+
+try:
+    main()
+except ValueError:
+    say("recorded")
+    signal.pause()
+"""
+
+
+@each_kind
+def test_o4_the_first_exception_is_the_cause_though_its_rank_dies_later(tmp_path, kind):
+    """Rank 1 raises and takes its time to exit; rank 2 dies of the broken connection meanwhile."""
+    sources = [BLOCK, RECORD_THEN_LINGER, "wait_for_word(); os._exit(9)"]
+    with faulty(tmp_path, kind, sources, envs=WITH_US) as gang:
+        assert gang.hear() == ["recorded"]
+        gang.tell(2)
+        result = gang.wait()
+    assert result.root_cause == 1
+    assert list(result.failures) == [1, 2]
+    assert "the first" in str(result.failures[1].message)
+    assert {r: e.role for r, e in result.ends.items()} == {0: "bystander", 1: "root_cause", 2: "concurrent_failure"}
+    assert result.ends[1].ended_ns > result.ends[2].ended_ns
+
+
+class Barrier:
+    """An event sink that holds the gang's thread at the first death until the other ranks are dead too, in order."""
+
+    def __init__(self, order):
+        self.order = list(order)
+        self.gang = None
+        self.pids = {}
+
+    def __call__(self, event):
+        if event["event"] == "supervise.process.started":
+            self.pids[event["local_rank"]] = event["pid"]
+        elif event["event"] == "supervise.process.exited" and self.order:
+            rest, self.order = self.order[1:], []
+            for rank in rest:
+                self.kill(rank)
+
+    def kill(self, rank):
+        """Let a rank die, and see it dead."""
+        fd = os.pidfd_open(self.pids[rank])
+        self.gang.tell(rank)
+        assert select.select([fd], [], [], PATIENCE_S)[0]
+        os.close(fd)
+
+
+@each_kind
+def test_o5_three_deaths_at_one_barrier_are_ordered_by_nanoseconds(tmp_path, kind):
+    """All were dead before we signalled anybody: all are failures, and the earliest death is the root cause."""
+    barrier = Barrier([2, 0, 1])
+    source = "say('ready'); wait_for_word(); os._exit(int(os.environ['LOCAL_RANK']) + 1)"
+    with faulty(tmp_path, kind, [source] * 3, event_sink=barrier) as gang:
+        barrier.gang = gang
+        gang.hear(3)
+        gang.tell(2)
+        result = gang.wait()
+    assert {r: f.exitcode for r, f in result.failures.items()} == {0: 1, 1: 2, 2: 3}
+    times = [result.failures[rank].timestamp_ns for rank in (2, 0, 1)]
+    assert times[0] < times[1] < times[2] < times[0] + 10**9
+    assert (list(result.failures), result.root_cause) == ([2, 0, 1], 2)
+
+
+@each_kind
+def test_o5_exceptions_count_from_when_they_were_recorded(tmp_path, kind):
+    """The ranks raise in one order and die in another: the order of the exceptions decides."""
+    barrier = Barrier([0, 1, 2])
+    source = RECORD_THEN_LINGER.replace("main()\nexcept", "wait_for_word(); main()\nexcept")
+    source = source.replace("signal.pause()", "wait_for_word(); os._exit(1)")
+    with faulty(tmp_path, kind, [source] * 3, event_sink=barrier, envs=WITH_US) as gang:
+        barrier.gang = gang
+        for rank in (2, 0, 1):
+            gang.tell(rank)
+            gang.hear()
+        gang.tell(0)
+        result = gang.wait()
+    assert (list(result.failures), result.root_cause) == ([2, 0, 1], 2)
+    assert [e.local_rank for e in sorted(result.ends.values(), key=lambda e: e.ended_ns)] == [0, 1, 2]
+
+
+@each_kind
+@pytest.mark.parametrize("code", [3, -signal.SIGSEGV, -signal.SIGKILL])
+def test_o9_an_undecorated_end_has_its_signal_name_and_last_words(tmp_path, kind, code):
+    """The message names the signal, and the end carries the last lines of stderr."""
+    die = f"os._exit({code})" if code > 0 else f"die_of({-code})"
+    words = "for n in range(100): print('line', n, file=sys.stderr)\nsys.stderr.flush()\n"
+    with faulty(tmp_path, kind, [BLOCK, words + die]) as gang:
+        result = gang.wait()
+    failure = result.failures[1]
+    assert failure.exitcode == code
+    if code < 0:
+        name = signal.Signals(-code).name
+        assert (failure.signal_name(), failure.message) == (
+            name,
+            f"Signal {-code} ({name}) received by PID {failure.pid}",
+        )
+    assert "line 99" in result.ends[1].stderr_tail
+    assert "line 50\n" not in result.ends[1].stderr_tail
+    assert result.ends[0].stderr_tail == ""
+
+
+@pytest.mark.parametrize("fault", ["exit 3", "kill -SEGV $$", "kill -KILL $$"])
+def test_o9_a_shell_script_is_reported_like_any_program(tmp_path, fault):
+    """Nothing of ours runs in it, and its death is told in full."""
+    with launched(tmp_path, "/bin/sh", {0: ("-c", f"ulimit -c 0; echo last words >&2; {fault}")}) as gang:
+        result = gang.start().wait()
+    expected = {"exit 3": (3, "<N/A>"), "kill -SEGV $$": (-11, "SIGSEGV"), "kill -KILL $$": (-9, "SIGKILL")}[fault]
+    assert (result.failures[0].exitcode, result.failures[0].signal_name()) == expected
+    assert result.ends[0].stderr_tail == "last words"
+
+
+@each_kind
+def test_o12_a_gang_closed_before_its_end_never_looks_like_success(tmp_path, kind):
+    """The finished rank is finished; the unfinished ones are failures with the signal that ended them."""
+    polite = "signal.signal(signal.SIGTERM, lambda *_: os._exit(0)); say('ready'); signal.pause()"
+    with faulty(tmp_path, kind, ["say('ready'); value = 1", f"say('ready'); {BLOCK}", polite]) as gang:
+        gang.hear(3)
+        gang.await_event("supervise.process.exited", local_rank=0)
+        result = gang.close()
+        assert gang.ask(Wait()) is result
+    assert (result.outcome, result.is_failed(), result.return_values) == ("stopped", True, {})
+    assert {r: f.exitcode for r, f in result.failures.items()} == {1: -15, 2: 0}
+    assert result.failures[1].signal_name() == "SIGTERM"
+    assert "stopped by SIGTERM" in result.failures[2].message
+    assert {r: e.role for r, e in result.ends.items()} == {0: "finished", 1: "bystander", 2: "bystander"}
+    assert result.root_cause is None
+
+
+@each_kind
+def test_o12_a_gang_killed_by_its_user_says_sigkill(tmp_path, kind):
+    """A close with SIGKILL waits for no grace."""
+    stubborn = f"signal.signal(signal.SIGTERM, signal.SIG_IGN); say('ready'); {BLOCK}"
+    with faulty(tmp_path, kind, [stubborn] * 2) as gang:
+        gang.hear(2)
+        result = gang.close(death_sig=signal.SIGKILL)
+    assert {r: f.signal_name() for r, f in result.failures.items()} == {0: "SIGKILL", 1: "SIGKILL"}
+    assert result.outcome == "stopped"

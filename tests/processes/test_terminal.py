@@ -1,0 +1,62 @@
+"""On a terminal, a worker that wants to talk to the user fails at once and says why; it does not stop in silence."""
+
+import os
+import pty
+
+import pytest
+
+from tests.processes.gangs import Stopwatch, each_kind
+from tests.processes.hosts import Host
+
+PROGRAM = """
+import fcntl, termios
+from supervise import DefaultLogsSpecs, Std
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # we lead the session of this terminal
+assert os.tcgetpgrp(0) == os.getpgrp()
+logs = DefaultLogsSpecs(ear, redirects=Std.ERR)
+gang = start_gang(kind, [{source!r}], logs_specs=logs)
+result = gang.ask(Wait(), timeout=20)
+said = str(result.failures[0].message) + result.ends[0].stderr_tail + open(result.stderrs[0]).read()
+line = f"{{result.outcome}} {{result.ends[0].exitcode}} {{{expected!r} in said}}\\n"
+os.write(int(os.environ["SAY"]), line.encode())
+gang.stop(timeout=20)
+"""
+
+WISHES = {
+    "input": ("input()", "EOFError"),
+    "pdb": ("import pdb; pdb.set_trace()", "BdbQuit"),
+    "tcsetattr": ("import termios; termios.tcsetattr(0, termios.TCSANOW, [0, 0, 0, 0, 0, 0, []])", "termios.error"),
+    "getpass": ("import getpass; getpass.getpass()", "EOFError"),
+    "the terminal itself": ("open('/dev/tty')", "No such device or address"),
+}
+
+
+@each_kind
+@pytest.mark.parametrize("wish", WISHES)
+def test_s11_a_worker_cannot_wait_for_the_user(monkeypatch, tmp_path, kind, wish):
+    """Its stdin is empty and it has no terminal: it fails, although the user has typed a line."""
+    source, expected = WISHES[wish]
+    user, terminal = pty.openpty()
+    says, say = os.pipe()
+    os.set_inheritable(say, True)
+    monkeypatch.setenv("SAY", str(say))
+    streams = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
+    try:
+        with (
+            Stopwatch() as watch,
+            Host(
+                PROGRAM.format(source=source + "\n", expected=expected),
+                kind,
+                str(tmp_path),
+                start_new_session=True,
+                pass_fds=(say,),
+                **streams,
+            ) as host,
+        ):
+            os.write(user, b"typed\n")
+            assert host.exit_code() == 0, os.read(user, 65536).decode()
+        assert os.read(says, 1000).decode() == "failed 1 True\n"
+        assert watch.seconds < 15
+    finally:
+        for fd in (user, terminal, says, say):
+            os.close(fd)

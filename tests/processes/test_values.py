@@ -1,0 +1,163 @@
+"""What a function returns or raises comes home whole, or is a failure that says why not."""
+
+import os
+import signal
+
+import pytest
+
+from supervise import SpecError
+from tests.processes import work
+from tests.processes.gangs import Stopwatch, each_function, faulty, launched
+
+
+def told(failure):
+    """The recorded message of a failure."""
+    return failure.message["message"] if isinstance(failure.message, dict) else failure.message
+
+
+def run(folder, kind, function, *args):
+    """Run one rank to its end."""
+    with launched(folder, function, {0: args}, start_method=kind) as gang:
+        return gang.start().wait()
+
+
+def test_o6_a_value_of_one_gibibyte_arrives_whole(tmp_path):
+    """There is no pipe that it could fill."""
+    result = run(tmp_path, "spawn", work.bytes_of, 1 << 30)
+    assert (result.outcome, len(result.return_values[0])) == ("succeeded", 1 << 30)
+
+
+@each_function
+def test_o6_values_of_many_ranks_arrive_beside_each_other(tmp_path, kind):
+    """Larger than any pipe, from several ranks, none of which is read before its end."""
+    with launched(tmp_path, work.bytes_of, {r: (r << 20,) for r in range(4)}, start_method=kind) as gang:
+        result = gang.start().wait()
+    assert {r: len(value) for r, value in result.return_values.items()} == {r: r << 20 for r in range(4)}
+
+
+@each_function
+def test_o6_a_value_that_cannot_be_pickled_is_a_failure_that_names_its_type(tmp_path, kind):
+    result = run(tmp_path, kind, work.return_unpicklable)
+    assert (result.failures[0].exitcode, result.return_values) == (1, {})
+    assert "tests.processes.work.Unpicklable" in told(result.failures[0])
+
+
+@each_function
+def test_o6_a_value_that_cannot_be_unpickled_is_a_failure_too(tmp_path, kind):
+    """The worker did all it could, yet the gang did not succeed."""
+    result = run(tmp_path, kind, work.return_fragile)
+    assert (result.outcome, result.return_values) == ("failed", {})
+    assert "LookupError: broken on arrival" in told(result.failures[0])
+
+
+@each_function
+def test_o6_an_exception_that_cannot_be_pickled_is_told(tmp_path, kind):
+    """Exceptions travel as text."""
+    result = run(tmp_path, kind, work.raise_unpicklable)
+    assert result.failures[0].exitcode == 1
+    assert told(result.failures[0]).startswith("UnpicklableError: ")
+
+
+@each_function
+def test_o6_a_traceback_of_one_mebibyte_is_told_whole(tmp_path, kind):
+    result = run(tmp_path, kind, work.raise_deep, 1 << 20)
+    assert told(result.failures[0]) == "ValueError: " + "x" * (1 << 20)
+    assert len(result.failures[0].message["extraInfo"]["py_callstack"]) > 1 << 20
+
+
+@each_function
+def test_o6_an_unpicklable_value_is_not_hidden_by_an_earlier_record(tmp_path, kind):
+    """An exception that the function recorded and survived is not what its rank died of."""
+    source = (
+        "from supervise.recording import record\n"
+        "try: record(lambda: 1 / 0)()\n"
+        "except ZeroDivisionError: value = lambda: None"
+    )
+    with faulty(tmp_path, kind, [source]) as gang:
+        result = gang.wait()
+    assert "of type builtins.function" in told(result.failures[0])
+
+
+@pytest.mark.parametrize("kind", ["spawn", "forkserver"])
+def test_o6_arguments_that_cannot_be_pickled_are_refused_before_any_start(tmp_path, kind):
+    """The error names the rank; no process was made."""
+    args = {0: (1,), 1: (work.Unpicklable(),)}
+    with pytest.raises(SpecError, match=r"rank 1: double .*Unpicklable.*cannot be pickled"):
+        launched(tmp_path, work.double, args, start_method=kind).__enter__()
+
+
+@each_function
+def test_o7_sigkill_while_a_value_is_being_written_leaves_no_part_of_it(tmp_path, kind):
+    """The first mebibyte is in the file already when the rank is killed."""
+    with launched(tmp_path, work.return_endless, {0: ()}, start_method=kind) as gang:
+        gang.start().hear()
+        with Stopwatch() as watch:
+            os.kill(gang.pids[0], signal.SIGKILL)
+            result = gang.wait()
+    assert watch.seconds < 1
+    assert ({r: f.exitcode for r, f in result.failures.items()}, result.return_values) == ({0: -9}, {})
+
+
+@each_function
+def test_o7_exit_0_while_a_value_is_being_written_leaves_no_part_of_it(tmp_path, kind):
+    """An exit code of 0 does not make a value whole."""
+    source = (
+        "class Cut:\n    def __reduce__(self):\n        import os\n        os._exit(0)\nvalue = (bytes(1 << 20), Cut())"
+    )
+    with faulty(tmp_path, kind, [source]) as gang:
+        result = gang.wait()
+    assert (result.failures[0].exitcode, result.return_values) == (0, {})
+    assert "without a return value" in told(result.failures[0])
+
+
+@each_function
+@pytest.mark.parametrize(
+    ("fault", "code", "words"),
+    [
+        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt: "),
+        ("os.kill(os.getpid(), signal.SIGINT); signal.pause()", 130, "KeyboardInterrupt: "),
+        ("raise GeneratorExit('odd')", 1, "GeneratorExit: odd"),
+        ("raise type('Mine', (BaseException,), {})('own')", 1, "Mine: own"),
+    ],
+)
+def test_o8_a_base_exception_is_a_failure(tmp_path, kind, fault, code, words):
+    """130 for KeyboardInterrupt, 1 for others, and on record in each case."""
+    with faulty(tmp_path, kind, [fault, work.BLOCK]) as gang:
+        result = gang.wait()
+    assert {r: f.exitcode for r, f in result.failures.items()} == {0: code}
+    assert told(result.failures[0]) == words
+
+
+@each_function
+def test_o8_an_interrupt_that_is_our_close_blames_nobody(tmp_path, kind):
+    """With SIGINT as the polite signal, KeyboardInterrupt is how a worker obeys."""
+    with faulty(tmp_path, kind, [f"say('ready'); {work.BLOCK}"]) as gang:
+        gang.hear()
+        result = gang.close(death_sig=signal.SIGINT)
+    assert (result.outcome, result.ends[0].role, result.ends[0].exitcode) == ("stopped", "bystander", 130)
+
+
+@each_function
+@pytest.mark.parametrize("first", [0, 3])
+@pytest.mark.parametrize("reopen", [False, True])
+def test_o13_a_worker_that_closes_our_channel_is_told_so(tmp_path, kind, first, reopen):
+    """Closed, or replaced by a file of the worker's own: a failure, and nothing of ours in that file."""
+    own = tmp_path / "own"
+    own.touch()
+    result = run(tmp_path, kind, work.close_everything, first, str(own) if reopen else "")
+    assert (result.failures[0].exitcode, result.return_values) == (1, {})
+    assert "result channel closed by the worker" in told(result.failures[0])
+    assert own.read_bytes() == b""
+
+
+@each_function
+@pytest.mark.parametrize("code", [None, 0])
+def test_o13_a_process_that_the_function_forked_does_not_answer_for_the_rank(tmp_path, kind, code):
+    """It returns from the function as well, and its value is not the rank's."""
+    with launched(tmp_path, work.fork_and_return, {0: (code,)}, start_method=kind) as gang:
+        pids = gang.start().pids
+        result = gang.wait()
+    if code is None:
+        assert result.return_values == pids
+    else:
+        assert "without a return value" in told(result.failures[0])

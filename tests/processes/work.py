@@ -1,0 +1,131 @@
+"""What the workers of the fault tests run: at the top level of a module, so that it can be pickled."""
+
+import os
+from pathlib import Path
+from typing import Any, NoReturn
+
+PREAMBLE = """
+import os, signal, sys
+
+def say(text):
+    with open(os.environ["EAR"], "w") as ear:
+        ear.write(f"{text}\\n")
+
+def wait_for_word():
+    with open(os.environ["GATE"]) as gate:
+        return gate.readline().strip()
+
+def die_of(number):
+    import resource
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    while True:
+        signal.pause()
+
+value = None
+"""
+
+BLOCK = "signal.pause()"
+"""Source of a rank that does nothing until it is stopped."""
+
+
+def run_source(source: str) -> Any:
+    """Run a rank whose fault is written as source."""
+    names: dict[str, Any] = {}
+    exec(PREAMBLE + source, names)
+    return names["value"]
+
+
+def say(text: str) -> None:
+    """Tell the test a line."""
+    with Path(os.environ["EAR"]).open("w") as ear:
+        ear.write(f"{text}\n")
+
+
+def double(number: int) -> int:
+    return number * 2
+
+
+def bytes_of(size: int) -> bytes:
+    return bytes(size)
+
+
+class Unpicklable:
+    """Cannot travel."""
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("not by pickle")
+
+
+def return_unpicklable() -> Unpicklable:
+    return Unpicklable()
+
+
+class UnpicklableError(Exception):
+    """Cannot travel, nor print itself."""
+
+    def __init__(self) -> None:
+        super().__init__(Unpicklable())
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("not by pickle")
+
+
+def raise_unpicklable() -> NoReturn:
+    raise UnpicklableError
+
+
+def raise_deep(size: int) -> NoReturn:
+    """Raise with a traceback of at least `size` characters."""
+    raise ValueError("x" * size)
+
+
+class Endless:
+    """Says when it is being written, and is never written to the end."""
+
+    def __reduce__(self) -> NoReturn:
+        import signal
+
+        say("writing")
+        while True:
+            signal.pause()
+
+
+def return_endless() -> tuple[bytes, Endless]:
+    return bytes(1 << 20), Endless()
+
+
+class Fragile:
+    """Is written well, and cannot be read."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _break, ()
+
+
+def _break() -> NoReturn:
+    raise LookupError("broken on arrival")
+
+
+def return_fragile() -> Fragile:
+    return Fragile()
+
+
+def close_everything(first: int, path: str) -> str:
+    """Close all descriptors from `first` on; if a path is given, open that file so often that ours has our number."""
+    os.closerange(first, 4096)
+    if path:
+        for _ in range(300):
+            os.open(path, os.O_RDWR | os.O_CREAT)
+    return "a value"
+
+
+def fork_and_return(code: int | None) -> int:
+    """Return in a forked process; then exit with `code`, or return here as well."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        if code is not None:
+            os._exit(code)
+    return os.getpid()

@@ -1,0 +1,385 @@
+"""One thread, one selector: posts, timers, descriptors, and a guard that lets nothing out."""
+
+import logging
+import os
+import queue
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from supervise._runtime import loop as loop_module
+from supervise._runtime.loop import Loop
+
+PATIENCE_S = 10
+
+
+@pytest.fixture
+def lost():
+    return queue.SimpleQueue()
+
+
+@pytest.fixture
+def loop(lost):
+    made = Loop("tested", lost=lost.put)
+    made.start()
+    yield made
+    made.post(made.end)
+    assert made.join(PATIENCE_S)
+
+
+@pytest.fixture
+def pipe():
+    read, write = os.pipe()
+    yield read, write
+    os.close(read)
+    os.close(write)
+
+
+def open_fds():
+    return {entry.name for entry in Path("/proc/self/fd").iterdir()}
+
+
+def on_loop(loop, call, *args):
+    """Call something on the loop's thread, and return what it returns or raise what it raises."""
+    answer = queue.SimpleQueue()
+
+    def work():
+        try:
+            answer.put((call(*args), None))
+        except BaseException as error:
+            answer.put((None, error))
+
+    loop.post(work)
+    value, error = answer.get(timeout=PATIENCE_S)
+    if error is not None:
+        raise error
+    return value
+
+
+# Posts
+
+
+def test_posts_run_on_the_loops_thread_in_their_order(loop):
+    seen = []
+    for n in range(100):
+        loop.post(seen.append, n)
+    assert on_loop(loop, threading.current_thread).name == "tested"
+    assert on_loop(loop, lambda: loop.in_loop) is True
+    assert (loop.in_loop, loop.running) == (False, True)
+    assert seen == list(range(100))
+
+
+def test_posts_from_many_threads_all_arrive_each_threads_in_its_order(loop):
+    seen = []
+    threads = [
+        threading.Thread(target=lambda t=t: [loop.post(seen.append, (t, n)) for n in range(500)]) for t in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    on_loop(loop, lambda: None)
+    assert len(seen) == 8 * 500
+    for t in range(8):
+        assert [n for who, n in seen if who == t] == list(range(500))
+
+
+def test_no_post_is_lost_between_the_look_and_the_sleep(loop):
+    """Each post races against a loop that is just falling asleep."""
+    done = threading.Semaphore(0)
+    for _ in range(3000):
+        loop.post(done.release)
+        assert done.acquire(timeout=PATIENCE_S)
+
+
+def test_what_is_posted_before_the_start_runs_after_it(lost):
+    loop, seen = Loop("later", lost=lost.put), []
+    loop.post(seen.append, 1)
+    assert (seen, loop.running) == ([], False)
+    loop.post(loop.end)
+    loop.start()
+    assert loop.join(PATIENCE_S)
+    assert seen == [1]
+
+
+def test_what_is_posted_after_the_end_runs_in_the_posters_thread(lost):
+    loop, seen = Loop("ended", lost=lost.put), []
+    loop.start()
+    loop.post(loop.end)
+    assert loop.join(PATIENCE_S)
+    loop.post(lambda: seen.append(threading.current_thread()))
+    assert seen == [threading.current_thread()]
+
+
+def test_posts_that_race_with_the_end_all_run(lost):
+    for _ in range(30):
+        loop, done, go = Loop("racing", lost=lost.put), threading.Semaphore(0), threading.Barrier(3)
+        loop.start()
+
+        def many(loop=loop, done=done, go=go):
+            go.wait(PATIENCE_S)
+            for _ in range(50):
+                loop.post(done.release)
+
+        threads = [threading.Thread(target=many) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        go.wait(PATIENCE_S)
+        loop.post(loop.end)
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        for _ in range(100):
+            assert done.acquire(timeout=PATIENCE_S)
+        assert loop.join(PATIENCE_S)
+
+
+def test_an_ended_loop_has_given_everything_back(lost):
+    before = open_fds()
+    Loop("never started", lost=lost.put)
+    assert open_fds() == before
+    loop = Loop("short", lost=lost.put)
+    loop.start()
+    assert open_fds() != before
+    loop.post(loop.end)
+    assert loop.join(PATIENCE_S)
+    assert open_fds() == before
+
+
+def test_a_loop_that_gets_no_thread_gives_everything_back(lost, monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    before = open_fds()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="new thread"):
+        Loop("unlucky", lost=lost.put).start()
+    assert open_fds() == before
+
+
+def test_a_wake_up_by_pipe_where_there_is_no_eventfd(lost, monkeypatch):
+    monkeypatch.delattr(os, "eventfd")
+    loop, done = Loop("piped", lost=lost.put), threading.Semaphore(0)
+    loop.start()
+    for _ in range(100):
+        loop.post(done.release)
+        assert done.acquire(timeout=PATIENCE_S)
+    loop.post(loop.end)
+    assert loop.join(PATIENCE_S)
+    assert lost.empty()
+
+
+# Timers
+
+
+def test_timers_fire_in_the_order_of_their_moments_and_among_equals_in_the_order_of_setting(loop):
+    fired, last = [], queue.SimpleQueue()
+
+    def set_them():
+        now = time.monotonic()
+        for when, name in ((0.03, "d"), (0.01, "b"), (0.02, "c1"), (0.02, "c2"), (-1, "a")):
+            loop.call_at(now + when, lambda name=name: fired.append(name))
+        loop.call_at(now + 0.03, lambda: last.put(True))
+
+    loop.post(set_them)
+    assert last.get(timeout=PATIENCE_S)
+    assert fired == ["a", "b", "c1", "c2", "d"]
+
+
+def test_a_timer_never_fires_early(loop):
+    fired = queue.SimpleQueue()
+    begun = time.monotonic()
+    loop.post(lambda: loop.call_later(0.05, lambda: fired.put(time.monotonic())))
+    assert fired.get(timeout=PATIENCE_S) - begun >= 0.05
+
+
+def test_a_cancelled_timer_does_not_fire_and_a_cancel_after_firing_is_harmless(loop):
+    fired, last = [], queue.SimpleQueue()
+
+    def set_them():
+        first = loop.call_later(0.01, lambda: (fired.append("first"), second.cancel(), first.cancel()))
+        second = loop.call_later(0.02, lambda: fired.append("second"))
+        third = loop.call_later(0, lambda: fired.append("third"))
+        third.cancel()
+        assert (first.pending, third.pending) == (True, False)
+        loop.call_later(0.03, lambda: last.put(first.pending))
+
+    on_loop(loop, set_them)
+    assert last.get(timeout=PATIENCE_S) is False
+    assert fired == ["first"]
+
+
+def test_a_timer_without_end_is_fine_and_one_at_nan_is_refused(loop):
+    on_loop(loop, loop.call_later, float("inf"), lambda: None)
+    with pytest.raises(ValueError, match="nan"):
+        on_loop(loop, loop.call_later, float("nan"), lambda: None)
+    fired = queue.SimpleQueue()
+    on_loop(loop, loop.call_later, 0.001, lambda: fired.put(1))
+    assert fired.get(timeout=PATIENCE_S)
+
+
+# Descriptors
+
+
+def test_a_watched_descriptor_calls_until_it_is_unwatched(loop, pipe):
+    read, write = pipe
+    got = queue.SimpleQueue()
+    on_loop(loop, loop.watch, read, lambda: got.put(os.read(read, 1)))
+    os.write(write, b"a")
+    assert got.get(timeout=PATIENCE_S) == b"a"
+    os.write(write, b"b")
+    assert got.get(timeout=PATIENCE_S) == b"b"
+    on_loop(loop, loop.unwatch, read)
+    os.write(write, b"c")
+    on_loop(loop, loop.poll)
+    assert got.empty()
+    on_loop(loop, loop.unwatch, read)  # harmless
+
+
+def test_poll_serves_what_is_ready_at_this_moment(loop, pipe):
+    read, write = pipe
+    seen = []
+
+    def look():
+        loop.watch(read, lambda: seen.append(os.read(read, 1)))
+        loop.poll()
+        assert seen == []
+        os.write(write, b"x")
+        loop.poll()
+        loop.unwatch(read)
+        return list(seen)
+
+    assert on_loop(loop, look) == [b"x"]
+
+
+def test_a_descriptor_that_was_unwatched_a_moment_ago_is_not_served(loop):
+    """Both are ready at once; who comes first unwatches the other."""
+    pipes = [os.pipe() for _ in range(2)]
+    seen = queue.SimpleQueue()
+
+    def serve(mine, other):
+        seen.put(mine)
+        for read in (mine, other):
+            loop.unwatch(read)
+
+    def begin():
+        (one, one_w), (two, two_w) = pipes
+        os.write(one_w, b"x")
+        os.write(two_w, b"x")
+        loop.watch(one, lambda: serve(one, two))
+        loop.watch(two, lambda: serve(two, one))
+
+    on_loop(loop, begin)
+    seen.get(timeout=PATIENCE_S)
+    on_loop(loop, loop.poll)
+    assert seen.empty()
+    for fd in (fd for pair in pipes for fd in pair):
+        os.close(fd)
+
+
+def test_a_poll_inside_a_callback_does_not_serve_a_descriptor_twice(loop):
+    pipes = [os.pipe() for _ in range(2)]
+    seen = []
+
+    def serve(read):
+        seen.append(read)
+        loop.unwatch(read)
+        loop.poll()
+
+    def begin():
+        for read, write in pipes:
+            os.write(write, b"x")
+            loop.watch(read, lambda read=read: serve(read))
+        loop.poll()
+        return sorted(seen)
+
+    assert on_loop(loop, begin) == sorted(read for read, _ in pipes)
+    for fd in (fd for pair in pipes for fd in pair):
+        os.close(fd)
+
+
+# The guard
+
+
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit])
+@pytest.mark.parametrize("place", ["post", "timer", "descriptor"])
+def test_no_exception_ends_the_loop_or_reaches_another_callback(loop, pipe, caplog, kind, place):
+    read, write = pipe
+    failed = threading.Event()
+
+    def fail():
+        if place == "descriptor":
+            loop.unwatch(read)
+        failed.set()
+        raise kind("on purpose")
+
+    if place == "post":
+        loop.post(fail)
+    elif place == "timer":
+        loop.post(loop.call_later, 0, fail)
+    else:
+        os.write(write, b"x")
+        loop.post(loop.watch, read, fail)
+    assert failed.wait(PATIENCE_S)
+    assert on_loop(loop, lambda: "alive") == "alive"
+    assert "unhandled exception in a callback of tested" in caplog.text
+
+
+def test_a_logging_handler_that_raises_does_not_end_the_loop_either(loop, lost):
+    class Broken(logging.Handler):
+        def handle(self, record):
+            raise SystemExit(3)
+
+    handler = Broken()
+    loop_module.log.addHandler(handler)
+    try:
+        loop.post(lambda: 1 / 0)
+        assert on_loop(loop, lambda: "alive") == "alive"
+    finally:
+        loop_module.log.removeHandler(handler)
+    assert lost.empty()
+
+
+def test_a_loop_whose_selector_was_closed_says_so_and_runs_what_was_posted(lost, caplog):
+    loop, seen = Loop("robbed", lost=lost.put), []
+    loop.start()
+
+    def rob():
+        loop._selector.close()
+        loop._ready.append((seen.append, ("posted",)))
+
+    loop.post(rob)
+    assert isinstance(lost.get(timeout=PATIENCE_S), Exception)
+    assert loop.join(PATIENCE_S)
+    assert seen == ["posted"]
+
+
+# Idleness
+
+
+def test_an_idle_loop_does_not_wake(lost, monkeypatch):
+    """Nothing to do, and timers that are cancelled or far away: it blocks once and stays."""
+    timeouts, asleep = [], threading.Semaphore(0)
+    loop = Loop("idle", lost=lost.put)
+    loop.start()
+    select = loop._selector.select
+
+    def counting(timeout):
+        timeouts.append(timeout)
+        if timeout:
+            asleep.release()
+        return select(timeout)
+
+    def begin():
+        loop._selector.select = counting
+        loop.call_later(3600, lambda: None)
+        loop.call_later(0.001, lambda: None).cancel()
+
+    loop.post(begin)
+    assert asleep.acquire(timeout=PATIENCE_S)
+    assert not asleep.acquire(timeout=0.3)
+    assert timeouts[-1] == pytest.approx(3600, abs=10)
+    assert len([t for t in timeouts if t]) == 1
+    loop.post(loop.end)
+    assert loop.join(PATIENCE_S)

@@ -1,0 +1,198 @@
+"""The public names, what an import costs, and which part of the house may know which."""
+
+import ast
+import importlib
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import supervise
+
+PACKAGE = Path(supervise.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+WORDS = {"messages", "logs", "errors", "result", "recording", "events"}
+MAY_IMPORT = {
+    "words": {"words"},
+    "_runtime": {"words", "_runtime"},
+    "_process": {"words", "_process"},
+    "_streams": {"words", "_streams", "_process"},  # both touch the kernel; never the other way round
+    "_core": {"words", "_core"},
+    "_actors": {"words", "_runtime", "_process", "_streams", "_core", "_actors"},
+    "_facade": {"words", "_runtime", "_process", "_streams", "_core", "_actors", "_facade"},
+}
+TOP = {"cli", "testing", "elastic", "multiprocessing"}
+EVERYTHING = {*MAY_IMPORT, "supervise", *TOP}
+
+
+def type_checking_imports():
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    return {alias.asname: node.module for node in block.body for alias in node.names}
+
+
+def home(module):
+    """The part of the house a module belongs to."""
+    parts = module.split(".")
+    if len(parts) == 1:
+        return "supervise"
+    return "words" if parts[1] in WORDS else parts[1]
+
+
+def name_of(path):
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path):
+    """Every module of ours that a file imports, wherever it does so, with the line."""
+    me = name_of(path)
+    package = me if path.name == "__init__.py" else me.rpartition(".")[0]
+    known = {name_of(file) for file in FILES}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.rsplit(".", node.level - 1)[0] if node.level else ""
+            base = ".".join(part for part in (above, node.module) if part)
+            found = [f"{base}.{a.name}" if f"{base}.{a.name}" in known else base for a in node.names]
+        else:
+            continue
+        yield from ((module, node.lineno) for module in found if module.split(".")[0] == "supervise")
+
+
+def at_run_time(path):
+    """The modules of ours that importing a file imports."""
+    tree = ast.parse(path.read_text())
+    top = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    lines = {node.lineno for node in top}
+    return {module for module, line in imports(path) if line in lines}
+
+
+def in_fresh_interpreter(code):
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# Names
+
+
+def test_all_is_sorted_and_equal_to_what_type_checkers_see():
+    assert supervise.__all__ == sorted(supervise.__all__)
+    assert set(supervise.__all__) == set(type_checking_imports())
+
+
+def test_each_name_comes_from_where_type_checkers_see_it():
+    for name, module in type_checking_imports().items():
+        found = getattr(supervise, name)
+        assert found is getattr(importlib.import_module(module), name), name
+
+
+@pytest.mark.parametrize("module", sorted(path.stem for path in PACKAGE.glob("[a-z]*.py")))
+def test_a_module_that_is_imported_first_does_not_hide_a_name(module):
+    """Importing a submodule makes it an attribute of the package: `record` must stay the decorator."""
+    hidden = "[n for n in supervise.__all__ if isinstance(getattr(supervise, n), types.ModuleType)]"
+    code = f"import types, supervise, supervise.{module}; print({hidden})"
+    assert in_fresh_interpreter(code) == "[]\n"
+
+
+@pytest.mark.parametrize("name", supervise.__all__)
+def test_every_public_name_has_a_docstring_of_its_own(name):
+    found = getattr(supervise, name)
+    doc = vars(found).get("__doc__") if inspect.isclass(found) else found.__doc__
+    assert doc
+    assert doc.strip()[0].isupper()
+    assert not doc.startswith(f"{name}("), "a dataclass's own text"
+
+
+@pytest.mark.parametrize("name", [n for n in supervise.__all__ if inspect.isclass(getattr(supervise, n))])
+def test_every_public_method_has_a_docstring(name):
+    for key, member in vars(getattr(supervise, name)).items():
+        if not key.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
+            assert inspect.getdoc(member), f"{name}.{key}"
+
+
+def test_dir_lists_the_names_and_an_unknown_one_is_an_attribute_error():
+    assert set(supervise.__all__) < set(dir(supervise))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        supervise.nothing  # noqa: B018
+
+
+# Imports
+
+
+def test_importing_it_is_next_to_nothing():
+    heavy = {"torch", "rich", "structlog", "pykka", "multiprocessing", "psutil", "subprocess", "logging", "json"}
+    loaded = in_fresh_interpreter("import sys; a = set(sys.modules); import supervise; print(*(set(sys.modules) - a))")
+    assert not heavy & {module.split(".")[0] for module in loaded.split()}
+
+
+def test_what_a_worker_imports_is_light():
+    heavy = {"torch", "rich", "structlog", "pykka", "psutil", "subprocess", "inotify_simple", "asyncio"}
+    code = "import sys; a = set(sys.modules); from supervise import record, Std; print(*(set(sys.modules) - a))"
+    assert not heavy & {module.split(".")[0] for module in in_fresh_interpreter(code).split()}
+
+
+def test_no_use_of_it_imports_torch_or_rich():
+    code = """
+import sys
+import supervise
+for name in supervise.__all__:
+    getattr(supervise, name)
+import supervise.testing
+print(*sys.modules)
+"""
+    assert not {"torch", "rich"} & {module.split(".")[0] for module in in_fresh_interpreter(code).split()}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_down_only(path):
+    mine = home(name_of(path))
+    allowed = EVERYTHING if mine in TOP else MAY_IMPORT.get(mine, EVERYTHING)
+    bad = [f"line {line}: {module}" for module, line in imports(path) if home(module) not in allowed]
+    assert not bad, f"{mine} must not know {bad}"
+
+
+def test_the_core_is_pure():
+    """No thread, clock, process or pykka."""
+    pure = {"__future__", "dataclasses", "signal", "typing", "collections", "collections.abc", "enum"}
+    for path in (PACKAGE / "_core").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module]
+                assert all(name in pure or name.startswith("supervise") for name in names), (path.name, names)
+
+
+def test_there_is_no_circle():
+    graph = {name_of(path): at_run_time(path) for path in FILES}
+    done, under_way = set(), []
+
+    def visit(module):
+        assert module not in under_way, " -> ".join([*under_way, module])
+        if module in done:
+            return
+        under_way.append(module)
+        for other in sorted(graph.get(module, ())):
+            visit(other)
+        under_way.pop()
+        done.add(module)
+
+    for module in graph:
+        visit(module)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_file_is_long(path):
+    assert len(path.read_text().splitlines()) <= 400

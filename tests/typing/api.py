@@ -1,0 +1,138 @@
+"""Only ever type-checked: the calls that users write, with the types they may rely on."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pykka
+
+from supervise import (
+    Close,
+    DefaultLogsSpecs,
+    GangFinished,
+    GangStarted,
+    GangStatus,
+    LogsSpecs,
+    Pids,
+    Poll,
+    ProcessFailure,
+    RankEnd,
+    RunProcsResult,
+    Signal,
+    SignalException,
+    Start,
+    Status,
+    Std,
+    Subscribe,
+    Supervisor,
+    UnkillableError,
+    Unsubscribe,
+    Wait,
+    WorkerExited,
+    WorkerStarted,
+    record,
+    start_processes,
+    to_map,
+)
+from supervise.testing import EventRecorder, FakeGang, FakeLauncher, FakeProcess, Recorder
+
+
+@record
+def train(rank: int, size: float = 1.0) -> float:
+    """Stand for a worker's function; its own type survives the decorator."""
+    return rank * size
+
+
+def decorated() -> float | None:
+    """The decorated function is called as before."""
+    return train(1, size=2.0)
+
+
+def sink(event: dict[str, Any]) -> None:
+    """Take an event."""
+    name: str = event["event"]
+    del name
+
+
+def facade() -> None:
+    """The blocking calls."""
+    specs: LogsSpecs = DefaultLogsSpecs(log_dir="/tmp/logs", redirects=Std.ALL, tee={0: Std.OUT})
+    context = start_processes("trainer", train, {0: (0,), 1: (1,)}, {0: {}, 1: {}}, specs, start_method="spawn")
+    pids: dict[int, int] = context.pids()
+    result: RunProcsResult | None = context.wait(timeout=5)
+    if result is not None:
+        failed: bool = result.is_failed()
+        failures: dict[int, ProcessFailure] = result.failures
+        ends: dict[int, RankEnd] = result.ends
+        values: dict[int, Any] = result.return_values
+        root: int | None = result.root_cause
+        del failed, failures, ends, values, root
+    try:
+        context.close(signal.SIGTERM, timeout=5)
+    except SignalException as error:
+        sigval: signal.Signals = error.sigval
+        del sigval
+    streams: dict[int, Std] = to_map(Std.OUT, 2)
+    del pids, streams
+
+
+def actors() -> None:
+    """The same by messages; pykka's `ask` tells its reply from a future by an explicit `block`."""
+    ref: pykka.ActorRef[Supervisor] = Supervisor.start(
+        name="trainer", entrypoint=train, args={0: (0,)}, grace=5.0, event_sink=sink
+    )
+    pids: dict[int, int] = ref.ask(Start(), block=True)
+    future: pykka.Future[RunProcsResult] = ref.ask(Wait(timeout=None), block=False)
+    result: RunProcsResult = future.get(timeout=5)
+    status: GangStatus = ref.ask(Status(), block=True)
+    running: frozenset[int] = status.running
+    reached: frozenset[int] = ref.ask(Signal(sig=signal.SIGUSR1, ranks=frozenset({0})), block=True)
+    for message in (Poll(), Pids(), Subscribe(ref=ref), Unsubscribe(ref=ref)):
+        ref.tell(message)
+    try:
+        ref.ask(Close(death_sig=signal.SIGINT, timeout=1.0))
+    except UnkillableError as error:
+        stuck: dict[int, int] = error.pids
+        del stuck
+    stopped: bool = ref.stop(block=True, timeout=10)
+    del pids, result, running, reached, stopped
+
+
+async def tasks(ref: pykka.ActorRef[Supervisor]) -> RunProcsResult:
+    """The same without blocking an event loop."""
+    future: pykka.Future[RunProcsResult] = ref.ask(Wait(), block=False)
+    return await future
+
+
+class Subscriber(pykka.ThreadingActor):
+    """Is told a gang's life."""
+
+    def on_receive(self, message: object) -> None:
+        """Tell the messages apart."""
+        match message:
+            case GangStarted(pids=pids):
+                numbers: dict[int, int] = pids
+                del numbers
+            case WorkerStarted(local_rank=rank, pid=pid) | WorkerExited(local_rank=rank, pid=pid):
+                both: tuple[int, int] = rank, pid
+                del both
+            case GangFinished(result=result, error=error):
+                end: tuple[RunProcsResult | None, BaseException | None] = result, error
+                del end
+            case _:
+                pass
+
+
+def fakes() -> None:
+    """What tests of an embedding program use."""
+    launchers: dict[int, FakeLauncher] = {1: FakeLauncher(held=True, ignored=[signal.SIGTERM])}
+    with FakeGang(2, launchers=launchers, grace=1.0, event_sink=sink) as gang, Recorder() as recorder:
+        gang.supervisor.ask(Subscribe(ref=recorder.ref))
+        process: FakeProcess = gang.processes[0]
+        process.exit(3, group_left=False)
+        signals: list[signal.Signals] = process.signals
+        finished: GangFinished = recorder.wait_for(GangFinished, timeout=5)
+        events: EventRecorder = gang.events
+        exits: list[dict[str, Any]] = events.named("supervise.process.exited")
+        del signals, finished, exits
