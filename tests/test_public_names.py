@@ -32,7 +32,7 @@ EVERYTHING = {*MAY_IMPORT, "supervise", *TOP}
 def type_checking_imports():
     tree = ast.parse((PACKAGE / "__init__.py").read_text())
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
-    return {alias.asname: node.module for node in block.body for alias in node.names}
+    return {alias.asname: node.module for node in block.body for alias in node.names if node.module != "typing"}
 
 
 def home(module):

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -22,22 +21,22 @@ HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 @pytest.fixture
-def ready(tmp_path: Path) -> Iterator[str]:
+def ready(tmp_path: Path) -> str:
     """A FIFO into which workers write a line when they are ready."""
     path = tmp_path / "ready"
     os.mkfifo(path)
-    yield str(path)
+    return str(path)
 
 
 def await_ready(fifo: str, count: int) -> None:
     """Wait for `count` lines."""
-    with open(os.open(fifo, os.O_RDWR), encoding="ascii") as file:  # a writer of our own: no end between two of theirs
+    with os.fdopen(os.open(fifo, os.O_RDWR), encoding="ascii") as file:  # a writer of our own: no end between two
         for _ in range(count):
             assert file.readline()
 
 
 def say_ready(fifo: str) -> None:
-    with open(fifo, "a", encoding="ascii") as file:
+    with Path(fifo).open("a", encoding="ascii") as file:
         file.write("ready\n")
 
 
@@ -64,11 +63,10 @@ SH_DEAF = 'trap "" TERM INT HUP QUIT; echo ready > "$1"; while :; do read -r _ <
 def test_g1_a_signal_during_wait_is_raised_and_close_forwards_it(kind: str, sig: signal.Signals, ready: str) -> None:
     """SignalException with sigval in the main thread; close(e.sigval) sends that very signal."""
     if kind == "binary":
-        context = start_processes(
-            "g1", "sh", {r: ("-c", 'echo ready > "$1"; exec sleep 60', "sh", ready) for r in range(2)}, logs_specs=NO_FILES
-        )
+        args = ("-c", 'echo ready > "$1"; exec sleep 60', "sh", ready)
+        context = start_processes("g1", "sh", {0: args, 1: args}, logs_specs=NO_FILES)
     else:
-        context = start_processes("g1", patient, {r: (ready,) for r in range(2)}, logs_specs=NO_FILES, start_method=kind)
+        context = start_processes("g1", patient, {0: (ready,), 1: (ready,)}, logs_specs=NO_FILES, start_method=kind)
     await_ready(ready, 2)
     threading.Timer(0.05, os.kill, (os.getpid(), sig)).start()
     with pytest.raises(SignalException) as caught:
@@ -106,13 +104,13 @@ def test_g2_a_second_signal_during_close_kills_now(kind: str, ready: str) -> Non
     """Five signals in short order: the first is raised, those during close mean kill now, reaping finishes."""
     if kind == "binary":
         os.mkfifo(ready + ".never")
-        context = start_processes("g2", "sh", {r: ("-c", SH_DEAF, "sh", ready) for r in range(2)}, logs_specs=NO_FILES)
+        args = ("-c", SH_DEAF, "sh", ready)
+        context = start_processes("g2", "sh", {0: args, 1: args}, logs_specs=NO_FILES)
     else:
-        context = start_processes("g2", deaf, {r: (ready,) for r in range(2)}, logs_specs=NO_FILES)
+        context = start_processes("g2", deaf, {0: (ready,), 1: (ready,)}, logs_specs=NO_FILES)
     await_ready(ready, 2)
     with pytest.raises(SignalException):
-        os.kill(os.getpid(), signal.SIGTERM)
-        context.wait()
+        signal.raise_signal(signal.SIGTERM)
 
     def more() -> None:
         for _ in range(4):
@@ -162,7 +160,8 @@ def test_g3_an_ignored_sighup_stays_ignored() -> None:
     program = (
         "import os, signal, sys\n"
         "from supervise import DefaultLogsSpecs, start_processes\n"
-        "c = start_processes('g3', 'grep', {0: ('SigIgn', '/proc/self/status')}, logs_specs=DefaultLogsSpecs(os.devnull))\n"
+        "args = {0: ('SigIgn', '/proc/self/status')}\n"
+        "c = start_processes('g3', 'grep', args, logs_specs=DefaultLogsSpecs(os.devnull))\n"
         "os.kill(os.getpid(), signal.SIGHUP)\n"
         "assert c.wait().outcome == 'succeeded'\n"
         "assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN\n"
@@ -255,5 +254,5 @@ def test_a_context_that_nobody_holds_closes_its_gang() -> None:
     context = start_processes("lost", "sleep", {0: "60"}, logs_specs=NO_FILES)
     process = psutil.Process(context.pids()[0])
     del context
-    gone, alive = psutil.wait_procs([process], timeout=10)
+    _gone, alive = psutil.wait_procs([process], timeout=10)
     assert not alive
