@@ -210,7 +210,7 @@ class RankEnd:
     core_dumped: bool = False
     """Whether the kernel wrote a core."""
     max_rss_bytes: int | None = None
-    """Largest resident set; None where it is not known."""
+    """Largest resident set, of a program at least this process's at the launch; None where it is not known."""
     cpu_time_s: float | None = None
     """User and system time; None where it is not known."""
     stderr_tail: str = ""

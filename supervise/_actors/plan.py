@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from supervise._actors.worker import Launcher
+    from supervise._process.child import Plain
 
 _METHODS = ("spawn", "fork", "forkserver")
 _SERVER_WINDOW = 32
@@ -82,6 +83,7 @@ def make_plan(
     duplicate_stderr_filters: Sequence[str] | None,
     cwd: str | os.PathLike[str] | None,
     numa_options: Any = None,
+    plain: Plain | None = None,
 ) -> Plan:
     """Check everything and pickle what has to travel.
 
@@ -121,7 +123,7 @@ def make_plan(
         window=_SERVER_WINDOW if not binary and start_method == "forkserver" else 1,
     )
     try:
-        plan.launchers = list(_launchers(plan, entrypoint, None if cwd is None else os.fspath(cwd), cpus))
+        plan.launchers = list(_launchers(plan, entrypoint, None if cwd is None else os.fspath(cwd), cpus, plain))
         for rank, near in cpus.items():
             plan.launchers[rank] = numa.BoundLauncher(plan.launchers[rank].launch, near)
         _add_tails(plan, log_line_prefixes or {}, duplicate_stdout_filters, duplicate_stderr_filters)
@@ -155,7 +157,11 @@ def _check_env(envs: Mapping[int, Mapping[str, str]]) -> None:
 
 
 def _launchers(
-    plan: Plan, entrypoint: Callable[..., Any] | str, cwd: str | None, cpus: Mapping[int, frozenset[int]]
+    plan: Plan,
+    entrypoint: Callable[..., Any] | str,
+    cwd: str | None,
+    cpus: Mapping[int, frozenset[int]],
+    plain: Plain | None,
 ) -> Iterator[Launcher]:
     base, reset = dict(os.environ), launch.to_reset()
     method = plan.start_method
@@ -182,6 +188,7 @@ def _launchers(
                 pickled=None if method == "fork" else function.travel(fn, args, rank, method),
                 sys_path=sys_path,
                 prepared=prepared,
+                plain=plain,
             )
 
 

@@ -23,6 +23,25 @@ _INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Plain:
+    """Marks a gang whose functions give nothing back: only the trace of what one raises goes home.
+
+    Nothing is recorded in a file, and an exit with code 0 is enough. Beside that, how multiprocessing in
+    the workers is to call them.
+    """
+
+    prefix: str
+    """Of the processes' names."""
+    first: int
+    """The number behind the prefix in the name of rank 0."""
+    daemon: bool
+
+    def name(self, local_rank: int) -> str:
+        """Return the name of a rank's process."""
+        return f"{self.prefix}{self.first + local_rank}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What the host says about one worker. Descriptors are numbers, or indices where a fork server passes them."""
 
@@ -40,6 +59,8 @@ class Settings:
     env: dict[str, str] | None = field(default=None, repr=False)
     """The whole environment; None where the exec has set it."""
     cwd: str | None = None
+    plain: Plain | None = None
+    """None where the function's return value is wanted."""
 
 
 class Arrival:
@@ -190,17 +211,21 @@ def _make(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> 
     """Return multiprocessing's process object for this worker, so that its functions work as in any child of it."""
     from multiprocessing import process
 
+    plain = settings.plain
+    call = _call if plain is None else _call_plainly
+
     class Worker(process.BaseProcess):
         _start_method: Any = settings.method
 
         def run(self) -> None:
-            _call(settings, fn, args)
+            call(settings, fn, args)
 
         def _bootstrap(self, parent_sentinel: Any = None) -> int:  # noqa: ARG002 - the lifeline is the sentinel
             code: int = super()._bootstrap(settings.line)  # type: ignore[misc]
             return code & 0xFF  # what an exit keeps of it; os._exit refuses a larger number
 
-    worker: Any = Worker(name=f"Rank-{settings.local_rank}")
+    rank = settings.local_rank
+    worker: Any = Worker(name=f"Rank-{rank}") if plain is None else Worker(name=plain.name(rank), daemon=plain.daemon)
     worker._parent_pid = settings.host_pid  # noqa: SLF001
     worker._parent_name = "MainProcess"  # noqa: SLF001
     return worker
@@ -233,4 +258,25 @@ def _call(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> 
             handler.record_exception(error)
         if not os.environ.get("TORCHELASTIC_ERROR_FILE"):
             sys.excepthook(type(error), error, error.__traceback__)
+        raise SystemExit(1) from None
+
+
+def _call_plainly(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Call the user's function; send the trace of an `Exception`, after the monotonic ns when it was caught."""
+    rank_pid = os.getpid()
+    try:
+        fn(*args)
+    except KeyboardInterrupt:
+        raise SystemExit(_INTERRUPTED) from None
+    except Exception:
+        import time
+        import traceback
+
+        raised_ns, trace = time.monotonic_ns(), traceback.format_exc()
+        try:
+            if os.getpid() != rank_pid:  # a process that the user's function forked
+                raise ProcessLookupError  # noqa: TRY301 - it has nobody to send to
+            outcome.send(settings.channel, settings.address, (raised_ns, trace))
+        except OSError:  # or the function has closed the channel
+            sys.stderr.write(trace)
         raise SystemExit(1) from None

@@ -134,6 +134,8 @@ class FunctionLauncher:
     sys_path: list[str]
     prepared: bytes
     stdin: int | None = None
+    plain: child.Plain | None = None
+    """None where the function's return value is wanted."""
 
     def launch(self) -> Launched:
         """Start the process.
@@ -158,6 +160,7 @@ class FunctionLauncher:
             method=self.method,
             host_pid=os.getpid(),
             address=outcome.address,
+            plain=self.plain,
             **more,
         )
 

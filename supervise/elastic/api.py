@@ -68,7 +68,7 @@ _HOMES = {
     "_wrap": "_facade.wrap",
     "get_std_cm": "_streams.redirects",
     "get_subprocess_handler": "_facade.subprocess_handler",
-    "record": "record",
+    "record": "recording",
     "redirect_stderr": "_streams.redirects",
     "redirect_stdout": "_streams.redirects",
     "to_map": "logs",

@@ -121,11 +121,12 @@ os.write(1, b"z\\nthe end")
 
 
 @each_kind
-@pytest.mark.parametrize("console", ["pipe", "pty"])
+@pytest.mark.parametrize("console", ["pipe", "pty", "merged"])
 def test_l3_odd_bytes_arrive_as_they_are(tmp_path, kind, console):
     """0xFF, NUL, a character cut in two, 10 MiB without a newline: nothing is lost, nothing cuts in, the tail lives."""
-    other = "wait_for_word(); os.write(1, b'patience\\n'); say('said')"
-    with hosted(tmp_path, kind, [ODD, other], console=console, tee=1) as host:
+    fd = 2 if console == "merged" else 1
+    other = f"wait_for_word(); os.write({fd}, b'patience\\n'); say('said')"
+    with hosted(tmp_path, kind, [ODD, other], console=console, tee=3) as host:
         assert host.hear() == "half"
         host.tell(0)
         host.out.until(b"[w0]:h\xc3\xa9\n")

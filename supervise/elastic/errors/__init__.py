@@ -18,13 +18,13 @@ GlobalRank = int
 
 _HOMES = {
     "ChildFailedError": "errors",
-    "ErrorHandler": "record",
+    "ErrorHandler": "recording",
     "ProcessFailure": "result",
     "_NOT_AVAILABLE": "result",
     "error_handler": "",
-    "get_error_handler": "record",
+    "get_error_handler": "recording",
     "handlers": "",
-    "record": "record",
+    "record": "recording",
 }
 
 __getattr__ = names(__name__, globals(), _HOMES)

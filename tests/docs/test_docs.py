@@ -1,0 +1,248 @@
+"""The documentation is true: its programs run, its lists are complete, its links lead somewhere."""
+
+import argparse
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+
+import supervise
+from supervise import messages
+from supervise.cli import arguments
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
+EXECUTED = [ROOT / "README.md", ROOT / "docs/tutorial.md", *sorted((ROOT / "docs/how-to").glob("*.md"))]
+PATIENCE_S = 50.0
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INHERITED = re.compile(r"^(RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|OMP_|PYTHON|NO_COLOR)")
+MARKS = re.compile(r"(\[default\d\]:)?[ ~^]*[~^]")
+"""Newer Pythons mark more of a traceback's lines."""
+
+
+def _named(pages: list[Path]) -> list[object]:
+    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages]
+
+
+# Programs and commands
+
+
+@pytest.mark.parametrize("page", _named(EXECUTED))
+def test_every_program_and_command_does_what_the_page_says(page: Path, tmp_path: Path):
+    """Blocks run in order, in one empty directory: ``python`` as a program, ``console`` after each ``$``."""
+    run = _Shell(tmp_path)
+    blocks = FENCE.findall(page.read_text())
+    for (kind, text), (next_kind, next_text) in zip(blocks, [*blocks[1:], ("", "")], strict=True):
+        if kind == "python" and text.startswith("# file: "):
+            (tmp_path / text.split()[2]).write_text(text)
+        elif kind == "python":
+            (tmp_path / "block.py").write_text(text)
+            expected = next_text if next_kind == "text" else ""
+            _compare(expected.splitlines(), run("python block.py"), text)
+            assert run.code == 0, text
+        elif kind == "console":
+            for command, shown in _commands(text):
+                _compare(shown, run(command), command)
+
+
+class _Shell:
+    """Runs commands as a person would who has activated the environment; ``$?`` is that of the last one."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self.code = 0
+        programs = home / ".bin"
+        programs.mkdir()
+        for name, words in {"python": "-W error", "supervise": "-W error -m supervise"}.items():
+            (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+            (programs / name).chmod(0o700)
+        plain = {key: value for key, value in os.environ.items() if not INHERITED.match(key)}
+        path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        self._env = plain | {"PATH": path, "TMPDIR": str(home), "PYTHONPATH": str(ROOT), "TERM": "xterm"}
+
+    def __call__(self, command: str) -> list[str]:
+        done = subprocess.run(
+            ["sh", "-c", f"(exit {self.code})\n{command}"],
+            cwd=self._home,
+            env=self._env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        self.code = done.returncode
+        return done.stdout.replace(f"{self._home}/", "/home/you/").splitlines()
+
+
+def _commands(text: str) -> Iterator[tuple[str, list[str]]]:
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, *shown = part.splitlines()
+        yield command, shown
+
+
+def _compare(shown: list[str], written: list[str], what: str) -> None:
+    """Compare in any order, since ranks write when they will; ``...`` is anything, and numbers may differ."""
+    rest = [line.rstrip() for line in written]
+    for line in shown:
+        if line == "...":
+            continue
+        pattern = re.compile(_pattern(line.rstrip()))
+        found = next((have for have in rest if have == line), None) or next(filter(pattern.fullmatch, rest), None)
+        assert found is not None, f"{what}\nwrote\n" + "\n".join(written) + f"\nwhich lacks\n{line}"
+        rest.remove(found)
+    rest = [line for line in rest if not MARKS.fullmatch(line)]
+    assert not rest or "..." in shown, f"{what}\nalso wrote\n" + "\n".join(rest)
+
+
+def _pattern(line: str) -> str:
+    pattern = re.escape(line).replace(r"\.\.\.", ".*")
+    pattern = re.sub(r"host\\ \w+,", r"host\\ \\S+,", pattern)  # a name and a pid that vary
+    pattern = re.sub(r"(pid\\ )\d+", r"\1\\d+", pattern)
+    pattern = re.sub(r"(after\\ )\d+(\\ ms)", r"\1[\\d.]+\\ m?s", pattern)
+    return re.sub(r"(logs/first_)\w+", r"\1\\w+", pattern).replace(r"logs:\ ", r"logs:\ (?:/home/you/)?")
+
+
+def test_the_captures_in_the_readme_are_what_the_program_shows():
+    """Same lines as a run on a terminal now, whatever the pids, times and directories."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", ROOT / "docs/capture.py", "--check"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_and_continuous_integration_run_the_same_tests():
+    """What a newcomer is told to type is what every change has passed."""
+    assert "python -m pytest\n" in (ROOT / "README.md").read_text()
+    assert re.search(r"&& python -m pytest\)", (ROOT / ".ci/run").read_text())
+
+
+# Lists
+
+
+def test_the_reference_lists_every_event_with_its_levels_and_fields():
+    """Neither more nor less than what the one module that names events can emit."""
+    listed = {
+        row[0]: (row[1], row[2]) for row in _rows(ROOT / "docs/reference/events.md") if row[0].startswith("supervise.")
+    }
+    assert listed == _emitted(ROOT / "supervise/_actors/reporter.py")
+
+
+def test_events_are_named_in_one_place():
+    """So the list above is a list of all."""
+    said = re.compile(r"\.emit\(")
+    modules = [path for path in (ROOT / "supervise").rglob("*.py") if said.search(path.read_text())]
+    assert modules == [ROOT / "supervise/_actors/reporter.py"]
+
+
+def _rows(page: Path) -> Iterator[list[str]]:
+    for line in page.read_text().splitlines():
+        if line.startswith("| `"):
+            yield [", ".join(sorted(re.findall(r"[\w.]+", cell))) for cell in line.strip("| ").split("|")]
+
+
+def _emitted(module: Path) -> dict[str, tuple[str, str]]:
+    """Event to ``(levels, fields)``, read from the calls ``emit(event, level, **fields)`` and ``_rank(...)``."""
+    found: dict[str, tuple[set[str], set[str]]] = {}
+    for function in ast.walk(ast.parse(module.read_text())):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        constants = [node.value for node in ast.walk(function) if isinstance(node, ast.Constant)]
+        for call in ast.walk(function):
+            name = call.args[0] if isinstance(call, ast.Call) and call.args else None
+            if not isinstance(name, ast.Constant) or not str(name.value).startswith("supervise."):
+                continue
+            level = call.args[1] if len(call.args) > 1 else ast.Constant("info")
+            levels = {level.value} if isinstance(level, ast.Constant) else {"info", "error"} & set(constants)
+            words = {keyword.arg for keyword in call.keywords}
+            if call.func.attr == "_rank":
+                words |= {"rank", "local_rank"}
+            known = found.setdefault(name.value, (set(), set()))
+            known[0].update(levels)
+            known[1].update(words)
+    return {name: (", ".join(sorted(levels)), ", ".join(sorted(words))) for name, (levels, words) in found.items()}
+
+
+def test_the_reference_names_everything_public():
+    """Every name that can be imported, and every field of every message."""
+    reference = "".join(page.read_text() for page in (ROOT / "docs/reference").glob("*.md"))
+    words = set(re.findall(r"\w+", reference))
+    assert not sorted(set(supervise.__all__) - words)
+    public = [getattr(supervise, name) for name in supervise.__all__]
+    names = {field.name for one in public if isinstance(one, type) and is_dataclass(one) for field in fields(one)} | {
+        field.name for one in (messages.GangStatus, messages.WorkerExited) for field in fields(one)
+    }
+    assert not sorted(names - words)
+
+
+def test_the_reference_names_every_option_of_run():
+    """As the parser has them, with the spelling that the help shows."""
+    page = (ROOT / "docs/reference/command-line.md").read_text()
+    actions = arguments._parser()._actions
+    shown = [word for one in actions if one.help is not argparse.SUPPRESS for word in one.option_strings]
+    assert shown
+    assert [word for word in shown if f"`{word}" not in page] == []
+
+
+# Links, and what must not be in any text
+
+
+@pytest.mark.parametrize("page", _named(PAGES))
+def test_every_link_leads_to_a_file_and_a_heading(page: Path):
+    """Links into the project, with their anchors."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), target
+        if anchor:
+            assert anchor in _anchors(there), target
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_page_of_the_docs_can_be_reached_from_the_readme():
+    """Nobody has to guess a file name."""
+    seen, todo = set(), [ROOT / "README.md"]
+    while todo:
+        page = todo.pop()
+        if page not in seen and page.suffix == ".md":
+            seen.add(page)
+            links = re.findall(r"\]\(([^)#\s:]+)", page.read_text())
+            todo += [(page.parent / link).resolve() for link in links]
+    assert set((ROOT / "docs").rglob("*.md")) <= seen
+
+
+def test_no_text_holds_a_path_of_a_machine_or_the_host_of_a_registry():
+    """Nobody else has them."""
+    homes = [r"/(?:root|opt|mnt|srv)/\w", r"/(?:home|Users)/(?!you\b)\w", r"/wo" + r"rk/\w"]
+    hosts = [r"py" + r"pi\.\w", r"python" + r"hosted", r"/simp" + r"le/", r"index-" + r"url", r"artifac" + r"tory"]
+    forbidden = re.compile("|".join([*homes, *hosts]))
+    kinds = {".py", ".md", ".toml", ".txt", ".cfg", ".yml", ".yaml", ".sh"}
+    texts = [path for path in ROOT.iterdir() if path.suffix in kinds]
+    for folder in ("supervise", "docs", "tests", "examples", ".ci"):
+        texts += [path for path in (ROOT / folder).rglob("*") if path.suffix in kinds or path.parent.name == ".ci"]
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in texts
+        if path != Path(__file__)
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if forbidden.search(line)
+    ]
+    assert not found, "\n".join(found)
