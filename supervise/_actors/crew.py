@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from supervise._actors.reporter import Reporter
     from supervise._runtime.loop import Loop
 
+_HELD: dict[str | None, int] = {None: 1, "spawn": 2, "fork": 2, "forkserver": 3}
+"""Descriptors held for each running rank, by start method: its pidfd, its outcome, the fork server's word."""
+
 
 class Crew:
     """Starts the actors of a gang and tells them what to do. It never asks."""
@@ -55,7 +58,7 @@ class Crew:
         plan = self._plan
         function = plan.kind == "function"
         shown = sum(len(tail.sources) for tail in plan.tails)
-        limits.check_open_files(plan.nprocs, each=2 if function else 1, shown=shown)
+        limits.check_open_files(plan.nprocs, each=_HELD[plan.start_method], shown=shown)
         make_ready(plan.dest)
         for tail in plan.tails:
             abandon = Abandon()

@@ -248,6 +248,8 @@ class GangActor(LoopActor):
             case st.SendSignal():
                 reason = self._gang.reason or "close"
                 self._deliver(action.ranks, action.sig, reason=reason, escalation=action.escalation)
+                if action.sig != signal.SIGKILL:  # what is stopped must hear it too, once all have been told
+                    self._crew.deliver(action.ranks, signal.SIGCONT)
             case st.SetTimer():
                 self._set_timer(action.name, action.delay_s)
             case st.ReportUnkillable():
@@ -337,9 +339,12 @@ class GangActor(LoopActor):
         self._quietly(self._answers.stopped)
         self.loop.end()
 
-    def is_fatal(self, error: BaseException) -> bool:
-        """A mistake of the asker's harms nobody; anything else that an ask runs into is ours."""
-        return not isinstance(error, (SuperviseError, OSError, TypeError, ValueError, AttributeError))
+    def is_fatal(self, error: BaseException, *, asked: bool) -> bool:
+        """A mistake of the sender's harms nobody; anything else is ours."""
+        if isinstance(error, SpecError):
+            return False
+        harmless = (SuperviseError, OSError, TypeError, ValueError, AttributeError)
+        return not asked or not isinstance(error, harmless)
 
     def on_crash(self, error: BaseException) -> None:
         """A handler of ours raised: take the workers with us and answer everybody."""

@@ -41,6 +41,7 @@ class LastRites:
             self._loop.call_later(0, self._look)
 
     def _look(self) -> None:
+        self._roster.kill_all()  # again: a launch that was under way may have started one since
         processes = self._roster.processes
         for rank, process in list(processes.items()):
             if self._gone(process):

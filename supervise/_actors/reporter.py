@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from supervise._core.state import Gang
     from supervise._core.verdict import Verdict
     from supervise.events import Sink
-    from supervise.result import RunProcsResult
+    from supervise.result import ProcessFailure, RunProcsResult
 
 
 class Reporter:
@@ -164,12 +164,11 @@ class Reporter:
                 )
         if result.outcome == "failed":
             root = result.failures[verdict.blamed[0]]
-            error = root.message.get("message") if isinstance(root.message, dict) else root.message
             self._log.emit(
                 "supervise.gang.failed",
                 "error",
                 root_cause_rank=verdict.blamed[0],
-                error_type=error,
+                error_type=_error_type(root),
                 failed_ranks=list(verdict.blamed),
             )
         self._log.emit(
@@ -190,6 +189,13 @@ class Reporter:
     @staticmethod
     def _since(then_ns: int, now_ns: int | None = None) -> float:
         return ((now_ns or time.monotonic_ns()) - then_ns) / 1e9
+
+
+def _error_type(failure: ProcessFailure) -> str:
+    """Say in a word what the root cause was: an exception's type, a signal's name, or an exit code."""
+    if isinstance(failure.message, dict):
+        return str(failure.message.get("message", "")).partition(":")[0]
+    return signal_name(-failure.exitcode) if failure.exitcode < 0 else f"exit code {failure.exitcode}"
 
 
 def signal_name(number: int) -> str:

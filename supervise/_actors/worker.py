@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +14,8 @@ from supervise._runtime.actor import LoopActor
 from supervise._runtime.reply import Reply
 
 if TYPE_CHECKING:
+    import signal
+
     import pykka
 
     from supervise._process.function import Launched
@@ -176,7 +177,7 @@ class Worker(LoopActor):
             self._watch(status.fileno(), self._exited)
             return
         # Readable but not reapable: a tracer holds it. Nobody tells when it lets go, so look again.
-        self.loop.call_later(self._retry_s, self._exited_unless_given_up)
+        self.loop.call_later(self._retry_s, partial(self._guarded, self._exited_unless_given_up))
         self._retry_s = min(self._retry_s * 2, _LAST_RETRY_S)
 
     def _exited_unless_given_up(self) -> None:
@@ -219,8 +220,6 @@ class Worker(LoopActor):
             return
         self._signaled = True
         self._process.signal_group(sig)
-        if sig not in (signal.SIGKILL, signal.SIGCONT):
-            self._process.signal_group(signal.SIGCONT)  # what is stopped must hear it too
         if self._reaped:
             self._watch_group()
 

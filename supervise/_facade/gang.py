@@ -93,6 +93,7 @@ class GangContext(PContext):
             cwd=cwd,
             numa_options=numa_options,
         )
+        self._unused = weakref.finalize(self, self._plan.close)
         self._describe(name, entrypoint, args, self._plan.envs if envs is None else envs, self._plan.dest)
         self._filters = (log_line_prefixes, duplicate_stdout_filters, duplicate_stderr_filters)
         self._grace = grace
@@ -156,6 +157,7 @@ class GangContext(PContext):
         """Start in a thread of its own: no lock of pykka's is ever taken under a handler that may raise."""
         self._begun = True
         self._holds_signals = self._holds_signals or signals.hold()
+        self._unused.detach()
         box: Reply[pykka.ActorRef[GangActor]] = Reply()
         _thread.start_new_thread(_begin, (self._plan, self._grace, self._time_limit, box))
         try:
@@ -251,7 +253,7 @@ class GangContext(PContext):
         """Stop everything; return the signal that came meanwhile, if it was the first."""
         if self._supervisor is None:  # nothing was started, or not by us
             self._begun = True
-            self._plan.close()
+            self._unused()
         try:
             return self._stop(signal.Signals(death_sig), max(0.0, timeout))
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from typing import TYPE_CHECKING, Any, cast
 
 import pykka
@@ -79,11 +80,11 @@ class TailLog:
         """
         if self._stopped:
             raise RuntimeError(f"the tail of {self._name} was stopped; make another to start again")
-        if self._follower is None and self._log_files:
-            sink = sinks.console(self._dst)
-            if sink is not None:
-                sink.is_console = _is_terminal(self._dst)
-                self._follower = _Follower(self._name, sink, self._sources(), self._filter(), self._failed)
+        sources = self._sources()
+        sink = sinks.console(self._dst) if sources and self._follower is None else None
+        if sink is not None:
+            sink.is_console = _is_terminal(self._dst)
+            self._follower = _Follower(self._name, sink, sources, self._filter(), self._failed)
         return self
 
     def _sources(self) -> list[Source]:
@@ -94,6 +95,7 @@ class TailLog:
                 prefix=self._log_line_prefixes.get(rank, f"[{self._name}{rank}]:").encode(),
             )
             for rank, path in self._log_files.items()
+            if path and path != os.devnull
         ]
 
     def _filter(self) -> Callable[[bytes], bool] | None:

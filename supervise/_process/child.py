@@ -273,10 +273,15 @@ def _call_plainly(settings: Settings, fn: Callable[..., Any], args: tuple[Any, .
         import traceback
 
         raised_ns, trace = time.monotonic_ns(), traceback.format_exc()
-        try:
-            if os.getpid() != rank_pid:  # a process that the user's function forked
-                raise ProcessLookupError  # noqa: TRY301 - it has nobody to send to
-            outcome.send(settings.channel, settings.address, (raised_ns, trace))
-        except OSError:  # or the function has closed the channel
-            sys.stderr.write(trace)
+        if os.getpid() != rank_pid or not _sent(settings, (raised_ns, trace)):
+            sys.stderr.write(trace)  # a process that the function forked, or the channel is closed
         raise SystemExit(1) from None
+
+
+def _sent(settings: Settings, value: object) -> bool:
+    """Send `value`; tell whether that could be done."""
+    try:
+        outcome.send(settings.channel, settings.address, value)
+    except OSError:
+        return False
+    return True

@@ -8,6 +8,7 @@ process of ours, also to a worker that ignores SIGTERM or never returns from C.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import select
@@ -31,7 +32,13 @@ class Lifeline:
             _write_ends.add(self._write)
 
     def read_end(self) -> int:
-        """Return a new descriptor of the read end for one rank; the caller closes it."""
+        """Return a new descriptor of the read end for one rank; the caller closes it.
+
+        Raises:
+            OSError: The lifeline was cut: nothing may be started under it any more.
+        """
+        if self._read < 0:
+            raise OSError(errno.EBADF, "the gang has ended; its lifeline is cut")
         if capability.LINUX:
             return clear_of_stdio(os.open(f"/proc/self/fd/{self._read}", os.O_RDONLY | os.O_CLOEXEC))
         return clear_of_stdio(os.dup(self._read))
@@ -39,10 +46,11 @@ class Lifeline:
     def cut(self) -> None:
         """Let go: kills what still holds a read end. Idempotent."""
         with _lock:
-            if self._write in _write_ends:
-                _write_ends.discard(self._write)
-                os.close(self._write)
-                os.close(self._read)
+            read, write, self._read, self._write = self._read, self._write, -1, -1
+            if write in _write_ends:  # otherwise this is a forked child, which has closed it
+                _write_ends.discard(write)
+                os.close(write)
+                os.close(read)
 
 
 def arm(read_end: int, pgid: int) -> None:

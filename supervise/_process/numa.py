@@ -142,7 +142,8 @@ class OnCpus:
 
 
 def _mode(options: Any) -> AffinityMode:
-    asked = getattr(options.affinity_mode, "value", options.affinity_mode)
+    asked = getattr(options, "affinity_mode", options)
+    asked = getattr(asked, "value", asked)
     try:
         return AffinityMode(asked)
     except ValueError:

@@ -3,6 +3,10 @@
 Nothing has to be drained, nothing can fill, and a value is either whole or absent: the header is
 written last. The worker checks that the descriptor is still ours before it writes, since a user's
 ``closerange`` followed by ``open`` may have put a file of theirs on its number.
+
+Large buffers of what pickles them apart (protocol 5: NumPy's arrays, tensors) follow the pickle, each
+on a page of its own. The host maps them where they are, privately: nothing is copied before somebody
+writes to it. Layout: header, pickle, buffers, table of the buffers.
 """
 
 from __future__ import annotations
@@ -10,13 +14,22 @@ from __future__ import annotations
 import os
 import pickle
 import struct
+import sys
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from supervise._process import capability
 from supervise._process.memory import anonymous_file
 
-_HEADER = struct.Struct("<8scQ")  # magic, kind, bytes of the body
+if TYPE_CHECKING:
+    import io
+    from typing import BinaryIO
+
+_HEADER = struct.Struct("<8scQQ")  # magic, kind, number of buffers, where all of it ends
+_PLACE = struct.Struct("<QQ")  # where a buffer begins, its bytes
+LEAST_BYTES = 64 * 1024
+"""A smaller buffer travels within the pickle."""
 _MAGIC = b"supervis"
 _VALUE, _CLOSED = b"v", b"c"
 
@@ -47,34 +60,62 @@ class OutcomeFile:
         header = os.pread(self.fd, _HEADER.size, 0)
         if len(header) < _HEADER.size:
             return "none"
-        magic, kind, size = _HEADER.unpack(header)
-        if magic != _MAGIC or os.fstat(self.fd).st_size < _HEADER.size + size:
+        magic, kind, _, end = _HEADER.unpack(header)
+        if magic != _MAGIC or os.fstat(self.fd).st_size < end:
             return "none"
         return "closed" if kind == _CLOSED else "value"
 
     def load(self) -> Any:
-        """Return the value. Runs what the worker pickled: only for files of workers that we started."""
+        """Return the value. Runs what the worker pickled: only for files of workers that we started.
+
+        Its large buffers are the file's own pages, which live as long as anything that uses them; with
+        Python before 3.13 so does one descriptor.
+
+        Raises:
+            EOFError: A process that the worker left behind has changed the file.
+        """
+        sealed = self._seal()
+        _, _, count, end = _HEADER.unpack(os.pread(self.fd, _HEADER.size, 0))
+        table = os.pread(self.fd, count * _PLACE.size, end - count * _PLACE.size)
+        places = list(_PLACE.iter_unpack(table))
+        with self._reader() as file:
+            if sealed and places:
+                buffers = self._map(end, places)
+            else:
+                buffers = [_copy(file, start, size) for start, size in places]
+            file.seek(_HEADER.size)
+            return pickle.load(file, buffers=buffers)
+
+    def _reader(self) -> BinaryIO:
+        """Open the file once more: the position of our descriptor is shared with whom the worker left behind."""
+        try:
+            fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # no /proc
+            fd = os.dup(self.fd)
+        return os.fdopen(fd, "rb")
+
+    def _map(self, end: int, places: list[tuple[int, ...]]) -> list[memoryview]:
+        """Return the buffers where they are, writable: a page is copied when it is first written to."""
         import mmap
 
-        self._seal()
-        size = os.fstat(self.fd).st_size
-        with mmap.mmap(self.fd, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ) as whole:
-            body = memoryview(whole)[_HEADER.size :]
-            try:
-                return pickle.loads(body)
-            finally:
-                body.release()
+        more: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+        whole = memoryview(
+            mmap.mmap(self.fd, end, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE, **more)
+        )
+        return [whole[start : start + size] for start, size in places]
 
-    def _seal(self) -> None:
-        """A file that shrinks under a mapping is a SIGBUS: make it unchangeable first."""
-        if capability.MEMFD:
-            import fcntl
+    def _seal(self) -> bool:
+        """Make the file unchangeable, and tell whether it is: one that shrinks under a mapping is a SIGBUS."""
+        if not capability.MEMFD:
+            return False
+        import fcntl
 
-            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-            try:
-                fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
-            except OSError:  # a grandchild maps it for writing: at least it cannot shrink
-                fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        try:
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
+        except OSError:  # a grandchild maps it for writing: at least it cannot shrink
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+            return False
+        return True
 
     def close(self) -> None:
         """Let the file go. Idempotent."""
@@ -93,16 +134,58 @@ def send(fd: int, address: Address, value: object) -> None:
     if not _is_ours(fd, address):
         _complain(address)
         raise ConnectionError(CHANNEL_CLOSED)
+    apart: list[pickle.PickleBuffer] = []
     with os.fdopen(os.dup(fd), "wb") as file:
         file.seek(_HEADER.size)
         try:
-            pickle.dump(value, file, protocol=5)
+            _pickler()(file, protocol=5, buffer_callback=partial(_stays, apart)).dump(value)
         except Exception as error:
             msg = f"the return value, of type {_name(value)}, cannot be pickled: {error}"
             raise TypeError(msg) from error
-        file.flush()
-        size = file.tell() - _HEADER.size
-    os.pwrite(fd, _HEADER.pack(_MAGIC, _VALUE, size), 0)
+        table = [_write_apart(file, buffer) for buffer in apart]
+        file.write(b"".join(table))
+        end = file.tell()
+    os.pwrite(fd, _HEADER.pack(_MAGIC, _VALUE, len(apart), end), 0)
+
+
+def _pickler() -> type[pickle.Pickler]:
+    """Return what pickles values in this process: PyTorch's storages would go through torch.save otherwise."""
+    if "torch" not in sys.modules:
+        return pickle.Pickler
+    from supervise._process.tensors import StoragePickler
+
+    return StoragePickler
+
+
+def _stays(apart: list[pickle.PickleBuffer], buffer: pickle.PickleBuffer) -> bool:
+    """Tell whether a buffer stays within the pickle; otherwise note it in `apart`."""
+    try:
+        with buffer.raw() as raw:
+            if raw.nbytes < LEAST_BYTES:
+                return True
+    except BufferError:  # not in one piece
+        return True
+    apart.append(buffer)
+    return False
+
+
+def _write_apart(file: BinaryIO, buffer: pickle.PickleBuffer) -> bytes:
+    """Write a buffer from the next page on; return its line of the table."""
+    page = os.sysconf("SC_PAGESIZE")
+    start = -(-file.tell() // page) * page
+    file.seek(start)
+    with buffer.raw() as raw:
+        file.write(raw)
+        return _PLACE.pack(start, raw.nbytes)
+
+
+def _copy(file: BinaryIO, start: int, size: int) -> memoryview:
+    """Return a buffer's copy: somebody could change the file under a mapping."""
+    file.seek(start)
+    copy = memoryview(bytearray(size))
+    if cast("io.BufferedReader", file).readinto(copy) != size:
+        raise EOFError("the file with the return value was cut off by a process that the worker left behind")
+    return copy
 
 
 def _name(value: object) -> str:
@@ -125,6 +208,6 @@ def _complain(address: Address) -> None:
         return
     try:
         if _is_ours(fd, address):
-            os.pwrite(fd, _HEADER.pack(_MAGIC, _CLOSED, 0), 0)
+            os.pwrite(fd, _HEADER.pack(_MAGIC, _CLOSED, 0, 0), 0)
     finally:
         os.close(fd)

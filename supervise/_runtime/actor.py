@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from pykka._envelope import Envelope
 
     from supervise._runtime.loop import Loop
+
+log = logging.getLogger("supervise")
 
 
 class Inbox:
@@ -102,8 +105,10 @@ class LoopActor(pykka.Actor):
         except BaseException as error:
             if reply is not None:
                 reply.set_exception(sys.exc_info())
-            if reply is None or self.is_fatal(error):
+            if self.is_fatal(error, asked=reply is not None):
                 self._crashed(error)
+            elif reply is None:
+                log.warning("%s refused a message that was told: %s", self, error)
         else:
             if reply is not None:
                 reply.set(response)
@@ -129,9 +134,9 @@ class LoopActor(pykka.Actor):
         assert isinstance(inbox, Inbox)  # noqa: S101
         inbox.bind(None)
 
-    def is_fatal(self, error: BaseException) -> bool:
-        """Whether an error raised while answering an `ask` ends this actor too."""
-        return not isinstance(error, Exception)
+    def is_fatal(self, error: BaseException, *, asked: bool) -> bool:
+        """Whether an error that left a handler ends this actor: as in pykka, any of a message that was told does."""
+        return not asked or not isinstance(error, Exception)
 
     def on_crash(self, error: BaseException) -> None:
         """Clean up after `error` left a handler. The actor has not been stopped yet; unless overridden, it is now."""

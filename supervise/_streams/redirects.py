@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from supervise._process.memory import clear_of_stdio
@@ -67,8 +66,14 @@ def redirect(std: str, to_file: str) -> Iterator[None]:
                 _restore(number, copy)
 
 
-redirect_stdout = partial(redirect, "stdout")
-redirect_stderr = partial(redirect, "stderr")
+def redirect_stdout(to_file: str) -> AbstractContextManager[None]:
+    """Send stdout to a file while in the block, as `redirect` does."""
+    return redirect("stdout", to_file)
+
+
+def redirect_stderr(to_file: str) -> AbstractContextManager[None]:
+    """Send stderr to a file while in the block, as `redirect` does."""
+    return redirect("stderr", to_file)
 
 
 def get_std_cm(std_rd: str, redirect_fn: Callable[[str], AbstractContextManager[Any]]) -> AbstractContextManager[Any]:

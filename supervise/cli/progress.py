@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from signal import SIGINT, Signals
 from typing import TYPE_CHECKING, Any
@@ -115,7 +116,7 @@ class Progress:
         return self._console.live and self._options.prefix
 
     def _text(self, now_s: float) -> str:
-        left_s = round(self._kill_at_s - now_s)
+        left_s = math.ceil(self._kill_at_s - now_s)
         when = f"SIGKILL in {left_s} s" if left_s > 0 else "SIGKILL sent"
         return f"{self._why()}stopping {self._running()}, {when}{self._what_then()}"
 

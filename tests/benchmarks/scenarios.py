@@ -37,7 +37,7 @@ def _launch(nprocs: int, again: int) -> Case:
         label=f"{nprocs} programs",
         task="launch",
         params={"nprocs": nprocs},
-        contenders=(*_PROGRAMS, *others),
+        contenders=("floor", "floor-session", *_PROGRAMS[1:], *others),
         metrics=("result_ms",),
         again=again,
     )

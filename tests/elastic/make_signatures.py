@@ -53,7 +53,9 @@ def methods(cls):
         member = inspect.getattr_static(cls, name)
         if isinstance(member, property):
             yield name, "<property>"
-        elif isinstance(member, (types.FunctionType, classmethod)) and (name == "__init__" or not name.startswith("__")):
+        elif isinstance(member, (types.FunctionType, classmethod)) and (
+            name == "__init__" or not name.startswith("__")
+        ):
             yield name, signature(getattr(cls, name))
 
 
@@ -62,7 +64,11 @@ def names(module):
     for name, value in sorted(vars(module).items()):
         home = getattr(value, "__module__", None) or ""
         theirs = home.startswith((BASE, "torch.numa")) or isinstance(value, partial)
-        if theirs and not name.startswith(("__", "_maybe")) and not isinstance(value, (types.ModuleType, TypeVar, ParamSpec)):
+        if (
+            theirs
+            and not name.startswith(("__", "_maybe"))
+            and not isinstance(value, (types.ModuleType, TypeVar, ParamSpec))
+        ):
             yield name, value
 
 
@@ -75,7 +81,9 @@ def main():
             "names": {key: described(value) for key, value in names(module)},
         }
         classes |= {value.__name__: dict(methods(value)) for _, value in names(module) if inspect.isclass(value)}
-    text = json.dumps({"torch": torch.__version__.partition("+")[0], "modules": found, "classes": classes}, sort_keys=True)
+    text = json.dumps(
+        {"torch": torch.__version__.partition("+")[0], "modules": found, "classes": classes}, sort_keys=True
+    )
     Path(__file__).with_name("signatures.json").write_text(text.replace("}, ", "},\n") + "\n")
 
 

@@ -118,7 +118,10 @@ def test_a_file_that_cannot_be_read_is_logged_once_and_hurts_no_other(tmp_path, 
         tail = TailLog("t", files, dst).start()
         assert dst.next() == "[t2]:hello\n"
         tail.stop()
-    assert sorted(r.message.split(".")[0] for r in caplog.records) == ["error in log tailer for t0", "error in log tailer for t1"]
+    assert sorted(r.message.split(".")[0] for r in caplog.records) == [
+        "error in log tailer for t0",
+        "error in log tailer for t1",
+    ]
 
 
 def test_prefixes_and_the_default_where_one_is_missing(tmp_path):
@@ -155,12 +158,13 @@ def test_a_filter_that_raises_ends_the_showing_and_not_the_stop(tmp_path, caplog
     assert any("not shown to its end" in record.message for record in caplog.records)
 
 
-@pytest.mark.parametrize("files", [{}, {0: "unused"}])
-def test_without_files_or_without_a_stream_it_does_nothing(files):
-    tail = TailLog("t", files, None if files else io.StringIO())
+@pytest.mark.parametrize("files", [{}, {0: "unused"}, {0: os.devnull, 1: ""}])
+def test_without_files_or_without_a_stream_it_does_nothing(files, caplog):
+    tail = TailLog("t", files, None if files == {0: "unused"} else io.StringIO())
     assert tail.start() is tail
     tail.stop()
     assert tail.stopped()
+    assert not caplog.records
 
 
 def test_stop_before_start_and_start_after_stop(tmp_path):

@@ -3,6 +3,9 @@
 The sources use what `work.PREAMBLE` defines, and run as functions and as binaries alike.
 """
 
+import threading
+from typing import Any
+
 FOR_EVER = """
 while True:
     signal.pause()
@@ -42,3 +45,19 @@ LEAVES_CHILD = (
 LEAVES_CHILD_AND_FAILS = LEAVES_CHILD + "raise SystemExit(3)\n"
 
 STUBBORN = {"deaf": DEAF, "in_c": IN_C, "masked": MASKED, "parent": PARENT}
+
+SLOW_VALUE = "from tests.processes.stubborn import Slow\nvalue = Slow()\n"
+
+GATE = threading.Event()
+"""In the host: lets go on who unpickles a `Slow`."""
+
+
+def _wait_at_gate() -> bool:
+    return GATE.wait(60)
+
+
+class Slow:
+    """A value that takes its time when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _wait_at_gate, ()

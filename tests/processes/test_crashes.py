@@ -248,3 +248,23 @@ def test_k3_asks_during_a_crash_are_answered(monkeypatch, ear, asks):
         thread.join(PATIENCE_S)
     assert len(answers) == 12 * asks
     assert gang.actor_stopped.wait(PATIENCE_S)
+
+
+def test_k3_asks_between_the_burial_and_the_end_are_answered(monkeypatch, ear):
+    """They are put while the last event is told, hence behind the answers to all that came before."""
+    late: list[Any] = []
+
+    def ask_late(event: dict[str, Any]) -> None:
+        if event["event"] == "supervise.gang.finished":
+            late.extend(gang.ask(message, block=False) for message in (Close(), Wait(), Start(), Status()))
+
+    gang = start_gang("binary", [DEAF] * 3, event_sink=ask_late)
+    for _ in range(3):
+        ear.hear()
+    monkeypatch.setattr(Worker, "_deliver", _raising(ValueError("a bug")))
+    with pytest.raises(SupervisorCrashed):
+        gang.ask(Close(), timeout=PATIENCE_S)
+    assert gang.actor_stopped.wait(PATIENCE_S)
+    answers = [_answer(future) for future in late]
+    assert [type(answer) for answer in answers[:3]] == [SupervisorCrashed] * 3
+    assert len(answers) == 4

@@ -11,9 +11,9 @@ import pykka
 import pytest
 
 from supervise import Close, Start, Status, Wait
-from tests.processes.gangs import PATIENCE_S, Stopwatch, each_kind, faulty
+from tests.processes.gangs import PATIENCE_S, Stopwatch, each_function, each_kind, faulty
 from tests.processes.hosts import make_gang, pids_of, watched
-from tests.processes.stubborn import DEAF, LEAVES_CHILD, LEAVES_CHILD_AND_FAILS, OBEDIENT
+from tests.processes.stubborn import DEAF, GATE, LEAVES_CHILD, LEAVES_CHILD_AND_FAILS, OBEDIENT, SLOW_VALUE
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -174,3 +174,24 @@ def test_s8_a_wait_and_a_start_are_answered_by_a_close_in_between(tmp_path):
         with pytest.raises(Exception, match="closed before every rank ran"):
             started.get(timeout=PATIENCE_S)
     gang.stop(timeout=PATIENCE_S)
+
+
+@each_function
+def test_s10_a_close_bounds_the_reading_of_values(tmp_path, kind):
+    """Code of the user's that unpickles for ever holds nobody up: the result says so."""
+    try:
+        with faulty(tmp_path, kind, [SLOW_VALUE] * 2) as gang:
+            for _ in range(2):
+                gang.await_event("supervise.process.exited")
+            assert gang.ask(Wait(timeout=0.1)) is None
+            with Stopwatch() as watch:
+                result = gang.close(timeout=0.1)
+        assert watch.seconds < 10
+        assert result.is_failed()
+        assert {"not unpickled in time" in failure.message for failure in result.failures.values()} == {True}
+    finally:
+        GATE.set()
+        for thread in threading.enumerate():
+            if thread.name.startswith("supervise-values"):
+                thread.join(PATIENCE_S)
+        GATE.clear()

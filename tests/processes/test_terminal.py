@@ -10,6 +10,7 @@ from tests.processes.hosts import Host
 
 PROGRAM = """
 import fcntl, termios
+signal.pthread_sigmask(signal.SIG_BLOCK, {blocked})
 from supervise import DefaultLogsSpecs, Std
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # we lead the session of this terminal
 assert os.tcgetpgrp(0) == os.getpgrp()
@@ -33,7 +34,8 @@ WISHES = {
 
 @each_kind
 @pytest.mark.parametrize("wish", WISHES)
-def test_s11_a_worker_cannot_wait_for_the_user(monkeypatch, tmp_path, kind, wish):
+@pytest.mark.parametrize("blocked", ["[]", "[signal.SIGUSR1]"], ids=["plain", "masked"])  # two ways to exec
+def test_s11_a_worker_cannot_wait_for_the_user(monkeypatch, tmp_path, kind, wish, blocked):
     """Its stdin is empty and it has no terminal: it fails, although the user has typed a line."""
     source, expected = WISHES[wish]
     user, terminal = pty.openpty()
@@ -45,7 +47,7 @@ def test_s11_a_worker_cannot_wait_for_the_user(monkeypatch, tmp_path, kind, wish
         with (
             Stopwatch() as watch,
             Host(
-                PROGRAM.format(source=source + "\n", expected=expected),
+                PROGRAM.format(source=source + "\n", expected=expected, blocked=blocked),
                 kind,
                 str(tmp_path),
                 start_new_session=True,

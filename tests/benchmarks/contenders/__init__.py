@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "floor": ("floor", "Floor"),
+    "floor-session": ("floor", "FloorInSessions"),
     "supervise": ("ours", "Embedded"),
     "supervise-facade": ("ours", "Facade"),
     "pytorch": ("pytorch", "Elastic"),

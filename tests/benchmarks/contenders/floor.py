@@ -31,10 +31,20 @@ class Floor:
         return Programs(job) if isinstance(job.entrypoint, str) else Functions(job)
 
 
+class FloorInSessions(Floor):
+    """The same with a session for each program, as PyTorch and we have it: it costs the kernel a little more."""
+
+    def gang(self, job: Job) -> Gang:
+        """Return a gang of programs."""
+        job.program  # noqa: B018 - refuses functions
+        return Programs(job, sessions=True)
+
+
 class Programs:
     """Programs: one epoll set for all pidfds, and for inotify where they are tee'd."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, *, sessions: bool = False) -> None:
+        self._alone: dict[str, Any] = {"start_new_session": True} if sessions else {"process_group": 0}
         self._argvs = {rank: command_line(job, rank) for rank in job.args}
         self._tee = Tee(job.nprocs) if job.tee else None
         self._running: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
@@ -46,7 +56,7 @@ class Programs:
         pids = []
         for rank, argv in self._argvs.items():
             out, err = self._tee.files(rank) if self._tee is not None else (None, None)
-            process = subprocess.Popen(argv, stdout=out, stderr=err, process_group=0)
+            process = subprocess.Popen(argv, stdout=out, stderr=err, **self._alone)
             for fd in (out, err):
                 if fd is not None:
                     os.close(fd)

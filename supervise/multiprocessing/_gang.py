@@ -1,0 +1,220 @@
+"""The gang behind `spawn`: every rank runs to its own end, and the context decides who is stopped."""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import os
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from supervise import messages as say
+from supervise._actors import exits  # noqa: F401 - its exit function must be registered before ours, to run after it
+from supervise._actors.gang import GangActor
+from supervise._actors.plan import make_plan
+from supervise._actors.report import LOST_CODE
+from supervise._process.child import Plain
+from supervise._runtime.reply import Reply
+from supervise.logs import LogsDest, LogsSpecs
+from supervise.multiprocessing._rank import Fate, RankProcess
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable, Iterable
+
+    import pykka
+
+    from supervise._actors.plan import Plan
+
+_GRACE_S = 30.0
+
+_standing: dict[str, list[Fate]] = {}
+"""By urn: the ranks of gangs that this interpreter waits for at its exit."""
+_registered_in: set[int] = set()
+"""This process's pid, once it has arranged to wait for them."""
+
+
+class SpawnedGang(GangActor):
+    """Stops nobody because somebody failed, and ends by itself when the last rank has.
+
+    To the core each rank's end is a good one until all have ended; the verdict is made with the true ones.
+    """
+
+    def __init__(self, plan: Plan, fates: list[Fate], *, waited_for: bool) -> None:
+        """Take over `plan`.
+
+        Args:
+            plan: What to run.
+            fates: What to settle when the rank of that index has ended.
+            waited_for: Whether the interpreter's exit waits for the ranks.
+        """
+        super().__init__(plan, grace=_GRACE_S)
+        self._fates = fates
+        self._true_ends: list[say.WorkerExited] = []
+        if waited_for:
+            _standing[self.actor_urn] = fates
+
+    def _told(self, message: Any) -> None:
+        if isinstance(message, say.WorkerExited):
+            fine = message.exitcode == 0  # a return value is not expected
+            message = replace(message, has_value=False, complaint=None if fine else message.complaint)
+        super()._told(message)
+
+    def _step(self, event: object) -> None:
+        if isinstance(event, say.WorkerExited):
+            self._true_ends.append(event)
+            trace, raised_ns = self._trace(event)
+            self._fates[event.local_rank].settle(
+                LOST_CODE if event.exitcode is None else event.exitcode,
+                failed_ns=event.ended_ns if raised_ns is None else raised_ns,
+                trace=trace,
+                complaint=event.complaint,
+            )
+            event = replace(event, exitcode=0, complaint=None)
+        super()._step(event)
+
+    def _trace(self, end: say.WorkerExited) -> tuple[str | None, int | None]:
+        """Return the trace of what the rank's function raised, and the monotonic ns when it was caught."""
+        outcome = self._crew.roster.outcomes.get(end.local_rank)
+        if end.exitcode == 0 or outcome is None or outcome.kind() != "value":
+            return None, None
+        try:
+            raised_ns, trace = outcome.load()
+        except Exception:  # overwritten by the rank: what it died of is still told by its exit code
+            return None, None
+        return str(trace), int(raised_ns)
+
+    def _publish(self) -> None:
+        self._gang = replace(self._gang, ends=tuple(self._true_ends))
+        super()._publish()
+        self.actor_ref.stop(block=False)  # which ends what the ranks have left in their groups
+
+    def _left(self) -> None:
+        _standing.pop(self.actor_urn, None)
+        why = "it outlived SIGKILL" if self._crash is None else str(self._crash)
+        for fate in self._fates:
+            fate.settle(LOST_CODE, failed_ns=time.monotonic_ns(), complaint=why)
+        super()._left()
+
+
+class _Inherited(LogsSpecs):
+    """Workers write where the host does, and nothing is added to their environment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    @property
+    def root_log_dir(self) -> str:
+        return os.devnull
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        return LogsDest(stdouts=dict.fromkeys(envs, ""), stderrs=dict.fromkeys(envs, ""))
+
+
+def launch(
+    fn: Callable[..., Any], args: Iterable[Any], nprocs: int, *, daemon: bool, start_method: str, numa_options: Any
+) -> list[RankProcess]:
+    """Start the processes; return when all run.
+
+    Raises:
+        SpecError: Something makes no sense, or cannot be pickled.
+        OSError: A process could not be started; all that had started are reaped.
+        SpawnError: The same, for another reason than an `OSError`.
+    """
+    prefix, first = _names(start_method, nprocs)
+    given = tuple(args)
+    plain = Plain(prefix=prefix, first=first, daemon=daemon)
+    fates = [Fate() for _ in range(nprocs)]
+    plan = make_plan(
+        name="spawn",
+        entrypoint=fn,
+        args={rank: (rank, *given) for rank in range(nprocs)},
+        envs=None,
+        logs_specs=_Inherited(),
+        log_line_prefixes=None,
+        start_method=start_method,
+        duplicate_stdout_filters=None,
+        duplicate_stderr_filters=None,
+        cwd=None,
+        numa_options=numa_options,
+        plain=plain,
+    )
+    _wait_at_exit()
+    box: Reply[pykka.ActorRef[SpawnedGang]] = Reply()
+    # In a thread of its own: no lock of pykka's is ever taken where a KeyboardInterrupt may come.
+    _thread.start_new_thread(_begin, (plan, fates, not daemon, box))
+    try:
+        gang = box.get()
+        pids = gang.ask(say.Start(), block=False).get()
+        return [
+            RankProcess(local_rank=rank, pid=pids[rank], name=plain.name(rank), daemon=daemon, fate=fate, gang=gang)
+            for rank, fate in enumerate(fates)
+        ]
+    except BaseException:
+        box.add_done_callback(lambda: _give_up(box))
+        raise
+
+
+def abandon(processes: list[RankProcess], sig: signal.Signals) -> None:
+    """Have the gang of these stopped, without waiting for it: nobody is left who could join them."""
+    if processes:
+        processes[0]._gang.ask(say.Close(death_sig=sig, timeout=_GRACE_S), block=False)  # noqa: SLF001 - our own
+
+
+def _begin(plan: Plan, fates: list[Fate], waited_for: bool, box: Reply[pykka.ActorRef[SpawnedGang]]) -> None:
+    try:
+        box.set(SpawnedGang.start(plan, fates, waited_for=waited_for))
+    except BaseException as error:
+        plan.close()
+        box.fail(error)
+
+
+def _give_up(box: Reply[pykka.ActorRef[SpawnedGang]]) -> None:
+    try:
+        gang = box.get(timeout=0)
+    except BaseException:  # it was never there
+        return
+    gang.stop(block=False)
+
+
+def _names(start_method: str, nprocs: int) -> tuple[str, int]:
+    """Return a prefix and a first number for the names of so many processes, in multiprocessing's way."""
+    from multiprocessing import process
+
+    here: Any = process.current_process()
+    taken = [next(process._process_counter) for _ in range(nprocs)]  # type: ignore[attr-defined]  # noqa: SLF001
+    kind = {"spawn": "Spawn", "fork": "Fork", "forkserver": "ForkServer"}[start_method]
+    above = "".join(f"{number}:" for number in here._identity)  # noqa: SLF001
+    return f"{kind}Process-{above}", taken[0]
+
+
+# The exit of the interpreter
+
+
+def _wait_at_exit() -> None:
+    """Have this process wait for its ranks at its end, where multiprocessing waits for its own."""
+    if os.getpid() in _registered_in:
+        return
+    from multiprocessing import util
+
+    _registered_in.add(os.getpid())
+    util.Finalize(None, _await_ranks, exitpriority=100)  # in a worker, whose exit may run nothing else
+    atexit.register(_await_ranks)
+
+
+def _await_ranks() -> None:
+    if issubclass(getattr(sys, "last_type", None) or object, KeyboardInterrupt):
+        return  # on a terminal, Ctrl-C is for the ranks as well: they are closed
+    for fates in list(_standing.values()):
+        for fate in fates:
+            fate.wait()
+
+
+def _drop_in_child() -> None:
+    _standing.clear()
+    _registered_in.clear()
+
+
+os.register_at_fork(after_in_child=_drop_in_child)

@@ -1,0 +1,329 @@
+"""PyTorch's ``torch.multiprocessing.spawn``: start functions, and know which failed first."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from supervise.multiprocessing._rank import RankProcess, now_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+__all__ = [
+    "ProcessContext",
+    "ProcessException",
+    "ProcessExitedException",
+    "ProcessRaisedException",
+    "SpawnContext",
+    "spawn",
+    "start_processes",
+]
+
+ENV_VAR_PARALLEL_START = "TORCH_MP_PARALLEL_START"
+"""PyTorch's variable. Here it changes nothing: processes are always started beside each other."""
+
+_GRACE_S = 30.0
+_KILL_WAIT_S = 5.0
+
+log = logging.getLogger("supervise")
+
+
+class ProcessException(Exception):  # noqa: N818 - PyTorch's name
+    """A process of `spawn` failed.
+
+    Args:
+        msg: The text of the exception.
+        error_index: The process's index.
+        error_pid: Its pid.
+    """
+
+    msg: str
+    """The text of the exception."""
+    error_index: int
+    """Which process failed, an index of `ProcessContext.processes`."""
+    error_pid: int
+    """Its pid."""
+
+    def __init__(self, msg: str, error_index: int, error_pid: int) -> None:
+        super().__init__(msg)
+        self.msg = msg
+        self.error_index = error_index
+        self.error_pid = error_pid
+
+    @property
+    def pid(self) -> int:
+        """What older versions of PyTorch call `error_pid`."""
+        return self.error_pid
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.msg, self.error_index, self.error_pid)
+
+
+class ProcessRaisedException(ProcessException):
+    """The function of a process raised an exception; the text holds its traceback."""
+
+
+class ProcessExitedException(ProcessException):
+    """A process was killed by a signal, or exited with a code other than 0.
+
+    Args:
+        msg: The text of the exception.
+        error_index: The process's index.
+        error_pid: Its pid.
+        exit_code: Its exit code.
+        signal_name: What killed it.
+    """
+
+    exit_code: int
+    """1 to 255, ``-N`` when killed by signal N."""
+    signal_name: str | None
+    """Such as ``SIGSEGV``; None where no signal killed it."""
+
+    def __init__(
+        self, msg: str, error_index: int, error_pid: int, exit_code: int, signal_name: str | None = None
+    ) -> None:
+        super().__init__(msg, error_index, error_pid)
+        self.exit_code = exit_code
+        self.signal_name = signal_name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.msg, self.error_index, self.error_pid, self.exit_code, self.signal_name)
+
+
+class ProcessContext:
+    """Processes that were started together, to be joined together.
+
+    Args:
+        processes: With the surface of `multiprocessing.Process`.
+        error_files: A path each: where a process that is not ours has pickled its traceback.
+    """
+
+    processes: Sequence[Any]
+    """Each has the surface of `multiprocessing.Process`."""
+    sentinels: dict[int, int]
+    """Descriptor to index, of the processes that were not joined. One is readable when its process has ended."""
+    error_files: Sequence[str | None]
+    """Empty strings: ours send their traceback without a file."""
+
+    def __init__(self, processes: Sequence[Any], error_files: Sequence[str | None]) -> None:
+        self.processes = processes
+        self.error_files = error_files
+        self.sentinels = {process.sentinel: index for index, process in enumerate(processes)}
+
+    def pids(self) -> list[int]:
+        """Return the pid of each process, also after its end."""
+        return [int(process.pid) for process in self.processes]
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        """Wait until a process ends; tell whether all have. So it is called in a loop until it returns True.
+
+        When one has failed, the others are stopped first: SIGTERM, and later SIGKILL. After a failure
+        was raised the context has ended, and a further join returns True.
+
+        Args:
+            timeout: Seconds to wait; None waits for ever.
+            grace_period: Seconds that the others have to end by themselves, and from SIGTERM to SIGKILL
+                once more; None: SIGTERM at once, and 30 seconds to SIGKILL.
+
+        Raises:
+            ProcessRaisedException: The function of a process raised; of several, the first.
+            ProcessExitedException: A process was killed by a signal or exited with another code than 0;
+                130 is an uncaught `KeyboardInterrupt`.
+            UnkillableError: A process outlived SIGKILL.
+        """
+        try:
+            return self._join(timeout, grace_period)
+        except KeyboardInterrupt:  # at a terminal meant for all, but ours are in sessions of their own
+            for process in self.processes:
+                if isinstance(process, RankProcess):
+                    process.interrupt()
+            raise
+
+    def _join(self, timeout: float | None, grace_period: float | None) -> bool:
+        if not self.sentinels:
+            return True
+        from multiprocessing import connection
+
+        ready = connection.wait(list(self.sentinels), timeout)
+        seen_ns = now_ns()
+        failed = []
+        for sentinel, index in list(self.sentinels.items()):
+            if sentinel not in ready:
+                continue
+            self.processes[index].join()
+            if self.processes[index].exitcode == 0:
+                del self.sentinels[sentinel]
+            else:
+                failed.append(index)
+        if not failed:
+            return not self.sentinels
+        self._stop(grace_period)
+        self.sentinels.clear()
+        raise self._error(self._first(failed, seen_ns))
+
+    def _stop(self, grace_period: float | None) -> None:
+        """End all processes, politely first.
+
+        Raises:
+            UnkillableError: Some outlived SIGKILL.
+        """
+        if grace_period is not None:
+            self._join_all(grace_period)
+        for process in self._alive().values():
+            log.warning("Terminating process %s via signal SIGTERM", process.pid)
+            process.terminate()
+        self._join_all(_GRACE_S if grace_period is None else grace_period)
+        for process in self._alive().values():
+            log.warning("Unable to shutdown process %s via SIGTERM, forcefully exiting via SIGKILL", process.pid)
+            process.kill()
+        self._join_all(_KILL_WAIT_S)
+        if alive := self._alive():
+            from supervise.errors import UnkillableError
+
+            raise UnkillableError({index: process.pid for index, process in alive.items()}, {})
+
+    def _alive(self) -> dict[int, Any]:
+        return {index: process for index, process in enumerate(self.processes) if process.is_alive()}
+
+    def _join_all(self, timeout: float) -> None:
+        """Join those that end within `timeout` seconds altogether."""
+        deadline = time.monotonic() + timeout
+        for process in self.processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+
+    def _first(self, failed: list[int], seen_ns: int) -> int:
+        """Return who failed first, of those that had failed when it was seen, be they dead by then or about to end."""
+        times = {index: getattr(process, "failed_ns", None) for index, process in enumerate(self.processes)}
+        causes = [(at_ns, index) for index, at_ns in times.items() if at_ns is not None and at_ns <= seen_ns]
+        return min(causes)[1] if causes else failed[0]
+
+    def _error(self, index: int) -> ProcessException:
+        process = self.processes[index]
+        trace = self._trace(index)
+        if trace is not None:
+            msg = f"\n\n-- Process {index} terminated with the following error:\n{trace}"
+            return ProcessRaisedException(msg, index, process.pid)
+        code = process.exitcode
+        complaint = getattr(process, "complaint", None)
+        why = f" ({complaint})" if complaint else ""
+        if code >= 0:
+            msg = f"process {index} terminated with exit code {code}{why}"
+            return ProcessExitedException(msg, error_index=index, error_pid=process.pid, exit_code=code)
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"<Unknown signal {-code}>"
+        msg = f"process {index} terminated with signal {name}{why}"
+        return ProcessExitedException(msg, error_index=index, error_pid=process.pid, exit_code=code, signal_name=name)
+
+    def _trace(self, index: int) -> str | None:
+        process, path = self.processes[index], self.error_files[index]
+        if isinstance(process, RankProcess) or not path:
+            return getattr(process, "trace", None)
+        import pickle
+
+        try:
+            with open(path, "rb") as file:
+                return str(pickle.load(file))
+        except FileNotFoundError:  # it has raised nothing
+            return None
+
+
+class SpawnContext(ProcessContext):
+    """The name that `ProcessContext` had before PyTorch 1.4; warns."""
+
+    def __init__(self, processes: Sequence[Any], error_files: Sequence[str | None]) -> None:
+        warnings.warn("SpawnContext is renamed to ProcessContext since 1.4 release.", stacklevel=2)
+        super().__init__(processes, error_files)
+
+
+def start_processes(  # noqa: PLR0917 - PyTorch's order
+    fn: Callable[..., Any],
+    args: Iterable[Any] = (),
+    nprocs: int = 1,
+    join: bool = True,
+    daemon: bool = False,
+    start_method: str | None = "spawn",
+    numa_options: Any = None,
+) -> ProcessContext | None:
+    """Start `nprocs` processes that call ``fn(i, *args)``; join them if so wanted.
+
+    What the function returns is ignored. Workers inherit output and environment, read an empty stdin, and
+    live in sessions of their own; when this process dies, however it dies, they are killed.
+
+    Args:
+        fn: For ``spawn`` and ``forkserver`` defined at the top level of a module.
+        args: Its further arguments.
+        nprocs: How many processes.
+        join: Wait for all of them and return None; otherwise return the context.
+        daemon: End the processes, instead of waiting for them, when this interpreter exits. Such a process
+            may not start processes with `multiprocessing`.
+        start_method: ``spawn``, ``fork`` or ``forkserver``; None is `multiprocessing`'s default.
+        numa_options: Bind each process to the CPUs near its GPU; see `NumaOptions`.
+
+    Raises:
+        ValueError: There is no such start method.
+        SpecError: Something cannot be pickled; no process was started.
+        OSError: A process could not be started; all that had started are reaped.
+        ProcessRaisedException: See `ProcessContext.join`.
+        ProcessExitedException: See `ProcessContext.join`.
+    """
+    import multiprocessing
+
+    method = multiprocessing.get_context(start_method).get_start_method()
+    if not callable(fn):
+        msg = f"fn is {fn!r}; give a function"
+        raise TypeError(msg)
+    processes: list[RankProcess] = []
+    if nprocs > 0:
+        from supervise.multiprocessing import _gang
+
+        processes = _gang.launch(fn, args, nprocs, daemon=daemon, start_method=method, numa_options=numa_options)
+    context = ProcessContext(processes, [""] * len(processes))
+    if not join:
+        return context
+    try:
+        while not context._join(None, None):  # noqa: SLF001 - our own, which signals nobody when interrupted
+            pass
+    except ProcessException:
+        raise
+    except BaseException as error:  # the caller has no context to stop them with
+        _gang.abandon(processes, signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
+        raise
+    return None
+
+
+def spawn(  # noqa: PLR0917 - PyTorch's order
+    fn: Callable[..., Any],
+    args: Iterable[Any] = (),
+    nprocs: int = 1,
+    join: bool = True,
+    daemon: bool = False,
+    start_method: str = "spawn",
+) -> ProcessContext | None:
+    """Start `nprocs` new interpreters that call ``fn(i, *args)``; see `start_processes`.
+
+    Args:
+        fn: Defined at the top level of a module.
+        args: Its further arguments.
+        nprocs: How many processes.
+        join: Wait for all of them and return None; otherwise return the context.
+        daemon: End the processes, instead of waiting for them, when this interpreter exits.
+        start_method: Deprecated; anything but ``spawn`` warns, and is not heeded.
+
+    Raises:
+        ProcessRaisedException: See `ProcessContext.join`.
+        ProcessExitedException: See `ProcessContext.join`.
+    """
+    if start_method != "spawn":
+        msg = (
+            f"This method only supports start_method=spawn (got: {start_method}).\n"
+            "To use a different start_method use:\n\t\t"
+            " torch.multiprocessing.start_processes(...)"
+        )
+        warnings.warn(msg, FutureWarning, stacklevel=2)
+    return start_processes(fn, args, nprocs, join, daemon, start_method="spawn")

@@ -1,0 +1,367 @@
+"""Contexts as PyTorch's agent, its tests and those who subclass them use them."""
+
+import inspect
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+import ranks
+
+from supervise.elastic import (
+    DefaultLogsSpecs,
+    MultiprocessContext,
+    PContext,
+    ProcessFailure,
+    RunProcsResult,
+    SignalException,
+    Std,
+    SubprocessContext,
+    start_processes,
+)
+from supervise.elastic.api import (
+    _get_default_signal,
+    _get_kill_signal,
+    _terminate_process_handler,
+    _validate_full_rank,
+    _wrap,
+)
+from supervise.elastic.subprocess_handler import get_subprocess_handler
+
+PATIENCE_S = 20.0
+
+
+def specs():
+    return DefaultLogsSpecs(os.devnull)
+
+
+class Simple(PContext):
+    """The smallest subclass: one rank that is no process at all."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.polls = 0
+        self.closed_with = []
+
+    def _start(self):
+        with open(self.stdouts[0] or os.devnull, "w") as file:  # noqa: PTH123
+            file.write("keep me\nshown\n")
+
+    def _poll(self):
+        self.polls += 1
+        return RunProcsResult(return_values={0: 7}) if self.polls == 3 else None
+
+    def pids(self):
+        return {0: os.getpid()}
+
+    def _close(self, death_sig, timeout=30):
+        self.closed_with.append((death_sig, timeout))
+
+
+# The base class
+
+
+def test_the_base_class_is_abstract():
+    with pytest.raises(TypeError, match="abstract"):
+        PContext("n", "true", {0: ()}, {0: {}}, specs())
+    assert PContext.__abstractmethods__ == {"_start", "_poll", "pids", "_close"}
+
+
+def test_a_subclass_that_starts_its_own_processes_gets_logs_waiting_and_signals(tmp_path, capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    logs = DefaultLogsSpecs(str(tmp_path), tee=Std.OUT)
+    envs = {0: {}}
+    context = Simple("n", "x", {0: ()}, envs, logs, {0: "> "}, ["keep"])
+    assert envs[0]["TORCHELASTIC_ERROR_FILE"] == context.error_files[0]
+    filtered = context.filtered_stdout.name
+    context.start()
+    assert signal.getsignal(signal.SIGTERM) != before
+    assert context.wait(0) is None
+    assert context.wait(0.01, 0.005) is None or context.polls == 3
+    context.polls = 0
+    assert context.wait(-1, 0.001).return_values == {0: 7}
+    context.close(signal.SIGINT, 5)
+    context.close()
+    assert context.closed_with == [(signal.SIGINT, 5), (signal.SIGTERM, 30)]
+    assert [tail.stopped() for tail in context._tail_logs] == [True] * 3
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert capsys.readouterr().out == "> keep me\n> shown\n"
+    with open(filtered) as file:  # noqa: PTH123
+        assert file.read() == "> keep me\n"
+
+
+def test_a_rank_that_specs_leave_out_is_an_error():
+    class Broken(DefaultLogsSpecs):
+        def reify(self, envs):
+            dest = super().reify(envs)
+            del dest.stdouts[1]
+            return dest
+
+    with pytest.raises(RuntimeError, match="stdouts, local rank mapping mismatch"):
+        Simple("n", "x", {0: (), 1: ()}, {0: {}, 1: {}}, Broken(os.devnull))
+
+
+# Our contexts
+
+
+@pytest.mark.parametrize("kind", ["binary", "function"])
+def test_a_context_made_by_position_and_used_as_the_agent_does(kind, tmp_path):
+    logs = DefaultLogsSpecs(str(tmp_path), tee=Std.ALL)
+    if kind == "binary":
+        context = SubprocessContext(
+            "n", "sleep", {0: (60,), 1: (60,)}, {0: {}, 1: {}}, logs, {0: "a", 1: "b"}, None, ["x"]
+        )
+    else:
+        context = MultiprocessContext(
+            "n", signal.pause, {0: (), 1: ()}, {0: {}, 1: {}}, "spawn", logs, None, None, ["x"], ["y"]
+        )
+    assert isinstance(context, PContext)
+    assert (context.name, context.nprocs, set(context.args), set(context.envs)) == ("n", 2, {0, 1}, {0, 1})
+    assert context.pids() == {}
+    context.start()
+    pids = context.pids()
+    assert set(pids) == {0, 1}
+    assert context.wait(0) is None
+    assert context._poll() is None
+    with pytest.raises(ValueError, match="already initialized"):
+        context.start()
+    with pytest.raises(ValueError, match="already initialized"):
+        context._start()
+    assert not any(tail.stopped() for tail in context._tail_logs)
+    assert len(context._tail_logs) == (3 if kind == "binary" else 4)
+    context.close(signal.SIGTERM, 15)
+    assert all(tail.stopped() for tail in context._tail_logs)
+    assert context.pids() == pids
+    for pid in pids.values():
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_the_hook_closes_by_keywords_and_by_position():
+    for args, kwargs in [((), {"death_sig": signal.SIGKILL, "timeout": 1}), ((signal.SIGTERM, 5), {})]:
+        context = start_processes("n", "sleep", {0: (60,)}, {0: {}}, specs())
+        assert context._close(*args, **kwargs) is None
+        assert all(tail.stopped() for tail in context._tail_logs)
+        context.close()
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_context_that_is_never_started_leaves_nothing(closed):
+    context = SubprocessContext("n", "sleep", {0: (60,)}, {0: {}}, specs())
+    if closed:
+        context.close()
+        context.close()
+
+
+def test_the_signature_that_help_shows_is_the_present_generation():
+    assert list(inspect.signature(start_processes).parameters)[:10] == [
+        *("name", "entrypoint", "args", "envs", "logs_specs", "log_line_prefixes", "start_method"),
+        *("numa_options", "duplicate_stdout_filters", "duplicate_stderr_filters"),
+    ]
+
+
+# Handlers of the ranks
+
+
+def test_handlers_of_a_running_gang():
+    context = start_processes("n", "sh", {0: ("-c", "exit 0"), 1: ("-c", "sleep 60")}, {0: {}, 1: {}}, specs())
+    handlers = context.subprocess_handlers
+    assert {rank: h.proc.pid for rank, h in handlers.items()} == context.pids()
+    assert {rank: h.local_rank_id for rank, h in handlers.items()} == {0: 0, 1: 1}
+    assert handlers[0].proc.wait(PATIENCE_S) == handlers[0].proc.returncode == 0
+    assert handlers[1].proc.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        handlers[1].proc.wait(0.01)
+    handlers[1].close(signal.SIGINT)
+    handlers[1].close(signal.SIGTERM)
+    assert handlers[1].proc.wait(PATIENCE_S) in {-signal.SIGINT, -signal.SIGTERM}
+    result = context.wait(PATIENCE_S)
+    assert set(result.failures) == {1}
+    handlers[1].proc.kill()
+
+
+def test_handlers_asked_for_after_the_end_know_it():
+    context = start_processes("n", "sh", {0: ("-c", "exit 3")}, {0: {}}, specs())
+    context.wait()
+    assert context.subprocess_handlers[0].proc.poll() == 3
+    assert SubprocessContext("n", "true", {0: ()}, {0: {}}, specs()).subprocess_handlers == {}
+
+
+# Those who put their own methods in place of ours
+
+
+class Auditing(SubprocessContext):
+    """Polls by its handlers, closes by its handlers, and leaves the rest to the base."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.seen = {}
+
+    def _poll(self):
+        for rank in self._running_local_ranks:
+            code = self.subprocess_handlers[rank].proc.poll()
+            if code is not None:
+                self.seen[rank] = code
+        self._running_local_ranks.difference_update(self.seen)
+        return super()._poll()
+
+    def _close(self, death_sig, timeout=30):
+        for handler in self.subprocess_handlers.values():
+            handler.close(death_sig=death_sig)
+        for handler in self.subprocess_handlers.values():
+            handler.proc.wait(timeout)
+
+
+def test_a_subclass_that_polls_and_closes_by_handlers():
+    context = Auditing("n", "sh", {0: ("-c", "exit 0"), 1: ("-c", "sleep 60")}, {0: {}, 1: {}}, specs())
+    context.start()
+    context.subprocess_handlers[0].proc.wait(PATIENCE_S)
+    assert context.wait(0.02, 0.001) is None
+    assert context.seen == {0: 0}
+    context.close(signal.SIGTERM, PATIENCE_S)
+    assert context.subprocess_handlers[1].proc.poll() == -signal.SIGTERM
+    assert all(tail.stopped() for tail in context._tail_logs)
+
+
+def test_a_poll_that_was_replaced_at_run_time_is_called(monkeypatch):
+    calls = []
+    ours = SubprocessContext._poll
+
+    def audited(self):
+        calls.append(dict(self.subprocess_handlers))
+        return ours(self)
+
+    monkeypatch.setattr(SubprocessContext, "_poll", audited)
+    result = start_processes("n", "true", {0: ()}, {0: {}}, specs()).wait(-1, 0.001)
+    assert result.return_values == {0: None}
+    assert calls
+
+
+class OwnProcesses(SubprocessContext):
+    """Starts its processes with handlers of its own, as PyTorch's own class does."""
+
+    def _start(self):
+        self.subprocess_handlers = {
+            rank: get_subprocess_handler(
+                entrypoint=self.entrypoint,
+                args=self.args[rank],
+                env=self.envs[rank],
+                stdout=self.stdouts[rank],
+                stderr=self.stderrs[rank],
+                local_rank_id=rank,
+            )
+            for rank in range(self.nprocs)
+        }
+
+    def _poll(self):
+        codes = {rank: h.proc.poll() for rank, h in self.subprocess_handlers.items()}
+        if None in codes.values():
+            return None
+        failures = {
+            rank: ProcessFailure(rank, self.pids()[rank], code, self.error_files[rank])
+            for rank, code in codes.items()
+            if code
+        }
+        return RunProcsResult(failures=failures, stdouts=self.stdouts, stderrs=self.stderrs)
+
+    def pids(self):
+        return {rank: h.proc.pid for rank, h in self.subprocess_handlers.items()}
+
+    def _close(self, death_sig, timeout=30):
+        for handler in self.subprocess_handlers.values():
+            handler.close(death_sig)
+            handler.proc.wait(timeout)
+
+
+def test_a_subclass_that_starts_its_own_processes(tmp_path, capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    logs = DefaultLogsSpecs(str(tmp_path), tee=Std.OUT)
+    context = OwnProcesses("n", "sh", {0: ("-c", "echo hello; exit 4")}, {0: {}}, logs, None, None, ["hello"])
+    context.start()
+    assert signal.getsignal(signal.SIGTERM) != before
+    result = context.wait(PATIENCE_S, 0.01)
+    assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {0: 4}
+    context.close()
+    assert capsys.readouterr().out == "[n0]:hello\n"
+    assert all(tail.stopped() for tail in context._tail_logs)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+# Small names
+
+
+def test_signals_and_ranks():
+    assert (_get_kill_signal(), _get_default_signal()) == (signal.SIGKILL, signal.SIGTERM)
+    _validate_full_rank({0: "x"}, 1, "args")
+    with pytest.raises(RuntimeError, match=r"args, local rank mapping mismatch, expected: \{0, 1\}, actual: \{0\}"):
+        _validate_full_rank({0: "x"}, 2, "args")
+
+
+def test_the_handler_raises_for_whoever_calls_or_installs_it():
+    with pytest.raises(SignalException) as caught:
+        _terminate_process_handler(signal.SIGTERM, None)
+    assert caught.value.sigval is signal.SIGTERM
+    assert str(caught.value) == f"Process {os.getpid()} got signal: {signal.Signals.SIGTERM}"
+    old = signal.signal(signal.SIGUSR1, _terminate_process_handler)
+    try:
+        with pytest.raises(SignalException):
+            signal.raise_signal(signal.SIGUSR1)
+        context = start_processes("n", "sleep", {0: (60,)}, {0: {}}, specs())
+        with pytest.raises(SignalException):
+            signal.raise_signal(signal.SIGUSR1)
+        context.close()
+    finally:
+        signal.signal(signal.SIGUSR1, old)
+
+
+# The function that runs in a function's process
+
+
+class Event:
+    """Stands for multiprocessing's."""
+
+    def __init__(self):
+        self.waited = 0
+
+    def wait(self):
+        self.waited += 1
+
+
+@pytest.mark.parametrize("redirected", [(), ("stdout",), ("stderr",), ("stdout", "stderr")])
+def test_wrap_called_by_a_test(tmp_path, monkeypatch, redirected):
+    for name in ("RANK", "TORCHELASTIC_ERROR_FILE"):
+        monkeypatch.setenv(name, "")
+    files = {name: str(tmp_path / name) if name in redirected else "" for name in ("stdout", "stderr")}
+    values, event = queue.SimpleQueue(), Event()
+    envs = {0: {"RANK": 0}}
+    _wrap(0, ranks.echo, {0: ("hello",)}, envs, {0: files["stdout"]}, {0: files["stderr"]}, {0: values}, event, None)
+    assert values.get(timeout=1) == ("hello", "0")
+    assert event.waited == 1
+    written = {name: (tmp_path / name).read_text() for name in redirected}
+    assert written == {name: {"stdout": "hello\n", "stderr": "hello-error\n"}[name] for name in redirected}
+
+
+def test_wrap_records_what_the_function_raises(tmp_path, monkeypatch):
+    error = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "")
+    envs = {0: {"TORCHELASTIC_ERROR_FILE": str(error)}}
+    with pytest.raises(ValueError, match="no luck"):
+        _wrap(0, ranks.fail, {0: ()}, envs, {0: ""}, {0: ""}, {0: queue.SimpleQueue()}, Event())
+    assert "ValueError: no luck" in error.read_text()
+    with pytest.raises(KeyError):
+        _wrap(1, ranks.fail, {0: ()}, envs, {0: ""}, {0: ""}, {0: queue.SimpleQueue()}, Event())
+
+
+def test_wrap_cannot_bind_without_a_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr("supervise._process.numa.SYSFS", str(tmp_path))
+    options = SimpleNamespace(affinity_mode="node", should_fall_back_if_binding_fails=False)
+    with pytest.raises(RuntimeError, match="no GPU with index 0"):
+        _wrap(0, ranks.fail, {0: ()}, {0: {}}, {0: ""}, {0: ""}, {0: queue.SimpleQueue()}, threading.Event(), options)
+
+
+def test_the_interpreter_of_these_tests_has_no_torch():
+    assert "torch" not in sys.modules

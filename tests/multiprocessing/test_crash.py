@@ -1,0 +1,70 @@
+"""What goes wrong on the host's side still ends every process, and is told."""
+
+import _thread
+import multiprocessing
+
+import pykka
+import pytest
+
+from supervise import multiprocessing as mp
+from supervise.messages import ActorDown
+from supervise.multiprocessing import _gang
+from tests.multiprocessing import work
+from tests.multiprocessing.test_join import finish, sources
+
+
+def test_a_crash_of_the_supervisor_is_told_by_the_join():
+    context = mp.spawn(work.run, sources("block()", "block()"), 2, join=False)
+    context.processes[0]._gang.tell(ActorDown(who="a test", error=LookupError("injected")))
+    with pytest.raises(mp.ProcessExitedException, match=r"terminated with exit code 255 \(.*injected"):
+        finish(context)
+    assert not any(process.is_alive() for process in context.processes)
+
+
+def test_stopping_all_actors_stops_the_processes():
+    context = mp.spawn(work.run, sources("block()", "block()"), 2, join=False)
+    pykka.ActorRegistry.stop_all()
+    with pytest.raises(mp.ProcessExitedException, match="terminated with signal SIGTERM"):
+        finish(context)
+
+
+def test_a_start_that_fails_raises_and_leaves_nothing(tmp_path):
+    before = multiprocessing.spawn.get_executable()
+    multiprocessing.set_executable(str(tmp_path / "missing"))
+    try:
+        with pytest.raises(FileNotFoundError, match="rank 0 could not be started"):
+            mp.spawn(work.return_lambda, nprocs=2)
+    finally:
+        multiprocessing.set_executable(before)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_an_interrupt_during_the_start_leaves_nothing(monkeypatch, early):
+    begin = _gang._begin
+
+    def interrupting(*args):
+        if early:
+            _thread.interrupt_main()
+        begin(*args)
+        if not early:
+            _thread.interrupt_main()
+
+    monkeypatch.setattr(_gang, "_begin", interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        mp.spawn(work.run, sources("block()"))
+    for gang in pykka.ActorRegistry.get_by_class(_gang.SpawnedGang):
+        assert gang.actor_stopped.wait(30)
+
+
+def test_a_memory_file_that_the_rank_overwrote_is_no_trace():
+    """The exit code is told all the same."""
+    overwrite = (
+        "for fd in range(3, 64):\n"
+        "    try: name = os.readlink(f'/proc/self/fd/{fd}')\n"
+        "    except OSError: continue\n"
+        "    if 'supervise-outcome' in name:\n"
+        "        os.pwrite(fd, b'supervisv' + (4).to_bytes(8, sys.byteorder) + b'junk', 0)\n"
+        "sys.exit(5)"
+    )
+    with pytest.raises(mp.ProcessExitedException, match=r"^process 0 terminated with exit code 5$"):
+        mp.spawn(work.run, sources(overwrite))

@@ -1,0 +1,102 @@
+"""Names, signatures, warnings and exceptions are PyTorch's."""
+
+import importlib
+import inspect
+import multiprocessing
+import pickle
+
+import pytest
+
+from supervise import multiprocessing as mp
+from tests.multiprocessing import work
+from tests.multiprocessing.test_join import finish
+
+spawn_module = importlib.import_module("supervise.multiprocessing.spawn")
+NAMES = [
+    "ProcessContext",
+    "ProcessException",
+    "ProcessExitedException",
+    "ProcessRaisedException",
+    "SpawnContext",
+    "spawn",
+    "start_processes",
+]
+
+
+def test_the_names_of_the_standard_library_are_its_own():
+    assert {
+        name for name in multiprocessing.__all__ if getattr(mp, name) is not getattr(multiprocessing, name)
+    } == set()
+    assert set(multiprocessing.__all__) < set(mp.__all__)
+
+
+def test_the_names_of_the_module():
+    assert sorted(spawn_module.__all__, key=str.lower) == sorted(NAMES, key=str.lower)
+    assert all(getattr(mp, name) is getattr(spawn_module, name) for name in NAMES)
+    assert mp.ENV_VAR_PARALLEL_START == spawn_module.ENV_VAR_PARALLEL_START == "TORCH_MP_PARALLEL_START"
+
+
+def test_signatures():
+    shown = {
+        f: ", ".join(
+            str(p).partition(":")[0] + (f"={p.default!r}" if p.default is not p.empty else "")
+            for p in inspect.signature(f).parameters.values()
+        )
+        for f in (mp.spawn, mp.start_processes)
+    }
+    common = "fn, args=(), nprocs=1, join=True, daemon=False, start_method='spawn'"
+    assert shown == {mp.spawn: common, mp.start_processes: f"{common}, numa_options=None"}
+    assert list(inspect.signature(mp.ProcessContext.join).parameters) == ["self", "timeout", "grace_period"]
+    assert list(inspect.signature(mp.ProcessContext).parameters) == ["processes", "error_files"]
+
+
+def test_another_start_method_warns_and_is_not_heeded(ear):
+    text = (
+        "This method only supports start_method=spawn (got: fork).\n"
+        "To use a different start_method use:\n\t\t torch.multiprocessing.start_processes(...)"
+    )
+    with pytest.warns(FutureWarning) as caught:
+        mp.spawn(work.tell_all, (ear.path,), start_method="fork")
+    assert (str(caught[0].message), caught[0].filename) == (text, __file__)
+    assert "SpawnProcess-" in ear.hear()
+
+
+def test_the_parallel_start_of_pytorch_is_accepted(monkeypatch):
+    monkeypatch.setenv("TORCH_MP_PARALLEL_START", "1")
+    mp.start_processes(work.return_lambda, nprocs=2, start_method="forkserver")
+
+
+def test_the_old_name_of_the_context_warns():
+    with pytest.warns(UserWarning, match=r"^SpawnContext is renamed to ProcessContext since 1.4 release.$"):
+        assert mp.SpawnContext([], []).join() is True
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        mp.ProcessException("text", 1, 2),
+        mp.ProcessRaisedException("text", error_index=1, error_pid=2),
+        mp.ProcessExitedException("text", error_index=1, error_pid=2, exit_code=-11, signal_name="SIGSEGV"),
+    ],
+)
+def test_exceptions_travel(error):
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), vars(copy)) == (type(error), "text", vars(error))
+    assert (copy.msg, copy.error_index, copy.error_pid) == ("text", 1, 2)
+
+
+def test_a_context_of_the_standard_librarys_processes(tmp_path):
+    """As PyTorch's own class, it can be made for processes that were started in another way."""
+    processes = [multiprocessing.get_context("spawn").Process(target=work.return_lambda, args=(0,)) for _ in range(2)]
+    processes.append(multiprocessing.get_context("spawn").Process(target=work.run, args=(0, {0: "sys.exit(1)"})))
+    files = [tmp_path / str(index) for index in range(3)]
+    files[2].write_bytes(pickle.dumps("its trace"))
+    for process in processes:
+        process.start()
+    context = mp.ProcessContext(processes, files)
+    with pytest.raises(
+        mp.ProcessRaisedException, match=r"-- Process 2 terminated with the following error:\nits trace"
+    ):
+        finish(context)
+    for process in processes:
+        process.close()
