@@ -94,7 +94,7 @@ class GangActor(LoopActor):
             msg = f"{self._plan.name}: the gang was started already (it is {self._gang.phase}); a gang has one life"
             raise SpecError(msg)
         self._report.starting()
-        self._gang = replace(self._gang, tails=self._crew.assemble())
+        self._gang = self._gang._replace(tails=self._crew.assemble())
         reply = self._answers.begin_start()
         if self._timeout is not None:
             expired = st.CloseAsked(death_sig=signal.SIGTERM, timeout_s=self._gang.grace_s, reason="timeout")
@@ -282,7 +282,7 @@ class GangActor(LoopActor):
         """The return values have been read, off the loop."""
         self._values = values
         ends = (replace(e, complaint=problems.get(e.local_rank, e.complaint)) for e in self._gang.ends)
-        self._gang = replace(self._gang, ends=tuple(ends))
+        self._gang = self._gang._replace(ends=tuple(ends))
         self._step(say.TailEnded(name="values"))
 
     def _publish(self) -> None:

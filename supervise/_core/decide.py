@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from signal import Signals
 from typing import TYPE_CHECKING
 
@@ -32,7 +31,7 @@ def decide(gang: Gang, event: object) -> tuple[Gang, list[Action]]:
 def _advance(gang: Gang, event: object) -> Decision:  # noqa: C901, PLR0911, PLR0912 - one line an event
     match event:
         case st.StartAsked():
-            return _launch(replace(gang, phase="starting")) if gang.phase == "new" else (gang, [])
+            return _launch(gang._replace(phase="starting")) if gang.phase == "new" else (gang, [])
         case said.WorkerStarted():
             return _started(gang, event)
         case said.WorkerFailedToStart():
@@ -50,9 +49,9 @@ def _advance(gang: Gang, event: object) -> Decision:  # noqa: C901, PLR0911, PLR
         case st.KillExpired():
             return _give_up(gang)
         case said.GroupEmptied():
-            return replace(gang, leftovers=gang.leftovers - {event.local_rank}), []
+            return gang._replace(leftovers=gang.leftovers - {event.local_rank}), []
         case said.TailEnded():
-            return replace(gang, tails=max(0, gang.tails - 1)), []
+            return gang._replace(tails=max(0, gang.tails - 1)), []
         case st.DrainExpired():
             return gang, [st.AbandonTails()] if gang.draining and gang.tails else []
         case _:
@@ -64,13 +63,13 @@ def _launch(gang: Gang) -> Decision:
     """Launch as many ranks as the window has room for."""
     room = min(gang.window - len(gang.starting), gang.nprocs - gang.launched)
     ranks = range(gang.launched, gang.launched + max(0, room))
-    gang = replace(gang, launched=ranks.stop, starting=gang.starting.union(ranks))
+    gang = gang._replace(launched=ranks.stop, starting=gang.starting.union(ranks))
     return gang, [st.LaunchRank(local_rank=rank) for rank in ranks]
 
 
 def _started(gang: Gang, event: said.WorkerStarted) -> Decision:
     rank = frozenset({event.local_rank})
-    gang = replace(gang, starting=gang.starting - rank, running=gang.running | rank)
+    gang = gang._replace(starting=gang.starting - rank, running=gang.running | rank)
     if gang.phase == "starting":
         return _launch(gang)
     if gang.killed:
@@ -81,9 +80,9 @@ def _started(gang: Gang, event: said.WorkerStarted) -> Decision:
 
 
 def _failed_to_start(gang: Gang, event: said.WorkerFailedToStart) -> Decision:
-    gang = replace(gang, starting=gang.starting - {event.local_rank})
+    gang = gang._replace(starting=gang.starting - {event.local_rank})
     if gang.start_failure is None:
-        gang = replace(gang, start_failure=event)
+        gang = gang._replace(start_failure=event)
     return _stop(gang, "start_failed", Signals.SIGTERM, gang.grace_s)
 
 
@@ -91,8 +90,7 @@ def _exited(gang: Gang, event: said.WorkerExited) -> Decision:
     rank = frozenset({event.local_rank})
     if any(stuck.local_rank == event.local_rank for stuck in gang.unkillable):
         return gang, []  # it was given up
-    gang = replace(
-        gang,
+    gang = gang._replace(
         starting=gang.starting - rank,
         running=gang.running - rank,
         ends=(*gang.ends, event),
@@ -108,15 +106,15 @@ def _stop(gang: Gang, reason: st.Reason, sig: Signals, timeout_s: float) -> Deci
     """Begin to stop, unless that has begun. Nobody is signalled before the dead are counted."""
     if gang.phase not in ("starting", "running"):
         return gang, []
-    gang = replace(gang, phase="stopping", reason=reason, death_sig=sig, timeout_s=timeout_s)
+    gang = gang._replace(phase="stopping", reason=reason, death_sig=sig, timeout_s=timeout_s)
     return gang, [st.TakeCensus()]
 
 
 def _close(gang: Gang, event: st.CloseAsked) -> Decision:
     if event.reason == "close":
-        gang = replace(gang, bounded=True)
+        gang = gang._replace(bounded=True)
     if gang.phase == "new":
-        return replace(gang, phase="stopping", reason=event.reason, signaled=True), []
+        return gang._replace(phase="stopping", reason=event.reason, signaled=True), []
     if gang.phase in ("starting", "running"):
         draining = gang.draining
         gang, actions = _stop(gang, event.reason, event.death_sig, event.timeout_s)
@@ -128,7 +126,7 @@ def _close(gang: Gang, event: st.CloseAsked) -> Decision:
     if gang.phase == "stopping":
         return _hurry(gang, event)
     if gang.leftovers and not gang.signaled:
-        gang = replace(gang, death_sig=event.death_sig, timeout_s=event.timeout_s)
+        gang = gang._replace(death_sig=event.death_sig, timeout_s=event.timeout_s)
         return _signal(gang, st.CensusTaken(recorded={}))
     return _hurry(gang, event) if gang.leftovers else (gang, [])
 
@@ -141,7 +139,7 @@ def _hurry(gang: Gang, event: st.CloseAsked) -> Decision:
     if not gang.signaled:  # the census is under way
         sooner = min(event.timeout_s, gang.timeout_s)
         sig = Signals.SIGKILL if event.death_sig == Signals.SIGKILL else gang.death_sig
-        return replace(gang, timeout_s=sooner, death_sig=sig), actions
+        return gang._replace(timeout_s=sooner, death_sig=sig), actions
     if gang.killed:
         return gang, actions
     if event.death_sig == Signals.SIGKILL or event.timeout_s <= 0:
@@ -149,7 +147,7 @@ def _hurry(gang: Gang, event: st.CloseAsked) -> Decision:
         return gang, actions + kill
     if event.timeout_s < gang.timeout_s:
         actions.append(st.SetTimer(name="grace", delay_s=event.timeout_s))
-        gang = replace(gang, timeout_s=event.timeout_s)
+        gang = gang._replace(timeout_s=event.timeout_s)
     return gang, actions
 
 
@@ -157,7 +155,7 @@ def _signal(gang: Gang, event: st.CensusTaken) -> Decision:
     """Send the polite signal to everybody at once, with one deadline."""
     if gang.signaled:
         return gang, []
-    gang = replace(gang, signaled=True, accused=event.recorded)
+    gang = gang._replace(signaled=True, accused=event.recorded)
     if gang.death_sig == Signals.SIGKILL or gang.timeout_s <= 0:
         return _kill(gang)
     targets = gang.running | gang.leftovers
@@ -173,7 +171,7 @@ def _kill(gang: Gang) -> Decision:
     targets = gang.running | gang.leftovers
     if gang.killed or not gang.signaled:
         return gang, []
-    gang = replace(gang, killed=True)
+    gang = gang._replace(killed=True)
     if not targets and not gang.starting:
         return gang, []
     return gang, [
@@ -186,22 +184,22 @@ def _give_up(gang: Gang) -> Decision:
     """Have named what SIGKILL does not end; each is given up as it is named."""
     stuck = gang.running | gang.leftovers
     if not gang.killed or not stuck:
-        return replace(gang, starting=frozenset()) if gang.killed else gang, []
-    return replace(gang, starting=frozenset()), [st.ReportUnkillable(ranks=stuck)]
+        return gang._replace(starting=frozenset()) if gang.killed else gang, []
+    return gang._replace(starting=frozenset()), [st.ReportUnkillable(ranks=stuck)]
 
 
 def _abandon(gang: Gang, event: said.WorkerUnkillable) -> Decision:
     """Go on without a rank that cannot be ended."""
     rank = frozenset({event.local_rank})
-    gang = replace(gang, running=gang.running - rank, leftovers=gang.leftovers - rank)
-    return replace(gang, unkillable=(*gang.unkillable, event)), []
+    gang = gang._replace(running=gang.running - rank, leftovers=gang.leftovers - rank)
+    return gang._replace(unkillable=(*gang.unkillable, event)), []
 
 
 def _settle(gang: Gang) -> Decision:
     """Move on when what a phase waits for has come."""
     actions: list[Action] = []
     if gang.phase == "starting" and gang.launched == gang.nprocs and not gang.starting:
-        gang = replace(gang, phase="running")
+        gang = gang._replace(phase="running")
         actions.append(st.AnswerStart())
         if any(map(failed, gang.ends)):
             gang, stop = _stop(gang, "peer_failed", Signals.SIGTERM, gang.grace_s)
@@ -209,12 +207,12 @@ def _settle(gang: Gang) -> Decision:
     over = not gang.running and not gang.starting
     ready = gang.phase == "running" or (gang.phase == "stopping" and gang.signaled)
     if over and ready and not gang.draining:
-        gang = replace(gang, draining=True)
+        gang = gang._replace(draining=True)
         actions.append(st.DrainTails())
         if gang.bounded and gang.tails:
             actions.append(st.SetTimer(name="drain", delay_s=max(gang.timeout_s, _MIN_DRAIN_S)))
     if gang.draining and not gang.tails and gang.phase != "finished":
-        gang = replace(gang, phase="finished")
+        gang = gang._replace(phase="finished")
         actions.append(st.Publish())
     if gang.phase == "finished" and not gang.leftovers:
         actions.append(st.AnswerClose())

@@ -1,6 +1,5 @@
 """The pure core, one decision at a time, as examples that can be read."""
 
-from dataclasses import replace
 from signal import SIGINT, SIGKILL, SIGTERM
 
 import pytest
@@ -186,7 +185,7 @@ def test_a_kill_that_is_asked_for_is_not_polite_first(ask):
 
 def test_a_second_close_shortens_the_grace_and_never_lengthens_it():
     gang, _ = run(running(1), close(timeout_s=10.0), census())
-    assert decide(gang, close(timeout_s=20.0)) == (replace(gang), [])
+    assert decide(gang, close(timeout_s=20.0)) == (gang, [])
     gang, actions = decide(gang, close(timeout_s=3.0))
     assert actions == [SetTimer(name="grace", delay_s=3.0)]
     gang, actions = decide(gang, close(SIGKILL))
