@@ -209,7 +209,10 @@ class DefaultLogsSpecs(LogsSpecs):
         redirects, tees = to_map(self._redirects, nprocs), to_map(self._tee, nprocs)
         for rank, env in sorted(envs.items()):
             rank_dir = os.path.join(attempt_dir, str(rank))
-            _make_private_dirs(rank_dir)
+            try:
+                os.mkdir(rank_dir, _PRIVATE)
+            except FileExistsError:  # of an earlier call, or a file
+                _make_private_dirs(rank_dir)
             # What is shown is read back from a file, so it is redirected too.
             tee = Std(tees[rank])
             to_file = tee | redirects[rank]

@@ -148,6 +148,11 @@ def as_tuple(rank: int, given: Any) -> tuple[Any, ...]:
         raise SpecError(msg) from None
 
 
+def _encoded(env: Mapping[str, str]) -> dict[bytes, bytes]:
+    """Return an environment as the kernel takes it, which a launch would otherwise make of it again for each rank."""
+    return {os.fsencode(key): os.fsencode(value) for key, value in env.items()}
+
+
 def _check_env(envs: Mapping[int, Mapping[str, str]]) -> None:
     for rank, env in envs.items():
         for key, value in env.items():
@@ -166,12 +171,14 @@ def _launchers(
     base, reset = dict(os.environ), launch.to_reset()
     method = plan.start_method
     sys_path, prepared = ([], b"") if method in (None, "fork") else function.preparation(method)
+    base_coded = _encoded(base)
     for rank, args in plan.args.items():
         env = {**base, **plan.envs[rank]}
         streams = launch.Streams(stdout=plan.dest.stdouts[rank], stderr=plan.dest.stderrs[rank])
         if isinstance(entrypoint, str):
             argv = argv_of(entrypoint, args, rank)
-            yield ProgramLauncher(argv=argv, env=env, cwd=cwd, streams=streams, line=plan.line, reset=reset)
+            coded = {**base_coded, **_encoded(plan.envs[rank])}
+            yield ProgramLauncher(argv=argv, env=coded, cwd=cwd, streams=streams, line=plan.line, reset=reset)
         elif method is not None:
             bind = method == "forkserver" and rank in cpus  # the server starts it, unbound
             fn = numa.OnCpus(entrypoint, cpus[rank]) if bind else entrypoint

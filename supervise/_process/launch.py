@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from supervise._process import lifeline
 from supervise._process.handle import Process
@@ -69,7 +69,7 @@ def close(*fds: int | None) -> None:
 def run_program(
     argv: Sequence[str],
     *,
-    env: Mapping[str, str],
+    env: Mapping[str, str] | Mapping[bytes, bytes],
     cwd: str | None,
     streams: Streams,
     read_end: int,
@@ -116,7 +116,7 @@ _NAMED = frozenset(signal.Signals)
 
 def _popen(
     argv: Sequence[str],
-    env: Mapping[str, str],
+    env: Mapping[str, str] | Mapping[bytes, bytes],
     cwd: str | None,
     stdio: tuple[int | None, int | None, int | None],
     fds: tuple[int, ...],
@@ -137,7 +137,7 @@ def _popen(
 
 def _posix_spawn(
     argv: Sequence[str],
-    env: Mapping[str, str],
+    env: Mapping[str, str] | Mapping[bytes, bytes],
     cwd: str | None,
     stdio: tuple[int | None, int | None, int | None],
     fds: tuple[int, ...],
@@ -193,7 +193,7 @@ def hold(pid: int, keep: object = None) -> Process:
         raise
 
 
-def _find(program: str, env: Mapping[str, str], cwd: str | None) -> str:
+def _find(program: str, env: Mapping[str, str] | Mapping[bytes, bytes], cwd: str | None) -> str:
     """Return the path that `program` means, looked up as `subprocess` does.
 
     Raises:
@@ -202,7 +202,7 @@ def _find(program: str, env: Mapping[str, str], cwd: str | None) -> str:
     if os.path.dirname(program):
         candidates = [program]
     else:
-        candidates = [os.path.join(d, program) for d in os.get_exec_path(dict(env))]
+        candidates = [os.path.join(d, program) for d in os.get_exec_path(cast("dict[str, str]", dict(env)))]
     denied = False
     for candidate in candidates:
         full = os.path.join(cwd or "", candidate)

@@ -20,7 +20,7 @@ class ProgramLauncher:
     """Launches one rank's program; `launch` runs on the loop."""
 
     argv: Sequence[str]
-    env: Mapping[str, str]
+    env: Mapping[bytes, bytes]
     cwd: str | None
     streams: launch.Streams
     line: Lifeline

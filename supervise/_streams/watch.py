@@ -240,9 +240,7 @@ def _cancel(hub: _Hub, gone: InotifyWatch | PollingWatch) -> None:
     with _lock:
         if hub.ended or not hub.remove(gone) or not hub.end_if_unused():
             return
-        _hub = None
-    if threading.current_thread() is not hub.thread:
-        hub.thread.join(5)
+        _hub = None  # its thread closes it and ends; the kernel takes up to 20 ms for that, so nobody waits
 
 
 def _forget() -> None:
