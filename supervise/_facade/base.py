@@ -6,6 +6,7 @@ import abc
 import signal
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
 from supervise._facade import signals
@@ -61,7 +62,7 @@ class PContext(abc.ABC):
     filtered_stderr: TextIO | None = None
     """The same of stderr."""
     _tail_logs: Sequence[ShownLog] = ()
-    _holds_signals = False
+    _handlers_held: weakref.finalize[Any, Any] | None = None
 
     def __init__(  # noqa: PLR0917 - PyTorch's order
         self,
@@ -140,8 +141,8 @@ class PContext(abc.ABC):
 
         Installs handlers for termination signals if this is the main thread; they raise `SignalException`.
         """
-        if not self._holds_signals:
-            self._holds_signals = signals.hold()
+        self._hold_signals()
+        signals.deliver()
         self._start()
         for tail in self._tail_logs:
             tail.start()
@@ -201,11 +202,16 @@ class PContext(abc.ABC):
             if file is not None:
                 file.close()
 
+    @signals.protected
+    def _hold_signals(self) -> None:
+        """Hold the signal handlers, once, until `_release`, or until nobody holds this context any more."""
+        if self._handlers_held is None:
+            self._handlers_held = weakref.finalize(self, signals.let_go, signals.hold())
+
     def _release(self) -> None:
         """Hold the signal handlers no longer."""
-        if self._holds_signals:
-            self._holds_signals = False
-            signals.let_go()
+        if self._handlers_held is not None:
+            self._handlers_held()
 
 
 def _filtered(path: str) -> TextIO:

@@ -128,7 +128,8 @@ class GangContext(PContext):
         if self._begun:
             self._refuse()
         if self._replaced("_start"):
-            self._holds_signals = signals.hold()
+            self._hold_signals()
+            signals.deliver()
         self._start()
         if self._supervisor is None:  # started without us: the logs are shown without us, too
             self._begun = True
@@ -156,7 +157,7 @@ class GangContext(PContext):
     def _launch(self) -> signal.Signals | None:
         """Start in a thread of its own: no lock of pykka's is ever taken under a handler that may raise."""
         self._begun = True
-        self._holds_signals = self._holds_signals or signals.hold()
+        self._hold_signals()
         self._unused.detach()
         box: Reply[pykka.ActorRef[GangActor]] = Reply()
         _thread.start_new_thread(_begin, (self._plan, self._grace, self._time_limit, box))

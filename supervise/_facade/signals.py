@@ -46,8 +46,8 @@ class _Desk:
     """What is known of signals, for the whole process."""
 
     def __init__(self) -> None:
-        self.gangs = 0
-        """How many gangs hold the handlers."""
+        self.gangs: set[object] = set()
+        """Who holds the handlers: one object a gang."""
         self.old: dict[signal.Signals, Handler] = {}
         self.recorded: deque[signal.Signals] = deque()
         self.delivered = 0
@@ -124,8 +124,8 @@ def _pass_on(signum: int, frame: FrameType | None) -> None:
         signal.raise_signal(sig)
 
 
-def hold(names: str | None = None) -> bool:
-    """Install the handlers for one more gang; tell whether they are. Only from the main thread.
+def hold(names: str | None = None) -> object:
+    """Install the handlers for one more gang; return what `let_go` takes. Only from the main thread: elsewhere None.
 
     Signals that are ignored stay ignored; one with a handler that Python did not install is left alone,
     since it could not be put back.
@@ -139,15 +139,16 @@ def hold(names: str | None = None) -> bool:
             " a signal to this process ends it as if there were no gang",
             threading.current_thread().name,
         )
-        return False
+        return None
     if not _desk.gangs:
         restore()
         _desk.delivered = 0
         _desk.recorded.clear()
-    _desk.gangs += 1
+    gang = object()
+    _desk.gangs.add(gang)
     for name in (names or os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE") or DEFAULT_SIGNALS).split(","):
         _install(name.strip())
-    return True
+    return gang
 
 
 def _install(name: str) -> None:
@@ -162,9 +163,9 @@ def _install(name: str) -> None:
     signal.signal(sig, _terminate_process_handler)
 
 
-def let_go() -> None:
+def let_go(gang: object) -> None:
     """One gang less holds the handlers; with the last they are put back, now or by the main thread's next call."""
-    _desk.gangs = max(0, _desk.gangs - 1)
+    _desk.gangs.discard(gang)
     if threading.current_thread() is threading.main_thread():
         restore()
 
@@ -258,7 +259,7 @@ def hand_over(sig: signal.Signals) -> None:
 
 def _forget_in_child() -> None:
     """A forked child holds no gang; the handlers that it inherits pass on."""
-    _desk.gangs = 0
+    _desk.gangs.clear()
     _desk.recorded.clear()
 
 

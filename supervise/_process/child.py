@@ -130,9 +130,31 @@ def forked(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) ->
     try:
         _become_main_thread()
         _settle_in(settings)
+        _forget_exit_functions()
         code = run(_make(settings, fn, args))
     except BaseException:
         sys.excepthook(*sys.exc_info())
+    finally:
+        _leave(code)
+
+
+def _forget_exit_functions() -> None:
+    """The host's exit functions are not the worker's; multiprocessing's is, which `_bootstrap` calls before 3.13."""
+    if sys.version_info >= (3, 13):
+        import atexit
+        from multiprocessing import util
+
+        atexit._clear()  # noqa: SLF001 - as multiprocessing's own launcher does
+        atexit.register(util._exit_function)  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def _leave(code: int) -> NoReturn:
+    """End as multiprocessing's own forked children do: from 3.13 on, after the exit functions."""
+    try:
+        if sys.version_info >= (3, 13):
+            import atexit
+
+            atexit._run_exitfuncs()  # noqa: SLF001
     finally:
         os._exit(code)
 

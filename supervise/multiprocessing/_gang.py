@@ -87,7 +87,7 @@ class SpawnedGang(GangActor):
         return str(trace), int(raised_ns)
 
     def _publish(self) -> None:
-        self._gang = replace(self._gang, ends=tuple(self._true_ends))
+        self._gang = self._gang._replace(ends=tuple(self._true_ends))
         super()._publish()
         self.actor_ref.stop(block=False)  # which ends what the ranks have left in their groups
 

@@ -1,6 +1,7 @@
 """Rows G1 to G5 and G8: signals to the host, with real signals and real processes."""
 
 import ast
+import gc
 import logging
 import os
 import signal
@@ -250,9 +251,12 @@ def test_bad_names_of_signals_are_a_warning(monkeypatch: pytest.MonkeyPatch, cap
 
 
 def test_a_context_that_nobody_holds_closes_its_gang() -> None:
-    """What a signal between the return and the assignment would otherwise leave behind."""
+    """What a signal between the return and the assignment would otherwise leave behind. The handlers are put back."""
+    before = signal.getsignal(signal.SIGTERM)
     context = start_processes("lost", "sleep", {0: "60"}, logs_specs=NO_FILES)
     process = psutil.Process(context.pids()[0])
     del context
     _gone, alive = psutil.wait_procs([process], timeout=10)
     assert not alive
+    gc.collect()
+    assert signal.getsignal(signal.SIGTERM) == before
