@@ -65,12 +65,16 @@ class ErrorHandler:
                 "extraInfo": {"py_callstack": _traceback_of(e), "timestamp": str(now_ns // _NS_PER_S)},
             }
         }
-        self._write_error_file(path, json.dumps(record), now_ns)
+        self._moment_ns = now_ns
+        self._write_error_file(path, json.dumps(record))
 
-    def _write_error_file(self, file_path: str, error_msg: str, time_ns: int | None = None) -> None:
-        """Write `error_msg` to the file, its modification time being `time_ns`; only warn where that fails."""
+    _moment_ns: int | None = None
+    """The modification time of what is written next; None is the time of the writing."""
+
+    def _write_error_file(self, file_path: str, error_msg: str) -> None:
+        """Write `error_msg` to the file; only warn where that fails."""
         try:
-            _write_file(file_path, error_msg.encode("utf-8", "backslashreplace"), time_ns)
+            _write_file(file_path, error_msg.encode("utf-8", "backslashreplace"), self._moment_ns)
         except Exception as e:  # must not hide the exception that is being recorded
             _warn(f"Unable to write error to file. {type(e).__name__}: {e}")
 
@@ -102,7 +106,8 @@ class ErrorHandler:
             log.error("no error file defined for parent, to copy child error file (%s)", rootcause_error_file)
             return
         self._rm(path)
-        self._write_error_file(path, text, time_ns)
+        self._moment_ns = time_ns
+        self._write_error_file(path, text)
         log.info("dumped error file to parent's %s", path)
 
     def override_error_code_in_rootcause_data(

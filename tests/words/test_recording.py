@@ -306,3 +306,17 @@ def test_importing_and_decorating_costs_a_worker_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=20)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_subclass_may_write_the_file_itself(monkeypatch, tmp_path):
+    """The method has PyTorch's arguments, so that an override of it works."""
+    written = []
+
+    class Mine(ErrorHandler):
+        def _write_error_file(self, file_path, error_msg):
+            written.append((file_path, error_msg))
+
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    Mine().record_exception(ValueError("no"))
+    assert written[0][0] == str(tmp_path / "error.json")
+    assert "ValueError: no" in written[0][1]
