@@ -80,7 +80,7 @@ class EventLog:
             if deliver is not None:
                 try:
                     self._context.run(deliver, dict(whole))
-                except Exception:
+                except BaseException:
                     _logger.debug("a listener of events raised", exc_info=True)
 
     def listens(self, level: str = "info") -> bool:

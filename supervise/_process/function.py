@@ -13,6 +13,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -93,15 +94,36 @@ def _short(args: tuple[Any, ...]) -> str:
     return "(" + ", ".join(type(arg).__name__ for arg in args) + ")"
 
 
+def _ensure_server() -> None:
+    """Have multiprocessing's fork server run. It inherits its starter's mask, and needs SIGCHLD to tell exits."""
+    from multiprocessing import forkserver
+
+    problems: list[BaseException] = []
+
+    def begin() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        try:
+            forkserver.ensure_running()
+        except BaseException as error:
+            problems.append(error)
+
+    if signal.SIGCHLD not in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+        forkserver.ensure_running()
+        return
+    thread = threading.Thread(target=begin, name="supervise-forkserver")
+    thread.start()
+    thread.join()
+    if problems:
+        raise problems[0]
+
+
 def preparation(method: StartMethod) -> tuple[list[str], bytes]:
     """Return this process's sys.path, and what else a child must know of it, pickled. In the caller's thread."""
     from multiprocessing import context, reduction, resource_tracker, spawn
 
     resource_tracker.ensure_running()  # which all ranks share
     if method == "forkserver":
-        from multiprocessing import forkserver
-
-        forkserver.ensure_running()
+        _ensure_server()
     data = spawn.get_preparation_data("supervise")
     data.pop("dir", None)  # the launch sets it
     if os.path.basename(data.get("init_main_from_path") or "").startswith("<"):  # a program read from stdin
@@ -256,6 +278,8 @@ class FunctionLauncher:
             )
             payload = self._payload(settings)
             fds = [*users, *own, payload]
+            for fd in (*os.pipe(), *os.pipe()):  # what the call takes: out of descriptors in it, it kills the server
+                os.close(fd)
             status, stub = forkserver.connect_to_new_process(fds)
             write_all(stub, pickle.dumps({"sys_path": self.sys_path}) + pickle.dumps(child.Arrival(len(fds) - 1)))
             os.set_blocking(status, False)

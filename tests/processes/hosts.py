@@ -97,10 +97,10 @@ class Watched:
     def __init__(self, pids: Sequence[int]) -> None:
         self._pids = {os.pidfd_open(pid): pid for pid in pids}
 
-    def survivors(self, within_s: float = PATIENCE_S) -> set[int]:
-        """Return who lives on after so many seconds; at once when all are dead."""
+    def survivors(self, within_s: float = PATIENCE_S, at_most: int = 0) -> set[int]:
+        """Return who lives on after so many seconds; at once when no more than `at_most` are left."""
         left, deadline_s = dict(self._pids), time.monotonic() + within_s
-        while left:
+        while len(left) > at_most:
             dead = select.select(list(left), [], [], max(0.0, deadline_s - time.monotonic()))[0]
             for fd in dead:
                 del left[fd]

@@ -57,11 +57,8 @@ else:
 @each_kind
 @pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.parametrize("in_thread", [False, True], ids=["main thread", "other thread"])
-def test_g6_workers_start_with_default_signals(request, tmp_path, kind, host, in_thread):
+def test_g6_workers_start_with_default_signals(tmp_path, kind, host, in_thread):
     """Nothing that the host blocks or ignores is inherited, but for an ignored SIGHUP: that is what nohup means."""
-    if (kind, host) == ("forkserver", "blocks"):
-        why = "a fork server that inherits a blocked SIGCHLD never tells an exit code"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
     setting, passed_on = HOSTS[host]
     with Host(PROGRAM.format(setting=setting, in_thread=in_thread), kind, str(tmp_path)) as program:
         outcome, _, path = program.hear().partition(" ")
