@@ -37,10 +37,12 @@ def _is_large(storage: Any) -> bool:
 
 
 def _memory(storage: Any) -> Any:
-    """Return the storage's memory; the value that is being pickled keeps it."""
+    """Return the storage's memory; it keeps the storage, whose tensor may be gone when the memory is written."""
     import ctypes
 
-    return (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
+    memory: Any = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
+    memory.storage = storage
+    return memory
 
 
 def untyped(buffer: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Launches functions through PyTorch's `elastic_launch`, and says line by line what came of it. Argument: start method."""
+"""Launches functions through PyTorch's `elastic_launch`, and says line by line what came of it.
+
+The argument is the start method.
+"""
 
 import os
 import sys
@@ -16,17 +19,22 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 MEBI = 1 << 20
 
 
+class Passing:
+    """Its tensors exist only while it is pickled."""
+
+    def __getstate__(self):
+        return {"ones": torch.ones(MEBI), "twos": torch.ones(MEBI) * 2, "odd": torch.ones(MEBI, dtype=torch.bfloat16)}
+
+
 def values(word):
-    """Tensors, one of which is a view; small and large."""
-    rank = int(os.environ["RANK"])
-    large = torch.arange(8 * MEBI, dtype=torch.int32)
-    return {"word": word, "rank": rank, "large": large, "view": large[:4], "small": torch.ones(2, requires_grad=True)}
-
-
-def fail_once():
-    if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    """Fail once in one rank; then return tensors, one of which is a view; small and large."""
+    rank, attempt = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"]
+    if rank == 1 and attempt == "0":
         raise ArithmeticError("once")
-    return os.environ["TORCHELASTIC_RESTART_COUNT"]
+    large = torch.arange(8 * MEBI, dtype=torch.int32)
+    small = torch.ones(2, requires_grad=True)
+    said = (word, rank, attempt)
+    return {"say": said, "large": large, "view": large[:4], "small": small, "passing": Passing()}
 
 
 def fail():
@@ -37,7 +45,7 @@ def fail():
     signal.pause()
 
 
-def launch(function, *args):
+def launch(restarts, function, *args):
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -46,7 +54,7 @@ def launch(function, *args):
         rdzv_backend="c10d",
         rdzv_endpoint="127.0.0.1:0",
         local_addr="127.0.0.1",
-        max_restarts=1,
+        max_restarts=restarts,
         start_method=sys.argv[1],
     )
     return elastic_launch(config, function)(*args)
@@ -64,19 +72,20 @@ def mapped(tensor):
 
 def main():
     torch.set_num_threads(1)
-    found = launch(values, "hello")
+    found = launch(1, values, "hello")
     for rank in (0, 1):
         value = found[rank]
-        assert (value["word"], value["rank"]) == ("hello", rank), value
+        print(*value["say"])
         assert torch.equal(value["large"], torch.arange(8 * MEBI, dtype=torch.int32))
         assert value["small"].requires_grad
+        passing = value["passing"]
+        assert [float(t.float().mean()) for t in (passing.ones, passing.twos, passing.odd)] == [1, 2, 1]
         print("mapped", mapped(value["large"]))
         value["large"][0] = 7
         print("shared", int(value["view"][0]) == 7)
     assert int(found[1]["large"][1]) == 1
-    print("attempts", launch(fail_once))
     try:
-        launch(fail)
+        launch(0, fail)
     except ChildFailedError as error:
         rank, first = error.get_first_failure()
         print("failed", rank, first.exitcode, first.error_file_data["message"]["message"])

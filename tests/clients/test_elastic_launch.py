@@ -13,7 +13,8 @@ def test_functions(clients, kind):
     client = clients.start("functions.py", kind)
     assert client.end() == 0, client.told()
     told = client.stdout.splitlines()
-    assert told[:4] == ["mapped True", "shared True"] * 2, client.told()
-    assert told[4] == "attempts {0: '1', 1: '1'}"
-    assert told[5] == "failed 1 1 LookupError: rank 1 has no luck"
+    assert told[:6] == ["hello 0 1", "mapped True", "shared True", "hello 1 1", "mapped True", "shared True"], (
+        client.told()
+    )
+    assert told[6] == "failed 1 1 LookupError: rank 1 has no luck"
     assert "fail FAILED" in client.stdout
