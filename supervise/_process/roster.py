@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -31,10 +32,8 @@ class Roster:
     def kill_all(self) -> None:
         """Send SIGKILL to every group, now."""
         for process in list(self.processes.values()):
-            try:
+            with contextlib.suppress(BaseException):  # whatever is wrong with one, the others must die
                 process.signal_group(signal.SIGKILL)
-            except OSError:
-                continue
 
     def bury(self, timeout_s: float) -> bool:
         """Kill everything and reap it, blocking for at most `timeout_s`; tell whether all is gone.
