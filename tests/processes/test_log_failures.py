@@ -190,7 +190,7 @@ gang.stop()
     host = show(tmp_path, kind, [HEIR.format(alone=False)], **more)
     assert host.report == {"left": [0], "outcome": "succeeded", "events": []}
     shown, log = tmp_path / "stdout", log_of(tmp_path)
-    assert shown.stat().st_size < log.stat().st_size
+    assert shown.stat().st_size <= log.stat().st_size  # it may have been killed before it wrote on
     assert set(host.out.data) <= {*b"y\n"}
     assert host.err.data == b"bye\n"
     log.unlink()
