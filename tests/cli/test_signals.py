@@ -1,5 +1,6 @@
 """What signals to the command do to the ranks."""
 
+import re
 import signal
 import sys
 
