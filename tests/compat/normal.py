@@ -2,7 +2,7 @@
 
 import re
 
-_FRAME = re.compile(r'^(\s*(?:\| )?\s*)File "([^"]*)", line (\d+),? in (.*)$')
+_FRAME = re.compile(r'^(\s*(?:\| )?\s*)File "([^"]*)", line \d+,? in (.*)$')
 _SOURCE = re.compile(r"^(\s*\| )?\s{4}\s*\S")
 _MARKS = re.compile(r"^[\s|]*[~^]+[\s~^]*$")
 _THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+ (?:\[[^\]]*\] )?\(most recent call first\):")
@@ -15,10 +15,10 @@ def traceback_text(text: str) -> str:
     for line in text.split("\n"):
         frame = _FRAME.match(line)
         if frame:
-            indent, path, number, name = frame.groups()
+            indent, path, name = frame.groups()
             keeping, skipping = path.endswith(_OURS), True
             if keeping:
-                kept.append(f'{indent}File "<{path.rsplit("/", 1)[1]}>", line {number}, in {name}')
+                kept.append(f'{indent}File "<{path.rsplit("/", 1)[1]}>", line <number>, in {name}')
             continue
         if skipping and _SOURCE.match(line):
             if keeping and not _MARKS.match(line):
@@ -32,6 +32,23 @@ def traceback_text(text: str) -> str:
             continue
         kept.append(_THREAD.sub(r"\1 <id> (most recent call first):", line))
     return "\n".join(kept)
+
+
+_PREFIX = re.compile(r"\[job(\d+)\]:|\[zero\] ")
+
+
+def shown_text(text: str) -> list[str]:
+    """Return the sorted lines of what a host has shown; each rank's lines are read as that rank wrote them."""
+    ranks: dict[str, list[str]] = {}
+    for line in text.splitlines(keepends=True):
+        prefix = _PREFIX.match(line)
+        mark = prefix[0] if prefix else ""
+        ranks.setdefault(mark, []).append(line[len(mark) :])
+    return sorted(
+        mark + line
+        for mark, lines in ranks.items()
+        for line in traceback_text("".join(lines)).splitlines(keepends=True)
+    )
 
 
 class Normal:
@@ -48,11 +65,15 @@ class Normal:
 
     def text(self, text: str) -> str:
         """Return a text without what differs from run to run."""
+        return traceback_text(self.plain(text))
+
+    def plain(self, text: str) -> str:
+        """Return a text with its tracebacks, but without random names and numbers."""
         text = text.replace(self._root, "<root>")
         text = re.sub(r"(<root>/logs/[^/\s]*_)[a-z0-9_]{8}(?=/|$)", r"\1<random>", text)
         for rank, pid in self._pids.items():
             text = re.sub(rf"(?<!\d){pid}(?!\d)", f"<pid {rank}>", text)
-        return traceback_text(text)
+        return text
 
     def path(self, path: str) -> str:
         """Return a path below ``<root>``."""
@@ -62,7 +83,7 @@ class Normal:
         """Return something like JSON without what differs from run to run."""
         if isinstance(value, dict):
             return {
-                str(key): f"<{type(item).__name__} time>" if key == "timestamp" else self.any(item)
+                self.text(str(key)): f"<{type(item).__name__} time>" if key == "timestamp" else self.any(item)
                 for key, item in value.items()
             }
         if isinstance(value, list | tuple):

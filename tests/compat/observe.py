@@ -23,7 +23,9 @@ from typing import Any
 
 from tests.compat import work
 from tests.compat.case import Case, all_cases
-from tests.compat.normal import Normal
+from tests.compat.normal import Normal, shown_text
+from tests.compat.oracle import DIED
+from tests.compat.tell import kind
 
 PREFIXES = {"torch": "torch.distributed.elastic.multiprocessing", "supervise": "supervise.elastic"}
 HERE = Path(__file__).parent
@@ -69,7 +71,7 @@ class Hosts:
                 _kill_tree(pid)
             os.waitpid(pid, 0)
             told = Path(folder, "observation.json")
-            self.seen[name] = json.loads(told.read_text()) if told.exists() else {"host": "died or hung"}
+            self.seen[name] = json.loads(told.read_text()) if told.exists() else DIED
             import shutil
 
             shutil.rmtree(folder, ignore_errors=True)
@@ -110,7 +112,7 @@ def _host(lib: ModuleType, name: str, folder: str) -> None:
 def observe(case: Case, lib: ModuleType, folder: str) -> dict[str, Any]:
     """Run one case in this process and return what was observed."""
     sync = f"{folder}/sync"
-    os.mkdir(sync)
+    Path(sync).mkdir()
     for rank in range(case.nprocs):
         os.mkfifo(f"{sync}/done.{rank}")
     envs = {rank: _env(case, rank) for rank in range(case.nprocs)}
@@ -119,7 +121,7 @@ def observe(case: Case, lib: ModuleType, folder: str) -> dict[str, Any]:
     try:
         context = lib.start_processes(**_request(case, lib, envs, folder, sync))
     except Exception as error:
-        return {"start raised": [type(error).__name__, normal.text(str(error))]}
+        return {"start raised": [kind(error), normal.text(str(error))]}
     pids = dict(context.pids())
     normal = Normal(folder, pids)
     seen["context"] = type(context).__name__
@@ -130,7 +132,7 @@ def observe(case: Case, lib: ModuleType, folder: str) -> dict[str, Any]:
     try:
         seen.update(_end(case, context, normal))
     except Exception as error:
-        seen["raised"] = [type(error).__name__, normal.text(str(error))]
+        seen["raised"] = [kind(error), normal.text(str(error))]
     seen["same pids after the end"] = dict(context.pids()) == pids
     seen["gone"] = sorted(rank for rank, pid in pids.items() if not Path(f"/proc/{pid}").exists())
     seen["tails stopped"] = [tail.stopped() for tail in context._tail_logs]
@@ -143,8 +145,8 @@ def observe(case: Case, lib: ModuleType, folder: str) -> dict[str, Any]:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     for name in ("stdout", "stderr"):
-        text = normal.text(Path(folder, f"host.{name}").read_bytes().decode("utf-8", "backslashreplace"))
-        seen[f"host {name}"] = sorted(text.splitlines(keepends=True))
+        text = Path(folder, f"host.{name}").read_bytes().decode("utf-8", "backslashreplace")
+        seen[f"host {name}"] = shown_text(normal.plain(text))
     return _as_json(seen)
 
 
@@ -157,7 +159,7 @@ def _env(case: Case, rank: int) -> dict[str, str]:
     if case.extra == "attempt":
         env |= {"TORCHELASTIC_RUN_ID": "job7", "TORCHELASTIC_RESTART_COUNT": "2"}
     if case.extra == "shared":
-        env |= {"PATH": os.environ["PATH"], "TORCHELASTIC_ERROR_FILE": "/nonexistent/replaced"}
+        env |= {"HOME": "/elsewhere", "TORCHELASTIC_ERROR_FILE": "/nonexistent/replaced"}
     return env
 
 
@@ -171,15 +173,15 @@ def _streams(lib: ModuleType, choice: str, *, tee: bool) -> Any:
 def _request(case: Case, lib: ModuleType, envs: dict[int, Any], folder: str, sync: str) -> dict[str, Any]:
     ranks = range(case.nprocs)
     entrypoint: Any = work.rank
-    args: dict[int, tuple[Any, ...]] = {
-        rank: (rank, case.nprocs, case.outcome, case.extra, sync) for rank in ranks
-    }
+    args: dict[int, tuple[Any, ...]] = {rank: (rank, case.nprocs, case.outcome, case.extra, sync) for rank in ranks}
     if case.kind == "binary":
         entrypoint = "/bin/sh"
         args = {rank: (HERE / "rank.sh", rank, case.nprocs, case.outcome, sync) for rank in ranks}
     if case.kind == "recorded":
         entrypoint = sys.executable
-        args = {rank: ("-u", HERE / "recorded.py", lib.__name__, rank, case.nprocs, case.outcome, sync) for rank in ranks}
+        args = {
+            rank: ("-u", HERE / "recorded.py", lib.__name__, rank, case.nprocs, case.outcome, sync) for rank in ranks
+        }
     request: dict[str, Any] = {
         "name": "job",
         "entrypoint": entrypoint,

@@ -5,12 +5,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tests.compat.case import all_cases
 
 ROOT = Path(__file__).parents[2]
+DIED = {"host": "died or hung"}
+"""Stands for an observation that there is none of."""
 FOLDER = Path(__file__).parent / "oracle"
 
 
@@ -27,9 +30,19 @@ def groups() -> dict[str, list[str]]:
     return found
 
 
+@cache
+def _read(group: str) -> dict[str, Any]:
+    return json.loads((FOLDER / f"{group}.json").read_text())
+
+
 def load(group: str) -> dict[str, Any]:
     """Return id to observation."""
-    return json.loads((FOLDER / f"{group}.json").read_text())["observations"]
+    return _read(group)["observations"]
+
+
+def version(group: str) -> str:
+    """Return which PyTorch was observed."""
+    return _read(group)["torch"]
 
 
 def store(group: str, seen: dict[str, Any], version: str) -> None:
@@ -59,6 +72,7 @@ def run(
     if mutation:
         command += ["--mutation", mutation]
     env = {key: value for key, value in os.environ.items() if not key.startswith(("TORCHELASTIC_", "PYTEST_", "COV_"))}
+    env["PYTHONHASHSEED"] = "0"  # a text of PyTorch's shows a set
     subprocess.run(command, cwd=ROOT, env=env, input="\n".join(ids), text=True, check=True, timeout=timeout_s)
     return json.loads(to.read_text())
 

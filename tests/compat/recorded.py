@@ -15,7 +15,7 @@ record = importlib.import_module(f"{prefix}.errors").record
 @record
 def main() -> None:
     """Do what a function would."""
-    work.rank(int(rank), int(nprocs), outcome, "", sync)
+    work.rank(int(rank), int(nprocs), outcome, "held", sync)
 
 
 main()
