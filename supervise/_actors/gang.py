@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from supervise._actors.last_rites import LastRites
 from supervise._actors.report import build_result, start_error
 from supervise._actors.reporter import Reporter
 from supervise._core import state as st
-from supervise._core.decide import decide
+from supervise._core.decide import by_itself, decide
 from supervise._core.verdict import judge
 from supervise._runtime.actor import LoopActor
 from supervise._runtime.loop import Loop, Timer
@@ -190,7 +191,7 @@ class GangActor(LoopActor):
                 self._report.started(message)
                 self._audience.tell(message)
             case say.WorkerExited():
-                self._report.exited(message, spontaneous=not self._gang.signaled)
+                self._report.exited(message, spontaneous=by_itself(self._gang, message))
                 self._audience.tell(message)
             case say.WorkerFailedToStart():
                 self._report.start_failed(message)
@@ -265,7 +266,8 @@ class GangActor(LoopActor):
                 self._closed()
 
     def _take_census(self) -> None:
-        self._step(st.CensusTaken(recorded=self._crew.recorded(self._gang.running)))
+        recorded = self._crew.recorded(self._gang.running)
+        self._step(st.CensusTaken(recorded=recorded, taken_ns=time.monotonic_ns()))
 
     def _deliver(self, ranks: frozenset[int], sig: signal.Signals, *, reason: str, escalation: int) -> None:
         self._crew.deliver(ranks, sig)

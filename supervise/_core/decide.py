@@ -95,11 +95,16 @@ def _exited(gang: Gang, event: said.WorkerExited) -> Decision:
         running=gang.running - rank,
         ends=(*gang.ends, event),
         leftovers=gang.leftovers | rank if event.group_left else gang.leftovers,
-        spontaneous=gang.spontaneous if gang.signaled else gang.spontaneous | rank,
+        spontaneous=gang.spontaneous | rank if by_itself(gang, event) else gang.spontaneous,
     )
     if failed(event) and gang.phase == "running":
         return _stop(gang, "peer_failed", Signals.SIGTERM, gang.grace_s)
     return gang, []
+
+
+def by_itself(gang: Gang, event: said.WorkerExited) -> bool:
+    """Whether a rank that is told to have ended now had ended before our first signal."""
+    return not gang.signaled or event.ended_ns < gang.census_ns
 
 
 def _stop(gang: Gang, reason: st.Reason, sig: Signals, timeout_s: float) -> Decision:
@@ -155,7 +160,7 @@ def _signal(gang: Gang, event: st.CensusTaken) -> Decision:
     """Send the polite signal to everybody at once, with one deadline."""
     if gang.signaled:
         return gang, []
-    gang = gang._replace(signaled=True, accused=event.recorded)
+    gang = gang._replace(signaled=True, accused=event.recorded, census_ns=event.taken_ns)
     if gang.death_sig == Signals.SIGKILL or gang.timeout_s <= 0:
         return _kill(gang)
     targets = gang.running | gang.leftovers

@@ -55,6 +55,8 @@ class Gang(NamedTuple):
     """Whether the wait for the logs has a bound: a `Close` gave one."""
     signaled: bool = False
     """Whether the polite signal was sent: who ends from now on is no cause."""
+    census_ns: int = 0
+    """When the dead were counted, monotonic: who was found dead by then, but told later, ended by itself too."""
     killed: bool = False
     accused: Mapping[int, int] = MappingProxyType({})
     """Ranks alive at our first signal that had recorded an exception by then: rank -> monotonic ns."""
@@ -87,6 +89,8 @@ class CensusTaken:
 
     recorded: Mapping[int, int]
     """Running ranks that have recorded an exception: rank -> monotonic ns of the record."""
+    taken_ns: int = 0
+    """When, monotonic. A fork server tells how a rank ended some time after we have seen that it did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,3 +162,10 @@ def test_blame_is_exact_whatever_the_order(ends, bad, recorded, dead):
     assert (verdict.outcome == "succeeded") == (not causes)
     assert set(verdict.roles) == set(range(6))
     assert [rank for rank, role in verdict.roles.items() if role == "root_cause"] == list(verdict.blamed[:1])
+
+
+def test_a_rank_found_dead_before_the_census_whose_code_is_told_after_it_is_a_cause():
+    """A fork server tells the code some time after the pidfd has told the death."""
+    census = CensusTaken(recorded={}, taken_ns=50)
+    verdict = verdict_on(3, exited(2, 3, at=20), census, exited(1, 2, at=40), exited(0, -15, at=60))
+    assert verdict.roles == {2: "root_cause", 1: "concurrent_failure", 0: "bystander"}

@@ -41,7 +41,7 @@ def children() -> int:
 
 
 def gang() -> PContext:
-    return start_processes("m", "/bin/sleep", {0: "60", 1: "60"}, logs_specs=NO_FILES)
+    return start_processes("m", "/bin/sleep", {0: "3600", 1: "3600"}, logs_specs=NO_FILES)
 
 
 def at_start(count: int) -> dict[str, int]:
