@@ -180,5 +180,5 @@ def test_l9_a_main_module_that_cannot_be_imported_says_so_in_the_ranks_log(tmp_p
 def test_l9_an_interpreter_that_cannot_start_says_so_in_the_ranks_log(tmp_path, kind):
     """It dies before the first line of Python."""
     assert run_program(tmp_path, UNBORN, kind) == ("True\n", "")
-    out, err = logs(tmp_path, 0)
+    _out, err = logs(tmp_path, 0)
     assert "Fatal Python error" in err
