@@ -43,7 +43,7 @@ class ProgramLauncher:
                 streams=self.streams,
                 read_end=read_end,
                 reset=self.reset,
-                stdin=self.stdin,
+                stdin=self.line.empty if self.stdin is None else self.stdin,
             )
         finally:
             launch.close(read_end)
