@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from supervise.logs import to_map as to_map
     from supervise.messages import Close as Close
     from supervise.messages import GangFinished as GangFinished
+    from supervise.messages import GangRestarting as GangRestarting
     from supervise.messages import GangStarted as GangStarted
     from supervise.messages import GangStatus as GangStatus
     from supervise.messages import Pids as Pids
@@ -51,9 +52,11 @@ if TYPE_CHECKING:
     from supervise.messages import Wait as Wait
     from supervise.messages import WorkerExited as WorkerExited
     from supervise.messages import WorkerStarted as WorkerStarted
+    from supervise.messages import WorkerStopped as WorkerStopped
     from supervise.recording import ErrorHandler as ErrorHandler
     from supervise.recording import get_error_handler as get_error_handler
     from supervise.recording import record as record
+    from supervise.restarts import RestartPolicy as RestartPolicy
     from supervise.result import ProcessFailure as ProcessFailure
     from supervise.result import RankEnd as RankEnd
     from supervise.result import RunProcsResult as RunProcsResult
@@ -80,6 +83,7 @@ _HOMES = {
     "messages": (
         "Close",
         "GangFinished",
+        "GangRestarting",
         "GangStarted",
         "GangStatus",
         "Pids",
@@ -92,8 +96,10 @@ _HOMES = {
         "Wait",
         "WorkerExited",
         "WorkerStarted",
+        "WorkerStopped",
     ),
     "recording": ("ErrorHandler", "get_error_handler", "record"),
+    "restarts": ("RestartPolicy",),
     "result": ("ProcessFailure", "RankEnd", "RunProcsResult"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -3,6 +3,11 @@
 Events go through structlog: the application's own configuration where it has one, otherwise one that
 ends in the standard library's logger ``supervise``. While nobody listens no event is built and
 structlog is not imported. Nothing here configures anything. Environments are never logged.
+
+Events are delivered on the gang's own thread, at once and in order, so that all have arrived when a wait
+is answered. A listener must not block, therefore: one that writes to a pipe or a terminal that nobody
+reads holds up its gang. Where that can be, put a `logging.handlers.QueueHandler` before the handler that
+writes.
 """
 
 from __future__ import annotations
@@ -83,18 +88,27 @@ class EventLog:
                 except BaseException:
                     _logger.debug("a listener of events raised", exc_info=True)
 
+    def renew(self, **common: Any) -> None:
+        """Change fields of every event from now on."""
+        self._common.update(common)
+
     def listens(self, level: str = "info") -> bool:
         """Whether anybody would get an event of `level`; asked before one is put together."""
         return self._sink is not None or self._listener(level) is not None
 
     def _listener(self, level: str) -> Sink | None:
-        structlog = sys.modules.get("structlog")
-        if structlog is not None and structlog.is_configured():
-            return _through(structlog.get_logger("supervise"))
-        number = logging.getLevelNamesMapping()[level.upper()]
-        if not _logger.isEnabledFor(number) or not _has_listener():
+        try:
+            if "structlog" in sys.modules:
+                import structlog  # waits for a thread that is importing it just now
+
+                if structlog.is_configured():
+                    return _through(structlog.get_logger("supervise"))
+            number = logging.getLevelNamesMapping()[level.upper()]
+            if not _logger.isEnabledFor(number) or not _has_listener():
+                return None
+            return _through(_standard())
+        except (ImportError, OSError):  # no descriptor left to import it with: an event is not worth a gang
             return None
-        return _through(_standard())
 
 
 def _has_listener() -> bool:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import IntFlag
@@ -209,10 +210,7 @@ class DefaultLogsSpecs(LogsSpecs):
         redirects, tees = to_map(self._redirects, nprocs), to_map(self._tee, nprocs)
         for rank, env in sorted(envs.items()):
             rank_dir = os.path.join(attempt_dir, str(rank))
-            try:
-                os.mkdir(rank_dir, _PRIVATE)
-            except FileExistsError:  # of an earlier call, or a file
-                _make_private_dirs(rank_dir)
+            _make_own_dir(rank_dir)
             # What is shown is read back from a file, so it is redirected too.
             tee = Std(tees[rank])
             to_file = tee | redirects[rank]
@@ -232,8 +230,9 @@ class DefaultLogsSpecs(LogsSpecs):
         """Make the folder of one attempt and return its path."""
         if not self._run_log_dir:
             self._run_log_dir = self._make_log_dir(self._root_log_dir, run_id)
+        _make_private_dirs(self._run_log_dir)
         path = os.path.join(self._run_log_dir, f"attempt_{_one_name(restart_count)}")
-        _make_private_dirs(path)
+        _make_own_dir(path)
         return path
 
     def __repr__(self) -> str:
@@ -294,7 +293,26 @@ def _make_private_dirs(path: str) -> None:
         os.mkdir(path, _PRIVATE)
     except FileExistsError as e:
         if not os.path.isdir(path):  # not made by somebody else at the same moment
-            raise NotADirectoryError(f"log_dir: {path} is a file") from e
+            raise _not_a_folder(path) from e
+
+
+def _make_own_dir(path: str) -> None:
+    """Make a folder for its owner only where all are ours; take the one that an earlier call has made.
+
+    A symbolic link in its place is refused: it was planted, and leads to what is not ours.
+    """
+    try:
+        os.mkdir(path, _PRIVATE)
+    except FileExistsError as e:
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            raise _not_a_folder(path) from e
+
+
+def _not_a_folder(path: str) -> NotADirectoryError:
+    if not os.path.islink(path):
+        return NotADirectoryError(f"log_dir: {path} is a file")
+    where = "in place of a folder of ours" if os.path.exists(path) else "that leads nowhere"
+    return NotADirectoryError(f"log_dir: {path} is a symbolic link {where}")
 
 
 def _new_temp_dir() -> str:

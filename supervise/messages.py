@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from supervise.result import RunProcsResult
 
-Phase = Literal["new", "starting", "running", "stopping", "finished"]
-"""The life of a gang, in this order."""
+Phase = Literal["new", "starting", "running", "stopping", "restarting", "finished"]
+"""The life of a gang, in this order; ``restarting`` goes back to ``starting`` where a `RestartPolicy` is given."""
 
 
 # Asked of the Supervisor
@@ -75,7 +75,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribe:
-    """Have the lifecycle told to `ref`: what has happened so far, then what happens."""
+    """Have the lifecycle told to `ref`: what has happened so far (in this attempt), then what happens."""
 
     ref: pykka.ActorRef[Any]
 
@@ -99,6 +99,8 @@ class GangStatus:
     """Ranks that are reaped and left processes behind in their group."""
     waiters: int
     """How many `Wait` are open."""
+    attempt: int = 0
+    """How many times it was restarted."""
 
 
 # Told to subscribers
@@ -112,8 +114,21 @@ class GangStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GangRestarting:
+    """An attempt has failed, nothing of it is left, and another will be started."""
+
+    attempt: int
+    """Number of the attempt that will be started; the first restart is 1."""
+    max_restarts: int
+    delay_s: float
+    """How long until then."""
+    result: RunProcsResult
+    """Of the attempt that has failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GangFinished:
-    """The gang has ended. The last message, told exactly once."""
+    """The gang has ended, and will not be restarted. The last message, told exactly once."""
 
     result: RunProcsResult | None
     """None where there is none: the start failed, or the supervisor crashed."""
@@ -121,7 +136,7 @@ class GangFinished:
     """Why there is no result."""
 
 
-# Told by Workers and Tails to the Supervisor; the first two also to subscribers
+# Told by Workers and Tails to the Supervisor; WorkerStarted, WorkerExited and WorkerStopped also to subscribers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +171,8 @@ class WorkerExited:
     cpu_time_s: float | None = None
     group_left: bool = False
     """Whether something lives on in its process group."""
+    oom_kill: bool = False
+    """Whether it was killed, and the kernel has counted a kill for want of memory in its cgroup meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +185,7 @@ class WorkerFailedToStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStopped:
-    """A rank's process was stopped by a signal (SIGSTOP, SIGTTIN, ...), not by us. Worker -> Supervisor."""
+    """A rank's process was stopped by a signal (SIGSTOP, SIGTTIN, ...): it waits for SIGCONT. Worker -> Supervisor."""
 
     local_rank: int
     pid: int
@@ -190,6 +207,16 @@ class GroupEmptied:
     """What a rank had left behind in its process group is gone. Worker -> Supervisor."""
 
     local_rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """What had left the ranks' process groups was looked for, and ended if that was wanted. -> Supervisor."""
+
+    leaked: dict[int | None, tuple[int, ...]] = field(default_factory=dict)
+    """What was found: local rank (None: it cannot be told) to pids."""
+    ended: bool = False
+    """Whether those are gone; False where containment is ``group``, which only reports them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +255,11 @@ class Deliver:
     """Send a signal to your group. Supervisor -> Worker."""
 
     sig: Signals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookForStop:
+    """Look whether your process is stopped, and say `WorkerStopped` if that is news. Supervisor -> Worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,15 @@
 """The worker's side of an error file: write an uncaught exception where the launcher reads it.
 
-Every spawned worker imports this module: nothing but `os` is imported before there is an exception.
+Every spawned worker imports this module: nothing but `os`, and what is built in, is imported before there
+is an exception.
 """
 
 # pathlib would be one more import for every worker.
 
 from __future__ import annotations
 
+import faulthandler
+import functools
 import os
 
 TYPE_CHECKING = False  # instead of importing typing into every worker
@@ -36,8 +39,6 @@ class ErrorHandler:
 
     def initialize(self) -> None:
         """Have a fatal signal dump all threads' tracebacks to stderr; only warn where that cannot be had."""
-        import faulthandler
-
         try:
             faulthandler.enable(all_threads=True)
         except Exception as e:  # the worker's work is worth more than its diagnostics
@@ -170,8 +171,6 @@ def record(fn: Callable[_P, _R], error_handler: ErrorHandler | None = None) -> C
         fn: The main function.
         error_handler: What writes the file; None is `get_error_handler`'s.
     """
-    import functools
-
     handler = error_handler or get_error_handler()
 
     @functools.wraps(fn)

@@ -210,11 +210,19 @@ class RankEnd:
     core_dumped: bool = False
     """Whether the kernel wrote a core."""
     max_rss_bytes: int | None = None
-    """Largest resident set, of a program at least this process's at the launch; None where it is not known."""
+    """Largest resident set; None where it is not known. The kernel counts a program's from what its host had
+    at the launch, so up to the host's own peak it is not known; nor is it of a fork server's process."""
     cpu_time_s: float | None = None
     """User and system time; None where it is not known."""
     stderr_tail: str = ""
-    """The last lines of stderr where it is redirected."""
+    """The last lines of stderr of a rank that failed, where it is redirected; of others see `stderr_log`."""
+    oom_kill: bool = False
+    """Whether the kernel seems to have killed it for want of memory: it died of SIGKILL, not ours, and its cgroup
+    has counted such a kill."""
+    stdout_log: str = ""
+    """Path of its stdout; ``""`` where it is not redirected."""
+    stderr_log: str = ""
+    """Path of its stderr; ``""`` where it is not redirected."""
 
 
 @dataclass

@@ -24,7 +24,8 @@ import pykka
 
 from supervise._actors.gang import GangActor
 from supervise._actors.plan import Plan
-from supervise._process.function import Launched, ServerStatus
+from supervise._process.fork_server import ServerStatus
+from supervise._process.function import Launched
 from supervise._process.handle import Exit, Process
 from supervise._process.lifeline import Lifeline
 from supervise.errors import SuperviseError

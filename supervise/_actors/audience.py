@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Audience:
-    """Subscribers: each gets the whole life in order, ending in exactly one `GangFinished`."""
+    """Subscribers: each gets the whole life in order, or that of the attempt, ending in exactly one `GangFinished`."""
 
     def __init__(self) -> None:
         """Start with nobody."""
@@ -36,6 +36,10 @@ class Audience:
         self._history.append(message)
         for ref in list(self._refs.values()):
             self._say(ref, message)
+
+    def begin_anew(self) -> None:
+        """Another attempt begins: who comes from now on is told its life, after the word that it is one."""
+        self._history = self._history[-1:]
 
     def finish(self, message: GangFinished) -> None:
         """Tell everybody the last message, once."""

@@ -15,7 +15,7 @@ from supervise._actors.tail import Tail
 from supervise._actors.values import load_values
 from supervise._actors.worker import Worker, recorded_ns
 from supervise._core.verdict import failed
-from supervise._process import limits
+from supervise._process import capability, limits
 from supervise._process.roster import Roster
 from supervise._streams.files import make_ready
 from supervise._streams.sinks import Abandon
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _HELD: dict[str | None, int] = {None: 1, "spawn": 2, "fork": 2, "forkserver": 3}
 """Descriptors held for each running rank, by start method: its pidfd, its outcome, the fork server's word."""
+_BELL = 1
+"""Without pidfds, the waiting thread holds a copy of what it rings; and one of the fork server's word."""
 
 
 class Crew:
@@ -58,7 +60,8 @@ class Crew:
         plan = self._plan
         function = plan.kind == "function"
         shown = sum(len(tail.sources) for tail in plan.tails)
-        limits.check_open_files(plan.nprocs, each=_HELD[plan.start_method], shown=shown)
+        more = 0 if capability.PIDFD else _BELL + (plan.start_method == "forkserver")
+        limits.check_open_files(plan.nprocs, each=_HELD[plan.start_method] + more, shown=shown)
         make_ready(plan.dest)
         for tail in plan.tails:
             abandon = Abandon()
@@ -97,6 +100,11 @@ class Crew:
         """Have the groups of these ranks signalled."""
         for rank in ranks:
             self._workers[rank].tell(say.Deliver(sig=sig))
+
+    def look_for_stops(self, ranks: Iterable[int]) -> None:
+        """Have it said which of these ranks are stopped."""
+        for rank in ranks:
+            self._workers[rank].tell(say.LookForStop())
 
     def report_stuck(self, ranks: Iterable[int]) -> None:
         """Have those named that SIGKILL did not end."""

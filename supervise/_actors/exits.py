@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import multiprocessing.util  # noqa: F401 - its own exit function must be registered before ours, to run after it
 import os
 import threading
 import time
@@ -17,6 +16,8 @@ from supervise._runtime.reply import MUST_NOT_BLOCK, remaining
 from supervise.messages import Close
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pykka import ActorRef
 
 _EXIT_GRACE_S = 5.0
@@ -26,8 +27,22 @@ _supervisors: dict[str, tuple[ActorRef[Any], float]] = {}
 """By urn: the Supervisor, and the grace of its ranks at an exit, in seconds."""
 
 
+_first: list[Callable[[], object]] = []
+"""Called at an exit before any gang is closed."""
+
+
+def before_closing(act: Callable[[], object]) -> None:
+    """Have `act` called at the interpreter's exit, before the gangs are closed; once, however often it is given."""
+    if act not in _first:
+        _first.append(act)
+
+
 def remember(ref: ActorRef[Any], grace_s: float) -> None:
     """Close the gang of `ref` when the interpreter exits."""
+    import multiprocessing.util  # noqa: F401 - its own exit function must be registered before ours, to run after it
+
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)
     _supervisors[ref.actor_urn] = ref, min(grace_s, _EXIT_GRACE_S)
 
 
@@ -37,6 +52,8 @@ def forget(ref: ActorRef[Any]) -> None:
 
 
 def _close_all() -> None:
+    for act in _first:
+        act()
     pending = [(ref, ref.ask(Close(timeout=grace_s), block=False)) for ref, grace_s in list(_supervisors.values())]
     deadline_s = time.monotonic() + 2 * _EXIT_GRACE_S
     for ref, reply in pending:
@@ -63,5 +80,4 @@ def _drop_in_child() -> None:
     _supervisors.clear()
 
 
-atexit.register(_close_all)
 os.register_at_fork(after_in_child=_drop_in_child)

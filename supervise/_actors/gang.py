@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import time
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,29 +13,27 @@ from supervise import messages as say
 from supervise._actors import exits
 from supervise._actors.answers import Answers
 from supervise._actors.audience import Audience
+from supervise._actors.conclusion import ConcludingActor
 from supervise._actors.crew import Crew
-from supervise._actors.last_rites import LastRites
-from supervise._actors.report import build_result, start_error
 from supervise._actors.reporter import Reporter
+from supervise._actors.watchman import Watchman
 from supervise._core import state as st
 from supervise._core.decide import by_itself, decide
-from supervise._core.verdict import judge
-from supervise._runtime.actor import LoopActor
 from supervise._runtime.loop import Loop, Timer
-from supervise.errors import SpawnError, SpecError, SuperviseError, SupervisorCrashed, UnkillableError
+from supervise.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from supervise._actors.plan import Plan
     from supervise._runtime.reply import Reply
     from supervise.events import Sink
     from supervise.result import RunProcsResult
 
-log = logging.getLogger("supervise")
+
+_SETTLED_S = 0.02
+"""How long after the start the kernel's counters are first read: the launch is not to wait for it."""
 
 
-class GangActor(LoopActor):
+class GangActor(ConcludingActor):
     """Runs one gang, from a plan that is checked and pickled already."""
 
     def __init__(
@@ -59,21 +55,17 @@ class GangActor(LoopActor):
             check_seconds("timeout", timeout)
         super().__init__(Loop(f"supervise-{plan.name}", lost=self._loop_lost))
         self._plan = plan
-        self._gang = st.Gang(nprocs=plan.nprocs, grace_s=grace, window=plan.window)
+        self._gang = st.Gang(nprocs=plan.nprocs, grace_s=grace, window=plan.window, policy=plan.policy)
         self._timeout = timeout
         self._report = Reporter(plan, event_sink)
         self._crew = Crew(plan, self.loop, self.actor_ref, self._report)
         self._answers = Answers(self.loop)
         self._audience = Audience()
         self._timers: dict[str, Timer] = {}
+        self._watchman = Watchman(self.loop, self._look_for_stops)
         self._pids: dict[int, int] = {}
         self._started_ns: dict[int, int] = {}
         self._values: dict[int, Any] = {}
-        self._crash: SupervisorCrashed | None = None
-        """Set once a handler has failed: from then on only the last rites go on."""
-        self._members_leave = False
-        """Whether a stranger asked a Worker or a Tail to stop."""
-        self._leaving = False
 
     def _start_actor_loop(self) -> None:
         try:
@@ -94,8 +86,8 @@ class GangActor(LoopActor):
         if self._gang.phase != "new":
             msg = f"{self._plan.name}: the gang was started already (it is {self._gang.phase}); a gang has one life"
             raise SpecError(msg)
-        self._report.starting()
         self._gang = self._gang._replace(tails=self._crew.assemble())
+        self._report.starting()
         reply = self._answers.begin_start()
         if self._timeout is not None:
             expired = st.CloseAsked(death_sig=signal.SIGTERM, timeout_s=self._gang.grace_s, reason="timeout")
@@ -118,13 +110,15 @@ class GangActor(LoopActor):
         return dict(sorted(self._pids.items()))
 
     def status(self) -> say.GangStatus:
-        """Answer with what is the case now; see `Status`."""
+        """Answer with what is the case now; see `Status`. Also has stopped ranks looked for."""
+        self._watchman.look()
         return say.GangStatus(
             phase=self._gang.phase,
             pids=self.pids(),
             running=self._gang.running | self._gang.starting,
             leftovers=self._gang.leftovers,
             waiters=self._answers.waiting,
+            attempt=self._gang.attempt,
         )
 
     def close(
@@ -181,7 +175,7 @@ class GangActor(LoopActor):
             case _:
                 return self._told(message)
 
-    def _told(self, message: Any) -> None:
+    def _told(self, message: Any) -> None:  # noqa: C901 - one line a message
         if self._crash is not None:
             return
         match message:
@@ -195,6 +189,10 @@ class GangActor(LoopActor):
                 self._audience.tell(message)
             case say.WorkerFailedToStart():
                 self._report.start_failed(message)
+            case say.WorkerStopped():
+                self._report.stopped(message)
+                self._audience.tell(message)
+                return
             case say.WorkerUnkillable():
                 self._report.unkillable(message)
             case say.TailEnded():
@@ -228,14 +226,7 @@ class GangActor(LoopActor):
         except BaseException as error:
             self.on_crash(error)
 
-    def _guarded(self, act: Callable[..., object], *args: Any) -> None:
-        """Call what comes from a timer or a post, where no envelope's guard stands around it."""
-        try:
-            act(*args)
-        except BaseException as error:
-            self.on_crash(error)
-
-    def _do(self, action: st.Action) -> None:  # noqa: C901 - one line an action
+    def _do(self, action: st.Action) -> None:  # noqa: C901, PLR0912 - one line an action
         match action:
             case st.LaunchRank():
                 self._crew.launch(action.local_rank)
@@ -243,7 +234,10 @@ class GangActor(LoopActor):
                 self._report.gang_started()
                 self._answers.started(self.pids())
                 self._audience.tell(say.GangStarted(pids=self.pids()))
+                self._watchman.begin()
+                self._timers["oom"] = self.loop.call_later(_SETTLED_S, _count_memory_kills)
             case st.TakeCensus():
+                self._crew.roster.ring_if_dead()
                 self.loop.poll()  # Workers tell who is dead by now; what we post comes behind that
                 self.loop.post(self._guarded, self._take_census)
             case st.SendSignal():
@@ -260,6 +254,12 @@ class GangActor(LoopActor):
             case st.AbandonTails():
                 self._crew.abandon_tails()
                 self._crew.abandon_values()
+            case st.SweepUp():
+                self._sweep_up(action.timeout_s)
+            case st.AnnounceRestart():
+                self._announce_restart(action.delay_s)
+            case st.Assemble():
+                self._assemble()
             case st.Publish():
                 self._publish()
             case st.AnswerClose():
@@ -280,111 +280,14 @@ class GangActor(LoopActor):
             self._timers[name].cancel()
         self._timers[name] = self.loop.call_later(delay_s, partial(self._guarded, self._step, events[name]))
 
-    def _loaded(self, values: dict[int, Any], problems: dict[int, str]) -> None:
-        """The return values have been read, off the loop."""
-        self._values = values
-        ends = (replace(e, complaint=problems.get(e.local_rank, e.complaint)) for e in self._gang.ends)
-        self._gang = self._gang._replace(ends=tuple(ends))
-        self._step(say.TailEnded(name="values"))
+    def _look_for_stops(self) -> None:
+        self._crew.look_for_stops(self._gang.running)
 
-    def _publish(self) -> None:
-        for name in ("drain", "deadline"):
-            if name in self._timers:
-                self._timers[name].cancel()
-        self._crew.roster.close_outcomes()
-        if self._gang.start_failure is not None:
-            self._answers.error = start_error(self._gang.start_failure)
-            self._report.aborted(self._answers.error)
-        else:
-            verdict = judge(self._gang)
-            result = build_result(self._gang, verdict, self._plan, self._started_ns, self._values)
-            self._answers.result = result
-            self._report.finished(result, verdict)
-        early = SpawnError("the gang was closed before every rank ran", local_rank=self._gang.launched)
-        self._answers.publish(early)
-        self._audience.finish(say.GangFinished(result=self._answers.result, error=self._answers.error))
 
-    # The end
+def _count_memory_kills() -> None:
+    from supervise._process import oom
 
-    def _closed(self) -> None:
-        """Nothing of the gang is left, or nothing that can be killed."""
-        stuck = {found.local_rank: found for found in self._gang.unkillable}
-        error = None
-        if stuck:
-            states = {rank: found.state for rank, found in stuck.items()}
-            error = UnkillableError({rank: found.pid for rank, found in stuck.items()}, states)
-        self._answers.closed(error)
-        if self._answers.stopping:
-            self._leave()
-        elif self._members_leave or not stuck:  # else a Worker goes on trying to reap
-            self._crew.dismiss()
-
-    def on_stop_request(self) -> Reply[None]:
-        """Close the gang, then leave."""
-        reply = self._answers.stop()
-        self._step(st.CloseAsked(death_sig=signal.SIGTERM, timeout_s=self._gang.grace_s))
-        return reply
-
-    def _leave(self) -> None:
-        """Take all our actors out of the registry, answer the stops, end the loop."""
-        if not self._leaving:
-            self._leaving = True
-            self._quietly(self._crew.dismiss)
-            self.loop.post(self._left)
-
-    def _left(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
-        exits.forget(self.actor_ref)
-        self._quietly(self.leave)
-        self._quietly(partial(self._answers.closed, self._crash))  # those that came between the burial and now
-        self._quietly(self._answers.stopped)
-        self.loop.end()
-
-    def is_fatal(self, error: BaseException, *, asked: bool) -> bool:
-        """A mistake of the sender's harms nobody; anything else is ours."""
-        if isinstance(error, SpecError):
-            return False
-        harmless = (SuperviseError, OSError, TypeError, ValueError, AttributeError)
-        return not asked or not isinstance(error, harmless)
-
-    def on_crash(self, error: BaseException) -> None:
-        """A handler of ours raised: take the workers with us and answer everybody."""
-        self._perish(error, "the supervisor")
-
-    def _perish(self, error: BaseException, who: str) -> None:
-        if self._crash is None:
-            self._doom(f"a handler of {who} raised {error!r}", error)
-            LastRites(self.loop, self._crew.roster, self._buried).begin()
-
-    def _doom(self, why: str, error: BaseException) -> None:
-        self._crash = SupervisorCrashed(f"{self._plan.name}: {why}; every worker was killed")
-        self._crash.__cause__ = error
-        self._plan.line.cut()  # kills who lives, and also whom a fork server has yet to start
-
-    def _buried(self) -> None:
-        """Answer everybody; whatever fails on the way, the rest is done."""
-        crash = self._crash or SupervisorCrashed("the supervisor crashed")
-        if not self._answers.over:
-            self._answers.error = crash
-            self._quietly(partial(self._report.aborted, crash))
-        self._quietly(self._crew.abandon_tails)
-        self._quietly(partial(self._answers.publish, crash))
-        self._quietly(partial(self._answers.closed, crash))
-        self._quietly(partial(self._audience.finish, say.GangFinished(result=None, error=crash)))
-        self._leave()
-
-    def _quietly(self, act: Callable[[], object]) -> None:
-        try:
-            act()
-        except BaseException:
-            log.exception("%s: while it ends", self._plan.name)
-
-    def _loop_lost(self, error: BaseException) -> None:
-        """The loop's selector is gone: nothing can be waited for any more, so end everything here and now."""
-        self._doom(f"the supervisor's selector failed: {error!r}", error)
-        self._quietly(partial(self._crew.roster.bury, 5.0))
-        self._buried()
+    oom.baseline()
 
 
 def check_seconds(what: str, value: float) -> None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from supervise._core.verdict import Verdict
     from supervise.messages import WorkerExited, WorkerFailedToStart
 
+OUT_OF_MEMORY = "out of memory suspected"
+"""Begins the message of a failure whose cgroup has counted a kill for want of memory."""
 LOST_CODE = 255
 """Stands in `ProcessFailure.exitcode`, a number, for an exit status that nobody can tell."""
 
@@ -54,6 +56,9 @@ def build_result(
             core_dumped=end.core_dumped if end else False,
             max_rss_bytes=end.max_rss_bytes if end else None,
             cpu_time_s=end.cpu_time_s if end else None,
+            oom_kill=end.oom_kill if end else False,
+            stdout_log=plan.dest.stdouts.get(rank, ""),
+            stderr_log=plan.dest.stderrs.get(rank, ""),
             stderr_tail=last_lines(plan.dest.stderrs.get(rank, "")) if rank in result.failures else "",
         )
     return result
@@ -71,6 +76,8 @@ def _failure(
         message = f"rank {rank} was not started: the gang was closed first"
         return ProcessFailure.of(rank, 0, -gang.death_sig, "", message=message)
     message = end.complaint or ""
+    if end.oom_kill:
+        message = f"{OUT_OF_MEMORY}: killed by the kernel (SIGKILL, PID {end.pid}) as its memory cgroup was full"
     if stopped and end.exitcode == 0:
         message = f"stopped by {gang.death_sig.name} before the gang's end; exited with code 0"
     return ProcessFailure.of(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from supervise.events import EventLog
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from supervise import messages as say
     from supervise._actors.plan import Plan
     from supervise._core.state import Gang
@@ -26,14 +28,14 @@ class Reporter:
         first = plan.envs.get(0, {})
         self._plan = plan
         self._ranks = {rank: _int(env.get("RANK"), rank) for rank, env in plan.envs.items()}
-        self._begun_ns = time.monotonic_ns()
+        self._begun_ns = self._attempt_ns = time.monotonic_ns()
         self._started_ns: dict[int, int] = {}
         self._log = EventLog(
             {
                 "gang": plan.name,
                 "run_id": first.get("TORCHELASTIC_RUN_ID"),
                 "role": first.get("ROLE_NAME"),
-                "attempt": _int(first.get("TORCHELASTIC_RESTART_COUNT"), 0),
+                "attempt": _attempt_of(plan),
             },
             sink=sink,
         )
@@ -41,9 +43,24 @@ class Reporter:
     def _rank(self, event: str, level: str, local_rank: int, **fields: Any) -> None:
         self._log.emit(event, level, rank=self._ranks.get(local_rank, local_rank), local_rank=local_rank, **fields)
 
+    def listens(self) -> bool:
+        """Whether a warning would reach anybody."""
+        return self._log.listens("warning")
+
     def starting(self) -> None:
         """The start was asked for."""
         self._begun_ns = time.monotonic_ns()
+        self._say_starting()
+
+    def begin_anew(self, plan: Plan) -> None:
+        """Another attempt begins."""
+        self._plan = plan
+        self._started_ns.clear()
+        self._log.renew(attempt=_attempt_of(plan))
+        self._say_starting()
+
+    def _say_starting(self) -> None:
+        self._attempt_ns = time.monotonic_ns()
         errors = [path for path in self._plan.dest.error_files.values() if path != os.devnull]
         self._log.emit(
             "supervise.gang.starting",
@@ -54,7 +71,7 @@ class Reporter:
 
     def gang_started(self) -> None:
         """Every rank runs."""
-        self._log.emit("supervise.gang.started", duration_s=self._since(self._begun_ns))
+        self._log.emit("supervise.gang.started", duration_s=self._since(self._attempt_ns))
 
     def started(self, message: say.WorkerStarted) -> None:
         """A rank's process runs."""
@@ -70,7 +87,7 @@ class Reporter:
             pid=message.pid,
             executable_name=self._plan.what,
             command_args=args,
-            start_duration_s=self._since(self._begun_ns),
+            start_duration_s=self._since(self._attempt_ns),
         )
 
     def start_failed(self, message: say.WorkerFailedToStart) -> None:
@@ -117,6 +134,7 @@ class Reporter:
             uptime_s=self._since(self._started_ns.get(message.local_rank, message.ended_ns), message.ended_ns),
             spontaneous=spontaneous,
             complaint=message.complaint,
+            oom_kill=message.oom_kill,
             max_rss_bytes=message.max_rss_bytes,
             cpu_time_s=message.cpu_time_s,
         )
@@ -124,6 +142,40 @@ class Reporter:
     def unkillable(self, message: say.WorkerUnkillable) -> None:
         """A rank's process outlived SIGKILL."""
         self._rank("supervise.process.unkillable", "error", message.local_rank, pid=message.pid, state=message.state)
+
+    def stopped(self, message: say.WorkerStopped) -> None:
+        """A rank's process was stopped, and waits to be continued."""
+        self._rank("supervise.process.stopped", "warning", message.local_rank, pid=message.pid, signal=message.sig.name)
+
+    def leaked(self, message: say.Swept, pids: Mapping[int, int]) -> None:
+        """What had left the groups of the ranks was found."""
+        for rank, descendants in message.leaked.items():
+            self._log.emit(
+                "supervise.process.leaked",
+                "warning",
+                rank=None if rank is None else self._ranks.get(rank, rank),
+                local_rank=rank,
+                pid=None if rank is None else pids.get(rank),
+                descendants=list(descendants),
+                ended=message.ended,
+            )
+
+    def restarting(
+        self, result: RunProcsResult, verdict: Verdict, attempt: int, max_restarts: int, delay_s: float
+    ) -> None:
+        """An attempt has failed, with this result, and another will be started."""
+        self._errors(result, verdict)
+        root = verdict.blamed[0]
+        self._log.emit(
+            "supervise.gang.restarting",
+            "warning",
+            attempt=attempt,
+            max_restarts=max_restarts,
+            backoff_s=delay_s,
+            root_cause_rank=root,
+            error_type=_error_type(result.failures[root]),
+            failed_ranks=list(verdict.blamed),
+        )
 
     def stopping(self, gang: Gang) -> None:
         """The gang is being stopped."""
@@ -147,6 +199,20 @@ class Reporter:
 
     def finished(self, result: RunProcsResult, verdict: Verdict) -> None:
         """The gang has ended, with this result."""
+        self._errors(result, verdict)
+        if result.outcome == "failed":
+            root = result.failures[verdict.blamed[0]]
+            self._log.emit(
+                "supervise.gang.failed",
+                "error",
+                root_cause_rank=verdict.blamed[0],
+                error_type=_error_type(root),
+                failed_ranks=list(verdict.blamed),
+            )
+        self._log.emit("supervise.gang.finished", outcome=result.outcome, duration_s=self._since(self._begun_ns))
+
+    def _errors(self, result: RunProcsResult, verdict: Verdict) -> None:
+        """Say what the causes have recorded."""
         for rank in verdict.blamed if verdict.kind == "cause" else ():
             failure = result.failures[rank]
             if isinstance(failure.message, dict):
@@ -162,18 +228,6 @@ class Reporter:
                     exception_stacktrace=trace,
                     error_file=failure.error_file,
                 )
-        if result.outcome == "failed":
-            root = result.failures[verdict.blamed[0]]
-            self._log.emit(
-                "supervise.gang.failed",
-                "error",
-                root_cause_rank=verdict.blamed[0],
-                error_type=_error_type(root),
-                failed_ranks=list(verdict.blamed),
-            )
-        self._log.emit(
-            "supervise.gang.finished", outcome=result.outcome, duration_s=self._since(self._begun_ns)
-        )
 
     def aborted(self, error: BaseException) -> None:
         """The gang has ended without a result."""
@@ -204,6 +258,10 @@ def signal_name(number: int) -> str:
         return Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def _attempt_of(plan: Plan) -> int:
+    return _int(plan.envs.get(0, {}).get("TORCHELASTIC_RESTART_COUNT"), 0)
 
 
 def _int(text: str | None, default: int) -> int:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from supervise._actors.gang import GangActor, check_seconds
-from supervise._actors.plan import make_plan
+from supervise._actors.recipe import make_plan
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
 
+    from supervise._process.containment import Containment
     from supervise.events import Sink
     from supervise.logs import LogsSpecs
+    from supervise.restarts import RestartPolicy
 
 
 class Supervisor(GangActor):
@@ -40,6 +42,8 @@ class Supervisor(GangActor):
         cwd: str | os.PathLike[str] | None = None,
         timeout: float | None = None,
         event_sink: Sink | None = None,
+        restart_policy: RestartPolicy | None = None,
+        containment: Containment = "group",
     ) -> None:
         """Check and prepare a gang; `Start` launches it. Every mapping is keyed by local rank, ``0 .. n-1``.
 
@@ -57,6 +61,10 @@ class Supervisor(GangActor):
             cwd: Working directory of the ranks; None is this process's.
             timeout: Seconds from the start after which the gang is stopped, with the outcome ``timed_out``.
             event_sink: Called on the gang's thread with every event as a dictionary.
+            restart_policy: When a gang that failed is started anew, as a whole; None is never.
+            containment: What is done about processes that leave the groups of their ranks: ``group`` reports
+                them at the close, ``sweep`` finds them by what they have inherited and ends them, ``cgroup``
+                keeps each rank in a control group (Linux, where a cgroup v2 tree can be written).
 
         Raises:
             SpecError: Something makes no sense, or cannot be pickled; names the rank.
@@ -76,6 +84,8 @@ class Supervisor(GangActor):
             duplicate_stdout_filters=duplicate_stdout_filters,
             duplicate_stderr_filters=duplicate_stderr_filters,
             cwd=cwd,
+            restart_policy=restart_policy,
+            containment=containment,
         )
         try:
             super().__init__(plan, grace=grace, timeout=timeout, event_sink=event_sink)

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from supervise import messages as say
-from supervise._process import outcome
-from supervise._process.roster import group_members
+from supervise._process import capability, lifeline, outcome
 from supervise._runtime.actor import LoopActor
 from supervise._runtime.reply import Reply
 
 if TYPE_CHECKING:
-    import signal
-
     import pykka
 
     from supervise._process.function import Launched
+    from supervise._process.group import Member
     from supervise._process.handle import Exit, Process
     from supervise._process.roster import Roster
-    from supervise._runtime.loop import Loop
+    from supervise._runtime.loop import Loop, Timer
 
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.01, 1.0
+_LOOK_S = 0.05
+_SERVER_PATIENCE_S = 5.0
+"""How long a fork server may keep to itself how a process has ended."""
+_STOPS = frozenset({signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 
 
 class Launcher(Protocol):
@@ -76,7 +79,10 @@ class Worker(LoopActor):
         self._watched: set[int] = set()
         self._retry_s = _FIRST_RETRY_S
         self._ended_ns: int | None = None
-        self._members: set[int] = set()
+        self._members: list[Member] = []
+        """Of the reaped leader's group, while they are waited for."""
+        self._stop_sent: signal.Signals | None = None
+        self._patience: Timer | None = None
         self._reaped = False
         self._signaled = False
         self._stop_replies: list[Reply[None]] = []
@@ -92,6 +98,8 @@ class Worker(LoopActor):
                 self._deliver(message.sig)
             case say.Leave():
                 self.leave()
+            case say.LookForStop():
+                self._look_for_stop()
             case say.ReportStuck():
                 self._report_stuck()
             case _:
@@ -165,16 +173,20 @@ class Worker(LoopActor):
         """The process is dead: reap it if that is possible now."""
         assert self._process is not None  # noqa: S101
         if self._ended_ns is None:
-            self._ended_ns = time.monotonic_ns()
+            self._ended_ns = self._process.noticed_ns or time.monotonic_ns()
         ended = self._process.reap()
+        status = self._launched.status if self._launched is not None else None
+        if ended is None and status is not None and time.monotonic_ns() - self._ended_ns >= _SERVER_PATIENCE_S * 1e9:
+            ended = self._process.give_up()
         if ended is not None:
             self._report_exit(ended, self._ended_ns)
             return
         self._unwatch_all()
-        status = self._launched.status if self._launched is not None else None
         if status is not None and status.fileno() >= 0 and self._retry_s == _FIRST_RETRY_S:
-            self._retry_s *= 2  # its parent, the fork server, tells the code in a moment
+            self._retry_s *= 2  # its parent, the fork server, tells the code in a moment, or never
             self._watch(status.fileno(), self._exited)
+            later = partial(self._guarded, self._exited_unless_given_up)
+            self._patience = self.loop.call_later(_SERVER_PATIENCE_S, later)
             return
         # Readable but not reapable: a tracer holds it. Nobody tells when it lets go, so look again.
         self.loop.call_later(self._retry_s, partial(self._guarded, self._exited_unless_given_up))
@@ -188,11 +200,16 @@ class Worker(LoopActor):
         assert self._process is not None  # noqa: S101
         self._reaped = True
         self._unwatch_all()
+        if self._patience is not None:
+            self._patience.cancel()
         if self._launched is not None and self._launched.status is not None:
             self._launched.status.close()
-        kind = self._outcome.kind() if self._outcome is not None else None
+        # Closed by now, if we were given up once
+        kind = self._outcome.kind() if self._outcome is not None and self._outcome.fd >= 0 else None
         group_left = self._process.group_alive()
-        if not group_left:
+        if group_left:
+            lifeline.leader_reaped(self._pid)
+        else:
             self._let_go()
         self._owner.tell(
             say.WorkerExited(
@@ -208,9 +225,11 @@ class Worker(LoopActor):
                 max_rss_bytes=ended.max_rss_bytes,
                 cpu_time_s=ended.cpu_time_s,
                 group_left=group_left,
+                oom_kill=ended.oom_kill,
             )
         )
-        if group_left and self._signaled:  # they were signalled with their leader, and may be gone already
+        # They were signalled with their leader, and may be gone already; or nobody but we knows who they are.
+        if group_left and (self._signaled or self._process.holds_members):
             self._watch_group()
 
     # Signals
@@ -219,28 +238,60 @@ class Worker(LoopActor):
         if self._process is None:
             return
         self._signaled = True
+        if sig in _STOPS:
+            self._stop_sent = sig
+        elif sig == signal.SIGCONT:
+            self._stop_sent = None
         self._process.signal_group(sig)
         if self._reaped:
+            self._unwatch_members()
             self._watch_group()
 
     def _watch_group(self) -> None:
         """Wait for what the reaped leader left behind: each member by its pidfd, then look again."""
-        if self._members or self._process is None:
+        if self._process is None or self._members:
             return
-        if self._process.group_alive():
-            self._members = set(group_members(self._pid))
+        try:
+            if self._process.group_alive():
+                self._members = self._process.members()
+        except OSError:  # too few descriptors to find out: look again
+            self.loop.call_later(_LOOK_S, partial(self._guarded, self._watch_group))
+            return
         if not self._members:
             self._let_go()
             self._owner.tell(say.GroupEmptied(local_rank=self._rank))
             return
-        for fd in self._members:
-            self._watch(fd, partial(self._member_gone, fd))
+        if not capability.PIDFD:
+            again = partial(self._guarded, partial(self._look_at_group_again, self._members))
+            self.loop.call_later(_LOOK_S, again)
+            return
+        for member in self._members:
+            self._watch(member.fileno(), partial(self._member_gone, member))
 
-    def _member_gone(self, fd: int) -> None:
-        self._unwatch(fd)
-        os.close(fd)
-        self._members.discard(fd)
+    def _look_at_group_again(self, members: list[Member]) -> None:
+        """The named fallback where there is no pidfd: nobody tells when a process that is not our child ends."""
+        if members is self._members:  # otherwise a later look is due
+            self._members = []
+            self._watch_group()
+
+    def _member_gone(self, member: Member) -> None:
+        self._unwatch(member.fileno())
+        self._members.remove(member)
+        member.close()
         self._watch_group()
+
+    def _unwatch_members(self) -> None:
+        for member in self._members:
+            self._unwatch(member.fileno())
+        self._members = []
+
+    def _look_for_stop(self) -> None:
+        """Tell of a stop once; not of one that we were asked for."""
+        if self._process is None or self._ended_ns is not None:
+            return
+        sig = self._process.stopped_by()
+        if sig is not None and sig != self._stop_sent:
+            self._owner.tell(say.WorkerStopped(local_rank=self._rank, pid=self._pid, sig=sig))
 
     def _report_stuck(self) -> None:
         """SIGKILL has had its time: say what the kernel says."""
@@ -271,13 +322,12 @@ class Worker(LoopActor):
 
     def _let_go(self) -> None:
         self._unwatch_all()
-        for fd in self._members:
-            os.close(fd)
-        self._members = set()
+        self._members = []
         self._roster.processes.pop(self._rank, None)
         if self._launched is not None and self._launched.status is not None:
             self._launched.status.close()
         if self._process is not None:
+            lifeline.disarm(self._pid)
             self._process.close()
             self._process = None
 

@@ -54,6 +54,14 @@ def _advance(gang: Gang, event: object) -> Decision:  # noqa: C901, PLR0911, PLR
             return gang._replace(tails=max(0, gang.tails - 1)), []
         case st.DrainExpired():
             return gang, [st.AbandonTails()] if gang.draining and gang.tails else []
+        case said.Swept():
+            return gang._replace(sweep="done"), []
+        case st.BackoffExpired():
+            return _next_attempt(gang)
+        case st.Assembled():
+            return _launch(gang) if gang.phase == "starting" and not gang.launched else (gang, [])
+        case st.NotAssembled():
+            return (gang, []) if gang.phase == "finished" else _finish(gang)
         case _:
             msg = f"unknown event: {event!r}"
             raise TypeError(msg)
@@ -73,7 +81,10 @@ def _started(gang: Gang, event: said.WorkerStarted) -> Decision:
     if gang.phase == "starting":
         return _launch(gang)
     if gang.killed:
-        return gang, [st.SendSignal(ranks=rank, sig=Signals.SIGKILL, escalation=1)]
+        return gang, [
+            st.SendSignal(ranks=rank, sig=Signals.SIGKILL, escalation=1),
+            st.SetTimer(name="kill", delay_s=gang.kill_wait_s),
+        ]
     if gang.signaled:
         return gang, [st.SendSignal(ranks=rank, sig=gang.death_sig, escalation=0)]
     return gang, []
@@ -97,7 +108,7 @@ def _exited(gang: Gang, event: said.WorkerExited) -> Decision:
         leftovers=gang.leftovers | rank if event.group_left else gang.leftovers,
         spontaneous=gang.spontaneous | rank if by_itself(gang, event) else gang.spontaneous,
     )
-    if failed(event) and gang.phase == "running":
+    if failed(event) and gang.phase == "running" and gang.stop_on_failure:
         return _stop(gang, "peer_failed", Signals.SIGTERM, gang.grace_s)
     return gang, []
 
@@ -116,31 +127,45 @@ def _stop(gang: Gang, reason: st.Reason, sig: Signals, timeout_s: float) -> Deci
 
 
 def _close(gang: Gang, event: st.CloseAsked) -> Decision:
-    if event.reason == "close":
-        gang = gang._replace(bounded=True)
-    if gang.phase == "new":
-        return gang._replace(phase="stopping", reason=event.reason, signaled=True), []
-    if gang.phase in ("starting", "running"):
-        draining = gang.draining
-        gang, actions = _stop(gang, event.reason, event.death_sig, event.timeout_s)
-        if draining and gang.bounded:
-            actions.append(st.SetTimer(name="drain", delay_s=max(event.timeout_s, _MIN_DRAIN_S)))
-        return gang, actions
-    if event.reason != "close":  # the gang's time is up, and it is ending anyway
-        return gang, []
-    if gang.phase == "stopping":
-        return _hurry(gang, event)
-    if gang.leftovers and not gang.signaled:
-        gang = gang._replace(death_sig=event.death_sig, timeout_s=event.timeout_s)
-        return _signal(gang, st.CensusTaken(recorded={}))
-    return _hurry(gang, event) if gang.leftovers else (gang, [])
+    gang = gang._replace(ended=True, bounded=gang.bounded or event.reason == "close")
+    match gang.phase:
+        case "new":
+            return gang._replace(phase="stopping", reason=event.reason, signaled=True, sweep="done"), []
+        case "starting" | "running":
+            draining = gang.draining
+            gang, actions = _stop(gang, event.reason, event.death_sig, event.timeout_s)
+            if draining and gang.bounded:
+                actions.append(_bound_drain(event))
+            return gang, actions
+        case "restarting":
+            gang, finish = _finish(gang)
+            gang, actions = _end_leftovers(gang, event)
+            return gang, finish + actions
+        case _ if event.reason != "close":  # the gang's time is up, and it is ending anyway
+            return gang, []
+        case "stopping":
+            return _hurry(gang, event)
+        case "finished":
+            return _end_leftovers(gang, event)
+
+
+def _end_leftovers(gang: Gang, event: st.CloseAsked) -> Decision:
+    """End what the ranks of a gang that has its result left behind."""
+    if gang.signaled:
+        return _hurry(gang, event) if gang.leftovers else (gang, [])
+    gang = gang._replace(death_sig=event.death_sig, timeout_s=event.timeout_s)
+    return _signal(gang, st.CensusTaken(recorded={})) if gang.leftovers else (gang, [])
+
+
+def _bound_drain(event: st.CloseAsked) -> st.SetTimer:
+    return st.SetTimer(name="drain", delay_s=max(event.timeout_s, _MIN_DRAIN_S))
 
 
 def _hurry(gang: Gang, event: st.CloseAsked) -> Decision:
     """A further close may shorten the grace, never lengthen it; SIGKILL means now."""
     actions: list[Action] = []
     if gang.draining:
-        actions.append(st.SetTimer(name="drain", delay_s=max(event.timeout_s, _MIN_DRAIN_S)))
+        actions.append(_bound_drain(event))
     if not gang.signaled:  # the census is under way
         sooner = min(event.timeout_s, gang.timeout_s)
         sig = Signals.SIGKILL if event.death_sig == Signals.SIGKILL else gang.death_sig
@@ -206,7 +231,7 @@ def _settle(gang: Gang) -> Decision:
     if gang.phase == "starting" and gang.launched == gang.nprocs and not gang.starting:
         gang = gang._replace(phase="running")
         actions.append(st.AnswerStart())
-        if any(map(failed, gang.ends)):
+        if gang.stop_on_failure and any(map(failed, gang.ends)):
             gang, stop = _stop(gang, "peer_failed", Signals.SIGTERM, gang.grace_s)
             actions += stop
     over = not gang.running and not gang.starting
@@ -216,9 +241,73 @@ def _settle(gang: Gang) -> Decision:
         actions.append(st.DrainTails())
         if gang.bounded and gang.tails:
             actions.append(st.SetTimer(name="drain", delay_s=max(gang.timeout_s, _MIN_DRAIN_S)))
-    if gang.draining and not gang.tails and gang.phase != "finished":
-        gang = gang._replace(phase="finished")
-        actions.append(st.Publish())
+    if gang.draining and over and not gang.tails and gang.phase in ("running", "stopping"):
+        gang, publish = (gang._replace(phase="restarting"), []) if may_restart(gang) else _finish(gang)
+        actions += publish
+    if gang.phase == "restarting" and not gang.leftovers:
+        gang, more = _restart(gang)
+        actions += more
     if gang.phase == "finished" and not gang.leftovers:
-        actions.append(st.AnswerClose())
+        if not gang.bounded or gang.sweep == "done":
+            actions.append(st.AnswerClose())
+        else:
+            gang, more = _sweep(gang)
+            actions += more
     return gang, actions
+
+
+def _sweep(gang: Gang) -> Decision:
+    """Ask once for what has left the groups of the ranks."""
+    if gang.sweep != "due":
+        return gang, []
+    return gang._replace(sweep="asked"), [st.SweepUp(timeout_s=gang.timeout_s)]
+
+
+def _finish(gang: Gang) -> Decision:
+    return gang._replace(phase="finished"), [st.Publish()]
+
+
+# Restarts
+
+
+def may_restart(gang: Gang) -> bool:
+    """Whether a gang whose attempt has ended is to have another: a rank failed, and nobody asked for the end."""
+    if gang.policy is None or gang.ended or gang.reason != "peer_failed" or gang.unkillable:
+        return False
+    counting = gang.policy.counting(gang.restarts_ns, _end_ns(gang))
+    return len(counting) < gang.policy.max_restarts
+
+
+def _end_ns(gang: Gang) -> int:
+    return max(end.ended_ns for end in gang.ends)
+
+
+def _restart(gang: Gang) -> Decision:
+    """Go on towards the next attempt, once the groups of this one are empty."""
+    if gang.unkillable or gang.policy is None:  # what it holds, the next attempt would want
+        return _finish(gang)
+    if gang.sweep != "done":
+        return _sweep(gang)
+    if gang.announced:
+        return gang, []
+    counting = gang.policy.counting(gang.restarts_ns, _end_ns(gang))
+    return gang._replace(announced=True), [st.AnnounceRestart(delay_s=gang.policy.delay_s(len(counting)))]
+
+
+def _next_attempt(gang: Gang) -> Decision:
+    """Begin anew, knowing nothing of this attempt but that it was."""
+    if gang.phase != "restarting" or not gang.announced or gang.policy is None:
+        return gang, []
+    now_ns = _end_ns(gang)
+    fresh = type(gang)(
+        nprocs=gang.nprocs,
+        grace_s=gang.grace_s,
+        window=gang.window,
+        kill_wait_s=gang.kill_wait_s,
+        stop_on_failure=gang.stop_on_failure,
+        phase="starting",
+        policy=gang.policy,
+        attempt=gang.attempt + 1,
+        restarts_ns=(*gang.policy.counting(gang.restarts_ns, now_ns), now_ns),
+    )
+    return fresh, [st.Assemble()]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         WorkerFailedToStart,
         WorkerUnkillable,
     )
+    from supervise.restarts import RestartPolicy
 
 Reason = Literal["peer_failed", "close", "timeout", "start_failed"]
 """Why a gang is being stopped."""
@@ -33,6 +34,8 @@ class Gang(NamedTuple):
     """How many launches may be under way at once."""
     kill_wait_s: float = 5.0
     """How long what was killed may take to be gone."""
+    stop_on_failure: bool = True
+    """Whether a rank that fails ends the others, too."""
     phase: Phase = "new"
     launched: int = 0
     """Ranks below this number were told to launch."""
@@ -64,6 +67,19 @@ class Gang(NamedTuple):
     """Ranks that had ended when stopping began."""
     start_failure: WorkerFailedToStart | None = None
     unkillable: tuple[WorkerUnkillable, ...] = ()
+
+    ended: bool = False
+    """Whether somebody asked for the end, or the gang's time is up: it is not restarted any more."""
+    policy: RestartPolicy | None = None
+    """When to restart it; None is never."""
+    attempt: int = 0
+    """How many times it was restarted."""
+    restarts_ns: tuple[int, ...] = ()
+    """When, monotonic: those that still count."""
+    announced: bool = False
+    """Whether the restart that it waits for was told."""
+    sweep: Literal["due", "asked", "done"] = "due"
+    """Whether what has left the groups of its ranks was looked for."""
 
 
 # What happens, beside the messages of Workers and Tails
@@ -106,6 +122,21 @@ class KillExpired:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainExpired:
     """The wait for the logs has had its time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackoffExpired:
+    """The wait before a restart has had its time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembled:
+    """The files and actors of the next attempt are ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotAssembled:
+    """The files and actors of the next attempt cannot be had: there will be none."""
 
 
 # What is to be done
@@ -163,6 +194,27 @@ class AbandonTails:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SweepUp:
+    """Look for what has left the groups of the ranks, end it where that is asked for; then say `Swept`."""
+
+    timeout_s: float
+    """From its polite signal to SIGKILL."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnounceRestart:
+    """Tell everybody that the gang will be restarted, and have `BackoffExpired` happen after about `delay_s`."""
+
+    delay_s: float
+    """Before jitter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assemble:
+    """Make the next attempt's files and actors; then say `Assembled` or `NotAssembled`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
     """The gang has ended: answer every wait, now and from now on."""
 
@@ -181,6 +233,9 @@ Action = (
     | ReportUnkillable
     | DrainTails
     | AbandonTails
+    | SweepUp
+    | AnnounceRestart
+    | Assemble
     | Publish
     | AnswerClose
 )

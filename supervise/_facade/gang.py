@@ -12,7 +12,7 @@ import pykka
 
 from supervise import messages as ask
 from supervise._actors.gang import GangActor
-from supervise._actors.plan import make_plan
+from supervise._actors.recipe import make_plan
 from supervise._facade import signals
 from supervise._facade.base import PContext
 from supervise._facade.signals import protected
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from supervise._actors.plan import Plan
     from supervise.logs import LogsSpecs
+    from supervise.restarts import RestartPolicy
     from supervise.result import RunProcsResult
 
 log = logging.getLogger("supervise")
@@ -73,6 +74,8 @@ class GangContext(PContext):
         grace: float = 30.0,
         cwd: str | os.PathLike[str] | None = None,
         timeout: float | None = None,
+        restart_policy: RestartPolicy | None = None,
+        containment: str = "group",
     ) -> None:
         """Check and prepare a gang, without starting anything; the arguments are those of `start_processes`.
 
@@ -92,6 +95,8 @@ class GangContext(PContext):
             duplicate_stderr_filters=duplicate_stderr_filters,
             cwd=cwd,
             numa_options=numa_options,
+            restart_policy=restart_policy,
+            containment=containment,
         )
         self._unused = weakref.finalize(self, self._plan.close)
         self._describe(name, entrypoint, args, self._plan.envs if envs is None else envs, self._plan.dest)
@@ -209,17 +214,31 @@ class GangContext(PContext):
         signals.wait_for(self._outcome, None if timeout < 0 else timeout)
         if not self._outcome.done():
             return None
-        self._result = self._outcome.get(timeout=0)
+        self._result = result = self._outcome.get(timeout=0)
+        if result is not None and self._plan.policy is not None:  # it is the last attempt's
+            self.stdouts, self.stderrs = result.stdouts, result.stderrs
+            self._pids = {rank: end.pid for rank, end in result.ends.items() if end.pid is not None}
         self._retire()
-        return self._result
+        return result
 
     def _poll(self) -> RunProcsResult | None:
         """Return the result if there is one now (PyTorch's name for ``wait(0)``)."""
         return self._await(0)
 
     def pids(self) -> dict[int, int]:
-        """Return ``{rank: pid}``, also after the end; empty before the start."""
+        """Return ``{rank: pid}``, also after the end; empty before the start. A restart changes them."""
+        if self._plan.policy is not None and self._supervisor is not None and not self._closed:
+            self._ask_pids(self._supervisor)
         return dict(self._pids)
+
+    @protected
+    def _ask_pids(self, supervisor: pykka.ActorRef[GangActor]) -> None:
+        try:
+            asked = _reply(supervisor.ask(ask.Pids(), block=False))
+            signals.wait_for(asked, PROMPT_S, heed=False)
+            self._pids = asked.get(timeout=0)
+        except (pykka.ActorDeadError, pykka.Timeout):
+            log.debug("the supervisor of %s has ended", self.name)
 
     # End
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from supervise._facade.base import PContext
+    from supervise._process.containment import Containment
+    from supervise.restarts import RestartPolicy
 
     Streams = Std | dict[int, Std]
 
@@ -24,7 +26,7 @@ _NOW = (
     "duplicate_stderr_filters",
 )
 _ONCE = ("log_dir", "start_method", "redirects", "tee")
-_OURS = ("grace", "cwd", "timeout")
+_OURS = ("grace", "cwd", "timeout", "restart_policy", "containment")
 
 
 @overload
@@ -43,6 +45,8 @@ def start_processes(
     grace: float = 30.0,
     cwd: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
+    restart_policy: RestartPolicy | None = None,
+    containment: Containment = "group",
 ) -> PContext: ...
 
 
@@ -60,6 +64,8 @@ def start_processes(
     grace: float = 30.0,
     cwd: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
+    restart_policy: RestartPolicy | None = None,
+    containment: Containment = "group",
 ) -> PContext: ...
 
 
@@ -87,7 +93,10 @@ def start_processes(
             ``TORCHELASTIC_ERROR_FILE`` is set in each.
         *positional: What follows in either generation.
         **named: The same by name; and ``grace`` (seconds from the polite signal to SIGKILL),
-            ``cwd`` (working directory of the ranks), ``timeout`` (seconds after which the gang is stopped).
+            ``cwd`` (working directory of the ranks), ``timeout`` (seconds after which the gang is stopped),
+            ``restart_policy`` (a `RestartPolicy`; None: a gang that failed is not restarted),
+            ``containment`` (how what leaves its process group is treated: ``group`` reports it at the close,
+            ``cgroup`` and ``sweep`` end it).
             ``numa_options`` (`NumaOptions`, PyTorch's or ours) binds each rank to the CPUs of its GPU.
 
     Raises:

@@ -8,7 +8,7 @@ import subprocess
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from supervise._actors.plan import argv_of, as_tuple
+from supervise._actors.recipe import argv_of, as_tuple
 from supervise._process import capability, launch, numa
 from supervise._streams.files import make_ready
 from supervise.logs import LogsDest
@@ -73,7 +73,8 @@ class SubprocessHandler:
         Args:
             death_sig: The signal. Harmless where nobody is left.
         """
-        if self.proc.poll() is None or capability.GROUP_BY_PIDFD:  # else its number may be a stranger's by now
+        # Reaped by whoever waited for it, its number may be a stranger's by now; unreaped, it is still its own
+        if self.proc.returncode is None or capability.GROUP_BY_PIDFD:
             self._group.signal_group(death_sig or signal.SIGTERM)
 
 

@@ -1,4 +1,8 @@
-"""What this kernel and Python can do. Tests force a fallback by patching a flag here."""
+"""What this kernel and Python can do.
+
+``SUPERVISE_WITHOUT``, a list such as ``pidfd,memfd``, has this process and its workers do without what is
+there: to try a fallback, or around a kernel (or a sandbox) that does not keep what it promises.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +11,28 @@ import signal
 import sys
 
 LINUX = sys.platform == "linux"
+NAMES = frozenset({"pidfd", "group", "inotify", "memfd", "setsig"})
+"""What ``SUPERVISE_WITHOUT`` may name; ``group`` is the signal to a group through its leader's pidfd."""
+_WITHOUT = frozenset(filter(None, os.environ.get("SUPERVISE_WITHOUT", "").split(",")))
 
-PIDFD = hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")
+PIDFD = hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal") and "pidfd" not in _WITHOUT
 """Exits are told by a descriptor on the loop; otherwise by one waiting thread a worker."""
 
-MEMFD = hasattr(os, "memfd_create")
+MEMFD = hasattr(os, "memfd_create") and "memfd" not in _WITHOUT
 """Outcomes and arguments travel in memory files; otherwise in private temporary files."""
 
-F_SETSIG = 10 if LINUX else None
-"""The lifeline is the kernel's own: a hang-up sends SIGKILL; otherwise functions watch it by a thread."""
+INOTIFY = LINUX and "inotify" not in _WITHOUT
+"""Files tell when they grow; otherwise they are looked at each 50 ms."""
+
+F_SETSIG = 10 if LINUX and "setsig" not in _WITHOUT else None
+"""The lifeline is the kernel's own: a hang-up sends SIGKILL; otherwise a guard does it, a process."""
 
 PIDFD_SIGNAL_PROCESS_GROUP = 4
 """Flag of pidfd_send_signal since Linux 6.9."""
 
 
 def _group_signals() -> bool:
-    if not PIDFD:
+    if not PIDFD or "group" in _WITHOUT:
         return False
     try:
         fd = os.pidfd_open(os.getpid())

@@ -1,4 +1,4 @@
-"""The worker's side of a function: from the first instruction to the exit code.
+"""The worker's side of a function: from the first instruction to the call, which is `calling`.
 
 Imported by every spawned worker before the user's code, so it imports little.
 """
@@ -9,20 +9,18 @@ import os
 import pickle
 import signal
 import sys
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
 
-from supervise._process import lifeline, outcome
+from supervise._process import lifeline, marker, outcome
 from supervise._process.memory import clear_of_stdio
 
+TYPE_CHECKING = False  # typing and dataclasses take longer to import than all of this
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import BinaryIO
+    from typing import Any, BinaryIO, NoReturn
 
-_INTERRUPTED = 130
+    from supervise._process.calling import Worker
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Plain:
     """Marks a gang whose functions give nothing back: only the trace of what one raises goes home.
 
@@ -30,37 +28,77 @@ class Plain:
     the workers is to call them.
     """
 
-    prefix: str
-    """Of the processes' names."""
-    first: int
-    """The number behind the prefix in the name of rank 0."""
-    daemon: bool
+    def __init__(self, *, prefix: str, first: int, daemon: bool) -> None:
+        """Make it.
+
+        Args:
+            prefix: Of the processes' names.
+            first: The number behind the prefix in the name of rank 0.
+            daemon: As of `multiprocessing.Process`.
+        """
+        self.prefix = prefix
+        self.first = first
+        self.daemon = daemon
 
     def name(self, local_rank: int) -> str:
         """Return the name of a rank's process."""
         return f"{self.prefix}{self.first + local_rank}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What the host says about one worker. Descriptors are numbers, or indices where a fork server passes them."""
 
-    local_rank: int
-    method: str
-    host_pid: int
-    address: outcome.Address
-    line: int
-    channel: int
-    """For the outcome."""
-    tracker: int | None = None
-    """Of multiprocessing's resource tracker, for spawn."""
-    stdio: tuple[int | None, int | None, int | None] | None = None
-    """For stdin (None: empty), stdout, stderr (None: stays); None where the exec has set them."""
-    env: dict[str, str] | None = field(default=None, repr=False)
-    """The whole environment; None where the exec has set it."""
-    cwd: str | None = None
-    plain: Plain | None = None
-    """None where the function's return value is wanted."""
+    def __init__(
+        self,
+        *,
+        local_rank: int,
+        method: str,
+        host_pid: int,
+        address: outcome.Address,
+        line: int,
+        channel: int,
+        tracker: int | None = None,
+        stdio: tuple[int | None, int | None, int | None] | None = None,
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+        plain: Plain | None = None,
+        enter: str | None = None,
+    ) -> None:
+        """Make them.
+
+        Args:
+            local_rank: The worker's rank.
+            method: How it is started.
+            host_pid: Who starts it.
+            address: Of the outcome.
+            line: The read end of the lifeline.
+            channel: For the outcome.
+            tracker: Of multiprocessing's resource tracker, for spawn.
+            stdio: For stdin (None: empty), stdout, stderr (None: stays); None where the exec has set them.
+            env: The whole environment; None where the exec has set it.
+            cwd: Where it works; None stays.
+            plain: None where the function's return value is wanted.
+            enter: The ``cgroup.procs`` in which a forked worker enters itself; None is where its parent is.
+        """
+        self.local_rank = local_rank
+        self.method = method
+        self.host_pid = host_pid
+        self.address = address
+        self.line = line
+        self.channel = channel
+        self.tracker = tracker
+        self.stdio = stdio
+        self.env = env
+        self.cwd = cwd
+        self.plain = plain
+        self.enter = enter
+
+    def arrive(self, fds: list[int]) -> None:
+        """Turn the indices into the descriptors that have come through the fork server."""
+        self.line, self.channel = fds[self.line], fds[self.channel]
+        if self.stdio is not None:
+            stdin, out, err = (None if index is None else fds[index] for index in self.stdio)
+            self.stdio = stdin, out, err
 
 
 class Arrival:
@@ -95,18 +133,11 @@ def spawned(file: BinaryIO) -> int:
         worker = _worker(settings, file)
     finally:
         del current._inheriting  # noqa: SLF001
-    return run(worker)
-
-
-def run(worker: Any) -> int:
-    """Run a worker's process object to its end; return the exit code."""
-    code: int = worker._bootstrap()  # noqa: SLF001 - what multiprocessing's launchers call
-    return code
+    return worker.live()
 
 
 def _arrive(payload: int) -> Any:
     """Set up the fork server's child before anything of the user's is imported."""
-    import dataclasses
     import marshal
     from multiprocessing import forkserver
 
@@ -117,9 +148,8 @@ def _arrive(payload: int) -> Any:
     inherited[:] = fds = [clear_of_stdio(fd) for fd in inherited]
     file = os.fdopen(fds[payload], "rb")
     marshal.load(file)  # noqa: S302 - the path, already in place
-    found: Settings = pickle.load(file)
-    stdin, out, err = (None if index is None else fds[index] for index in found.stdio or (None, None, None))
-    settings = dataclasses.replace(found, line=fds[found.line], channel=fds[found.channel], stdio=(stdin, out, err))
+    settings: Settings = pickle.load(file)
+    settings.arrive(fds)
     _settle_in(settings)
     return _worker(settings, file)
 
@@ -131,7 +161,7 @@ def forked(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) ->
         _become_main_thread()
         _settle_in(settings)
         _forget_exit_functions()
-        code = run(_make(settings, fn, args))
+        code = _process(settings, fn, args).live()
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
@@ -175,20 +205,32 @@ def _settle_in(settings: Settings) -> None:
     _default_signals()
     if settings.stdio is not None:
         _redirect(settings.stdio)
+    if settings.enter is not None:
+        with open(settings.enter, "w", encoding="ascii") as procs:
+            procs.write("0")
     if settings.env is not None:
-        os.environ.clear()
-        os.environ.update(settings.env)
+        _set_environment(settings.env)
+        marker.carry()
     if settings.cwd is not None:
         os.chdir(settings.cwd)
 
 
+def _set_environment(env: dict[str, str]) -> None:
+    """Make the environment `env`, touching only what differs: a page written to must be copied first."""
+    for name in os.environ.keys() - env.keys():
+        del os.environ[name]
+    for name, value in env.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
 def _default_signals() -> None:
     signal.set_wakeup_fd(-1)
-    for sig in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}:
-        ignored = signal.getsignal(sig) == signal.SIG_IGN
-        if sig == signal.SIGINT:
-            signal.signal(sig, signal.default_int_handler)
-        elif signal.getsignal(sig) != signal.SIG_DFL and not (ignored and sig == signal.SIGHUP):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    stay = {signal.SIGINT, signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}
+    for sig in signal.valid_signals() - stay:
+        handler = signal.getsignal(sig)
+        if handler != signal.SIG_DFL and not (sig == signal.SIGHUP and handler == signal.SIG_IGN):
             signal.signal(sig, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
@@ -219,91 +261,18 @@ _host_streams: list[object] = []
 """Kept from being collected, which would write what the host had buffered once more."""
 
 
-def _worker(settings: Settings, file: BinaryIO) -> Any:
+def _worker(settings: Settings, file: BinaryIO) -> Worker:
     """Prepare this interpreter as the host's was, import the user's main module, unpickle the function."""
     from multiprocessing import spawn
 
     with file:
         spawn.prepare(pickle.load(file))
         fn, args = pickle.load(file)
-    return _make(settings, fn, args)
+    return _process(settings, fn, args)
 
 
-def _make(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """Return multiprocessing's process object for this worker, so that its functions work as in any child of it."""
-    from multiprocessing import process
+def _process(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> Worker:
+    """Return multiprocessing's process object for this worker."""
+    from supervise._process.calling import Worker
 
-    plain = settings.plain
-    call = _call if plain is None else _call_plainly
-
-    class Worker(process.BaseProcess):
-        _start_method: Any = settings.method
-
-        def run(self) -> None:
-            call(settings, fn, args)
-
-        def _bootstrap(self, parent_sentinel: Any = None) -> int:  # noqa: ARG002 - the lifeline is the sentinel
-            code: int = super()._bootstrap(settings.line)  # type: ignore[misc]
-            return code & 0xFF  # what an exit keeps of it; os._exit refuses a larger number
-
-    rank = settings.local_rank
-    worker: Any = Worker(name=f"Rank-{rank}") if plain is None else Worker(name=plain.name(rank), daemon=plain.daemon)
-    worker._parent_pid = settings.host_pid  # noqa: SLF001
-    worker._parent_name = "MainProcess"  # noqa: SLF001
-    return worker
-
-
-def _call(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """Call the user's function, record what it raises, send what it returns."""
-    from supervise.recording import get_error_handler, record
-
-    handler = get_error_handler()
-    rank_pid = os.getpid()
-    returned = False
-    try:
-        try:
-            value = record(fn, handler)(*args)
-        except SystemExit as leaving:
-            if leaving.code not in (None, 0):
-                raise
-            value = None
-        returned = True
-        if os.getpid() == rank_pid:  # a process that the user's function forked may return, too
-            outcome.send(settings.channel, settings.address, value)
-    except SystemExit:
-        raise
-    except KeyboardInterrupt as error:
-        handler.record_exception(error)
-        raise SystemExit(_INTERRUPTED) from None
-    except BaseException as error:
-        if returned or not isinstance(error, Exception):  # `record` has not seen it
-            handler.record_exception(error)
-        if not os.environ.get("TORCHELASTIC_ERROR_FILE"):
-            sys.excepthook(type(error), error, error.__traceback__)
-        raise SystemExit(1) from None
-
-
-def _call_plainly(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """Call the user's function; send the trace of an `Exception`, after the monotonic ns when it was caught."""
-    rank_pid = os.getpid()
-    try:
-        fn(*args)
-    except KeyboardInterrupt:
-        raise SystemExit(_INTERRUPTED) from None
-    except Exception:
-        import time
-        import traceback
-
-        raised_ns, trace = time.monotonic_ns(), traceback.format_exc()
-        if os.getpid() != rank_pid or not _sent(settings, (raised_ns, trace)):
-            sys.stderr.write(trace)  # a process that the function forked, or the channel is closed
-        raise SystemExit(1) from None
-
-
-def _sent(settings: Settings, value: object) -> bool:
-    """Send `value`; tell whether that could be done."""
-    try:
-        outcome.send(settings.channel, settings.address, value)
-    except OSError:
-        return False
-    return True
+    return Worker(settings, fn, args)

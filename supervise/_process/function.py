@@ -12,14 +12,13 @@ import marshal
 import os
 import pickle
 import signal
-import sys
-import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from supervise._process import child, launch, lifeline
+from supervise._process.fork_server import ServerStatus, check_room, ensure_server
 from supervise._process.handle import Process
-from supervise._process.memory import anonymous_file, write_all
+from supervise._process.memory import file_of, write_all
 from supervise._process.outcome import OutcomeFile
 from supervise.errors import SpecError
 
@@ -94,36 +93,13 @@ def _short(args: tuple[Any, ...]) -> str:
     return "(" + ", ".join(type(arg).__name__ for arg in args) + ")"
 
 
-def _ensure_server() -> None:
-    """Have multiprocessing's fork server run. It inherits its starter's mask, and needs SIGCHLD to tell exits."""
-    from multiprocessing import forkserver
-
-    problems: list[BaseException] = []
-
-    def begin() -> None:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-        try:
-            forkserver.ensure_running()
-        except BaseException as error:
-            problems.append(error)
-
-    if signal.SIGCHLD not in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
-        forkserver.ensure_running()
-        return
-    thread = threading.Thread(target=begin, name="supervise-forkserver")
-    thread.start()
-    thread.join()
-    if problems:
-        raise problems[0]
-
-
 def preparation(method: StartMethod) -> tuple[list[str], bytes]:
     """Return this process's sys.path, and what else a child must know of it, pickled. In the caller's thread."""
     from multiprocessing import context, reduction, resource_tracker, spawn
 
     resource_tracker.ensure_running()  # which all ranks share
     if method == "forkserver":
-        _ensure_server()
+        ensure_server()
     data = spawn.get_preparation_data("supervise")
     data.pop("dir", None)  # the launch sets it
     if os.path.basename(data.get("init_main_from_path") or "").startswith("<"):  # a program read from stdin
@@ -145,7 +121,7 @@ class FunctionLauncher:
     method: StartMethod
     fn: Callable[..., Any]
     args: tuple[Any, ...]
-    env: Mapping[str, str]
+    env: Mapping[str, str] = field(repr=False)
     cwd: str | None
     streams: launch.Streams
     line: lifeline.Lifeline
@@ -154,10 +130,12 @@ class FunctionLauncher:
     pickled: Pickled | None
     """None for fork."""
     sys_path: list[str]
-    prepared: bytes
+    prepared: bytes = field(repr=False)
     stdin: int | None = None
     plain: child.Plain | None = None
     """None where the function's return value is wanted."""
+    enter: str | None = None
+    """As for `launch.run_program`."""
 
     def launch(self) -> Launched:
         """Start the process.
@@ -183,23 +161,15 @@ class FunctionLauncher:
             host_pid=os.getpid(),
             address=outcome.address,
             plain=self.plain,
+            enter=self.enter,
             **more,
         )
 
     def _payload(self, settings: child.Settings) -> int:
         """Return a file with all the child needs, positioned at its start."""
         assert self.pickled is not None  # noqa: S101 - only fork goes without
-        fd = anonymous_file("supervise-arguments")
-        try:
-            write_all(fd, marshal.dumps(self.sys_path))
-            write_all(fd, pickle.dumps(settings))
-            write_all(fd, self.prepared)
-            write_all(fd, self.pickled.data)
-            os.lseek(fd, 0, os.SEEK_SET)
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
+        head = marshal.dumps(self.sys_path) + pickle.dumps(settings)
+        return file_of("supervise-arguments", head, self.prepared, self.pickled.data)
 
     def _spawn(self, outcome: OutcomeFile) -> Launched:
         from multiprocessing import resource_tracker, spawn, util
@@ -226,13 +196,17 @@ class FunctionLauncher:
                 reset=self.reset,
                 pass_fds=sorted(fds),
                 stdin=self.stdin,
+                enter=self.enter,
             )
         finally:
             launch.close(read_end, None if payload < 0 else payload)
+        self.line.hold(process.pid)
         self.pickled = None
         return Launched(process=process, outcome=outcome)
 
     def _fork(self, outcome: OutcomeFile) -> Launched:
+        import supervise._process.calling  # noqa: F401 - or each child would import it by itself
+
         read_end = self.line.read_end()
         out = err = None
         try:
@@ -253,7 +227,9 @@ class FunctionLauncher:
                     child.forked(settings, self.fn, self.args)  # never returns
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            return Launched(process=launch.hold(pid), outcome=outcome)
+            process = launch.hold(pid, execs=False)
+            self.line.hold(pid)
+            return Launched(process=process, outcome=outcome)
         finally:
             launch.close(out, err, read_end)
 
@@ -278,8 +254,7 @@ class FunctionLauncher:
             )
             payload = self._payload(settings)
             fds = [*users, *own, payload]
-            for fd in (*os.pipe(), *os.pipe()):  # what the call takes: out of descriptors in it, it kills the server
-                os.close(fd)
+            check_room()  # out of descriptors in the call, it would kill the server
             status, stub = forkserver.connect_to_new_process(fds)
             write_all(stub, pickle.dumps({"sys_path": self.sys_path}) + pickle.dumps(child.Arrival(len(fds) - 1)))
             os.set_blocking(status, False)
@@ -289,39 +264,7 @@ class FunctionLauncher:
         finally:
             launch.close(out, err, read_end, *(fd for fd in (payload, stub) if fd >= 0))
         self.pickled = None
-        return Launched(status=ServerStatus(status), outcome=outcome)
-
-
-class ServerStatus:
-    """What the fork server says of one child: its number first, at the end its exit code."""
-
-    def __init__(self, fd: int) -> None:
-        """Take over the descriptor to read from; it does not block."""
-        self._fd = fd
-
-    def fileno(self) -> int:
-        """The descriptor that is readable when there is something new."""
-        return self._fd
-
-    def read(self) -> int | None:
-        """Return the next number, None while there is none.
-
-        Raises:
-            EOFError: The server is gone and will not say.
-        """
-        try:
-            data = os.read(self._fd, 8)  # written at once: eight bytes into an empty pipe
-        except BlockingIOError:
-            return None
-        if len(data) < 8:
-            raise EOFError
-        return int.from_bytes(data, sys.byteorder, signed=True)
-
-    def close(self) -> None:
-        """Let the descriptor go. Idempotent."""
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            os.close(fd)
+        return Launched(status=ServerStatus(status), outcome=outcome, line=self.line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,6 +274,8 @@ class Launched:
     process: Process | None = None
     status: ServerStatus | None = None
     outcome: OutcomeFile | None = None
+    line: lifeline.Lifeline | None = None
+    """What is to hold the promised process."""
 
     def arrived(self) -> Launched | None:
         """Once `status` is readable: the same with the process; None while the server has not forked.
@@ -348,9 +293,11 @@ class Launched:
         if pid is None:
             return None
         try:
-            process = Process(pid, told_code=self.status.read)
+            process = Process(pid, parent=self.status)
         except OSError:  # out of descriptors: nobody could stop it
             if self.status.read() is None:  # so the number is still its own
                 os.kill(pid, signal.SIGKILL)
             raise
+        if self.line is not None:
+            self.line.hold(pid)
         return Launched(process=process, status=self.status, outcome=self.outcome)

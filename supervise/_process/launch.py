@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from supervise._process import lifeline
+from supervise._process.appending import open_to_append
 from supervise._process.handle import Process
 from supervise._process.memory import clear_of_stdio
 
@@ -21,6 +25,11 @@ _PASSED_ON = {signal.SIGHUP}
 """An ignored SIGHUP is what nohup means; the worker inherits it."""
 _RESTORED_BY_POPEN = {signal.SIGPIPE, signal.SIGXFSZ}
 _UNCHANGEABLE = {signal.SIGKILL, signal.SIGSTOP}
+_REAP_S = 5.0
+"""How long a child that could not be held, and was killed, is waited for."""
+_LOOK_S = 0.01
+_ENTER = 'echo 0 > "$0" && exec "$@"'
+"""For a shell: go into a control group, then become the program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +63,7 @@ def _host_stream(stream: object, number: int) -> str:
 
 def append_to(path: str) -> int | None:
     """Open `path` for a worker's output, made private to the user; "" is None."""
-    if not path:
-        return None
-    return clear_of_stdio(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
+    return clear_of_stdio(open_to_append(path)) if path else None
 
 
 def close(*fds: int | None) -> None:
@@ -76,6 +83,7 @@ def run_program(
     reset: frozenset[signal.Signals],
     pass_fds: Iterable[int] = (),
     stdin: int | None = None,
+    enter: str | None = None,
 ) -> Process:
     """Start `argv` and arm its lifeline.
 
@@ -88,10 +96,13 @@ def run_program(
         reset: Signals that this process ignores and the worker must not, from `to_reset`.
         pass_fds: Further descriptors to leave open under their numbers.
         stdin: Descriptor for its stdin; None is empty.
+        enter: The ``cgroup.procs`` in which it must be before it runs; None is where this process is.
 
     Raises:
         OSError: It could not be started; nothing of it is left.
     """
+    if enter is not None:
+        argv = ["/bin/sh", "-c", _ENTER, enter, _find(argv[0], env, cwd), *argv[1:]]
     out, err = streams.open()
     try:
         if reset or signal.pthread_sigmask(signal.SIG_BLOCK, ()):
@@ -172,25 +183,45 @@ def _posix_spawn(
     return hold(pid)
 
 
-def hold(pid: int, keep: object = None) -> Process:
+def hold(pid: int, keep: object = None, *, execs: bool = True) -> Process:
     """Return the handle of a child that was just started; where there can be none, the child is ended first.
 
     Args:
         pid: The child.
         keep: As for `Process`.
+        execs: As for `Process`.
 
     Raises:
         OSError: Descriptors are exhausted, for one; nothing of the child is left.
     """
     try:
-        return Process(pid, keep=keep)
+        return Process(pid, keep=keep, execs=execs)
     except OSError:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):  # reaped by somebody else
             os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            _reap_killed(pid)
         if keep is not None:
             keep.returncode = -signal.SIGKILL  # type: ignore[attr-defined]
         raise
+
+
+def _reap_killed(pid: int) -> None:
+    """Reap a child that was killed, in another thread: one that the kernel holds back must not hold up the gang."""
+
+    def reap() -> None:
+        with contextlib.suppress(ChildProcessError):  # reaped by somebody else
+            os.waitpid(pid, 0)
+
+    thread = threading.Thread(target=reap, name="supervise-reaper", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # no more threads either: look, for as long
+        deadline_s = time.monotonic() + _REAP_S
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < deadline_s:
+                select.select([], [], [], _LOOK_S)
+    else:
+        thread.join(_REAP_S)
 
 
 def _find(program: str, env: Mapping[str, str] | Mapping[bytes, bytes], cwd: str | None) -> str:

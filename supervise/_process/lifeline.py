@@ -1,9 +1,12 @@
-"""When the host dies, however it dies, the kernel kills every worker's process group.
+"""When the host dies, however it dies, every worker's process group is killed.
 
 Each worker holds the read end of a pipe whose only write end lives in the host. The read end's open
 file description belongs to the worker's group (``F_SETOWN``), its signal is SIGKILL (``F_SETSIG``)
 and it is asynchronous (``O_ASYNC``): a hang-up is delivered by the kernel, without a thread or a
 process of ours, also to a worker that ignores SIGTERM or never returns from C.
+
+Where the kernel cannot do that, the `guard` does, who is told of every group. Until it is told, a
+function watches the pipe by a thread.
 """
 
 from __future__ import annotations
@@ -18,15 +21,30 @@ import threading
 from supervise._process import capability
 from supervise._process.memory import clear_of_stdio
 
+TYPE_CHECKING = False  # every worker imports this module, which is not worth the time that typing takes
+if TYPE_CHECKING:
+    from supervise._process.guard import Guard, Word
+
 _lock = threading.RLock()  # a signal handler may fork inside it
 _write_ends: set[int] = set()
+_guard: Guard | None = None
+_guarded: set[Lifeline] = set()
+"""For whom there is a guard."""
+_owners: dict[int, Lifeline] = {}
+"""Of the groups that it was told of."""
+_GUARD_ENDS_S = 1.0
+"""How long the end of the guard is waited for: a shell takes a millisecond."""
 
 
 class Lifeline:
     """One pipe a gang. Its ranks have a read end each, opened anew so that each has its own owner."""
 
     def __init__(self) -> None:
-        """Make the pipe, under the lock that also keeps a fork away."""
+        """Make the pipe, under the lock that also keeps a fork away.
+
+        Raises:
+            OSError: There is no descriptor, or no process for the guard, to be had.
+        """
         self.empty = clear_of_stdio(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
         """What programs have for stdin: opened once, since opening it anew is a tenth of a launch."""
         try:
@@ -36,12 +54,18 @@ class Lifeline:
         except BaseException:
             os.close(self.empty)
             raise
+        if capability.F_SETSIG is None:
+            try:
+                self._have_guard()
+            except BaseException:
+                self.cut()
+                raise
 
     def read_end(self) -> int:
         """Return a new descriptor of the read end for one rank; the caller closes it.
 
         Raises:
-            OSError: The lifeline was cut: nothing may be started under it any more.
+            OSError: The lifeline was cut: nothing may be started under it any more. Or no descriptor is left.
         """
         if self._read < 0:
             raise OSError(errno.EBADF, "the gang has ended; its lifeline is cut")
@@ -49,8 +73,33 @@ class Lifeline:
             return clear_of_stdio(os.open(f"/proc/self/fd/{self._read}", os.O_RDONLY | os.O_CLOEXEC))
         return clear_of_stdio(os.dup(self._read))
 
+    def _have_guard(self) -> None:
+        global _guard  # noqa: PLW0603 - one for the process
+        from supervise._process.guard import Guard
+
+        with _lock:
+            _guard = _guard or Guard(_lock)
+            _guarded.add(self)
+
+    def hold(self, pgid: int) -> None:
+        """A process was started under this lifeline, which leads the group `pgid` or is about to.
+
+        Its `disarm` must follow. Does nothing where the kernel keeps the lifeline.
+        """
+        if capability.F_SETSIG is not None:
+            return
+        from supervise._process import guard
+
+        with _lock:
+            if self._read < 0:  # cut meanwhile: too late to be killed with the others
+                guard.kill(pgid, "led")
+            elif _guard is not None and self in _guarded:
+                _owners[pgid] = self
+                _guard.say("led", pgid)
+
     def cut(self) -> None:
         """Let go: kills what still holds a read end. Idempotent."""
+        ended = None
         with _lock:
             read, write, self._read, self._write = self._read, self._write, -1, -1
             if write in _write_ends:  # otherwise this is a forked child, which has closed it
@@ -58,6 +107,44 @@ class Lifeline:
                 os.close(write)
                 os.close(read)
                 os.close(self.empty)
+                ended = self._leave_guard()
+        if ended is not None:
+            ended.await_end(_GUARD_ENDS_S)
+
+    def _leave_guard(self) -> Guard | None:
+        """Kill what the guard would have killed; return the guard if it was ended with that."""
+        global _guard
+        if _guard is None or self not in _guarded:
+            return None
+        for pgid in [pgid for pgid, owner in _owners.items() if owner is self]:
+            _guard.kill(pgid)
+            del _owners[pgid]
+        _guarded.discard(self)
+        if _guarded:
+            return None
+        ended, _guard = _guard, None
+        ended.dismiss()
+        return ended
+
+
+def leader_reaped(pgid: int) -> None:
+    """Others are left in a group that `hold` was called for: from now on its number may become a stranger's."""
+    _tell("left", pgid)
+
+
+def disarm(pgid: int) -> None:
+    """Nobody is left in a group that `hold` was called for, and its leader is reaped. Idempotent."""
+    _tell("gone", pgid)
+
+
+def _tell(word: Word, pgid: int) -> None:
+    if capability.F_SETSIG is not None:
+        return
+    with _lock:
+        if pgid in _owners and _guard is not None:
+            _guard.say(word, pgid)
+            if word == "gone":
+                del _owners[pgid]
 
 
 def arm(read_end: int, pgid: int) -> None:
@@ -83,15 +170,24 @@ def arm_self(read_end: int) -> None:
 
 def _watch(read_end: int) -> None:
     """Where the kernel cannot signal a hang-up: wait for it in a thread."""
-    os.read(read_end, 1)
+    try:
+        os.read(read_end, 1)
+    except OSError:  # the worker has closed it; the guard remains
+        return
     os.killpg(0, signal.SIGKILL)
 
 
 def _forget_in_child() -> None:
     """A forked child must not keep the host's pipes open, or they would never hang up."""
+    global _guard
     for fd in _write_ends:
         os.close(fd)
     _write_ends.clear()
+    guard, _guard = _guard, None
+    if guard is not None:
+        guard.forget()
+    _guarded.clear()
+    _owners.clear()
     _lock.release()
 
 

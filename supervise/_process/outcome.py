@@ -7,24 +7,29 @@ written last. The worker checks that the descriptor is still ours before it writ
 Large buffers of what pickles them apart (protocol 5: NumPy's arrays, tensors) follow the pickle, each
 on a page of its own. The host maps them where they are, privately: nothing is copied before somebody
 writes to it. Layout: header, pickle, buffers, table of the buffers.
+
+Unpickling runs code, so it matters who can write into the file. It has no path and is opened by the
+host alone: the worker that was handed it can, and what the worker hands it on to. So can whoever may
+trace the host or the worker (``/proc/<pid>/fd``), which is the same user and root; they could run code
+in the host anyway. Nobody else can.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import struct
 import sys
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, cast
 
 from supervise._process import capability
 from supervise._process.memory import anonymous_file
 
+TYPE_CHECKING = False  # every worker imports this module: typing and dataclasses would take most of the time
 if TYPE_CHECKING:
-    import io
-    from typing import BinaryIO
+    from io import BufferedReader, BufferedWriter
+    from typing import Any, Literal
 
 _HEADER = struct.Struct("<8scQQ")  # magic, kind, number of buffers, where all of it ends
 _PLACE = struct.Struct("<QQ")  # where a buffer begins, its bytes
@@ -32,18 +37,20 @@ LEAST_BYTES = 64 * 1024
 """A smaller buffer travels within the pickle."""
 _MAGIC = b"supervis"
 _VALUE, _CLOSED = b"v", b"c"
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 CHANNEL_CLOSED = "result channel closed by the worker"
 
 
-@dataclass(frozen=True, slots=True)
 class Address:
     """What the worker needs to find the file again, and to know that it is the right one."""
 
-    device: int
-    inode: int
-    host_pid: int
-    host_fd: int
+    def __init__(self, device: int, inode: int, host_pid: int, host_fd: int) -> None:
+        """Make it."""
+        self.device = device
+        self.inode = inode
+        self.host_pid = host_pid
+        self.host_fd = host_fd
 
 
 class OutcomeFile:
@@ -86,7 +93,7 @@ class OutcomeFile:
             file.seek(_HEADER.size)
             return pickle.load(file, buffers=buffers)
 
-    def _reader(self) -> BinaryIO:
+    def _reader(self) -> BufferedReader:
         """Open the file once more: the position of our descriptor is shared with whom the worker left behind."""
         try:
             fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
@@ -130,6 +137,7 @@ def send(fd: int, address: Address, value: object) -> None:
     Raises:
         ConnectionError: The worker closed the channel; the host was told if it could be.
         TypeError: The value cannot be pickled; the message names its type.
+        OSError: There is no room for it.
     """
     if not _is_ours(fd, address):
         _complain(address)
@@ -140,6 +148,8 @@ def send(fd: int, address: Address, value: object) -> None:
         try:
             _pickler()(file, protocol=5, buffer_callback=partial(_stays, apart)).dump(value)
         except Exception as error:
+            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                raise
             msg = f"the return value, of type {_name(value)}, cannot be pickled: {error}"
             raise TypeError(msg) from error
         table = [_write_apart(file, buffer) for buffer in apart]
@@ -169,7 +179,7 @@ def _stays(apart: list[pickle.PickleBuffer], buffer: pickle.PickleBuffer) -> boo
     return False
 
 
-def _write_apart(file: BinaryIO, buffer: pickle.PickleBuffer) -> bytes:
+def _write_apart(file: BufferedWriter, buffer: pickle.PickleBuffer) -> bytes:
     """Write a buffer from the next page on; return its line of the table."""
     page = os.sysconf("SC_PAGESIZE")
     start = -(-file.tell() // page) * page
@@ -179,11 +189,11 @@ def _write_apart(file: BinaryIO, buffer: pickle.PickleBuffer) -> bytes:
         return _PLACE.pack(start, raw.nbytes)
 
 
-def _copy(file: BinaryIO, start: int, size: int) -> memoryview:
+def _copy(file: BufferedReader, start: int, size: int) -> memoryview:
     """Return a buffer's copy: somebody could change the file under a mapping."""
     file.seek(start)
     copy = memoryview(bytearray(size))
-    if cast("io.BufferedReader", file).readinto(copy) != size:
+    if file.readinto(copy) != size:
         raise EOFError("the file with the return value was cut off by a process that the worker left behind")
     return copy
 

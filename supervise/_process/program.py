@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from supervise._process import launch
@@ -20,13 +20,15 @@ class ProgramLauncher:
     """Launches one rank's program; `launch` runs on the loop."""
 
     argv: Sequence[str]
-    env: Mapping[bytes, bytes]
+    env: Mapping[bytes, bytes] = field(repr=False)
     cwd: str | None
     streams: launch.Streams
     line: Lifeline
     reset: frozenset[Signals]
     """Signals that this process ignores and the program must not."""
     stdin: int | None = None
+    enter: str | None = None
+    """As for `launch.run_program`."""
 
     def launch(self) -> Launched:
         """Start the process.
@@ -44,7 +46,9 @@ class ProgramLauncher:
                 read_end=read_end,
                 reset=self.reset,
                 stdin=self.line.empty if self.stdin is None else self.stdin,
+                enter=self.enter,
             )
         finally:
             launch.close(read_end)
+        self.line.hold(process.pid)
         return Launched(process=process)

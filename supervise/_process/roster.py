@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import signal
 import time
 from typing import TYPE_CHECKING
+
+from supervise._process import capability
 
 if TYPE_CHECKING:
     from supervise._process.handle import Process
@@ -28,6 +29,12 @@ class Roster:
         """Let go of all return values that were not read."""
         while self.outcomes:
             self.outcomes.popitem()[1].close()
+
+    def ring_if_dead(self) -> None:
+        """Have the descriptors of all that are dead be readable now."""
+        if not capability.PIDFD:
+            for process in self.processes.values():
+                process.ring_if_dead()
 
     def kill_all(self) -> None:
         """Send SIGKILL to every group, now."""
@@ -56,43 +63,3 @@ class Roster:
                 process.close()
         self.processes.clear()
         return not waiting
-
-
-def group_members(pgid: int) -> list[int]:
-    """Return pidfds of the live members of a process group; the caller closes them. A zombie is not live."""
-    found = []
-    for pid in _all_pids():
-        try:
-            if os.getpgid(pid) != pgid:
-                continue
-            fd = os.pidfd_open(pid)
-        except OSError:
-            continue
-        if _dead(fd) or not _in_group(pid, pgid):
-            os.close(fd)
-        else:
-            found.append(fd)
-    return found
-
-
-def _all_pids() -> list[int]:
-    try:
-        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:
-        import psutil
-
-        return list(psutil.pids())
-
-
-def _in_group(pid: int, pgid: int) -> bool:
-    """Look again behind the pidfd: the number may have been reused in between."""
-    try:
-        return os.getpgid(pid) == pgid
-    except OSError:
-        return False
-
-
-def _dead(pidfd: int) -> bool:
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))

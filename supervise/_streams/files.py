@@ -7,6 +7,8 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from supervise._process.appending import leads_to_file, link_error, open_to_append
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -19,13 +21,16 @@ def make_ready(dest: LogsDest) -> None:
     """Move an earlier run's files aside (``.1``, ``.2``, ...), and make the log files, empty and private.
 
     Raises:
-        OSError: A file cannot be made; ``filename`` names it.
+        OSError: A file cannot be made, or a symbolic link to another file is in its place; ``filename`` names it.
     """
     logs = [path for paths in (dest.stdouts, dest.stderrs) for path in paths.values()]
     for path in dict.fromkeys(_real([*logs, *dest.error_files.values()])):
         move_aside(path)
+    for path in dict.fromkeys(_real(dest.error_files.values())):  # the rank, which writes it, would follow the link
+        if os.path.islink(path) and leads_to_file(path):
+            raise link_error(path)
     for path in dict.fromkeys(_real(logs)):
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
+        os.close(open_to_append(path))
 
 
 def move_aside(path: str) -> None:
@@ -35,7 +40,7 @@ def move_aside(path: str) -> None:
         OSError: It cannot be moved; ``filename`` names it.
     """
     try:
-        found = os.stat(path)
+        found = os.lstat(path)
     except FileNotFoundError:
         return
     if not found.st_size or not stat.S_ISREG(found.st_mode):

@@ -12,6 +12,8 @@ import stat
 import threading
 from typing import TYPE_CHECKING, Protocol
 
+from supervise._process.appending import open_to_append
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TextIO
@@ -284,7 +286,6 @@ def file_sink(path: str) -> Sink:
     """Open `path` to append filtered output; made with mode 0600 if it is not there.
 
     Raises:
-        OSError: It cannot be opened; nothing was made.
+        OSError: It cannot be opened, or is a symbolic link to a file; nothing was made.
     """
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-    return FdSink(os.open(path, flags, 0o600), is_console=False)
+    return FdSink(open_to_append(path), is_console=False)

@@ -11,16 +11,17 @@ import contextlib
 import logging
 import os
 import select
-import sys
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
+
+from supervise._process import capability
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 log = logging.getLogger("supervise")
 
-HAVE_INOTIFY = sys.platform == "linux"
+HAVE_INOTIFY = capability.INOTIFY
 """Whether to try inotify; tests of the fallback set it to False."""
 
 PAUSE_MS = 2

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from supervise.logs import Std, to_map
+from supervise.restarts import RestartPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,6 +70,8 @@ class Options:
     prefix: bool
     color: str
     """``auto``, ``always`` or ``never``."""
+    restarts: RestartPolicy | None
+    containment: str
 
 
 def parse(words: Sequence[str]) -> Options:
@@ -109,7 +112,19 @@ def parse(words: Sequence[str]) -> Options:
         role=found.role,
         prefix=not found.no_prefix,
         color=found.color,
+        restarts=_policy(parser, found),
+        containment=found.containment,
     )
+
+
+def _policy(parser: argparse.ArgumentParser, found: argparse.Namespace) -> RestartPolicy | None:
+    if found.max_restarts is None:
+        for option, value in (("--restart-window", found.restart_window), ("--backoff", found.backoff)):
+            if value is not None:
+                parser.error(f"{option} says how to restart; say how often, too: --max-restarts 3")
+        return None
+    backoff = 1.0 if found.backoff is None else found.backoff
+    return RestartPolicy(max_restarts=found.max_restarts, within_s=found.restart_window, backoff=backoff)
 
 
 def _streams(
@@ -144,6 +159,7 @@ def _parser() -> _Parser:
     _add_what(parser.add_argument_group("what runs"))
     _add_output(parser.add_argument_group("output"))
     _add_end(parser.add_argument_group("the end"))
+    _add_restarts(parser.add_argument_group("restarts"))
     return parser
 
 
@@ -208,6 +224,38 @@ def _add_end(group: argparse._ArgumentGroup) -> None:
         help="from the polite signal to SIGKILL, whatever the reason (30)",
     )
     _option(group, "--timeout", metavar="SEC", type=_limit, help="stop the run after this long; its exit code is 124")
+    _option(
+        group,
+        "--containment",
+        choices=("group", "sweep", "cgroup"),
+        default="group",
+        help="what leaves its rank's process group is only reported (group), found and ended (sweep), or cannot"
+        " get out (cgroup, needs cgroup v2)",
+    )
+
+
+def _add_restarts(group: argparse._ArgumentGroup) -> None:
+    _option(
+        group,
+        "--max-restarts",
+        metavar="N",
+        type=_count,
+        help="when a rank fails, stop all and start all anew, up to N times (0)",
+    )
+    _option(
+        group,
+        "--restart-window",
+        metavar="SEC",
+        type=_span_s,
+        help="count only the restarts of the last SEC seconds (all)",
+    )
+    _option(
+        group,
+        "--backoff",
+        metavar="SEC",
+        type=_seconds,
+        help="wait before the first restart (1), twice as long before each further one, up to a minute",
+    )
 
 
 def _nproc(text: str) -> int:
@@ -244,6 +292,19 @@ def _seconds(text: str) -> float:
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds; give 0 or more, such as 30 or 0.5")
     return value
+
+
+def _span_s(text: str) -> float:
+    value = _seconds(text)
+    if not value:
+        raise argparse.ArgumentTypeError("0 would count no restart; leave the option out to count all")
+    return value
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of restarts; give 0 or more")
+    return int(text)
 
 
 def _limit(text: str) -> float:

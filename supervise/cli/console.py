@@ -6,23 +6,32 @@ import logging
 import os
 import select
 import sys
+import threading
+from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _PATIENCE_S = 2.0
 """How long a stderr that takes nothing is waited for; what is said meanwhile is kept for later."""
 _LAST_PATIENCE_S = {False: 5.0, True: 60.0}
 """The same at the end; a terminal may be held by Ctrl-S."""
 _PIECE_BYTES = 4096
+_KEPT_BYTES = 256 * 1024
+"""How much is kept for a stderr that takes nothing; what comes on top of it is lost, which is said later."""
+_LEFT_LINES = 1000
+"""The same for what other threads want to have said, in lines."""
 _ERASE = "\r\x1b[K"
 _RANK_COLORS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 
 
 class Console:
-    """Our stderr. A stderr that is gone is no error, and one that nobody reads holds nothing up for long."""
+    """Our stderr. A stderr that is gone is no error, and one that nobody reads holds nothing up for long.
+
+    Written on the main thread only. What other threads have to say they `leave` here, which never blocks.
+    """
 
     def __init__(self, color: str = "auto") -> None:
         """Look at what stdout and stderr are.
@@ -40,8 +49,12 @@ class Console:
         """Whether prefixes are colored; they are the same on stdout and stderr."""
         self.live = both and able
         """Whether one line may change; what the ranks write goes over it."""
+        self.on_left: Callable[[], object] | None = None
+        """Called, in whatever thread it was, when something was left: has the main thread call `show_left`."""
         self._status = False
         self._pending = b""
+        self._lost_lines = 0
+        self._left: deque[str] = deque(maxlen=_LEFT_LINES)
 
     @property
     def width(self) -> int:
@@ -58,6 +71,18 @@ class Console:
     def show(self, lines: list[str]) -> None:
         """Write lines as they are."""
         self._write(self._erased() + "".join(f"{line}\n" for line in lines))
+
+    def leave(self, lines: list[str]) -> None:
+        """Have lines shown by the main thread. From any thread; the oldest of too many are lost."""
+        self._left.extend(lines)
+        if self.on_left is not None:
+            self.on_left()
+
+    def show_left(self) -> None:
+        """Show what was left."""
+        lines = [self._left.popleft() for _ in range(len(self._left))]
+        if lines:
+            self.show(lines)
 
     def status(self, text: str) -> None:
         """Show a line that the next one replaces. The cursor stays at its beginning, for the ranks' lines."""
@@ -88,9 +113,18 @@ class Console:
 
     def finish(self) -> None:
         """At the end: wait for what could not be shown yet."""
+        self.show_left()
         self._flush(_LAST_PATIENCE_S[self.terminal])
 
     def _write(self, text: str) -> None:
+        if len(self._pending) > _KEPT_BYTES:
+            self._flush(0.0)
+        if len(self._pending) > _KEPT_BYTES:
+            self._lost_lines += text.count("\n")
+            return
+        if self._lost_lines:
+            lost, self._lost_lines = self._lost_lines, 0
+            text = f"supervise: {lost} lines were lost here: nobody read them\n{text}"
         patience_s = 0.0 if self._pending else _PATIENCE_S
         self._pending += text.encode(errors="backslashreplace")
         self._flush(patience_s)
@@ -108,7 +142,8 @@ class Console:
 class LibraryLog(logging.NullHandler):
     """Shows what the library logs: its own failures. Events go elsewhere, and this handler is none for them.
 
-    It is a `logging.NullHandler` since that is what the library takes for nobody listening.
+    It is a `logging.NullHandler` since that is what the library takes for nobody listening. The gang's thread
+    and the Tails log, too: a stderr that nobody reads must not hold them up, so the main thread does the writing.
     """
 
     def __init__(self, console: Console) -> None:
@@ -117,8 +152,12 @@ class LibraryLog(logging.NullHandler):
         self._console = console
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Show one record, with its traceback if it has one."""
-        self._console.show(self.format(record).splitlines())
+        """Show one record, with its traceback if it has one; now on the main thread, soon from any other."""
+        lines = self.format(record).splitlines()
+        if threading.current_thread() is threading.main_thread():
+            self._console.show(lines)
+        else:
+            self._console.leave(lines)
         return True
 
 
@@ -133,3 +172,4 @@ def library_log(console: Console) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
+        console.show_left()

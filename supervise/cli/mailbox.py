@@ -63,13 +63,14 @@ class Mailbox:
     def put(self, letter: Letter) -> None:
         """Put a letter in, from any thread; never blocks."""
         self._letters.put(letter)
-        self._wake()
+        self.wake()
 
     def expect(self, reply: Reply[Any]) -> None:
         """End the wait when `reply` is there."""
-        reply.add_done_callback(self._wake)
+        reply.add_done_callback(self.wake)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """End the wait, if there is one. From any thread; never blocks."""
         with contextlib.suppress(OSError):  # full: it is awake; closed: nobody waits
             os.write(self._write, b"\0")
 

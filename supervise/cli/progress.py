@@ -19,8 +19,11 @@ _TICK_S = 1.0
 
 OF_INTEREST = frozenset(
     {
+        "supervise.gang.restarting",
+        "supervise.gang.starting",
         "supervise.gang.stopping",
         "supervise.process.exited",
+        "supervise.process.leaked",
         "supervise.process.signaled",
         "supervise.process.start_failed",
         "supervise.process.stopped",
@@ -48,12 +51,16 @@ class Progress:
         self._kill_at_s = 0.0
         self._announced = False
 
-    def take(self, event: dict[str, Any]) -> None:
+    def take(self, event: dict[str, Any]) -> None:  # noqa: C901 - one line an event
         """Take in one event that is of interest."""
         rank = event.get("local_rank")
         match event["event"], rank:
             case "supervise.gang.stopping", _:
                 self._stops(event["reason"])
+            case "supervise.gang.restarting", _:
+                self._restarts(event)
+            case "supervise.gang.starting", _:
+                self._begin_anew()
             case "supervise.process.exited", int():
                 self._ended.add(rank)
                 fine = event["exit_code"] == 0 and not event["complaint"]
@@ -65,10 +72,35 @@ class Progress:
             case "supervise.process.start_failed", int():
                 self.unstarted_rank = rank if self.unstarted_rank is None else self.unstarted_rank
             case "supervise.process.stopped", int():
-                self._console.note(f"rank {rank} (pid {event['pid']}) was stopped by {event['signal']}")
+                pid = event["pid"]
+                self._console.note(
+                    f"rank {rank} (pid {pid}) was stopped by {event['signal']}; kill -CONT {pid} continues it"
+                )
+            case "supervise.process.leaked", _:
+                self._leaked(event)
             case _:  # a log, or where it is shown
                 rest = f"; the logs are in {self.story.directory}" if self.story.directory else ""
                 self._console.note(f"{event['log_iostream']} is not shown any more: {event['error']}{rest}")
+
+    def _restarts(self, event: dict[str, Any]) -> None:
+        rank, how = self._first_failure or (event["root_cause_rank"], event["error_type"])
+        left = event["max_restarts"] - event["attempt"]
+        count = f"restart {event['attempt']} of {event['max_restarts']}" if left >= 0 else f"restart {event['attempt']}"
+        self._console.note(f"rank {rank} failed ({how}); {count} in {seconds(event['backoff_s'])}")
+
+    def _begin_anew(self) -> None:
+        """An attempt begins; of those before, only what the user wanted counts."""
+        self._ended.clear()
+        self.story.sent.clear()
+        self._first_failure = None
+        if self.story.user_signal is None:
+            self.reason, self._announced = None, False
+
+    def _leaked(self, event: dict[str, Any]) -> None:
+        who = "a rank" if event["local_rank"] is None else f"rank {event['local_rank']}"
+        pids = ", ".join(map(str, event["descendants"]))
+        then = "ended" if event["ended"] else "still alive; --containment sweep ends such processes"
+        self._console.note(f"{who} left processes outside of its group (pid {pids}): {then}")
 
     def user_stops(self, sig: Signals) -> None:
         """The user has asked for the end, for the first time, and waits for a sign that it was heard."""

@@ -93,7 +93,9 @@ def choose_master() -> Master:
     raise OSError(f"no free master port in {_MAX_TRIES} tries; set MASTER_PORT")
 
 
-def environments(nproc: int, *, run_id: str, role: str, master: Master) -> dict[int, dict[str, str]]:
+def environments(
+    nproc: int, *, run_id: str, role: str, master: Master, max_restarts: int = 0
+) -> dict[int, dict[str, str]]:
     """Return what is added to the environment of each rank: torchrun's variables, on one node, and two defaults.
 
     ``TORCHELASTIC_ERROR_FILE`` is added by the log specs.
@@ -110,7 +112,7 @@ def environments(nproc: int, *, run_id: str, role: str, master: Master) -> dict[
         "MASTER_PORT": master.port,
         "TORCHELASTIC_RUN_ID": run_id,
         "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
     }
     if "PYTHONUNBUFFERED" not in os.environ:
         common["PYTHONUNBUFFERED"] = "1"

@@ -67,6 +67,8 @@ def _headline(result: RunProcsResult, story: Story, root: int | None) -> str:
     if root is not None:
         failure = result.failures[root]
         how = ending(failure.exitcode, core_dumped=_core(result, root))
+        if root in result.ends and result.ends[root].oom_kill:
+            how += ", out of memory suspected"
         of = f" of {story.nproc}" if story.nproc > 1 else ""
         return f"rank {root}{of} failed: {how} (host {os.uname().nodename}, pid {failure.pid}{_uptime(result, root)})"
     if result.outcome == "timed_out":

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 from contextlib import suppress
-from signal import SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, Signals
+from signal import SIGCHLD, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, Signals
 from typing import TYPE_CHECKING, Any
+
+import pykka
 
 from supervise import messages as say
 from supervise.cli import program, ranks, report
@@ -17,8 +20,6 @@ from supervise.cli.rundir import EventFile, write_result
 from supervise.errors import SuperviseError
 
 if TYPE_CHECKING:
-    import pykka
-
     from supervise._actors.supervisor import Supervisor
     from supervise._runtime.reply import Reply
     from supervise.cli.arguments import Options
@@ -39,7 +40,10 @@ def run(options: Options, *, own_process: bool = True) -> int:
         own_process: Whether this process is the command's, so that its signal handlers need not be put back.
     """
     console = Console(options.color)
-    with library_log(console), Mailbox((*_STOPPING, *_PASSED_ON), restore=not own_process) as mailbox:
+    if signal.getsignal(SIGCHLD) == signal.SIG_IGN:  # inherited: the kernel would keep no exit status
+        signal.signal(SIGCHLD, signal.SIG_DFL)
+    with library_log(console), Mailbox((*_STOPPING, *_PASSED_ON, SIGCHLD), restore=not own_process) as mailbox:
+        console.on_left = mailbox.wake
         try:
             return _Run(options, console, mailbox).main()
         finally:
@@ -92,12 +96,20 @@ class _Run:
             name=options.role,
             entrypoint=command[0],
             args=dict.fromkeys(range(options.nproc), command[1:]),
-            envs=ranks.environments(options.nproc, run_id=self._run_id, role=options.role, master=self._master),
+            envs=ranks.environments(
+                options.nproc,
+                run_id=self._run_id,
+                role=options.role,
+                master=self._master,
+                max_restarts=options.restarts.max_restarts if options.restarts else 0,
+            ),
             logs_specs=specs,
             log_line_prefixes={rank: prefix(options.role, rank) for rank in range(options.nproc)},
             grace=options.grace_s,
             timeout=options.timeout_s,
             event_sink=self._event,
+            restart_policy=options.restarts,
+            containment=options.containment,
         )
         self._story.directory = specs._run_log_dir  # noqa: SLF001 - it has no public name, as in PyTorch
         try:
@@ -125,13 +137,13 @@ class _Run:
             self._console.note(_complaint(stuck))
         if not end.done():  # it is answered before the close; a crash of the loop might end in this
             return self._no_result(_INTERNAL, "the gang ended without a result")
-        stopped = self._story.user_signal is not None or (lost is None and end.get().outcome == "timed_out")
+        stopped = self._story.user_signal is not None or (lost is None and end.get(timeout=0).outcome == "timed_out")
         if (failed := _error(start)) is not None and not stopped:
             text = report.not_started(failed, self._progress.unstarted_rank, self._options.program)
             return self._no_result(program.start_code(failed), text)
         if lost is not None:
             return self._no_result(_INTERNAL, _complaint(lost))
-        return self._report(end.get())
+        return self._report(end.get(timeout=0))
 
     def _ask(self, message: object) -> Any:
         reply = self._gang.ask(message, block=False)
@@ -156,10 +168,16 @@ class _Run:
     def _take(self) -> None:
         """Wait for what comes, and see to it."""
         self._sort(self._mailbox.take(self._progress.wait_s()))
+        self._console.show_left()
         self._progress.announce()
 
     def _sort(self, letters: list[Letter]) -> None:
+        if SIGCHLD in letters:  # a rank may have been stopped, which nothing else tells
+            with suppress(pykka.ActorDeadError):
+                self._gang.tell(say.Status())
         for letter in letters:
+            if letter == SIGCHLD:
+                continue
             if isinstance(letter, Signals):
                 self._signal(letter)
             else:

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from supervise._process.appending import open_to_append
 from supervise.result import RunProcsResult
 
 if TYPE_CHECKING:
@@ -32,8 +33,7 @@ class EventFile:
         """
         self._fd = -1
         if directory is not None:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._fd = os.open(os.path.join(directory, "events.jsonl"), flags, 0o600)
+            self._fd = open_to_append(os.path.join(directory, "events.jsonl"))
 
     def write(self, event: dict[str, Any]) -> None:
         """Append an event; a full disk costs the event, not the run."""
@@ -87,7 +87,8 @@ def write_result(
     path = os.path.join(directory, "result.json")
     new = f"{path}.new"
     try:
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(new, flags, 0o600), "w") as file:
             json.dump(whole, file, indent=2, default=str)
             file.write("\n")
         os.replace(new, path)

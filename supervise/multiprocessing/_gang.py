@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import _thread
-import atexit
+import contextlib
 import os
 import sys
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+import pykka
 
 from supervise import messages as say
-from supervise._actors import exits  # noqa: F401 - its exit function must be registered before ours, to run after it
+from supervise._actors import exits
 from supervise._actors.gang import GangActor
-from supervise._actors.plan import make_plan
+from supervise._actors.recipe import make_plan
 from supervise._actors.report import LOST_CODE
 from supervise._process.child import Plain
 from supervise._runtime.reply import Reply
@@ -24,11 +26,13 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Iterable
 
-    import pykka
-
     from supervise._actors.plan import Plan
 
 _GRACE_S = 30.0
+_BEGIN_S = 60.0
+"""A supervisor starts in milliseconds: one that takes longer than this is lost."""
+_LOOK_S = 60.0
+"""A start takes as long as it takes; so often it is made sure that there still is somebody who starts."""
 
 _standing: dict[str, list[Fate]] = {}
 """By urn: the ranks of gangs that this interpreter waits for at its exit."""
@@ -37,10 +41,7 @@ _registered_in: set[int] = set()
 
 
 class SpawnedGang(GangActor):
-    """Stops nobody because somebody failed, and ends by itself when the last rank has.
-
-    To the core each rank's end is a good one until all have ended; the verdict is made with the true ones.
-    """
+    """Stops nobody because somebody failed, and ends by itself when the last rank has."""
 
     def __init__(self, plan: Plan, fates: list[Fate], *, waited_for: bool) -> None:
         """Take over `plan`.
@@ -51,8 +52,8 @@ class SpawnedGang(GangActor):
             waited_for: Whether the interpreter's exit waits for the ranks.
         """
         super().__init__(plan, grace=_GRACE_S)
+        self._gang = self._gang._replace(stop_on_failure=False)
         self._fates = fates
-        self._true_ends: list[say.WorkerExited] = []
         if waited_for:
             _standing[self.actor_urn] = fates
 
@@ -64,7 +65,6 @@ class SpawnedGang(GangActor):
 
     def _step(self, event: object) -> None:
         if isinstance(event, say.WorkerExited):
-            self._true_ends.append(event)
             trace, raised_ns = self._trace(event)
             self._fates[event.local_rank].settle(
                 LOST_CODE if event.exitcode is None else event.exitcode,
@@ -72,7 +72,6 @@ class SpawnedGang(GangActor):
                 trace=trace,
                 complaint=event.complaint,
             )
-            event = replace(event, exitcode=0, complaint=None)
         super()._step(event)
 
     def _trace(self, end: say.WorkerExited) -> tuple[str | None, int | None]:
@@ -87,7 +86,6 @@ class SpawnedGang(GangActor):
         return str(trace), int(raised_ns)
 
     def _publish(self) -> None:
-        self._gang = self._gang._replace(ends=tuple(self._true_ends))
         super()._publish()
         self.actor_ref.stop(block=False)  # which ends what the ranks have left in their groups
 
@@ -146,8 +144,8 @@ def launch(
     # In a thread of its own: no lock of pykka's is ever taken where a KeyboardInterrupt may come.
     _thread.start_new_thread(_begin, (plan, fates, not daemon, box))
     try:
-        gang = box.get()
-        pids = gang.ask(say.Start(), block=False).get()
+        gang = box.get(timeout=_BEGIN_S)
+        pids = _pids(gang)
         return [
             RankProcess(local_rank=rank, pid=pids[rank], name=plain.name(rank), daemon=daemon, fate=fate, gang=gang)
             for rank, fate in enumerate(fates)
@@ -155,6 +153,15 @@ def launch(
     except BaseException:
         box.add_done_callback(lambda: _give_up(box))
         raise
+
+
+def _pids(gang: pykka.ActorRef[SpawnedGang]) -> dict[int, int]:
+    """Have the gang start, and return its pids."""
+    reply = gang.ask(say.Start(), block=False)
+    while gang.is_alive():
+        with contextlib.suppress(pykka.Timeout):
+            return cast("dict[int, int]", reply.get(timeout=_LOOK_S))
+    return cast("dict[int, int]", reply.get(timeout=_LOOK_S))  # its last word
 
 
 def abandon(processes: list[RankProcess], sig: signal.Signals) -> None:
@@ -201,7 +208,7 @@ def _wait_at_exit() -> None:
 
     _registered_in.add(os.getpid())
     util.Finalize(None, _await_ranks, exitpriority=100)  # in a worker, whose exit may run nothing else
-    atexit.register(_await_ranks)
+    exits.before_closing(_await_ranks)
 
 
 def _await_ranks() -> None:

@@ -154,7 +154,9 @@ class ProcessContext:
         for sentinel, index in list(self.sentinels.items()):
             if sentinel not in ready:
                 continue
-            self.processes[index].join()
+            self.processes[index].join(_KILL_WAIT_S)
+            if self.processes[index].exitcode is None:  # it has closed its sentinel, and lives
+                continue
             if self.processes[index].exitcode == 0:
                 del self.sentinels[sentinel]
             else:

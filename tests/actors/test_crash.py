@@ -230,7 +230,7 @@ def test_a_selector_that_is_closed_by_a_stranger(stranger, caplog):
         max_size=12,
     )
 )
-def test_no_ask_hangs_whatever_is_asked_stopped_and_crashes(steps):
+def test_k4_no_ask_hangs_whatever_is_asked_stopped_and_crashes(steps):
     """A random schedule; in the end every future is resolved."""
     replies = []
     with FakeGang(2, grace=0.02) as gang:

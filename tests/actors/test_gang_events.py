@@ -26,7 +26,7 @@ def ask(gang, message):
     close_after=st.sampled_from([None, 0, 1]),
     ignores=st.booleans(),
 )
-def test_any_run_has_an_exit_for_each_start_and_one_end(codes, order, bad_start, close_after, ignores):
+def test_e3_any_run_has_an_exit_for_each_start_and_one_end(codes, order, bad_start, close_after, ignores):
     nprocs = len(codes)
     launchers = {rank: FakeLauncher(ignored=[SIGTERM] if ignores else []) for rank in range(nprocs)}
     if bad_start is not None and bad_start < nprocs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,7 @@ from tests.benchmarks.runner import Runner
 from tests.benchmarks.scenarios import SCENARIOS
 
 if TYPE_CHECKING:
-    from tests.benchmarks.runner import Taken
-    from tests.benchmarks.scenarios import Case
+    from tests.benchmarks.report import Cases
 
 
 def main() -> None:
@@ -21,13 +21,14 @@ def main() -> None:
     asked = _arguments()
     names = [name for name in contenders.NAMES if name in asked.contenders]
     runner = Runner.probe(names, asked.torch_python)
-    facts = machine.describe(set(runner.pythons.values()))
+    facts = machine.describe(runner.called()) | {"rounds": asked.rounds}
     print(json.dumps(facts, indent=2))
     for name, why in runner.absent.items():
         print(f"absent: {name}: {why}")
     print("\nmedian and min: of the later runs in a process; first: of its first run, imports included")
-    print("x floor: ratio of the medians; of MB/s, more is better")
-    figures: dict[str, list[tuple[Case, dict[str, Taken]]]] = {}
+    print("x floor: ratio of the medians; of MB/s, more is better; target: what `supervise` has set itself")
+    figures: dict[str, Cases] = {}
+    begun_s = time.monotonic()
     done = {name: figures.setdefault(name, []) for name in asked.scenarios or SCENARIOS}
     for name, cases in done.items():
         print(report.title(name), flush=True)
@@ -35,10 +36,12 @@ def main() -> None:
             if asked.case in case.label:
                 taken = runner.run(case, asked.rounds)
                 cases.append((case, taken))
-                print(report.table(case, taken), flush=True)
+                print(report.table(case, taken, cases), flush=True)
+        facts["took_s"] = round(time.monotonic() - begun_s)
         if asked.json is not None:
-            whole = report.as_json(facts, runner.pythons, runner.absent, figures)
-            asked.json.write_text(json.dumps(whole, indent=1), encoding="utf-8")
+            report.write(asked.json, facts, runner, figures)
+    print(report.summary(figures))
+    print(f"took {facts['took_s']} s")
 
 
 def _arguments() -> argparse.Namespace:

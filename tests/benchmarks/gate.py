@@ -45,6 +45,10 @@ class Gate:
             raise TimeoutError(msg)
         pause.wait(random.uniform(*_JITTER_S))
 
+    def open(self) -> None:
+        """Let the ranks go on."""
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+
     def open_when_ready(self, count: int) -> threading.Thread:
         """Open, in a thread, once `count` ranks wait."""
 
@@ -52,7 +56,7 @@ class Gate:
             try:
                 self.await_ready(count)
             finally:
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
+                self.open()
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-_PACKAGES = ("honcho", "inotify_simple", "loky", "numpy", "psutil", "pykka", "structlog", "torch")
+_PACKAGES = ("circus", "honcho", "inotify_simple", "loky", "numpy", "psutil", "pykka", "structlog", "torch")
 _VERSIONS = f"""
 import json, platform
 from importlib import metadata
@@ -24,11 +24,11 @@ print(json.dumps(found))
 """
 
 
-def describe(pythons: set[str]) -> dict[str, Any]:
+def describe(pythons: dict[str, str]) -> dict[str, Any]:
     """Return what a reader of the figures must know.
 
     Args:
-        pythons: The interpreters in use.
+        pythons: The interpreters in use: a name that tells a reader more than a path, to the path.
     """
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -36,7 +36,7 @@ def describe(pythons: set[str]) -> dict[str, Any]:
         "processor": _processor(),
         "processors": len(os.sched_getaffinity(0)),
         "load_average": list(os.getloadavg()),
-        "interpreters": {python: _versions(python) for python in sorted(pythons)},
+        "interpreters": {name: _versions(python) for name, python in pythons.items()},
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import re
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _TICK = re.compile(rb"\[" + NAME.encode() + rb"\d+\]:(\d+)\r?$")
 _LINE = re.compile(rb"\[" + NAME.encode() + rb"(\d+)\]:(\d\d) (\d{8}) x{87}\n")
+_GO = "go"
 
 
 class Reader(Protocol):
@@ -38,11 +40,17 @@ class Reader(Protocol):
 
 def make(kind: Kind, folder: str) -> Reader:
     """Return a reader, which may use `folder`."""
-    if kind == "checked":
-        return _Checker(Path(folder) / "shown")
+    if kind in ("checked", "stalled"):
+        return _Checker(Path(folder), stalled=kind == "stalled")
     if kind in ("pipe", "terminal"):
         return _Clock(*(pty.openpty() if kind == "terminal" else os.pipe()))
     return _Nobody()
+
+
+def go(folder: str) -> None:
+    """Make the stalled reader that uses `folder` read."""
+    with (Path(folder) / _GO).open("w", encoding="ascii") as fifo:
+        fifo.write("\n")
 
 
 class _Nobody:
@@ -57,19 +65,26 @@ class _Nobody:
 
 
 class _Checker:
-    """A pipe into `cat`, so that reading costs little; what it kept is checked afterwards."""
+    """A pipe into `cat`, so that reading costs little; what it kept is checked afterwards.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    A stalled one begins to read when `go` is called, or the driver has ended.
+    """
+
+    def __init__(self, folder: Path, *, stalled: bool) -> None:
+        self._path, self._go = folder / "shown", folder / _GO
+        os.mkfifo(self._go)
+        argv = ["/bin/sh", "-c", 'read _ < "$1"; exec cat', "sh", str(self._go)] if stalled else ["/bin/cat"]
         read, self.target = os.pipe()
-        with path.open("wb") as file:
-            self._cat = subprocess.Popen(["/bin/cat"], stdin=read, stdout=file)
+        with self._path.open("wb") as file:
+            self._cat = subprocess.Popen(argv, stdin=read, stdout=file)
         os.close(read)
 
     def started(self) -> None:
         os.close(self.target)
 
     def ended(self) -> Figures:
+        with contextlib.suppress(OSError):  # it reads already, and nobody waits at the other end
+            os.close(os.open(self._go, os.O_WRONLY | os.O_NONBLOCK))
         self._cat.wait(60)
         counts: Counter[bytes] = Counter()
         with self._path.open("rb") as file:
@@ -93,6 +108,7 @@ class _Clock:
         self.target = target
         self._read = read
         self._ms: list[float] = []
+        self._torn = 0
         self._thread = threading.Thread(target=self._follow, daemon=True)
 
     def started(self) -> None:
@@ -110,14 +126,15 @@ class _Clock:
             if not chunk:
                 return
             *lines, rest = (rest + chunk).split(b"\n")
-            found = (_TICK.match(line) for line in lines)
-            self._ms += [(now_ns - int(tick[1])) / 1e6 for tick in found if tick is not None]
+            found = [tick for line in lines if (tick := _TICK.match(line)) is not None]
+            self._ms += [(now_ns - int(tick[1])) / 1e6 for tick in found]
+            self._torn += len(lines) - len(found)
 
     def ended(self) -> Figures:
         self._thread.join(10)
         os.close(self._read)
         ordered = sorted(self._ms)
         if not ordered:
-            return {"good_lines": 0}
+            return {"good_lines": 0, "torn_lines": self._torn}
         p50, p99 = (ordered[int(len(ordered) * part)] for part in (0.5, 0.99))
-        return {"good_lines": len(ordered), "shown_p50_ms": p50, "shown_p99_ms": p99}
+        return {"good_lines": len(ordered), "torn_lines": self._torn, "shown_p50_ms": p50, "shown_p99_ms": p99}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.benchmarks import contenders, readers
+from tests.benchmarks.scenarios import EVERY_OTHER_ROUND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,13 +48,15 @@ class Runner:
 
     pythons: dict[str, str] = field(default_factory=dict)
     """Contender to interpreter."""
+    names: dict[str, str] = field(default_factory=dict)
+    """Interpreter to what it is called in the figures, which hold no paths."""
     absent: dict[str, str] = field(default_factory=dict)
     """Contender to the reason why it cannot run."""
 
     @classmethod
     def probe(cls, names: list[str], torch_python: str) -> Runner:
         """Find out who can run where: in this interpreter, or in that of PyTorch."""
-        found = cls()
+        found = cls(names={torch_python: "of PyTorch", sys.executable: "this"})
         for name in names:
             tried = [sys.executable, torch_python] if name in contenders.OTHERS else [sys.executable]
             needs = contenders.load(name).needs
@@ -63,17 +66,25 @@ class Runner:
                     found.pythons[name] = python
                     found.absent.pop(name, None)
                     break
-                found.absent[name] = f"{why} ({python})"
+                found.absent[name] = f"{why} (interpreter: {found.names[python]})"
         return found
 
+    def called(self) -> dict[str, str]:
+        """Return the interpreters in use, by what they are called."""
+        return {self.names[python]: python for python in dict.fromkeys(self.pythons.values())}
+
     def run(self, case: Case, rounds: int) -> dict[str, Taken]:
-        """Run a case in all contenders alternately, `rounds` times; who fails is left out from then on."""
+        """Run a case in all contenders alternately, `rounds` times; who fails is left out from then on.
+
+        Some take part in every other round, or in the first one only.
+        """
         present = [name for name in case.contenders if name in self.pythons]
         taken = {name: Taken() for name in present}
         for number in range(rounds):
             turn = number % len(present) if present else 0
             for name in present[turn:] + present[:turn]:
-                if not taken[name].why_not:
+                left_out = number if name in case.once else number % 2 if name in EVERY_OTHER_ROUND else 0
+                if not taken[name].why_not and not left_out:
                     self._take(name, case, taken[name])
         return taken
 

@@ -43,6 +43,20 @@ for _ in range(count):
     os.write(1, b"%d\\n" % time.monotonic_ns())
     time.sleep(gap)
 """
+_FLOODER = """\
+import os, sys, fcntl, time
+rank, blocks, ready, lock, stamps, code = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:7]
+block = memoryview("".join("%02d %08d " % (rank, n) + "x" * 87 + "\\n" for n in range(10000)).encode())
+for _ in range(blocks):
+    for at in range(0, len(block), 8192):
+        os.write(1, block[at : at + 8192])
+open(ready, "ab", 0).write(b".")
+if not code:
+    time.sleep(100)
+fcntl.flock(os.open(lock, os.O_RDONLY), fcntl.LOCK_SH)
+os.write(os.open(stamps, os.O_WRONLY | os.O_APPEND), b"%d\\n" % time.monotonic_ns())
+os._exit(int(code))
+"""
 _PYTHON = (sys.executable, "-S", "-E", "-c")
 _STUBBORN = f"trap '' TERM; echo >> \"$1\"; exec sleep {LIFE_S}"
 
@@ -54,6 +68,7 @@ def command(program: str) -> tuple[str, ...]:
         "sleep": ("/bin/sleep", str(LIFE_S)),
         "gated": (*_PYTHON, _GATED),
         "writer": (*_PYTHON, _WRITER),
+        "flooder": (*_PYTHON, _FLOODER),
         "ticker": (*_PYTHON, _TICKER),
         "stubborn": ("/bin/sh", "-c", _STUBBORN, "sh"),
     }

@@ -244,6 +244,10 @@ def failure_seen(failure: Any, normal: Normal) -> dict[str, Any]:
     }
 
 
+_OUR_MARKER = "SUPERVISE_WORKER"
+"""The one variable that we add and PyTorch does not."""
+
+
 def _environment(case: Case, sync: str, normal: Normal) -> dict[int, Any]:
     """Return, of each rank, what its environment has beyond its host's."""
     found = {}
@@ -253,7 +257,7 @@ def _environment(case: Case, sync: str, normal: Normal) -> dict[int, Any]:
         found[rank] = {
             key: normal.text(value)
             for key, _, value in sorted(pairs)
-            if key not in _SHELLS_OWN and os.environ.get(key) != value
+            if key not in _SHELLS_OWN and key != _OUR_MARKER and os.environ.get(key) != value
         }
     return found
 

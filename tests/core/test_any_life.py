@@ -9,8 +9,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from supervise._core.decide import decide
 from supervise._core.state import (
     AbandonTails,
+    AnnounceRestart,
     AnswerClose,
     AnswerStart,
+    Assemble,
+    Assembled,
+    BackoffExpired,
     CensusTaken,
     CloseAsked,
     DrainExpired,
@@ -18,22 +22,26 @@ from supervise._core.state import (
     GraceExpired,
     KillExpired,
     LaunchRank,
+    NotAssembled,
     Publish,
     ReportUnkillable,
     SendSignal,
     SetTimer,
     StartAsked,
+    SweepUp,
     TakeCensus,
 )
 from supervise._core.verdict import failed, judge
 from supervise.messages import (
     GroupEmptied,
+    Swept,
     TailEnded,
     WorkerExited,
     WorkerFailedToStart,
     WorkerStarted,
     WorkerUnkillable,
 )
+from supervise.restarts import RestartPolicy
 
 
 def started(rank):
@@ -66,17 +74,24 @@ class _Machine(RuleBasedStateMachine):
         ),
         immortal=st.sets(st.integers(0, 4), max_size=2),
         never_start=st.sets(st.integers(0, 4), max_size=1),
+        policy=st.none() | st.builds(RestartPolicy, st.integers(0, 3), st.none() | st.just(1e-9)),
     )
-    def begin(self, nprocs, more, immortal, never_start):
+    def begin(self, nprocs, more, immortal, never_start, policy):
         self.immortal, self.never_start = immortal, never_start
-        self.gang = Gang(nprocs=nprocs, **more)
+        self.gang = Gang(nprocs=nprocs, policy=policy, **more)
         self.clock = 0
+        self.all_tails = more["tails"]
+        self.published = self.started = self.start_answers = 0
+        self.user_ended = self.close_owed = False
+        self.new_life()
+
+    def new_life(self):
+        """Nothing is known of this attempt yet."""
         self.launching, self.alive, self.groups = set(), set(), set()
         self.stuck, self.reaped, self.counting, self.counted = set(), set(), False, False
-        self.timers, self.tails = set(), more["tails"]
-        self.published = self.started = self.start_answers = 0
+        self.timers, self.tails = set(), self.all_tails
         self.kill_asked = self.polite = self.asked_end = False
-        self.close_owed = False
+        self.sweeping = self.swept = self.waiting = self.assembling = self.answered = False
 
     def tell(self, event):
         before = self.gang
@@ -84,6 +99,9 @@ class _Machine(RuleBasedStateMachine):
         for action in actions:
             self.check(action)
             self.act(action)
+        if self.gang.attempt > before.attempt:
+            assert isinstance(event, BackoffExpired)
+            return
         if before.reason is not None:
             assert self.gang.reason == before.reason
         if before.start_failure is not None:
@@ -108,13 +126,14 @@ class _Machine(RuleBasedStateMachine):
                 assert not self.gang.killed, "polite after the kill"
                 self.polite = True
 
-    def act(self, action):
+    def act(self, action):  # noqa: C901 - one line an action
         match action:
             case LaunchRank():
                 self.launching.add(action.local_rank)
             case AnswerStart():
                 self.start_answers += 1
-                assert self.start_answers == 1
+                assert not self.answered, "an attempt's start is told once"
+                self.answered = True
             case TakeCensus():
                 assert not self.counting
                 assert not self.counted
@@ -123,6 +142,21 @@ class _Machine(RuleBasedStateMachine):
                 self.timers.add(action.name)
             case ReportUnkillable():
                 self.stuck |= action.ranks
+            case SweepUp():
+                assert not self.sweeping
+                assert not self.swept
+                self.sweeping = True
+            case AnnounceRestart():
+                assert not self.user_ended, "a restart after somebody asked for the end"
+                assert not self.alive | self.groups | self.launching, "a restart beside what is left"
+                assert self.swept
+                assert not self.waiting
+                self.waiting = True
+            case Assemble():
+                assert self.waiting
+                self.new_life()
+                self.assembling = True
+                self.gang = self.gang._replace(tails=self.all_tails)
             case AbandonTails():
                 self.timers.discard("drain")
             case Publish():
@@ -130,6 +164,7 @@ class _Machine(RuleBasedStateMachine):
                 assert not self.alive - self.given_up()
                 assert not self.launching or self.gang.killed
             case AnswerClose():
+                assert self.swept or not self.close_owed or self.started == 0
                 self.close_owed = False
                 assert not self.groups - self.given_up()
 
@@ -200,10 +235,11 @@ class _Machine(RuleBasedStateMachine):
         reason=st.sampled_from(["close", "close", "timeout"]),
     )
     def close(self, sig, timeout_s, reason):
-        self.asked_end = True
+        self.asked_end = self.user_ended = True
         self.close_owed = reason == "close" or self.close_owed
         self.kill_asked |= sig == SIGKILL or timeout_s == 0
         self.counted |= self.gang.phase == "new"  # there is nobody to count
+        self.swept |= self.gang.phase == "new"
         self.tell(close(sig, timeout_s, reason))
 
     @rule(event=st.sampled_from([GraceExpired(), KillExpired(), DrainExpired()]))
@@ -211,6 +247,24 @@ class _Machine(RuleBasedStateMachine):
         if isinstance(event, GraceExpired) and "grace" not in self.timers and self.gang.signaled:
             return  # it was never set
         self.tell(event)
+
+    @precondition(lambda self: self.sweeping)
+    @rule()
+    def sweeps(self):
+        self.sweeping, self.swept = False, True
+        self.tell(Swept())
+
+    @precondition(lambda self: self.waiting)
+    @rule()
+    def has_waited(self):
+        self.tell(BackoffExpired())
+        self.waiting = False
+
+    @precondition(lambda self: self.assembling)
+    @rule(well=st.booleans())
+    def is_assembled(self, well):
+        self.assembling = False
+        self.tell(Assembled() if well else NotAssembled())
 
     @precondition(lambda self: self.stuck)
     @rule(data=st.data())
@@ -220,7 +274,7 @@ class _Machine(RuleBasedStateMachine):
         if rank in self.alive or rank in self.groups:  # else it went in time
             self.tell(unkillable(rank))
 
-    @precondition(lambda self: self.tails and self.gang.phase != "new")
+    @precondition(lambda self: self.tails and self.gang.phase != "new" and not self.assembling)
     @rule()
     def tail_ends(self):
         self.tails -= 1
@@ -232,7 +286,7 @@ class _Machine(RuleBasedStateMachine):
             return
         if self.started == 0:
             self.start()
-        self.close_owed = True
+        self.close_owed = self.user_ended = True
         self.asked_end = True
         self.counted |= self.gang.phase == "new"
         self.tell(close())
@@ -248,7 +302,7 @@ class _Machine(RuleBasedStateMachine):
             assert verdict.blamed
         assert (verdict.outcome == "failed") == (verdict.kind == "cause" and bool(verdict.blamed))
 
-    def world_answers(self):
+    def world_answers(self):  # noqa: C901 - all that can be asked for
         """Everything that was asked for happens; what is immortal or never starts does not."""
         if self.counting:
             self.counting, self.counted = False, True
@@ -272,8 +326,12 @@ class _Machine(RuleBasedStateMachine):
             self.stuck.remove(rank)
             if rank in self.alive | self.groups:
                 self.tell(unkillable(rank))
+        if self.assembling:
+            self.is_assembled(well=True)
         while self.tails:
             self.tail_ends()
+        if self.sweeping:
+            self.sweeps()
 
 
 _Machine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

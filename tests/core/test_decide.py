@@ -24,11 +24,13 @@ from supervise._core.state import (
     SendSignal,
     SetTimer,
     StartAsked,
+    SweepUp,
     TakeCensus,
 )
 from supervise._core.verdict import failed, judge
 from supervise.messages import (
     GroupEmptied,
+    Swept,
     TailEnded,
     WorkerExited,
     WorkerFailedToStart,
@@ -119,7 +121,10 @@ def test_a_rank_that_starts_while_the_gang_is_stopped_is_signaled_too():
     assert actions == [SendSignal(ranks=frozenset({1}), sig=SIGINT, escalation=0)]
     gang, _ = run(Gang(nprocs=1, grace_s=1.0), StartAsked(), close(), census(), GraceExpired())
     gang, actions = decide(gang, started(0))
-    assert actions == [SendSignal(ranks=frozenset({0}), sig=SIGKILL, escalation=1)]
+    assert actions == [
+        SendSignal(ranks=frozenset({0}), sig=SIGKILL, escalation=1),
+        SetTimer(name="kill", delay_s=5.0),
+    ]
 
 
 def test_a_rank_that_fails_before_all_run_stops_the_gang_once_all_run():
@@ -135,6 +140,14 @@ def test_a_gang_closed_before_its_start_publishes_at_once():
 
 
 # Ending
+
+
+def test_a_gang_that_does_not_stop_on_failure_ends_with_its_last_rank():
+    gang, actions = run(running(3)._replace(stop_on_failure=False), exited(1, 7), exited(0))
+    assert actions == []
+    gang, actions = decide(gang, exited(2, -9))
+    assert actions == [DrainTails(), Publish(), AnswerClose()]
+    assert judge(gang).blamed == (1, 2)
 
 
 def test_success_alone_signals_nobody():
@@ -211,6 +224,9 @@ def test_what_finished_ranks_left_behind_ends_at_close_politely_first():
         SetTimer(name="grace", delay_s=2.0),
     ]
     gang, actions = decide(gang, GroupEmptied(local_rank=0))
+    assert actions == [SweepUp(timeout_s=2.0)]
+    assert decide(gang, close())[1] == [], "one sweep is enough"
+    gang, actions = decide(gang, Swept())
     assert actions == [AnswerClose()]
     assert judge(gang).outcome == "succeeded"
 
@@ -223,7 +239,7 @@ def test_the_result_waits_for_the_logs_and_a_close_bounds_that():
     gang, actions = run(gang, census(), DrainExpired())
     assert actions == [AbandonTails()]
     gang, actions = run(gang, TailEnded(name="stdout"), TailEnded(name="stderr"))
-    assert actions == [Publish(), AnswerClose()]
+    assert actions == [Publish(), SweepUp(timeout_s=4.0)]
 
 
 def test_a_timer_that_is_late_does_nothing():

@@ -14,6 +14,10 @@ from tests.processes.hosts import Host
 
 np = pytest.importorskip("numpy", reason="needs NumPy's arrays")
 MEBI = 1 << 20
+needs_memory_files = pytest.mark.skipif(
+    not capability.MEMFD,
+    reason="only memory files are mapped; see test_without_memory_files_the_value_is_copied",
+)
 
 
 def run(folder, kind, function, *args):
@@ -34,6 +38,7 @@ def is_mapped(array):
     return False
 
 
+@needs_memory_files
 @each_function
 def test_arrays_of_all_kinds_arrive_as_they_were(tmp_path, kind):
     """Order, type, shape, flags; one object that occurs twice is one object."""
@@ -53,6 +58,7 @@ def test_arrays_of_all_kinds_arrive_as_they_were(tmp_path, kind):
     }  # NumPy itself copies one that is not in one piece
 
 
+@needs_memory_files
 def test_a_large_array_is_not_copied_can_be_written_and_outlives_its_gang(tmp_path):
     """Writing copies a page, and changes nothing of anybody else's; the memory goes with the last view."""
     array = run(tmp_path, "spawn", arrays.numbers, MEBI)
@@ -109,6 +115,7 @@ def test_sigkill_before_the_header_is_written_leaves_nothing(tmp_path, kind):
     assert (result.failures[0].exitcode, result.return_values) == (-9, {})
 
 
+@needs_memory_files
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_process_left_behind_that_maps_the_file_cannot_change_the_value(tmp_path, shared):
     """Where its mapping forbids the seal, the value is copied."""
@@ -143,6 +150,7 @@ gang.stop()
 """
 
 
+@needs_memory_files
 @pytest.mark.parametrize(
     ("what", "least", "most"),
     [

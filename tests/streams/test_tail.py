@@ -478,6 +478,7 @@ def test_a_strangers_wrong_call_harms_nobody(bench, sink, logs):
 
 def test_idle_nothing_wakes(bench, sink, logs, monkeypatch):
     """After a burst the Tail waits without a timeout, and so does the hub."""
+    monkeypatch.setattr(watching, "HAVE_INOTIFY", True)
     paths = logs(3)
     ref = bench.tail(sink, paths)
     append(paths[0], b"line\n")
@@ -503,8 +504,9 @@ def test_a_tail_is_a_daemon_and_takes_one_thread(bench, sink, logs):
     assert Tail.use_daemon_thread
 
 
-def test_from_a_write_to_the_console_it_takes_milliseconds(bench, sink, logs):
+def test_from_a_write_to_the_console_it_takes_milliseconds(bench, sink, logs, monkeypatch):
     """Loose: tells a notice from a poll."""
+    monkeypatch.setattr(watching, "HAVE_INOTIFY", True)
     paths = logs(1)
     bench.tail(sink, paths)
     took = []

@@ -191,6 +191,7 @@ def test_an_overflown_queue_tells_everybody(log, tmp_path, monkeypatch):
         self._readall()
         return [inotify_simple.Event(-1, 0x4000, 0, "")]
 
+    monkeypatch.setattr(watching, "HAVE_INOTIFY", True)
     monkeypatch.setattr(inotify_simple.INotify, "read", read_overflow)
     one, two = threading.Event(), threading.Event()
     watches = watch(str(log), one.set), watch(str(other), two.set)

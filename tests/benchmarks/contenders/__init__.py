@@ -20,9 +20,10 @@ _HOMES = {
     "loky": ("executors", "Loky"),
     "psutil": ("supervisors", "Psutil"),
     "honcho": ("supervisors", "Honcho"),
+    "circus": ("circus", "Circus"),
 }
 NAMES = tuple(_HOMES)
-OTHERS = frozenset({"pytorch", "pytorch-tuned", "torch-mp", "loky", "honcho"})
+OTHERS = frozenset({"pytorch", "pytorch-tuned", "torch-mp", "loky", "honcho", "circus"})
 """May run in another interpreter: that of ``--torch-python``."""
 
 

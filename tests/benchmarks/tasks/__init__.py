@@ -19,6 +19,7 @@ _HOMES = {
     "close_stubborn": "ends",
     "tee": "streams",
     "shown": "streams",
+    "flooded": "streams",
     "idle": "standing",
     "memory": "standing",
     "imported": "standing",

@@ -6,9 +6,9 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.benchmarks import look as look_at
 from tests.benchmarks import work
 from tests.benchmarks.job import Job
 
@@ -20,27 +20,38 @@ _PEAK = "print(next(l.split()[1] for l in open('/proc/self/status') if l.startsw
 
 
 def idle(contender: Contender, *, nprocs: int, window_s: float) -> Figures:
-    """Wait for ranks that only sleep, tee'd."""
+    """Wait for ranks that only sleep, tee'd; look at our threads within that time, from one that does not count."""
     gang = _sleepers(contender, nprocs)
-    cpu_s, wakeups = time.process_time(), _wakeups()
-    gang.wait(window_s)
-    cpu_s, wakeups = time.process_time() - cpu_s, _wakeups() - wakeups
-    threads = _status("Threads")
+    figures: Figures = {}
+
+    def look() -> None:
+        pause, me = threading.Event(), threading.get_native_id()
+        pause.wait(_SETTLE_S)
+        before = look_at.threads(but=me)
+        pause.wait(window_s)
+        after = look_at.threads(but=me)
+        cpu_ns, wakeups = (
+            sum(now[part] - before.get(thread, (0, 0))[part] for thread, now in after.items()) for part in (0, 1)
+        )
+        figures["cpu_ms_per_min"] = cpu_ns / 1e6 * 60 / window_s
+        figures["wakeups_per_s"] = wakeups / window_s
+        figures["threads"] = len(after)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    gang.wait(window_s + 2 * _SETTLE_S)
+    looking.join()
     gang.close()
     gang.discard()
-    return {
-        "cpu_ms_per_min": cpu_s * 1e3 * 60 / window_s,
-        "wakeups_per_s": wakeups / window_s,
-        "threads": threads,
-    }
+    return figures
 
 
 def memory(contender: Contender, *, nprocs: int) -> Figures:
     """Start a small gang and then a large one; return what each rank of the large one added."""
     small = _sleepers(contender, 4)
-    before_kb = _status("VmRSS")
+    before_kb = look_at.status("VmRSS")
     large = _sleepers(contender, nprocs)
-    added_kb = _status("VmRSS") - before_kb
+    added_kb = look_at.status("VmRSS") - before_kb
     for gang in (small, large):
         gang.close()
         gang.discard()
@@ -63,16 +74,3 @@ def _sleepers(contender: Contender, nprocs: int) -> Gang:
     gang.start()
     threading.Event().wait(_SETTLE_S)
     return gang
-
-
-def _status(key: str, task: Path = Path("/proc/self")) -> int:
-    for line in (task / "status").read_text(encoding="ascii", errors="replace").splitlines():
-        name, _, value = line.partition(":")
-        if name == key:
-            return int(value.split()[0])
-    raise KeyError(key)
-
-
-def _wakeups() -> int:
-    """Return how often a thread of ours has given up the processor to wait, so far."""
-    return sum(_status("voluntary_ctxt_switches", task) for task in Path("/proc/self/task").iterdir())

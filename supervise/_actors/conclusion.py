@@ -1,0 +1,125 @@
+"""How an attempt of a gang concludes: values read, leftovers swept, the result published or the attempt repeated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from supervise import messages as say
+from supervise._actors.crew import Crew
+from supervise._actors.departure import DepartingActor
+from supervise._actors.report import build_result, start_error
+from supervise._actors.sweep import Sweep
+from supervise._core import state as st
+from supervise._core.verdict import judge
+from supervise.errors import SpawnError, SuperviseError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervise._actors.watchman import Watchman
+    from supervise._core.verdict import Verdict
+    from supervise.result import RunProcsResult
+
+
+class ConcludingActor(DepartingActor):
+    """An actor whose gang has ended does with it what the core says."""
+
+    _watchman: Watchman
+    _pids: dict[int, int]
+    _started_ns: dict[int, int]
+    _values: dict[int, Any]
+
+    def _guarded(self, act: Callable[..., object], *args: Any) -> None:
+        """Call what comes from a timer or a post, where no envelope's guard stands around it."""
+        try:
+            act(*args)
+        except BaseException as error:
+            self.on_crash(error)
+
+    def _loaded(self, values: dict[int, Any], problems: dict[int, str]) -> None:
+        """The return values have been read, off the loop."""
+        self._values = values
+        ends = (replace(e, complaint=problems.get(e.local_rank, e.complaint)) for e in self._gang.ends)
+        self._gang = self._gang._replace(ends=tuple(ends))
+        self._step(say.TailEnded(name="values"))
+
+    def _sweep_up(self, timeout_s: float) -> None:
+        """Look for what has left the groups; where it would only be told, only if somebody listens."""
+        contained = self._plan.contained
+        if contained is None or not (contained.ends or self._report.listens()):
+            self.loop.post(self._guarded, self._step, say.Swept())
+            return
+        stuck = [found.pid for found in self._gang.unkillable]
+        self._sweep = Sweep(self.loop, contained, end=contained.ends, timeout_s=timeout_s, skip=stuck, done=self._swept)
+        self._sweep.begin()
+
+    def _swept(self, found: say.Swept) -> None:
+        self._sweep = None
+        if self._plan.contained is not None:
+            self._plan.contained.close()
+        self._report.leaked(found, self._pids)
+        self._guarded(self._step, found)
+
+    # Restarts
+
+    def _announce_restart(self, delay_s: float) -> None:
+        """This attempt has failed and nothing of it is left: say so, and wait a little before the next."""
+        import random
+
+        policy = self._plan.policy
+        assert policy is not None  # noqa: S101 - else nothing is announced
+        delay_s *= random.uniform(0.75, 1.25)  # noqa: S311 - so that many machines do not start at once
+        attempt = self._gang.attempt + 1
+        verdict = judge(self._gang)
+        result = self._result(verdict)
+        self._report.restarting(result, verdict, attempt, policy.max_restarts, delay_s)
+        self._audience.tell(
+            say.GangRestarting(attempt=attempt, max_restarts=policy.max_restarts, delay_s=delay_s, result=result)
+        )
+        self._timers["backoff"] = self.loop.call_later(delay_s, partial(self._guarded, self._step, st.BackoffExpired()))
+
+    def _assemble(self) -> None:
+        """Make the next attempt's plan, files and actors; what is known of the ranks is known anew."""
+        for name in ("grace", "kill", "drain"):
+            if name in self._timers:
+                self._timers[name].cancel()
+        self._crew.dismiss()
+        self._pids, self._started_ns, self._values = {}, {}, {}
+        try:
+            assert self._plan.again is not None  # noqa: S101 - there is a policy
+            self._plan = self._plan.again(self._gang.attempt)
+            self._audience.begin_anew()
+            self._report.begin_anew(self._plan)
+            self._crew = Crew(self._plan, self.loop, self.actor_ref, self._report)
+            self._gang = self._gang._replace(tails=self._crew.assemble())
+        except (OSError, SuperviseError) as error:
+            error.add_note(f"{self._plan.name} had failed, and attempt {self._gang.attempt} could not be started")
+            self._answers.error = error
+            self.loop.post(self._guarded, self._step, st.NotAssembled())
+        else:
+            self.loop.post(self._guarded, self._step, st.Assembled())
+
+    # The result
+
+    def _result(self, verdict: Verdict) -> RunProcsResult:
+        return build_result(self._gang, verdict, self._plan, self._started_ns, self._values)
+
+    def _publish(self) -> None:
+        for name in ("drain", "deadline", "backoff", "oom"):
+            if name in self._timers:
+                self._timers[name].cancel()
+        self._watchman.end()
+        self._crew.roster.close_outcomes()
+        if self._answers.error is None and self._gang.start_failure is not None:
+            self._answers.error = start_error(self._gang.start_failure)
+        if self._answers.error is not None:
+            self._report.aborted(self._answers.error)
+        else:
+            verdict = judge(self._gang)
+            self._answers.result = result = self._result(verdict)
+            self._report.finished(result, verdict)
+        early = SpawnError("the gang was closed before every rank ran", local_rank=self._gang.launched)
+        self._answers.publish(early)
+        self._audience.finish(say.GangFinished(result=self._answers.result, error=self._answers.error))

@@ -1,0 +1,293 @@
+"""What a gang is to be: checked and pickled in the caller's thread, before any process starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from supervise._actors.plan import Plan, add_tails
+from supervise._process import containment as containing
+from supervise._process import function, launch
+from supervise._process.function import FunctionLauncher, StartMethod
+from supervise._process.lifeline import Lifeline
+from supervise._process.program import ProgramLauncher
+from supervise.errors import SpecError
+from supervise.logs import DefaultLogsSpecs, LogsSpecs, validate_full_rank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from signal import Signals
+
+    from supervise._actors.worker import Launcher
+    from supervise._process.child import Plain
+    from supervise._process.function import Pickled
+    from supervise.restarts import RestartPolicy
+
+_METHODS = ("spawn", "fork", "forkserver")
+_SERVER_WINDOW = 32
+"""How many children a fork server is asked for at once."""
+_ATTEMPT = "TORCHELASTIC_RESTART_COUNT"
+_MOST = "TORCHELASTIC_MAX_RESTARTS"
+
+
+@dataclass(slots=True, kw_only=True)
+class Recipe:
+    """What all attempts of a gang have in common. Every mapping is keyed by local rank."""
+
+    name: str
+    entrypoint: Callable[..., Any] | str
+    args: Mapping[int, tuple[Any, ...]]
+    envs: Mapping[int, Mapping[str, str]] = field(repr=False)
+    """What each rank gets beside the host's environment, in the first attempt."""
+    specs: LogsSpecs
+    prefixes: Mapping[int, str]
+    filters: tuple[Sequence[str] | None, Sequence[str] | None]
+    """What lines of stdout, and of stderr, must hold to be duplicated."""
+    consoles: tuple[TextIO, TextIO]
+    start_method: StartMethod | None
+    cwd: str | None
+    cpus: Mapping[int, frozenset[int]]
+    plain: Plain | None
+    policy: RestartPolicy | None
+    containment: str
+    base: dict[str, str] = field(repr=False)
+    """The host's environment."""
+    reset: frozenset[Signals]
+    sys_path: list[str]
+    prepared: bytes = field(repr=False)
+    pickled: dict[int, Pickled] = field(repr=False)
+    """Empty for binaries and fork."""
+
+    def plan(self, attempt: int) -> Plan:
+        """Return the plan of an attempt; 0 is the first.
+
+        Raises:
+            SpecError: The log folders' specification and the ranks do not agree.
+            OSError: The log folder cannot be used.
+        """
+        envs = {rank: self._env(rank, attempt) for rank in self.envs}
+        dest = self.specs.reify(envs)
+        validate_full_rank(dest.stdouts, len(self.args), "stdouts")
+        validate_full_rank(dest.stderrs, len(self.args), "stderrs")
+        entrypoint = self.entrypoint
+        binary = isinstance(entrypoint, str)
+        plan = Plan(
+            name=self.name,
+            kind="binary" if binary else "function",
+            what=entrypoint if isinstance(entrypoint, str) else getattr(entrypoint, "__qualname__", repr(entrypoint)),
+            start_method=self.start_method,
+            args=self.args,
+            envs=envs,
+            dest=dest,
+            contained=containing.make(self.containment, self.name, forked=self.start_method in ("fork", "forkserver")),
+            line=Lifeline(),
+            window=_SERVER_WINDOW if self.start_method == "forkserver" else 1,
+            policy=self.policy,
+            again=None if self.policy is None else self.plan,
+        )
+        try:
+            plan.launchers = list(self._launchers(plan))
+            if self.cpus:
+                _bind(plan.launchers, self.cpus)
+            add_tails(plan, self.consoles, self.prefixes, *self.filters)
+        except BaseException:
+            plan.close()
+            raise
+        return plan
+
+    def _env(self, rank: int, attempt: int) -> dict[str, str]:
+        env = dict(self.envs[rank])
+        if self.policy is None:
+            return env
+        first = env.get(_ATTEMPT, "0")
+        env[_ATTEMPT] = str((int(first) if first.isdigit() else 0) + attempt)
+        return {_MOST: str(self.policy.max_restarts), **env}
+
+    def _launchers(self, plan: Plan) -> Iterator[Launcher]:
+        base_coded, contained = _encoded(self.base), plan.contained
+        assert contained is not None  # noqa: S101 - made with the plan
+        for rank, args in self.args.items():
+            own = {**plan.envs[rank], **contained.env(rank)}
+            streams = launch.Streams(stdout=plan.dest.stdouts[rank], stderr=plan.dest.stderrs[rank])
+            if isinstance(self.entrypoint, str):
+                yield ProgramLauncher(
+                    argv=argv_of(self.entrypoint, args, rank),
+                    env={**base_coded, **_encoded(own)},
+                    cwd=self.cwd,
+                    streams=streams,
+                    line=plan.line,
+                    reset=self.reset,
+                    enter=contained.enter(rank),
+                )
+            elif self.start_method is not None:
+                yield FunctionLauncher(
+                    local_rank=rank,
+                    method=self.start_method,
+                    fn=self.entrypoint,
+                    args=args,
+                    env={**self.base, **own},
+                    cwd=self.cwd,
+                    streams=streams,
+                    line=plan.line,
+                    reset=self.reset,
+                    enter=contained.enter(rank),
+                    pickled=self.pickled.get(rank),
+                    sys_path=self.sys_path,
+                    prepared=self.prepared,
+                    plain=self.plain,
+                )
+
+
+def make_plan(
+    *,
+    name: str,
+    entrypoint: Callable[..., Any] | str,
+    args: Mapping[int, Any],
+    envs: Mapping[int, dict[str, Any]] | None,
+    logs_specs: LogsSpecs | None,
+    log_line_prefixes: Mapping[int, str] | None,
+    start_method: str,
+    duplicate_stdout_filters: Sequence[str] | None,
+    duplicate_stderr_filters: Sequence[str] | None,
+    cwd: str | os.PathLike[str] | None,
+    numa_options: Any = None,
+    plain: Plain | None = None,
+    restart_policy: RestartPolicy | None = None,
+    containment: str = "group",
+) -> Plan:
+    """Check everything and pickle what has to travel; return the plan of the first attempt.
+
+    Raises:
+        SpecError: Something asked for makes no sense, or cannot be pickled; names the rank.
+        OSError: The log folder cannot be used.
+    """
+    if not isinstance(entrypoint, str) and not callable(entrypoint):
+        msg = f"entrypoint is {entrypoint!r}; give a function, or a program's name or path as a string"
+        raise SpecError(msg)
+    if start_method not in _METHODS:
+        msg = f"start_method is {start_method!r}; it is one of {', '.join(_METHODS)}"
+        raise SpecError(msg)
+    _check_policy(restart_policy)
+    validate_full_rank(args, len(args), "args")
+    own = {rank: cast("dict[str, Any]", {}) for rank in args} if envs is None else envs
+    validate_full_rank(own, len(args), "envs")
+    clean = {rank: {str(key): str(value) for key, value in own[rank].items()} for rank in sorted(own)}
+    _check_env(clean)
+    tuples = {rank: as_tuple(rank, args[rank]) for rank in sorted(args)}
+    method = None if isinstance(entrypoint, str) else cast("StartMethod", start_method)
+    cpus = {} if numa_options is None else _cpus_of_ranks(tuples, numa_options)
+    travels = method in ("spawn", "forkserver")
+    sys_path, prepared = function.preparation(cast("StartMethod", method)) if travels else ([], b"")
+    recipe = Recipe(
+        name=name,
+        entrypoint=entrypoint,
+        args=tuples,
+        envs=clean,
+        specs=logs_specs or DefaultLogsSpecs(),
+        prefixes=log_line_prefixes or {},
+        filters=(duplicate_stdout_filters, duplicate_stderr_filters),
+        consoles=(sys.stdout, sys.stderr),
+        start_method=method,
+        cwd=None if cwd is None else os.fspath(cwd),
+        cpus=cpus,
+        plain=plain,
+        policy=restart_policy,
+        containment=containment,
+        base=dict(os.environ),
+        reset=launch.to_reset(),
+        sys_path=sys_path,
+        prepared=prepared,
+        pickled=_pickled(entrypoint, tuples, cpus, cast("StartMethod", method)) if travels else {},
+    )
+    plan = recipe.plan(0)
+    for rank, env in plan.envs.items():
+        if "TORCHELASTIC_ERROR_FILE" in env:  # the caller's mapping shows where, as in PyTorch
+            own[rank]["TORCHELASTIC_ERROR_FILE"] = env["TORCHELASTIC_ERROR_FILE"]
+    return plan
+
+
+def _pickled(
+    entrypoint: Any, args: Mapping[int, tuple[Any, ...]], cpus: Mapping[int, frozenset[int]], method: StartMethod
+) -> dict[int, Pickled]:
+    """Pickle each rank's function and arguments: local rank to what travels."""
+    found = {}
+    for rank, given in args.items():
+        bind = method == "forkserver" and rank in cpus  # the server starts it, unbound
+        found[rank] = function.travel(_on_cpus(entrypoint, cpus[rank]) if bind else entrypoint, given, rank, method)
+    return found
+
+
+# Binding to CPUs, which few ask for
+
+
+def _cpus_of_ranks(args: Mapping[int, tuple[Any, ...]], numa_options: Any) -> dict[int, frozenset[int]]:
+    from supervise._process import numa
+
+    return numa.cpus_of_ranks(args, numa_options)
+
+
+def _on_cpus(entrypoint: Callable[..., Any], cpus: frozenset[int]) -> Callable[..., Any]:
+    from supervise._process import numa
+
+    return numa.OnCpus(entrypoint, cpus)
+
+
+def _bind(launchers: list[Launcher], cpus: Mapping[int, frozenset[int]]) -> None:
+    from supervise._process import numa
+
+    for rank, near in cpus.items():
+        launchers[rank] = numa.BoundLauncher(launchers[rank].launch, near)
+
+
+def _check_policy(policy: object) -> None:
+    if policy is None:
+        return
+    from supervise.restarts import RestartPolicy
+
+    if not isinstance(policy, RestartPolicy):
+        msg = f"restart_policy is {policy!r}; give a RestartPolicy, such as RestartPolicy(max_restarts=3), or None"
+        raise SpecError(msg)
+
+
+def as_tuple(rank: int, given: Any) -> tuple[Any, ...]:
+    """Return a rank's arguments; a bare string is one.
+
+    Raises:
+        SpecError: They are no sequence.
+    """
+    if isinstance(given, (str, bytes)):
+        return (given,)
+    try:
+        return tuple(given)
+    except TypeError:
+        msg = f"rank {rank}: its arguments are {given!r}; give a tuple, such as ({given!r},)"
+        raise SpecError(msg) from None
+
+
+def _encoded(env: Mapping[str, str]) -> dict[bytes, bytes]:
+    """Return an environment as the kernel takes it, which a launch would otherwise make of it again for each rank."""
+    return {os.fsencode(key): os.fsencode(value) for key, value in env.items()}
+
+
+def _check_env(envs: Mapping[int, Mapping[str, str]]) -> None:
+    for rank, env in envs.items():
+        for key, value in env.items():
+            if not key or "=" in key or "\0" in key or "\0" in value:
+                msg = f"rank {rank}: {key!r} cannot be an environment variable; no '=' in its name and no NUL at all"
+                raise SpecError(msg)
+
+
+def argv_of(program: str, args: tuple[Any, ...], rank: int) -> list[str]:
+    """Return a program and its arguments as strings.
+
+    Raises:
+        SpecError: One holds a NUL character.
+    """
+    argv = [program, *(os.fsdecode(arg) if isinstance(arg, bytes) else str(arg) for arg in args)]
+    for arg in argv:
+        if "\0" in arg:
+            msg = f"rank {rank}: the argument {arg!r} holds a NUL character, which no program can be given"
+            raise SpecError(msg)
+    return argv

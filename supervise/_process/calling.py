@@ -1,0 +1,107 @@
+"""Call the user's function in the worker, as a process of multiprocessing's, and send what becomes of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from multiprocessing import process
+
+from supervise._process import outcome
+from supervise.recording import get_error_handler, record
+
+TYPE_CHECKING = False  # not typing's, as in `child`
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from supervise._process.child import Settings
+
+_INTERRUPTED = 130
+
+
+class Worker(process.BaseProcess):
+    """Multiprocessing's process object for this worker, so that its functions work as in any child of it."""
+
+    def __init__(self, settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Make it, in the worker itself.
+
+        Args:
+            settings: What the host says about the worker.
+            fn: What it is to call.
+            args: With what.
+        """
+        plain = settings.plain
+        name = f"Rank-{settings.local_rank}" if plain is None else plain.name(settings.local_rank)
+        super().__init__(target=fn, name=name, args=args, daemon=None if plain is None else plain.daemon)
+        self._settings = settings
+        self._start_method = settings.method
+        self._parent_pid = settings.host_pid
+        self._parent_name = "MainProcess"
+
+    def live(self) -> int:
+        """Call the function, then what is to be called at a worker's end; return the exit code."""
+        return self._bootstrap()
+
+    def _bootstrap(self, parent_sentinel: Any = None) -> int:  # noqa: ARG002 - the lifeline is the sentinel
+        """As `live`: what the fork server calls."""
+        code: int = super()._bootstrap(self._settings.line)  # type: ignore[misc]
+        return code & 0xFF  # what an exit keeps of it; os._exit refuses a larger number
+
+    def run(self) -> None:
+        """Call the function. Multiprocessing does that in its surroundings."""
+        call = _call if self._settings.plain is None else _call_plainly
+        call(self._settings, self._target, self._args)  # type: ignore[attr-defined]
+
+
+def _call(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Call the user's function, record what it raises, send what it returns."""
+    handler = get_error_handler()
+    rank_pid = os.getpid()
+    returned = False
+    try:
+        try:
+            value = record(fn, handler)(*args)
+        except SystemExit as leaving:
+            if leaving.code not in (None, 0):
+                raise
+            value = None
+        returned = True
+        if os.getpid() == rank_pid:  # a process that the user's function forked may return, too
+            outcome.send(settings.channel, settings.address, value)
+    except SystemExit:
+        raise
+    except KeyboardInterrupt as error:
+        handler.record_exception(error)
+        raise SystemExit(_INTERRUPTED) from None
+    except BaseException as error:
+        if returned or not isinstance(error, Exception):  # `record` has not seen it
+            handler.record_exception(error)
+        if not os.environ.get("TORCHELASTIC_ERROR_FILE"):
+            sys.excepthook(type(error), error, error.__traceback__)
+        raise SystemExit(1) from None
+
+
+def _call_plainly(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Call the user's function; send the trace of an `Exception`, after the monotonic ns when it was caught."""
+    rank_pid = os.getpid()
+    try:
+        fn(*args)
+    except KeyboardInterrupt:
+        raise SystemExit(_INTERRUPTED) from None
+    except Exception:
+        import time
+        import traceback
+
+        raised_ns, trace = time.monotonic_ns(), traceback.format_exc()
+        if os.getpid() != rank_pid or not _sent(settings, (raised_ns, trace)):
+            sys.stderr.write(trace)  # a process that the function forked, or the channel is closed
+        raise SystemExit(1) from None
+
+
+def _sent(settings: Settings, value: object) -> bool:
+    """Send `value`; tell whether that could be done."""
+    try:
+        outcome.send(settings.channel, settings.address, value)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,222 @@
+"""What keeps a gang's processes together, beyond their process groups.
+
+- ``group``: nothing more. What left its group (``setsid``, a daemon) is found at the close, and told.
+- ``sweep``: it is found by a marker that it has inherited, and ended.
+- ``cgroup``: each rank lives in a control group, which nothing leaves; whoever is still in it is ended.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from supervise._process import capability, marker
+from supervise._process.cgroup import GangFolder
+from supervise._process.look import all_pids
+from supervise.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+Containment = Literal["group", "cgroup", "sweep"]
+
+_DYING_MS = 50
+"""Who dies within this time after it was found was dying already: what its own lifeline has killed, for one."""
+
+
+class Escaped:
+    """A live process that a gang has left behind outside of its groups. A reused number cannot stand for it."""
+
+    def __init__(self, pid: int, local_rank: int | None) -> None:
+        """Take hold of a process.
+
+        Raises:
+            ProcessLookupError: It is gone.
+        """
+        self.pid = pid
+        self.local_rank = local_rank
+        """None where it cannot be told."""
+        self._fd = -1
+        self._known: Any = None
+        if capability.PIDFD:
+            self._fd = os.pidfd_open(pid)
+            return
+        import psutil
+
+        try:
+            self._known = psutil.Process(pid)  # which remembers when it was created
+        except psutil.Error as error:
+            raise ProcessLookupError(pid) from error
+
+    def fileno(self) -> int:
+        """The pidfd, which becomes readable at its death; -1 where there are none."""
+        return self._fd
+
+    def alive(self) -> bool:
+        """Whether it lives; a zombie does not."""
+        if self._fd >= 0:
+            poll = select.poll()
+            poll.register(self._fd, select.POLLIN)
+            return not poll.poll(0)
+        import psutil
+
+        try:
+            return self._known is not None and self._known.is_running() and self._known.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return False
+
+    def signal(self, sig: signal.Signals) -> bool:
+        """Signal it, and nobody else; tell whether it was there and may be signalled."""
+        if self._fd >= 0:
+            try:
+                signal.pidfd_send_signal(self._fd, sig)
+            except (ProcessLookupError, PermissionError):
+                return False
+            return True
+        import psutil
+
+        try:
+            if self._known is not None:
+                self._known.send_signal(sig)  # compares the time of creation first
+        except psutil.Error:
+            return False
+        return self._known is not None
+
+    def close(self) -> None:
+        """Let go of it. Idempotent."""
+        fd, self._fd, self._known = self._fd, -1, None
+        if fd >= 0:
+            os.close(fd)
+
+
+class Contained:
+    """One attempt of a gang: how its ranks are marked, and how what they left behind is found."""
+
+    def __init__(self, kind: Containment, gang_name: str, *, forked: bool = True) -> None:
+        """Prepare; see `make`."""
+        self.kind = kind
+        self.token = marker.new_token()
+        self._forked = forked
+        self._folder = GangFolder(gang_name, self.token) if kind == "cgroup" else None
+
+    @property
+    def ends(self) -> bool:
+        """Whether what is found is to be ended, not only reported."""
+        return self.kind != "group"
+
+    def env(self, rank: int) -> dict[str, str]:
+        """Return what a rank must have in its environment."""
+        return {marker.VARIABLE: marker.value(self.token, rank)}
+
+    def enter(self, rank: int) -> str | None:
+        """Return the file into which a rank writes ``0`` before it does anything else; None: there is none.
+
+        Raises:
+            SpecError: Its control group cannot be made.
+        """
+        return None if self._folder is None else self._folder.enter(rank)
+
+    def find(self, skip: Collection[int] = ()) -> list[Escaped]:
+        """Look at all processes: return those of this gang that live. Takes milliseconds; not for the loop.
+
+        Args:
+            skip: Pids of ranks that still live; they and their groups have not escaped.
+        """
+        found: list[Escaped] = []
+        try:
+            for pid, check in self._candidates():
+                if pid != os.getpid() and not _skipped(pid, skip):
+                    found += _held(pid, check)
+        except BaseException:
+            for escaped in found:
+                escaped.close()
+            raise
+        return _not_dying(found)
+
+    def _candidates(self) -> Iterator[tuple[int, Callable[[int], tuple[bool, int | None]]]]:
+        if self._folder is not None:
+            folder = self._folder
+            for pid, rank in folder.members():
+                yield pid, lambda pid, rank=rank: (folder.holds(pid), rank)  # type: ignore[misc]
+            return
+        for pid in all_pids():
+            if self._marked(pid)[0]:
+                yield pid, self._marked
+
+    def _marked(self, pid: int) -> tuple[bool, int | None]:
+        rank = marker.rank_of(pid, self.token, forked=self._forked)
+        return rank is not None, rank
+
+    def kill(self) -> bool:
+        """Kill all that is contained at one stroke; tell whether that is possible: in a control group."""
+        return self._folder is not None and self._folder.kill()
+
+    def close(self) -> bool:
+        """Give back the control groups; tell whether nothing is left of them. Idempotent."""
+        return self._folder is None or self._folder.close()
+
+
+def make(kind: str, gang_name: str, *, forked: bool = True) -> Contained:
+    """Return the containment of one attempt of a gang.
+
+    Args:
+        kind: One of `Containment`.
+        gang_name: For people who look at the control groups.
+        forked: Whether the ranks are functions started by fork or forkserver.
+
+    Raises:
+        SpecError: `kind` is none, or ``cgroup`` where there is no cgroup v2 tree that can be written.
+    """
+    if kind not in get_args(Containment):
+        msg = f"containment is {kind!r}; it is one of {', '.join(get_args(Containment))}"
+        raise SpecError(msg)
+    return Contained(kind, gang_name, forked=forked)  # type: ignore[arg-type]
+
+
+def _skipped(pid: int, skip: Collection[int]) -> bool:
+    try:
+        return pid in skip or os.getpgid(pid) in skip
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+
+
+def _held(pid: int, check: Callable[[int], tuple[bool, int | None]]) -> list[Escaped]:
+    """Take hold of a process, then look again: only who lives after that is surely the one we saw."""
+    try:
+        escaped = Escaped(pid, None)
+    except ProcessLookupError:
+        return []
+    ours, escaped.local_rank = check(pid)
+    if ours and escaped.alive():
+        return [escaped]
+    escaped.close()
+    return []
+
+
+def _not_dying(found: list[Escaped]) -> list[Escaped]:
+    """Return those that do not die at once, and let go of the others."""
+    waiting = {escaped.fileno() for escaped in found if escaped.fileno() >= 0}
+    poll, deadline_s = select.poll(), time.monotonic() + _DYING_MS / 1000
+    for fd in waiting:
+        poll.register(fd, select.POLLIN)
+    while waiting and (left_s := deadline_s - time.monotonic()) > 0:
+        for fd, _ in poll.poll(left_s * 1000):
+            poll.unregister(fd)
+            waiting.discard(fd)
+    if any(escaped.fileno() < 0 for escaped in found):
+        _pause_without_pidfd(deadline_s)
+    dead = [escaped for escaped in found if not escaped.alive()]
+    for escaped in dead:
+        escaped.close()
+    return [escaped for escaped in found if escaped not in dead]
+
+
+def _pause_without_pidfd(until_s: float) -> None:
+    """The fallback where nobody tells when a process ends. In the thread that looks, not on the loop."""
+    threading.Event().wait(max(0.0, until_s - time.monotonic()))

@@ -1,0 +1,119 @@
+"""Bugs of the kinds that chaos is for, put into `supervise` for a while: the machine must find each."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from supervise import WorkerExited
+from supervise._actors.audience import Audience
+from supervise._actors.gang import GangActor
+from supervise._core import decide
+from supervise._process.handle import Exit, Process
+from supervise._process.program import ProgramLauncher
+from supervise._runtime.reply import Reply
+
+_leaked: list[int] = []
+"""Descriptors that a planted bug has leaked."""
+
+
+def _around(owner: Any, name: str, new: Callable[..., Any]) -> Any:
+    """Replace `owner.name` by `new`, which is given the old one first."""
+    old = getattr(owner, name)
+
+    def planted(*args: Any, **kwargs: Any) -> Any:
+        return new(old, *args, **kwargs)
+
+    return patch.object(owner, name, planted)
+
+
+def a_wait_asked_while_stopping_is_forgotten() -> Any:
+    def wait(old: Any, self: GangActor, timeout: float | None = None) -> Any:
+        return Reply() if self._gang.phase == "stopping" else old(self, timeout)
+
+    return _around(GangActor, "wait", wait)
+
+
+def sigkill_reaches_the_leader_only() -> Any:
+    def signal_group(old: Any, self: Process, sig: signal.Signals) -> Any:
+        return self._send(sig, 0) if sig == signal.SIGKILL and self._fd >= 0 else old(self, sig)
+
+    return _around(Process, "signal_group", signal_group)
+
+
+def an_exit_is_told_twice() -> Any:
+    def tell(old: Any, self: Audience, message: object) -> None:
+        old(self, message)
+        if isinstance(message, WorkerExited):
+            old(self, message)
+
+    return _around(Audience, "tell", tell)
+
+
+def a_failed_launch_leaks_a_descriptor() -> Any:
+    def launch(old: Any, self: ProgramLauncher) -> Any:
+        try:
+            return old(self)
+        except OSError:
+            _leaked.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            raise
+
+    return _around(ProgramLauncher, "launch", launch)
+
+
+def a_close_during_the_start_loses_a_rank() -> Any:
+    def started(old: Any, state: Any, event: Any) -> Any:
+        if state.phase == "stopping":
+            return state._replace(starting=state.starting - {event.local_rank}), []
+        return old(state, event)
+
+    return _around(decide, "_started", started)
+
+
+def a_stolen_status_is_taken_for_success() -> Any:
+    def reaped(old: Any, self: Process, *found: Any) -> Exit:
+        self._mark(0)
+        return Exit(code=0)
+
+    return _around(Process, "_reaped_by_other", reaped)
+
+
+def a_bystander_is_blamed() -> Any:
+    return patch.object(decide, "by_itself", return_value=True)
+
+
+PLANTS: dict[str, Callable[[], Any]] = {
+    plant.__name__: plant
+    for plant in (
+        a_wait_asked_while_stopping_is_forgotten,
+        sigkill_reaches_the_leader_only,
+        an_exit_is_told_twice,
+        a_failed_launch_leaks_a_descriptor,
+        a_close_during_the_start_loses_a_rank,
+        a_stolen_status_is_taken_for_success,
+        a_bystander_is_blamed,
+    )
+}
+FINDS = {
+    "a_wait_asked_while_stopping_is_forgotten": "never answered|not answered",
+    "sigkill_reaches_the_leader_only": "lives on|pid ",
+    "an_exit_is_told_twice": "told an exit more than once",
+    "a_failed_launch_leaks_a_descriptor": "descriptor: ",
+    "a_close_during_the_start_loses_a_rank": "lives on|process.exited|not answered",
+    "a_stolen_status_is_taken_for_success": "is said to have ended with 0|succeeded",
+    "a_bystander_is_blamed": "is blamed",
+}
+"""What the machine must say of each (a pattern)."""
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Have this bug for a block."""
+    try:
+        with PLANTS[name]():
+            yield
+    finally:
+        while _leaked:
+            os.close(_leaked.pop())

@@ -1,0 +1,166 @@
+"""When the core restarts a gang, how soon, and what always wins over a restart."""
+
+from signal import SIGTERM
+
+import pytest
+
+from supervise import RestartPolicy, SpecError
+from supervise._core.decide import decide
+from supervise._core.state import (
+    AnnounceRestart,
+    Assemble,
+    Assembled,
+    BackoffExpired,
+    CensusTaken,
+    CloseAsked,
+    Gang,
+    KillExpired,
+    LaunchRank,
+    NotAssembled,
+    Publish,
+    StartAsked,
+    SweepUp,
+)
+from supervise._core.verdict import judge
+from supervise.messages import (
+    GroupEmptied,
+    Swept,
+    WorkerExited,
+    WorkerFailedToStart,
+    WorkerStarted,
+    WorkerUnkillable,
+)
+
+S = 1_000_000_000
+
+
+def started(rank=0):
+    return WorkerStarted(local_rank=rank, pid=100 + rank, started_ns=0)
+
+
+def exited(code, at_s=1.0, rank=0, **more):
+    return WorkerExited(local_rank=rank, pid=100 + rank, exitcode=code, ended_ns=int(at_s * S), **more)
+
+
+def close(reason="close"):
+    return CloseAsked(death_sig=SIGTERM, timeout_s=1.0, reason=reason)
+
+
+def census():
+    return CensusTaken(recorded={})
+
+
+def gang_with(policy):
+    return Gang(nprocs=1, grace_s=1.0, policy=policy)
+
+
+def run(gang, *events):
+    actions = []
+    for event in events:
+        gang, actions = decide(gang, event)
+    return gang, actions
+
+
+def fail(gang, at_s=1.0):
+    """From the launch of an attempt to its end."""
+    return run(gang, started(), exited(3, at_s), census(), Swept())
+
+
+def test_an_attempt_that_failed_is_announced_then_assembled_then_launched():
+    gang, actions = fail(run(gang_with(RestartPolicy(1)), StartAsked())[0])
+    assert gang.phase == "restarting"
+    assert actions[-1] == AnnounceRestart(delay_s=1.0)
+    gang, actions = decide(gang, BackoffExpired())
+    assert actions == [Assemble()]
+    assert (gang.phase, gang.attempt, gang.ends, gang.reason) == ("starting", 1, (), None)
+    gang, actions = decide(gang, Assembled())
+    assert actions == [LaunchRank(local_rank=0)]
+
+
+def test_one_failure_more_than_allowed_is_the_end():
+    gang, _ = fail(run(gang_with(RestartPolicy(1)), StartAsked())[0])
+    gang, _ = fail(run(gang, BackoffExpired(), Assembled())[0], at_s=2.0)
+    assert gang.phase == "finished"
+    assert judge(gang).outcome == "failed"
+
+
+def test_the_backoff_doubles_to_a_minute():
+    policy = RestartPolicy(20, backoff=1.0)
+    assert [policy.delay_s(n) for n in (0, 1, 2, 5, 6, 1000)] == [1.0, 2.0, 4.0, 32.0, 60.0, 60.0]
+
+
+def test_restarts_count_within_the_window_only():
+    gang, _ = fail(run(gang_with(RestartPolicy(1, within_s=10.0)), StartAsked())[0], at_s=100.0)
+    late, actions = fail(run(gang, BackoffExpired(), Assembled())[0], at_s=111.0)
+    assert actions[-1] == AnnounceRestart(delay_s=1.0), (
+        "the first one is long ago: it counts no more, nor for the delay"
+    )
+    assert late.phase == "restarting"
+    soon, _ = fail(run(gang, BackoffExpired(), Assembled())[0], at_s=109.0)
+    assert soon.phase == "finished"
+
+
+@pytest.mark.parametrize("reason", ["close", "timeout"])
+def test_an_end_that_was_asked_for_wins_at_any_moment(reason):
+    begun, _ = run(gang_with(RestartPolicy(3)), StartAsked(), started())
+    moments = {
+        "while it runs": run(begun, close(reason), census(), exited(-15)),
+        "while it stops after a failure": run(begun, exited(3, group_left=True), close(reason), census()),
+        "while it is swept": run(begun, exited(3), census(), close(reason)),
+        "while it waits": run(begun, exited(3), census(), Swept(), close(reason)),
+        "while it is assembled": run(begun, exited(3), census(), Swept(), BackoffExpired(), close(reason), census()),
+    }
+    for moment, (gang, actions) in moments.items():
+        assert Publish() in actions or gang.phase == "finished", moment
+        _, late = run(gang, GroupEmptied(local_rank=0), Swept(), BackoffExpired(), Assembled())
+        assert not any(isinstance(action, (Assemble, LaunchRank, AnnounceRestart)) for action in late), moment
+
+
+def test_a_start_that_failed_is_not_repeated():
+    error = WorkerFailedToStart(local_rank=0, error=OSError("no"))
+    gang, actions = run(gang_with(RestartPolicy(3)), StartAsked(), error, census())
+    assert gang.phase == "finished"
+    gang, _ = run(fail(run(gang_with(RestartPolicy(3)), StartAsked())[0])[0], BackoffExpired(), Assembled())
+    gang, actions = run(gang, error, census())
+    assert Publish() in actions, "nor is that of a later attempt"
+
+
+def test_an_attempt_that_cannot_be_assembled_is_the_end():
+    gang, _ = fail(run(gang_with(RestartPolicy(3)), StartAsked())[0])
+    gang, actions = run(gang, BackoffExpired(), NotAssembled())
+    assert Publish() in actions
+
+
+def test_success_is_not_repeated():
+    gang, actions = run(gang_with(RestartPolicy(3)), StartAsked(), started(), exited(0))
+    assert Publish() in actions
+    assert judge(gang).outcome == "succeeded"
+
+
+def test_nothing_of_an_attempt_lives_when_the_next_is_announced():
+    begun, _ = run(gang_with(RestartPolicy(3)), StartAsked(), started())
+    gang, actions = run(begun, exited(3, group_left=True), census())
+    assert gang.phase == "restarting"
+    assert not any(isinstance(action, AnnounceRestart) for action in actions)
+    assert decide(gang, BackoffExpired()) == (gang, []), "an early timer is nobody's"
+    gang, actions = decide(gang, GroupEmptied(local_rank=0))
+    assert actions == [SweepUp(timeout_s=1.0)]
+    assert decide(gang, BackoffExpired()) == (gang, [])
+    gang, actions = decide(gang, Swept())
+    assert actions == [AnnounceRestart(delay_s=1.0)]
+
+
+def test_no_restart_beside_what_cannot_be_killed():
+    begun, _ = run(gang_with(RestartPolicy(3)), StartAsked(), started())
+    gang, _ = run(begun, exited(3, group_left=True), census())
+    gang = gang._replace(killed=True)
+    gang, actions = run(gang, KillExpired(), WorkerUnkillable(local_rank=0, pid=100, state="D"))
+    assert Publish() in actions
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"max_restarts": -1}, {"max_restarts": 1.5}, {"within_s": 0}, {"backoff": -1}, {"backoff": float("nan")}]
+)
+def test_a_policy_that_makes_no_sense_is_refused_by_name(wrong):
+    with pytest.raises(SpecError, match=next(iter(wrong))):
+        RestartPolicy(**wrong)

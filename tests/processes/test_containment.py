@@ -1,0 +1,199 @@
+"""Processes that leave the groups of their ranks: ended where that is asked for, else told, and nobody else hurt."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervise import RestartPolicy, SpecError, Supervisor, start_processes
+from supervise._process import cgroup
+from tests.processes.gangs import PATIENCE_S, Fifo, Stopwatch, each_kind, faulty
+from tests.processes.hosts import NO_FILES, Host, pids_of, watched
+from tests.processes.stubborn import DEAF, OBEDIENT, READY
+
+_DAEMON = """
+child = os.fork()
+if child == 0:
+    os.setsid()
+    if os.fork() == 0:
+        {become}
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+"""What a rank does to leave a daemon behind: a session of its own, whose leader is gone."""
+FORKED = _DAEMON.format(
+    become="; ".join([*READY.split("\n"), "[signal.pause() for _ in iter(int, 1)]"]).replace("; ;", ";")
+)
+"""Never executes anything: it has what the rank had in memory."""
+DEAF_FORKED = FORKED.replace("say(", "signal.signal(signal.SIGTERM, signal.SIG_IGN); say(")
+EXECUTED = _DAEMON.format(become="os.execvp('sh', ['sh', '-c', 'echo ready $$ > $EAR; exec sleep 1000'])")
+DAEMONS = {"forked": FORKED, "deaf": DEAF_FORKED, "executed": EXECUTED}
+
+each_daemon = pytest.mark.parametrize("daemon", DAEMONS)
+
+
+def cgroups_of(host_pid: int) -> list[Path]:
+    """Return the control groups that gangs of a host have made."""
+    return list(Path(cgroup.own_folder()).glob(f"supervise-{host_pid}-*"))
+
+
+@pytest.fixture(params=["sweep", "cgroup"])
+def containment(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each containment that ends what has escaped; a control group must be gone with its gang."""
+    if request.param == "cgroup":
+        try:
+            cgroup.own_folder()
+        except SpecError as error:
+            pytest.skip(str(error))
+    yield request.param
+    if request.param == "cgroup":
+        assert cgroups_of(os.getpid()) == []
+
+
+@contextmanager
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a child of the host in its own session, which must outlive the block."""
+    with subprocess.Popen(["sleep", "1000"], start_new_session=True) as process:
+        try:
+            yield process
+            assert process.poll() is None
+        finally:
+            process.kill()
+
+
+@each_kind
+@each_daemon
+def test_s4_daemons_are_gone_after_close(tmp_path, kind, daemon, containment):
+    """They left session and group; those of a running rank and of one that has ended, and no stranger."""
+    sources = [DAEMONS[daemon] + OBEDIENT, DAEMONS[daemon]]
+    with stranger(), faulty(tmp_path, kind, sources, grace=1.0, containment=containment) as gang:
+        heard = pids_of(gang.hear(3))
+        daemons = sorted(set(heard) - {gang.pids[0]})
+        assert len(daemons) == 2
+        with watched(daemons) as watch:
+            assert watch.survivors(0) == set(daemons)
+            gang.close()
+            assert watch.survivors(0) == set()
+        leaked = {rank: gang.await_event("supervise.process.leaked", local_rank=rank) for rank in (0, 1)}
+        assert sorted(pid for event in leaked.values() for pid in event["descendants"]) == daemons
+        assert all(event["ended"] for event in leaked.values())
+
+
+@each_kind
+@each_daemon
+def test_s4_the_default_names_daemons_and_lets_them_live(tmp_path, kind, daemon):
+    """One event a rank, when the gang has ended; the limit of process groups is no secret."""
+    with stranger(), faulty(tmp_path, kind, ["", DAEMONS[daemon] + OBEDIENT]) as gang:
+        (pid,) = set(pids_of(gang.hear(2))) - {gang.pids[1]}
+        with watched([pid]) as watch:
+            gang.close()
+            event = gang.await_event("supervise.process.leaked")
+            assert (event["local_rank"], event["descendants"], event["ended"]) == (1, [pid], False)
+            assert watch.survivors(0) == {pid}
+
+
+@each_kind
+def test_s4_nothing_left_is_nothing_told(tmp_path, kind):
+    """What ended in its group with its rank, and other children of the host, are no leak."""
+    told = []
+    with stranger(), faulty(tmp_path, kind, [OBEDIENT] * 2, event_sink=told.append) as gang:
+        gang.hear(2)
+        gang.close()
+    assert "supervise.process.leaked" not in {event["event"] for event in told}
+
+
+def test_s4_a_polite_end_does_not_use_the_grace(tmp_path, containment):
+    """SIGTERM ends the daemon; SIGKILL after a minute is not waited for."""
+    with faulty(tmp_path, "binary", [FORKED], grace=60.0, containment=containment) as gang:
+        gang.hear()
+        with Stopwatch() as time:
+            gang.close()
+    assert time.seconds < 20
+
+
+@each_kind
+def test_s4_two_gangs_do_not_sweep_each_other(tmp_path, kind, containment):
+    """The one is closed; ranks and daemons of the other live on."""
+    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    with (
+        faulty(tmp_path / "a", kind, [FORKED + OBEDIENT], containment=containment) as one,
+        faulty(tmp_path / "b", kind, [FORKED + OBEDIENT], containment=containment) as other,
+    ):
+        pids_of(one.hear(2))
+        with watched(pids_of(other.hear(2))) as watch:
+            assert one.close().outcome == "stopped"
+            assert len(watch.survivors(0)) == 2
+            other.close()
+            assert watch.survivors(0) == set()
+
+
+def test_s4_a_restart_begins_when_nothing_is_left(tmp_path, containment):
+    """The daemon of the first attempt is gone when the second runs."""
+    source = (
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        + "".join(f"    {line}\n" for line in FORKED.splitlines())
+        + "    wait_for_word()\n    sys.exit(3)\n"
+        + READY
+    )
+    policy = RestartPolicy(max_restarts=1)
+    with faulty(tmp_path, "binary", [source], containment=containment, restart_policy=policy) as gang:
+        with watched(pids_of(gang.hear())) as watch:
+            gang.tell(0)
+            gang.hear()
+            assert watch.survivors(0) == set()
+        assert gang.wait().outcome == "succeeded"
+
+
+@each_kind
+def test_k1_in_a_control_group_workers_die_with_a_killed_host(tmp_path, kind, containment):
+    """The lifeline holds there, too; the empty control groups are cleared away by the next use."""
+    program = f"start_gang(kind, [{DEAF!r}] * 2, containment={containment!r})\nsignal.pause()"
+    ear = Fifo(tmp_path / "ear")
+    try:
+        with Host(program, kind, ear.path) as host, watched(pids_of([ear.hear() for _ in range(2)])) as watch:
+            host.kill()
+            assert watch.survivors(2.0) == set()
+    finally:
+        ear.close()
+    if containment == "cgroup":
+        gang = Supervisor.start(name="next", entrypoint="true", args={0: ()}, logs_specs=NO_FILES, containment="cgroup")
+        gang.stop(timeout=PATIENCE_S)
+        assert cgroups_of(host.process.pid) == []
+
+
+def test_start_processes_takes_the_containment(tmp_path, containment):
+    """The façade passes it on."""
+    out = Path(tmp_path, "pid")
+    script = (
+        f"setsid sh -c 'echo $$ > {out}.new; mv {out}.new {out}; exec sleep 1000' & while [ ! -e {out} ]; do :; done"
+    )
+    context = start_processes(
+        "gang", "sh", {0: ("-c", script)}, {0: {}}, logs_specs=NO_FILES, containment=containment, grace=1.0
+    )
+    context.wait(PATIENCE_S)
+    with watched([int(out.read_text())]) as watch:
+        context.close()
+        assert watch.survivors(0) == set()
+
+
+def test_a_containment_that_cannot_be_is_refused_before_the_start(monkeypatch):
+    """And nothing is left of the plan."""
+    monkeypatch.setattr(cgroup, "_unified", lambda: None)
+    how: dict[str, Any] = {"name": "refused", "entrypoint": "true", "args": {0: ()}, "logs_specs": NO_FILES}
+    with pytest.raises(SpecError, match="no cgroup v2 tree is mounted"):
+        Supervisor.start(**how, containment="cgroup")
+    with pytest.raises(SpecError, match="containment is 'none'; it is one of group, cgroup, sweep"):
+        Supervisor.start(**how, containment="none")
+
+
+def test_the_environment_of_the_host_stays_as_it_is(tmp_path):
+    """The marker is the ranks' alone."""
+    before = dict(os.environ)
+    with faulty(tmp_path, "fork", ["value = os.environ['SUPERVISE_WORKER']"] * 2) as gang:
+        values = gang.wait().return_values
+    assert {rank: value.rpartition(":")[2] for rank, value in values.items()} == {0: "0", 1: "1"}
+    assert dict(os.environ) == before

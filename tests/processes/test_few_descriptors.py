@@ -1,0 +1,117 @@
+"""A host that runs out of descriptors while its gang runs or ends: nothing is lost, nothing survives, nothing leaks."""
+
+import os
+import resource
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from supervise import Close, Status
+from supervise._process.fork_server import check_room
+from supervise._process.group import members
+from supervise.events import EventLog
+from tests.processes.gangs import each_kind, faulty
+
+
+def open_fds() -> set[int]:
+    return {int(entry.name) for entry in Path("/proc/self/fd").iterdir()}
+
+
+@contextmanager
+def descriptors_left(count: int) -> Iterator[None]:
+    """Leave this process so many descriptors and no more."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(open_fds()) + 20, before[1]))
+        with suppress(OSError):  # too many open files, at last
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for fd in taken[:count]:
+            os.close(fd)
+        del taken[:count]
+        yield
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+LEAVES_DEAF_CHILD = """
+pid = os.fork()
+if not pid:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    say(str(os.getpid()))
+    while True: signal.pause()
+wait_for_word()
+os._exit(3)
+"""
+
+
+@each_kind
+def test_s3_a_close_without_descriptors_waits_for_who_is_left_of_a_group(tmp_path, kind):
+    """Who that is cannot be found out at first; it is not taken for nobody, and the gang does not crash."""
+    with faulty(tmp_path, kind, [LEAVES_DEAF_CHILD], grace=60.0) as gang:
+        child = psutil.Process(int(gang.hear()[0]))
+        gang.tell(0)
+        gang.wait()
+        with descriptors_left(0):
+            closing = gang.supervisor.ask(Close(timeout=0.2), block=False)
+            assert gang.ask(Status()).leftovers == {0}
+            gang.await_event("supervise.process.signaled", signal="SIGKILL")
+        assert closing.get(timeout=30).failures[0].exitcode == 3
+        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_who_is_in_a_group_is_an_error_where_it_cannot_be_found_out():
+    with descriptors_left(1), pytest.raises(OSError, match="Too many open files"):
+        members(os.getpgid(0))
+    for member in members(os.getpgid(0)):
+        member.close()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_a_fork_server_is_not_asked_where_descriptors_lack_and_none_leaks(count):
+    before = open_fds()
+    with descriptors_left(count), pytest.raises(OSError, match="Too many open files"):
+        check_room()
+    assert len(open_fds()) == len(before)
+
+
+def test_an_event_while_structlog_cannot_be_imported_harms_nobody(monkeypatch, caplog):
+    """Half a module, as another thread leaves it while it imports; and none at all, without descriptors."""
+    with caplog.at_level("INFO", logger="supervise"):
+        monkeypatch.setitem(sys.modules, "structlog", None)
+        EventLog({"gang": "x"}).emit("supervise.gang.starting")
+        assert not caplog.records
+
+
+def test_an_event_waits_for_a_thread_that_imports_structlog(monkeypatch):
+    """The module is asked only after the import system says that it is whole."""
+    half = types.ModuleType("structlog")
+    asked: list[str] = []
+
+    class Whole(types.ModuleType):
+        @staticmethod
+        def is_configured() -> bool:
+            asked.append("is_configured")
+            return False
+
+    def importing(name, *rest, **more):
+        if name == "structlog":
+            sys.modules["structlog"] = Whole("structlog")
+            return sys.modules["structlog"]
+        return real(name, *rest, **more)
+
+    import builtins
+
+    real = builtins.__import__
+    monkeypatch.setitem(sys.modules, "structlog", half)
+    monkeypatch.setattr(builtins, "__import__", importing)
+    EventLog({"gang": "x"}).listens("debug")
+    assert asked == ["is_configured"]

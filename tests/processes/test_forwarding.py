@@ -1,0 +1,34 @@
+"""A signal can be passed on to ranks, to all or to some, and nothing else happens to the gang."""
+
+from signal import SIGUSR1, SIGUSR2
+
+import pytest
+
+from supervise import Signal, SpecError, Status
+from tests.processes.gangs import each_kind, faulty
+
+HEARS = """
+rank = os.environ["LOCAL_RANK"]
+for number in (signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, lambda number, frame: say(f"{rank} {signal.Signals(number).name}"))
+say("ready")
+while True:
+    signal.pause()
+"""
+
+
+@each_kind
+def test_g7_a_signal_is_passed_on_to_all_or_some_ranks_without_closing(tmp_path, kind):
+    with faulty(tmp_path, kind, [HEARS] * 3) as gang:
+        assert gang.hear(3) == ["ready"] * 3
+        assert gang.ask(Signal(sig=SIGUSR1)) == {0, 1, 2}
+        assert sorted(gang.hear(3)) == ["0 SIGUSR1", "1 SIGUSR1", "2 SIGUSR1"]
+        assert gang.ask(Signal(sig=SIGUSR2, ranks=frozenset({1}))) == {1}
+        assert gang.hear() == ["1 SIGUSR2"], "and nobody else, who would have been heard first or next"
+        assert gang.ask(Signal(sig=SIGUSR1, ranks=frozenset({0, 2}))) == {0, 2}
+        assert sorted(gang.hear(2)) == ["0 SIGUSR1", "2 SIGUSR1"]
+        status = gang.ask(Status())
+        assert (status.phase, status.running) == ("running", {0, 1, 2})
+        with pytest.raises(SpecError, match="7"):
+            gang.ask(Signal(sig=SIGUSR1, ranks=frozenset({7})))
+        gang.close()

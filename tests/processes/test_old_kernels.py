@@ -1,0 +1,221 @@
+"""The promises hold without pidfds, and without signals to a group through one (Linux before 6.9)."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+
+import psutil
+import pytest
+
+from supervise import Signal, Start, Status
+from supervise._process import capability
+from supervise._process.handle import Process
+from supervise._process.notice import Notice
+from supervise.elastic.subprocess_handler import SubprocessHandler
+from tests.processes.gangs import PATIENCE_S, Stopwatch, each_kind, faulty
+from tests.processes.hosts import Host, make_gang, pids_of, watched
+from tests.processes.stubborn import DEAF, LEAVES_CHILD, OBEDIENT
+from tests.processes.test_outcome import Barrier
+from tests.processes.work import BLOCK
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+@pytest.fixture(params=["no group flag", "no pidfd"])
+def old_kernel(request, monkeypatch):
+    """Force the ways of older kernels."""
+    monkeypatch.setattr(capability, "GROUP_BY_PIDFD", False)
+    if request.param == "no pidfd":
+        monkeypatch.setattr(capability, "PIDFD", False)
+        for module, name in ((os, "pidfd_open"), (signal, "pidfd_send_signal")):
+            monkeypatch.setattr(module, name, _not_ours(getattr(module, name)))
+    return request.param
+
+
+def _not_ours(function):
+    """Let the test use what the package must do without."""
+
+    def guarded(*args):
+        assert not sys._getframe(1).f_globals["__name__"].startswith("supervise.")
+        return function(*args)
+
+    return guarded
+
+
+@each_kind
+def test_s3_what_a_rank_left_is_gone_after_close_on_an_old_kernel(tmp_path, old_kernel, kind, monkeypatch):
+    """It ignores SIGTERM, and its leader is reaped: it is signalled by who it is, not by the group's number."""
+    sent, killpg = [], os.killpg
+    monkeypatch.setattr(os, "killpg", lambda pgid, sig: (sent.append(sig), killpg(pgid, sig)))
+    with faulty(tmp_path, kind, [LEAVES_CHILD] * 2, grace=0.3) as gang:
+        pids = pids_of(gang.hear(2))
+        gang.tell(0)
+        gang.tell(1)
+        assert gang.wait().outcome == "succeeded"
+        assert gang.ask(Status()).leftovers == {0, 1}
+        gang.close()
+        for pid in set(pids) - set(gang.pids.values()):
+            psutil.Process(pid).wait(PATIENCE_S)  # an orphan, and so our child (see conftest)
+    assert set(sent) <= {0}
+
+
+@each_kind
+def test_a_leftover_that_ends_by_itself_is_forgotten_on_an_old_kernel(tmp_path, old_kernel, kind):
+    """Who is in the group is watched from the leader's end on, so that the number is never taken for the group."""
+    with faulty(tmp_path, kind, [LEAVES_CHILD], grace=0.3) as gang:
+        pids = pids_of(gang.hear())
+        gang.tell(0)
+        assert gang.wait().outcome == "succeeded"
+        (left,) = set(pids) - set(gang.pids.values())
+        orphan = psutil.Process(left)
+        for process in [orphan, *orphan.children()]:
+            process.kill()
+        pause = threading.Event()
+        for _ in range(1000):
+            if not gang.ask(Status()).leftovers:
+                break
+            pause.wait(0.01)
+        assert gang.ask(Status()).leftovers == frozenset()
+
+
+def test_s7_a_handler_signals_what_its_program_left_only_while_the_number_is_its_own(old_kernel):
+    """The program has ended: unreaped, its group is reached; once it was waited for, nobody is."""
+    read, write = os.pipe()
+    program = "sleep 1000 & echo $! >&$SAY; exec true"
+    for waited_for in (False, True):
+        os.set_inheritable(write, True)
+        out = f"/proc/{os.getpid()}/fd/{write}"
+        handler = SubprocessHandler("sh", ("-c", program), {"SAY": "1"}, out, None, 0, None)
+        left = int(os.read(read, 100))
+        os.waitid(os.P_PID, handler.proc.pid, os.WEXITED | os.WNOWAIT)
+        if waited_for:
+            handler.proc.wait()
+        handler.close()
+        orphan = psutil.Process(left)  # our child by now (see conftest)
+        if waited_for:
+            with pytest.raises(psutil.TimeoutExpired):
+                orphan.wait(0.3)
+            orphan.kill()
+        assert orphan.wait(PATIENCE_S) == (-signal.SIGKILL if waited_for else -signal.SIGTERM)
+        handler.proc.wait()
+    os.close(read)
+    os.close(write)
+
+
+@each_kind
+def test_s1_deaf_ranks_are_killed_on_an_old_kernel(tmp_path, old_kernel, kind):
+    """Signals, the grace and SIGKILL reach every rank, and the codes are true."""
+    with faulty(tmp_path, kind, [DEAF, OBEDIENT], grace=0.3) as gang:
+        gang.hear(2)
+        assert gang.ask(Signal(sig=signal.SIGTERM, ranks=frozenset({0}))) == {0}
+        result = gang.close()
+    assert {rank: end.exitcode for rank, end in result.ends.items()} == {0: -signal.SIGKILL, 1: -signal.SIGTERM}
+
+
+@each_kind
+def test_d1_a_death_is_noticed_at_once_on_an_old_kernel(tmp_path, old_kernel, kind):
+    """By a waiting thread, or by the fork server's word."""
+    with faulty(tmp_path, kind, [f"say('ready'); {BLOCK}"] * 8) as gang:
+        gang.hear(8)
+        with Stopwatch() as watch:
+            os.kill(gang.pids[5], signal.SIGKILL)
+            gang.await_event("supervise.process.exited", local_rank=5)
+        assert watch.seconds < 1
+        assert {r: f.exitcode for r, f in gang.wait().failures.items()} == {5: -signal.SIGKILL}
+
+
+@each_kind
+def test_o5_who_is_dead_when_stopping_begins_is_a_cause_on_an_old_kernel(tmp_path, old_kernel, kind):
+    """Also if its waiting thread has had no time to say so."""
+    barrier = Barrier([2, 0, 1])
+    source = "say('ready'); wait_for_word(); os._exit(int(os.environ['LOCAL_RANK']) + 1)"
+    with faulty(tmp_path, kind, [source] * 3, event_sink=barrier) as gang:
+        barrier.gang = gang
+        gang.hear(3)
+        gang.tell(2)
+        result = gang.wait()
+    assert {r: f.exitcode for r, f in result.failures.items()} == {0: 1, 1: 2, 2: 3}
+    assert result.root_cause == 2
+
+
+@each_kind
+def test_s9_a_rank_whose_waiting_thread_cannot_start_is_no_rank(tmp_path, monkeypatch, kind):
+    """It is killed and reaped, and the start fails; nothing is left."""
+    monkeypatch.setattr(capability, "GROUP_BY_PIDFD", False)
+    monkeypatch.setattr(capability, "PIDFD", False)
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name.startswith("supervise-wait-"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    gang = make_gang(kind, [OBEDIENT], envs={0: {"EAR": os.devnull}})
+    try:
+        with pytest.raises(OSError, match="rank 0 could not be started: no thread to wait for process"):
+            gang.ask(Start(), timeout=PATIENCE_S)
+    finally:
+        gang.stop(timeout=PATIENCE_S)
+
+
+def test_a_handle_that_is_closed_before_the_end_leaves_the_thread_nothing_to_ring(monkeypatch):
+    """The thread waits on, and what it rings later is its own: not what has the descriptor's number by then."""
+    monkeypatch.setattr(capability, "PIDFD", False)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+        process = Process(child.pid, keep=child)
+        (thread,) = (t for t in threading.enumerate() if t.name == f"supervise-wait-{child.pid}")
+        number = process.fileno()
+        process.close()
+        others = [os.pipe() for _ in range(4)]
+        assert number in {fd for pair in others for fd in pair}
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    assert not select.select([r for r, _ in others], [], [], 0)[0]
+    for fd in (fd for pair in others for fd in pair):
+        os.close(fd)
+
+
+def test_a_closed_handle_of_a_fork_servers_child_ends_its_thread():
+    """Nobody waits for a word that nobody wants."""
+    word, silent = os.pipe()
+    notice = Notice(os.getpid(), parents_word=word)
+    (thread,) = (t for t in threading.enumerate() if t.name == f"supervise-wait-{os.getpid()}")
+    notice.close()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    os.close(word)
+    os.close(silent)
+
+
+def test_who_has_the_number_of_a_fork_servers_child_now_is_another():
+    """Its parent is gone, so it is looked at: the start time tells a stranger, who is not waited for."""
+    word, parent = os.pipe()
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+        notice = Notice(child.pid, parents_word=word)
+        notice._started -= 1
+        os.close(parent)
+        assert select.select([notice.fileno()], [], [], PATIENCE_S)[0]
+        notice.close()
+    os.close(word)
+
+
+def test_waiting_threads_do_not_hold_up_the_interpreters_exit():
+    """The host leaves without a close, its threads waiting: it ends, and its ranks with it."""
+    program = f"""
+if __name__ == "__main__":
+    gang = start_gang(kind, [{OBEDIENT!r}] * 3, envs={{r: {{"EAR": os.devnull}} for r in range(3)}})
+    print(*gang.ask(Pids(), timeout=20).values(), flush=True)
+    sys.stdin.readline()
+"""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SUPERVISE_WITHOUT", "pidfd")
+        host = Host(program, "spawn")
+    with host, watched([int(word) for word in host.hear().split()]) as watch:
+        host.process.stdin.write(b"\n")
+        host.process.stdin.flush()
+        assert host.exit_code() == 0
+        assert watch.survivors() == set()

@@ -1,0 +1,181 @@
+"""The kernel kills a rank for want of memory: the cause says so, and no other SIGKILL does."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from supervise._process import oom
+from supervise._process.cgroup import tree
+from tests.processes.gangs import each_kind, faulty
+from tests.processes.stubborn import OBEDIENT
+
+LIMIT_BYTES = 128 << 20
+GREEDY = """
+with open(os.environ["LIMITED"], "w") as procs:
+    procs.write("0")
+hoard = []
+while True:
+    hoard.append(b"x" * (1 << 22))
+"""
+"""Enters the limited cgroup, then takes what it can get."""
+
+
+@pytest.fixture
+def limited() -> Iterator[Path]:
+    """The ``cgroup.procs`` of a cgroup below our own that has little memory."""
+    for kind, limit in (("memory", "memory.limit_in_bytes"), ("unified", "memory.max")):
+        found = tree(kind)
+        own = None if found is None else found.own()
+        if own is None:
+            continue
+        folder = Path(own, f"test-memory-{os.getpid()}")
+        try:
+            folder.mkdir()
+        except OSError:
+            continue
+        try:
+            if not (folder / limit).exists():  # the controller is not passed on to here
+                continue
+            (folder / limit).write_text(str(LIMIT_BYTES))
+            oom.baseline()  # as an earlier gang of this process has done; a new one's comes a moment after its start
+            yield folder / "cgroup.procs"
+            return
+        finally:
+            folder.rmdir()
+    pytest.skip("no memory limit can be set here: there is no cgroup below which one could be made")
+
+
+@each_kind
+def test_o11_the_cause_says_out_of_memory(tmp_path, kind, limited):
+    """The rank that took too much is the cause; its message says what killed it."""
+    envs = {rank: {"LIMITED": str(limited)} for rank in range(2)}
+    with faulty(tmp_path, kind, [OBEDIENT, GREEDY], envs=envs) as gang:
+        result = gang.wait()
+    assert set(result.failures) == {1}
+    assert result.failures[1].exitcode == -signal.SIGKILL
+    assert "out of memory" in result.failures[1].message.lower()
+
+
+@each_kind
+def test_o11_another_kill_is_no_want_of_memory(tmp_path, kind, limited):
+    """Somebody sent SIGKILL, and there had been a memory kill in that cgroup before."""
+    enter = GREEDY.partition("hoard")[0]
+    with faulty(tmp_path, kind, [GREEDY], envs={0: {"LIMITED": str(limited)}}) as gang:
+        gang.wait()
+    with faulty(tmp_path, kind, [enter + OBEDIENT], envs={0: {"LIMITED": str(limited)}}) as gang:
+        gang.hear()
+        os.kill(gang.pids[0], signal.SIGKILL)
+        result = gang.wait()
+    assert result.failures[0].exitcode == -signal.SIGKILL
+    assert "memory" not in result.failures[0].message.lower()
+
+
+# Against a made-up kernel, so that it is shown everywhere
+
+
+class Kernel:
+    """A /proc and a tree of cgroups as the kernel would show them."""
+
+    def __init__(self, folder: Path, version: int) -> None:
+        self.proc = folder / "proc"
+        self._mount = folder / "a mount"
+        self._version = version
+        (self.proc / "self").mkdir(parents=True)
+        mounted = str(self._mount).replace(" ", r"\040")
+        kind = {0: "tmpfs tmpfs rw", 1: "cgroup cgroup rw,memory", 2: "cgroup2 none rw"}[version]
+        (self.proc / "self" / "mountinfo").write_text(
+            f"23 1 0:1 / / rw - tmpfs tmpfs rw\n30 23 0:26 /box {mounted} rw,relatime shared:9 - {kind}\n"
+        )
+        self.kills(0)
+
+    def place(self, pid: int | str, path: str) -> None:
+        """Show a process in a cgroup."""
+        first = {1: f"4:cpu,memory:{path}\n0::/\n", 2: f"0::{path}\n"}.get(self._version, "")
+        (self.proc / str(pid)).mkdir(exist_ok=True)
+        (self.proc / str(pid) / "cgroup").write_text(f"5:pids:/\n{first}")
+
+    def kills(self, count: int, path: str | None = None) -> None:
+        """Show so many memory kills in a cgroup, or in the whole machine."""
+        if path is None:
+            (self.proc / "vmstat").write_text(f"nr_free_pages 1234\noom_kill {count}\n")
+            return
+        folder = self._mount / path.strip("/")
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._version == 1:
+            (folder / "memory.oom_control").write_text(f"oom_kill_disable 0\nunder_oom 0\noom_kill {count}\n")
+        else:
+            (folder / "memory.events").write_text(f"low 0\noom {count + 3}\noom_kill {count}\noom_group_kill 9\n")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_each_kill_in_the_own_cgroup_explains_one_death(tmp_path, version):
+    """Older kills explain none."""
+    kernel = Kernel(tmp_path, version)
+    kernel.place("self", "/box/job")
+    kernel.place(7, "/box/job" if version == 2 else "/")
+    kernel.kills(5, "/job")
+    counters = oom.Counters(str(kernel.proc))
+    counters.baseline()
+    assert not counters.killed_for_memory(7)
+    kernel.kills(7, "/job")
+    assert [counters.killed_for_memory(7) for _ in range(3)] == [True, True, False]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_cgroup_that_came_later_counts_from_nothing(tmp_path, version):
+    """A worker went, or was put, into one of its own; version 1 shows the dead in the root."""
+    kernel = Kernel(tmp_path, version)
+    kernel.place("self", "/box/job")
+    kernel.kills(0, "/job")
+    counters = oom.Counters(str(kernel.proc))
+    counters.baseline()
+    kernel.place(7, "/box/job/step" if version == 2 else "/")
+    kernel.kills(1, "/job/step")
+    assert counters.killed_for_memory(7)
+    assert not counters.killed_for_memory(7)
+
+
+def test_a_worker_elsewhere_is_judged_by_its_own_cgroup(tmp_path):
+    """A job manager's, for one; the path may say that it is gone already."""
+    kernel = Kernel(tmp_path, 2)
+    kernel.place("self", "/box/job")
+    kernel.place(7, "/box/other (deleted)")
+    kernel.kills(0, "/job")
+    kernel.kills(1, "/other")
+    counters = oom.Counters(str(kernel.proc))
+    counters.baseline()
+    assert counters.killed_for_memory(7)
+    assert not counters.killed_for_memory(8)  # of which nothing can be read
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_without_a_cgroup_the_machine_s_counter_tells(tmp_path, version):
+    """No cgroups, or the root, which has no counter."""
+    kernel = Kernel(tmp_path, version)
+    kernel.place("self", "/box")
+    kernel.place(7, "/box")
+    counters = oom.Counters(str(kernel.proc))
+    counters.baseline()
+    kernel.kills(1)
+    assert [counters.killed_for_memory(7) for _ in range(2)] == [True, False]
+
+
+def test_kills_of_before_the_first_look_are_nobody_s(tmp_path):
+    """A rank that is killed at once cannot be told from them."""
+    kernel = Kernel(tmp_path, 1)
+    kernel.place("self", "/box/job")
+    kernel.kills(5, "/job")
+    counters = oom.Counters(str(kernel.proc))
+    assert not counters.killed_for_memory(None)
+    kernel.kills(6, "/job")
+    assert counters.killed_for_memory(None)
+
+
+def test_without_anything_to_read_nobody_is_suspected(tmp_path):
+    """Another system, or a sandbox."""
+    counters = oom.Counters(str(tmp_path))
+    counters.baseline()
+    assert not counters.killed_for_memory(7)

@@ -1,0 +1,358 @@
+"""What is ours stays private, other people's files stay as they are, and no secret shows up in what we say."""
+
+import ast
+import contextlib
+import errno
+import json
+import logging
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import supervise
+from supervise import DefaultLogsSpecs, LogsDest, LogsSpecs, Start, Std, Supervisor, Wait
+from supervise._process.appending import open_to_append
+from supervise._process.launch import append_to
+from supervise._streams.files import make_ready
+from supervise.cli.rundir import EventFile
+from tests.cli.command import Command
+from tests.processes import work
+from tests.processes.gangs import each_kind, faulty
+
+PACKAGE = Path(supervise.__file__).parent
+PATIENCE_S = 30
+SECRET = "hunter2-of-the-host"
+OTHER = "hunter2-of-the-rank"
+
+
+def modes(folder: Path) -> dict[str, str]:
+    """Return the permissions of all that is in a folder."""
+    return {str(path.relative_to(folder)): oct(stat.S_IMODE(path.stat().st_mode)) for path in folder.rglob("*")}
+
+
+@pytest.fixture(params=[0, 0o022], ids=["umask 0", "umask 022"])
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+@each_kind
+@pytest.mark.usefixtures("umask")
+def test_all_that_a_gang_makes_is_private_and_what_was_there_keeps_its_mode(tmp_path, kind):
+    """Folders 0700 and files 0600, also the error file that the rank writes and what an earlier run left."""
+    logs = tmp_path / "given"
+    logs.mkdir()
+    logs.chmod(0o755)
+    source = "print('shown'); sys.stdout.flush(); raise ValueError('recorded')\n"
+    specs = DefaultLogsSpecs(str(logs / "deep" / "er"), redirects=Std.ALL, tee=Std.ALL)
+    for _ in range(2):  # the second moves the first's files aside
+        more: dict[str, Any] = {"logs_specs": specs, "duplicate_stdout_filters": ["shown"]}
+        with faulty(tmp_path, kind, [source], **more) as gang:
+            gang.wait()
+    found = modes(logs)
+    folders = {name for name in found if (logs / name).is_dir()}
+    names = {name.rpartition("/")[2] for name in found.keys() - folders}
+    assert names >= {"stdout.log", "stderr.log", "filtered_stdout.log", "stdout.log.1"}
+    assert kind == "binary" or "error.json" in names
+    assert {found[name] for name in folders} == {"0o700"}
+    assert {found[name] for name in found.keys() - folders} == {"0o600"}
+    assert stat.S_IMODE(logs.stat().st_mode) == 0o755
+
+
+@pytest.mark.usefixtures("umask")
+def test_the_run_directory_of_the_command_is_private(tmp_path):
+    done = Command(tmp_path).run("--log-dir", str(tmp_path / "logs"), "-n", "2", "sh", "-c", "echo here; exit 3")
+    assert done.returncode == 3
+    found = modes(tmp_path / "logs")
+    files = {name for name in found if (tmp_path / "logs" / name).is_file()}
+    assert {name.rpartition("/")[2] for name in files} >= {"events.jsonl", "result.json", "stdout.log", "stderr.log"}
+    assert {found[name] for name in files} == {"0o600"}
+    assert {found[name] for name in found.keys() - files} == {"0o700"}
+    assert stat.S_IMODE((tmp_path / "logs").stat().st_mode) == 0o700
+
+
+# Links
+
+
+class Layout(LogsSpecs):
+    """Files in a folder that others can write to."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    @property
+    def root_log_dir(self) -> str:
+        return str(self._folder)
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        here = self._folder
+        for rank, env in envs.items():
+            env["TORCHELASTIC_ERROR_FILE"] = f"{here}/error{rank}.json"
+        return LogsDest(
+            stdouts={rank: f"{here}/out{rank}" for rank in envs},
+            stderrs={rank: f"{here}/err{rank}" for rank in envs},
+            tee_stdouts={rank: f"{here}/out{rank}" for rank in envs},
+            error_files={rank: f"{here}/error{rank}.json" for rank in envs},
+            filtered_stdout=f"{here}/filtered",
+        )
+
+
+@pytest.fixture
+def no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail the test if a process is started."""
+
+    def never(*_args: object, **_more: object) -> None:
+        pytest.fail("a process was started")
+
+    for name in ("fork", "posix_spawn"):
+        monkeypatch.setattr(os, name, never)
+    monkeypatch.setattr("multiprocessing.forkserver.connect_to_new_process", never)
+    monkeypatch.setattr(subprocess, "Popen", never)
+
+
+def start(kind: str, specs: LogsSpecs, **more: Any) -> None:
+    """Start two ranks that leave a word."""
+    entrypoint: Any = "/bin/echo" if kind == "binary" else work.double
+    if kind != "binary":
+        more["start_method"] = kind
+    gang = Supervisor.start(name="s", entrypoint=entrypoint, args={0: (1,), 1: (1,)}, logs_specs=specs, **more)
+    try:
+        gang.ask(Start(), timeout=PATIENCE_S)
+        gang.ask(Wait(), timeout=PATIENCE_S)
+    finally:
+        gang.stop(timeout=PATIENCE_S)
+
+
+@each_kind
+@pytest.mark.usefixtures("no_launch")
+@pytest.mark.parametrize("victim", ["full", "empty", "missing"])
+@pytest.mark.parametrize("name", ["out1", "err1", "error1.json", "filtered"])
+def test_a_link_planted_for_a_file_of_ours_is_an_error_and_its_target_stays_as_it_is(tmp_path, kind, name, victim):
+    """The error names the link; no process was started, and what it leads to was neither made, emptied nor written."""
+    target, logs = tmp_path / "victim", tmp_path / "logs"
+    if victim != "missing":
+        target.write_text("precious" if victim == "full" else "")
+    before = target.stat().st_mtime_ns if target.exists() else None
+    logs.mkdir(0o777)
+    (logs / name).symlink_to(target)
+    with pytest.raises(OSError, match="symbolic link") as caught:
+        start(kind, Layout(logs), duplicate_stdout_filters=["x"])
+    assert (caught.value.errno, caught.value.filename) == (errno.ELOOP, str(logs / name))
+    assert (target.stat().st_mtime_ns if target.exists() else None) == before
+    assert victim != "full" or target.read_text() == "precious"
+    assert (logs / name).is_symlink()
+
+
+@pytest.mark.usefixtures("no_launch")
+@pytest.mark.parametrize("place", ["rank", "attempt"])
+def test_a_link_planted_for_a_folder_of_ours_is_an_error(tmp_path, place):
+    """Between two starts with the same specs: nothing is made behind it."""
+    specs, elsewhere = DefaultLogsSpecs(str(tmp_path / "logs"), Std.ALL), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    rank = Path(specs.reify({0: {}, 1: {}}).stdouts[1]).parent
+    planted = rank if place == "rank" else rank.parent
+    planted.rename(tmp_path / "away")
+    planted.symlink_to(elsewhere)
+    with pytest.raises(NotADirectoryError, match=f"{planted} is a symbolic link in place of a folder of ours"):
+        start("binary", specs)
+    assert not list(elsewhere.iterdir())
+
+
+@each_kind
+def test_a_log_dir_that_is_a_link_to_a_folder_is_used(tmp_path, kind):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "logs").symlink_to(tmp_path / "real")
+    start(kind, DefaultLogsSpecs(str(tmp_path / "logs"), Std.ALL))
+    assert len(list((tmp_path / "real").rglob("stdout.log"))) == 2
+
+
+@pytest.mark.usefixtures("no_launch")
+@pytest.mark.parametrize("target", ["nowhere", "itself", "file"])
+def test_l8_a_log_dir_that_is_a_link_to_no_folder_is_a_clear_error(tmp_path, target):
+    logs = tmp_path / "logs"
+    (tmp_path / "file").touch()
+    logs.symlink_to(logs if target == "itself" else tmp_path / target)
+    with pytest.raises(NotADirectoryError, match=f"log_dir: {logs} is a") as caught:
+        start("binary", DefaultLogsSpecs(str(logs), Std.ALL))
+    assert target == "file" or str(caught.value).endswith("is a symbolic link that leads nowhere")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_link_that_is_planted_after_the_files_were_made_is_not_written_through(tmp_path):
+    """The launch opens them once more, and looks again."""
+    (tmp_path / "victim").write_text("precious")
+    log = tmp_path / "out"
+    make_ready(LogsDest(stdouts={0: str(log)}))
+    log.unlink()
+    log.symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError, match="symbolic link"):
+        append_to(str(log))
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+def test_a_link_to_a_device_and_the_systems_own_are_followed(tmp_path):
+    (tmp_path / "null").symlink_to(os.devnull)
+    for path in (str(tmp_path / "null"), os.devnull, "/dev/stderr"):
+        os.close(open_to_append(path))
+    with pytest.raises(FileNotFoundError):
+        open_to_append("/proc/self/fd/987654")
+    victim = tmp_path / "events.jsonl"
+    victim.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic link"):
+        EventFile(str(tmp_path))
+    assert not (tmp_path / "elsewhere").exists()
+
+
+# Folders that cannot be made
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """Yield a folder on a disk that takes no more entries; skip where we may not mount one."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=2", "none", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("we may not mount a small disk here")
+    try:
+        (folder / "there").mkdir()
+        yield folder / "there"
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_l8_a_disk_that_is_full_when_a_folder_is_made_is_a_clear_error(tmp_path):
+    """It names the folder, and nothing was started."""
+    with small_disk(tmp_path) as there, pytest.raises(OSError, match="No space left") as caught:
+        start("binary", DefaultLogsSpecs(str(there), Std.ALL))
+    assert caught.value.errno == errno.ENOSPC
+    assert str(caught.value.filename).startswith(str(there))
+
+
+@pytest.mark.usefixtures("no_launch")
+def test_l8_a_folder_that_is_closed_to_us_between_two_starts_is_a_clear_error(monkeypatch):
+    """As another user than root: the error names what cannot be made."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        root = os.geteuid() == 0
+        if root:
+            os.seteuid(65534)
+        try:
+            specs = DefaultLogsSpecs(f"{folder}/logs", Std.ALL)
+            attempt = Path(specs.reify({0: {}}).stdouts[0]).parents[1]
+            attempt.chmod(0o500)
+            with pytest.raises(PermissionError) as caught:
+                start("binary", specs)
+            assert caught.value.filename == f"{attempt}/1"
+        finally:
+            if root:
+                os.seteuid(0)
+
+
+# Secrets
+
+
+@each_kind
+def test_no_value_of_an_environment_is_in_what_we_say(tmp_path, kind, monkeypatch, caplog):
+    """Events, logs, results, error files and their texts, of a run that fails; neither the host's nor the rank's."""
+    monkeypatch.setenv("SECRET", SECRET)
+    source = "assert len(os.environ['SECRET'] + os.environ['OTHER']) > 20\nraise ValueError('recorded')\n"
+    events: list[dict[str, Any]] = []
+    with (
+        caplog.at_level(logging.DEBUG),
+        faulty(tmp_path, kind, [source], envs={0: {"OTHER": OTHER}}, event_sink=events.append) as gang,
+    ):
+        result = gang.wait()
+        actor = gang.supervisor._actor_weakref()
+        told = [repr(events), caplog.text, repr(result), repr(actor._plan), repr(gang.supervisor), str(actor)]
+        told += [repr(launcher) for launcher in actor._plan.launchers]
+        del actor
+    assert result.failures[0].exitcode == 1
+    assert any("supervise.gang.finished" in text for text in told)
+    told += [path.read_text() for path in (tmp_path / "logs").rglob("*") if path.is_file()]
+    assert not [text for text in told if SECRET in text or OTHER in text]
+
+
+def start_one(entrypoint: Any, env: dict[str, str]) -> None:
+    gang = Supervisor.start(name="s", entrypoint=entrypoint, args={0: ()}, envs={0: env})
+    try:
+        gang.ask(Start(), timeout=PATIENCE_S)
+    finally:
+        gang.stop(timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize("kind", ["binary", "spawn"])
+def test_no_value_of_an_environment_is_in_an_error_of_the_start(kind, monkeypatch):
+    """What cannot be started, pickled or set says which variable or argument, and no value of the environment."""
+    monkeypatch.setenv("SECRET", SECRET)
+    entrypoint: Any = "/not/there" if kind == "binary" else (lambda: None)
+    for env in ({"OTHER": OTHER}, {"OTHER": f"{OTHER}\0"}):
+        with pytest.raises((OSError, supervise.SpecError)) as caught:
+            start_one(entrypoint, env)
+        assert SECRET not in str(caught.value) + repr(caught.value)
+        assert OTHER not in str(caught.value) + repr(caught.value)
+
+
+def test_no_value_of_an_environment_is_in_what_the_command_says(tmp_path):
+    """On the console, in events.jsonl and in result.json of a rank that fails with an exception."""
+    rank = "import os; assert os.environ['SECRET']; raise ValueError('said')"
+    done = Command(tmp_path).run("--log-dir", str(tmp_path / "logs"), sys.executable, "-c", rank, SECRET=SECRET)
+    assert done.returncode == 1
+    files = [path.read_text() for path in (tmp_path / "logs").rglob("*") if path.is_file()]
+    assert len(files) >= 4
+    assert "ValueError: said" in done.stderr
+    assert not [text for text in (done.stdout, done.stderr, *files) if SECRET in text]
+    [events] = (tmp_path / "logs").glob("*/events.jsonl")
+    assert "env" not in {key for line in events.read_text().splitlines() for key in json.loads(line)}
+
+
+# What the package never does
+
+UNPICKLES = {
+    "_process/child.py": "in a worker: what its host has pickled for it, from a file without a name",
+    "_process/outcome.py": "what a worker that we started has written into a file without a name",
+    "multiprocessing/spawn.py": "PyTorch's error files, where the caller has made the processes and names the files",
+}
+
+
+def calls(*names: str) -> Iterator[tuple[str, ast.Call]]:
+    """Find the calls in the package of functions or methods with one of these names."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            called = getattr(node, "func", None)
+            if isinstance(node, ast.Call) and (getattr(called, "attr", None) or getattr(called, "id", None)) in names:
+                yield str(path.relative_to(PACKAGE)), node
+
+
+def test_nothing_is_unpickled_but_what_a_worker_or_its_host_has_written():
+    """Only where it is listed, with the reason."""
+    found = {path for path, call in calls("load", "loads", "Unpickler") if "pickle" in ast.unparse(call).lower()}
+    assert found == UNPICKLES.keys()
+
+
+def test_no_shell_reads_what_a_user_has_written():
+    """No ``shell=True``, no `system`; the scripts that a launch gives to ``sh -c`` are constants."""
+    assert not list(calls("system", "popen", "getoutput", "getstatusoutput", "create_subprocess_shell", "eval"))
+    runs = calls("Popen", "run", "call", "check_call", "check_output")
+    assert not [path for path, call in runs if any(keyword.arg == "shell" for keyword in call.keywords)]
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        constants = {
+            target.id
+            for node in tree.body
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.List) and [getattr(e, "value", None) for e in node.elts[:1]] == ["/bin/sh"]:
+                script = node.elts[2]
+                assert isinstance(script, ast.Constant) or ast.unparse(script) in constants, path

@@ -1,0 +1,68 @@
+"""A rank that even SIGKILL does not end in time is given up, by name; the gang goes on without it."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from supervise import Close, Status, UnkillableError
+from tests.processes.gangs import PATIENCE_S, Stopwatch, each_kind, faulty
+from tests.processes.stubborn import OBEDIENT
+
+TRACER = """
+import ctypes, os, signal, sys
+libc = ctypes.CDLL(None, use_errno=True)
+seize = 0x4206
+if libc.ptrace(ctypes.c_long(seize), ctypes.c_long(int(sys.argv[1])), None, None) != 0:
+    print("cannot trace:", os.strerror(ctypes.get_errno()), flush=True)
+else:
+    print("traced", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+@contextmanager
+def traced(pid):
+    """Have the process traced by one that is stopped: the kernel lets nobody reap it meanwhile."""
+    with subprocess.Popen([sys.executable, "-c", TRACER, str(pid)], stdout=subprocess.PIPE, text=True) as tracer:
+        try:
+            said = tracer.stdout.readline().strip()
+            if said != "traced":
+                pytest.skip(said)
+            os.waitid(os.P_PID, tracer.pid, os.WSTOPPED | os.WNOWAIT)
+            yield
+        finally:
+            tracer.kill()
+
+
+@each_kind
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_d4_a_rank_that_cannot_be_reaped_is_named_and_given_up(tmp_path, kind):
+    """Close answers by its deadline with rank, pid and kernel state; there is one event, and the loop goes on."""
+    with faulty(tmp_path, kind, [OBEDIENT] * 2, grace=0.2) as gang:
+        gang.hear(2)
+        pid = gang.pids[1]
+        with traced(pid), Stopwatch() as watch:
+            reply = gang.supervisor.ask(Close(), block=False)
+            gang.await_event("supervise.process.signaled", local_rank=1, signal="SIGTERM")
+            with Stopwatch() as answer:
+                status = gang.ask(Status())
+            assert (status.phase, 1 in status.running) == ("stopping", True)
+            assert answer.seconds < 1
+            with pytest.raises(UnkillableError) as caught:
+                reply.get(timeout=PATIENCE_S)
+            assert gang.ask(Status()).phase == "finished"
+        assert 4 < watch.seconds < 15
+        assert caught.value.pids == {1: pid}
+        assert all(word in str(caught.value) for word in ("rank 1", str(pid), caught.value.states[1]))
+        stuck = gang.await_event("supervise.process.unkillable", local_rank=1)
+        assert (stuck["pid"], stuck["state"]) == (pid, caught.value.states[1])
+        result = gang.wait()
+        assert (result.outcome, result.ends[1].role, result.ends[0].exitcode) == ("stopped", "lost", -signal.SIGTERM)
+        assert "outlived SIGKILL" in result.failures[1].message
+        gang.await_event("supervise.process.exited", local_rank=1)  # its tracer is dead, so it could be reaped
+        while not gang._events.empty():
+            assert gang._events.get()["event"] != "supervise.process.unkillable"
