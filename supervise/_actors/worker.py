@@ -82,6 +82,7 @@ class Worker(LoopActor):
         self._members: list[Member] = []
         """Of the reaped leader's group, while they are waited for."""
         self._stop_sent: signal.Signals | None = None
+        self._last_sent: signal.Signals | None = None
         self._patience: Timer | None = None
         self._reaped = False
         self._signaled = False
@@ -238,6 +239,8 @@ class Worker(LoopActor):
         if self._process is None:
             return
         self._signaled = True
+        if sig != signal.SIGCONT:
+            self._last_sent = sig
         if sig in _STOPS:
             self._stop_sent = sig
         elif sig == signal.SIGCONT:
@@ -255,7 +258,7 @@ class Worker(LoopActor):
             if self._process.group_alive():
                 self._members = self._process.members()
         except OSError:  # too few descriptors to find out: look again
-            self.loop.call_later(_LOOK_S, partial(self._guarded, self._watch_group))
+            self.loop.call_later(_LOOK_S, partial(self._guarded, self._signal_again))
             return
         if not self._members:
             self._let_go()
@@ -267,6 +270,12 @@ class Worker(LoopActor):
             return
         for member in self._members:
             self._watch(member.fileno(), partial(self._member_gone, member))
+
+    def _signal_again(self) -> None:
+        """Who could not be found may not have heard the last signal, where it goes to each member by itself."""
+        if self._process is not None and self._last_sent is not None and not capability.GROUP_BY_PIDFD:
+            self._process.signal_group(self._last_sent)
+        self._watch_group()
 
     def _look_at_group_again(self, members: list[Member]) -> None:
         """The named fallback where there is no pidfd: nobody tells when a process that is not our child ends."""

@@ -56,6 +56,10 @@ def _launch(nprocs: int, again: int, bound: float) -> Case:
     )
 
 
+_TAKE_MINUTES = {("spawn", 32): (*_TORCH, "torch-mp"), ("forkserver", 32): ("pytorch", "torch-mp")}
+"""By start method and ranks: who imports PyTorch in each of them."""
+
+
 def _functions(nprocs: int, method: str, again: int, bound: float) -> Case:
     return Case(
         label=f"{nprocs} function{'s' if nprocs > 1 else ''}, {method}",
@@ -65,7 +69,7 @@ def _functions(nprocs: int, method: str, again: int, bound: float) -> Case:
         metrics=("result_ms",),
         targets=floors(result_ms=bound),
         again=again,
-        once=(*_TORCH, "torch-mp") if method == "spawn" and nprocs >= 32 else (),
+        once=_TAKE_MINUTES.get((method, nprocs), ()),
     )
 
 

@@ -69,7 +69,7 @@ def test_s3_a_close_without_descriptors_waits_for_who_is_left_of_a_group(tmp_pat
 
 
 def test_who_is_in_a_group_is_an_error_where_it_cannot_be_found_out():
-    with descriptors_left(1), pytest.raises(OSError, match="Too many open files"):
+    with descriptors_left(0), pytest.raises(OSError, match="Too many open files"):
         members(os.getpgid(0))
     for member in members(os.getpgid(0)):
         member.close()
