@@ -255,6 +255,8 @@ class Deliver:
     """Send a signal to your group. Supervisor -> Worker."""
 
     sig: Signals
+    wake: bool = False
+    """Whether SIGCONT follows: what is stopped must hear it, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

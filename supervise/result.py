@@ -133,9 +133,10 @@ class ProcessFailure:
             message: What happened; used where the file holds no message. ``""`` stands for the usual text.
             timestamp_ns: Nanoseconds since the epoch of the end; used where there is no file. None is now.
         """
-        failure = cls(local_rank, pid, exitcode, error_file)
+        failure = cls.__new__(cls)  # the constructor would read the file, too
+        failure.local_rank, failure.pid, failure.exitcode = local_rank, pid, exitcode
         failure.error_file = error_file
-        failure._fill(message=message, timestamp_ns=timestamp_ns)
+        failure._fill(message=message, timestamp_ns=timestamp_ns)  # noqa: SLF001 - of this class
         return failure
 
     def _fill(self, *, message: str, timestamp_ns: int | None) -> None:

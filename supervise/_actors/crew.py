@@ -19,12 +19,13 @@ from supervise._process import capability, limits
 from supervise._process.roster import Roster
 from supervise._streams.files import make_ready
 from supervise._streams.sinks import Abandon
+from supervise.errors import SpecError
 
 if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Iterable, Sequence
 
-    from supervise._actors.plan import Plan
+    from supervise._actors.plan import Plan, TailPlan
     from supervise._actors.reporter import Reporter
     from supervise._runtime.loop import Loop
 
@@ -49,6 +50,7 @@ class Crew:
         self._loaded: Callable[[dict[int, Any], dict[int, str]], object] | None = None
         """Whom to give the return values that are being read."""
         self.roster = Roster()
+        self._spoiled = False
 
     def assemble(self) -> int:
         """Make the files ready and start the actors; return how many ends of logs and values to wait for.
@@ -58,27 +60,44 @@ class Crew:
             OSError: A log file cannot be made. Nothing was started in either case.
         """
         plan = self._plan
+        if self._spoiled:
+            msg = f"{plan.name}: an earlier start of this gang has failed half-way; make another gang"
+            raise SpecError(msg)
         function = plan.kind == "function"
         shown = sum(len(tail.sources) for tail in plan.tails)
         more = 0 if capability.PIDFD else _BELL + (plan.start_method == "forkserver")
         limits.check_open_files(plan.nprocs, each=_HELD[plan.start_method] + more, shown=shown)
         make_ready(plan.dest)
-        for tail in plan.tails:
-            abandon = Abandon()
-            self._abandons.append(abandon)
-            self._tails.append(
-                Tail.start(
-                    name=tail.name,
-                    sink=tail.sink,
-                    sources=tail.sources,
-                    owner=self._owner,
-                    line_filter=tail.line_filter,
-                    abandon=abandon,
-                    on_error=partial(self._loop.post, self._report.log_failed, tail.name),
-                )
-            )
+        try:
+            for tail in plan.tails:
+                self._tails.append(self._new_tail(tail))
+        except BaseException:
+            self._give_up_tails()
+            raise
         self._workers = [self._new_worker(rank) for rank in range(plan.nprocs)]
         return len(self._tails) + (1 if function else 0)
+
+    def _new_tail(self, tail: TailPlan) -> pykka.ActorRef[Tail]:
+        abandon = Abandon()
+        self._abandons.append(abandon)
+        return Tail.start(
+            name=tail.name,
+            sink=tail.sink,
+            sources=tail.sources,
+            owner=self._owner,
+            line_filter=tail.line_filter,
+            abandon=abandon,
+            on_error=partial(self._loop.post, self._report.log_failed, tail.name),
+        )
+
+    def _give_up_tails(self) -> None:
+        """One could not be started: end those that were, and close the destinations of the others."""
+        self.abandon_tails()
+        for abandon in self._abandons[len(self._tails) :]:
+            abandon.close()
+        for tail in self._plan.tails[len(self._tails) :]:
+            tail.sink.close()
+        self._spoiled = True
 
     def _new_worker(self, rank: int) -> pykka.ActorRef[Worker]:
         dest = self._plan.dest
@@ -96,10 +115,11 @@ class Crew:
         """Have a rank launched."""
         self._workers[rank].tell(say.Launch())
 
-    def deliver(self, ranks: Iterable[int], sig: signal.Signals) -> None:
-        """Have the groups of these ranks signalled."""
+    def deliver(self, ranks: Iterable[int], sig: signal.Signals, *, wake: bool = False) -> None:
+        """Have the groups of these ranks signalled, and woken where they are stopped."""
+        deliver = say.Deliver(sig=sig, wake=wake)
         for rank in ranks:
-            self._workers[rank].tell(say.Deliver(sig=sig))
+            self._workers[rank].tell(deliver)
 
     def look_for_stops(self, ranks: Iterable[int]) -> None:
         """Have it said which of these ranks are stopped."""

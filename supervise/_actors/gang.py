@@ -243,8 +243,6 @@ class GangActor(ConcludingActor):
             case st.SendSignal():
                 reason = self._gang.reason or "close"
                 self._deliver(action.ranks, action.sig, reason=reason, escalation=action.escalation)
-                if action.sig != signal.SIGKILL:  # what is stopped must hear it too, once all have been told
-                    self._crew.deliver(action.ranks, signal.SIGCONT)
             case st.SetTimer():
                 self._set_timer(action.name, action.delay_s)
             case st.ReportUnkillable():
@@ -270,7 +268,9 @@ class GangActor(ConcludingActor):
         self._step(st.CensusTaken(recorded=recorded, taken_ns=time.monotonic_ns()))
 
     def _deliver(self, ranks: frozenset[int], sig: signal.Signals, *, reason: str, escalation: int) -> None:
-        self._crew.deliver(ranks, sig)
+        self._crew.deliver(ranks, sig, wake=reason != "user" and sig != signal.SIGKILL)
+        if not self._report.listens("info"):
+            return
         for rank in sorted(ranks):
             self._report.signaled(rank, self._pids.get(rank), sig, reason, escalation)
 

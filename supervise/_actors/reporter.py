@@ -43,9 +43,9 @@ class Reporter:
     def _rank(self, event: str, level: str, local_rank: int, **fields: Any) -> None:
         self._log.emit(event, level, rank=self._ranks.get(local_rank, local_rank), local_rank=local_rank, **fields)
 
-    def listens(self) -> bool:
-        """Whether a warning would reach anybody."""
-        return self._log.listens("warning")
+    def listens(self, level: str = "warning") -> bool:
+        """Whether an event of this level would reach anybody."""
+        return self._log.listens(level)
 
     def starting(self) -> None:
         """The start was asked for."""
@@ -103,8 +103,6 @@ class Reporter:
 
     def signaled(self, local_rank: int, pid: int | None, sig: Signals, reason: str, escalation: int) -> None:
         """A rank's group was sent a signal."""
-        if not self._log.listens():
-            return
         self._rank(
             "supervise.process.signaled",
             "info",

@@ -97,6 +97,8 @@ class Worker(LoopActor):
                 self._launch()
             case say.Deliver():
                 self._deliver(message.sig)
+                if message.wake:
+                    self._deliver(signal.SIGCONT)
             case say.Leave():
                 self.leave()
             case say.LookForStop():

@@ -114,10 +114,10 @@ class _Hub:
 
     def __init__(self) -> None:
         self.ended = False
-        self._inotify = _new_inotify()
         self._by_wd: dict[int, list[InotifyWatch]] = {}
         self._polled: list[PollingWatch] = []
         self._wake_fd, self._waker_fd = os.pipe()
+        self._inotify = _new_inotify()  # last, since it may be None, and never fails
         os.set_blocking(self._wake_fd, False)
         os.set_blocking(self._waker_fd, False)
         self.thread = threading.Thread(target=self._run, name="supervise-inotify", daemon=True)

@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from supervise import Close, Status
+from supervise import Close, DefaultLogsSpecs, SpecError, Start, Status, Std, Supervisor
+from supervise._process import limits
 from supervise._process.fork_server import check_room
 from supervise._process.group import members
 from supervise.events import EventLog
@@ -115,3 +116,25 @@ def test_an_event_waits_for_a_thread_that_imports_structlog(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", importing)
     EventLog({"gang": "x"}).listens("debug")
     assert asked == ["is_configured"]
+
+
+@pytest.mark.parametrize("count", range(16))
+def test_s9_a_start_with_few_descriptors_fails_whole_and_keeps_none(tmp_path, count, monkeypatch):
+    """Whichever part of it is the first to get none, when another thread took them after we had counted."""
+    monkeypatch.setattr(limits, "check_open_files", lambda *_, **__: None)
+    specs = DefaultLogsSpecs(str(tmp_path), tee=Std.ALL)
+    gang = Supervisor.start(
+        name="few",
+        entrypoint="/bin/sh",
+        args=dict.fromkeys(range(2), ("-c", "echo out; echo err >&2")),
+        logs_specs=specs,
+        duplicate_stdout_filters=["out"],
+        duplicate_stderr_filters=["err"],
+    )
+    try:
+        with descriptors_left(count), suppress(OSError, SpecError):
+            gang.ask(Start(), timeout=30)
+        with suppress(OSError):
+            gang.ask(Close(timeout=1), timeout=30)
+    finally:
+        gang.stop(timeout=30)
