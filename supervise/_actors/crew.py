@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from supervise import messages as say
-from supervise._actors.tail import Tail
 from supervise._actors.values import load_values
 from supervise._actors.worker import Worker, recorded_ns
 from supervise._core.verdict import failed
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
     from supervise._actors.plan import Plan, TailPlan
     from supervise._actors.reporter import Reporter
+    from supervise._actors.tail import Tail
     from supervise._runtime.loop import Loop
 
 _HELD: dict[str | None, int] = {None: 1, "spawn": 2, "fork": 2, "forkserver": 3}
@@ -78,6 +78,8 @@ class Crew:
         return len(self._tails) + (1 if function else 0)
 
     def _new_tail(self, tail: TailPlan) -> pykka.ActorRef[Tail]:
+        from supervise._actors.tail import Tail  # most gangs have none
+
         abandon = Abandon()
         self._abandons.append(abandon)
         return Tail.start(

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pykka
 
-from supervise._actors.tail import Tail
-from supervise._runtime.actor import LoopActor
 from supervise._runtime.reply import MUST_NOT_BLOCK, remaining
 from supervise.messages import Close
 
@@ -70,7 +68,7 @@ def _drop_in_child() -> None:
     registry._actor_refs_lock = threading.RLock()  # noqa: SLF001 - a thread that is no more may have held it
     others = []
     for ref in registry._actor_refs:  # noqa: SLF001
-        if issubclass(ref.actor_class, (LoopActor, Tail)):
+        if getattr(ref.actor_class, "ends_with_its_thread", False):
             ref.actor_stopped._at_fork_reinit()  # noqa: SLF001 - the same for the event's own lock
             ref.actor_stopped.set()
         else:

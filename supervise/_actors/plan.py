@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from supervise._actors.tail import Source
 from supervise._streams import sinks
 from supervise._streams.files import move_aside
 
@@ -20,6 +19,15 @@ if TYPE_CHECKING:
     from supervise._process.lifeline import Lifeline
     from supervise.logs import LogsDest
     from supervise.restarts import RestartPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A file that a rank writes, and what to put before each of its lines."""
+
+    local_rank: int
+    path: str
+    prefix: bytes
 
 
 @dataclass(slots=True, kw_only=True)

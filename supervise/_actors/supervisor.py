@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from supervise._actors.gang import GangActor, check_seconds
-from supervise._actors.recipe import make_plan
 
 if TYPE_CHECKING:
     import os
@@ -70,6 +69,8 @@ class Supervisor(GangActor):
             SpecError: Something makes no sense, or cannot be pickled; names the rank.
             OSError: The log folder cannot be used.
         """
+        from supervise._actors.recipe import make_plan  # a spawned worker imports us unused
+
         check_seconds("grace", grace)
         if timeout is not None:
             check_seconds("timeout", timeout)

@@ -24,21 +24,13 @@ from supervise.messages import Drain, MemberStopRequested, TailEnded
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from supervise._actors.plan import Source
     from supervise._streams.sinks import Sink
 
 log = logging.getLogger("supervise")
 
 PAUSE_NS = 2_000_000
 """The least time between two looks at files that have changed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """A file that a rank writes, and what to put before each of its lines."""
-
-    local_rank: int
-    path: str
-    prefix: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +54,7 @@ class Tail(pykka.ThreadingActor):
     """
 
     use_daemon_thread = True
+    ends_with_its_thread = True  # as `LoopActor` has it
 
     def __init__(
         self,

@@ -82,15 +82,16 @@ class Gang(NamedTuple):
     """Whether what has left the groups of its ranks was looked for."""
 
 
-# What happens, beside the messages of Workers and Tails
+# What happens, beside the messages of Workers and Tails. Nobody changes these, or what follows; that Python checks it
+# would double what it takes to import them.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StartAsked:
     """Somebody asked for the start."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class CloseAsked:
     """Somebody asked for the end, or the gang's time is up."""
 
@@ -99,7 +100,7 @@ class CloseAsked:
     reason: Reason = "close"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class CensusTaken:
     """The exits of all ranks that are dead by now have been told; no signal was sent before."""
 
@@ -109,32 +110,32 @@ class CensusTaken:
     """When, monotonic. A fork server tells how a rank ended some time after we have seen that it did."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class GraceExpired:
     """The polite signal has had its time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class KillExpired:
     """SIGKILL has had its time. The ranks that are still there were reported as unkillable."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class DrainExpired:
     """The wait for the logs has had its time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class BackoffExpired:
     """The wait before a restart has had its time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Assembled:
     """The files and actors of the next attempt are ready."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class NotAssembled:
     """The files and actors of the next attempt cannot be had: there will be none."""
 
@@ -142,24 +143,24 @@ class NotAssembled:
 # What is to be done
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class LaunchRank:
     """Start the process of a rank."""
 
     local_rank: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class AnswerStart:
     """Every rank runs (or has run)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class TakeCensus:
     """Look which ranks are dead, and which have recorded an exception; then say `CensusTaken`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SendSignal:
     """Signal the groups of these ranks, and wake those of them that are stopped."""
 
@@ -168,7 +169,7 @@ class SendSignal:
     escalation: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SetTimer:
     """Have the event of this name happen in `delay_s`; an earlier timer of the name is void."""
 
@@ -176,24 +177,24 @@ class SetTimer:
     delay_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ReportUnkillable:
     """Say `WorkerUnkillable` for each of these ranks, then `KillExpired`."""
 
     ranks: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class DrainTails:
     """All ranks are reaped: have the Tails show what these had written, and end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class AbandonTails:
     """Have the Tails end now."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SweepUp:
     """Look for what has left the groups of the ranks, end it where that is asked for; then say `Swept`."""
 
@@ -201,7 +202,7 @@ class SweepUp:
     """From its polite signal to SIGKILL."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class AnnounceRestart:
     """Tell everybody that the gang will be restarted, and have `BackoffExpired` happen after about `delay_s`."""
 
@@ -209,17 +210,17 @@ class AnnounceRestart:
     """Before jitter."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Assemble:
     """Make the next attempt's files and actors; then say `Assembled` or `NotAssembled`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Publish:
     """The gang has ended: answer every wait, now and from now on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class AnswerClose:
     """Nothing of the gang is left: answer every close."""
 

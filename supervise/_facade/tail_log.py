@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pykka
 
 from supervise._actors.patient_tail import PatientTail
-from supervise._actors.tail import Source
+from supervise._actors.plan import Source
 from supervise._runtime.reply import Reply
 from supervise._streams import sinks
 from supervise.messages import Drain, TailEnded

@@ -70,6 +70,9 @@ class LoopActor(pykka.Actor):
     `on_crash` of this actor alone.
     """
 
+    ends_with_its_thread = True
+    """A forked child has no such thread: to it, this actor is dead."""
+
     def __init__(self, loop: Loop) -> None:
         """Make the actor; `start` also registers it and queues `on_start` as its first envelope."""
         self.loop = loop

@@ -9,7 +9,8 @@ from typing import Any
 import pykka
 import pytest
 
-from supervise._actors.tail import Source, Tail
+from supervise._actors.plan import Source
+from supervise._actors.tail import Tail
 from supervise._streams.sinks import Abandon
 from supervise.messages import Drain, TailEnded
 
