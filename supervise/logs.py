@@ -78,6 +78,53 @@ def validate_full_rank(d: Mapping[int, Any], nprocs: int, what: str) -> None:
         raise SpecError(f"{what}, local rank mapping mismatch, expected: {expected}, actual: {actual}")
 
 
+def check_streams(what: str, choice: object) -> None:
+    """Refuse what is neither a choice of streams nor local rank to one.
+
+    Raises:
+        SpecError: Names the setting, the rank and the value.
+    """
+    from collections.abc import Mapping
+
+    if isinstance(choice, Std):
+        return
+    if not isinstance(choice, Mapping):
+        raise SpecError(f"{what} is {choice!r}; give a Std, such as Std.ALL, or local rank to one; see Std.from_str")
+    for rank, std in choice.items():
+        if not _is_number(rank):
+            raise SpecError(f"{what} has {rank!r} in place of a local rank; give a number, such as 0")
+        if not (_is_number(std) and 0 <= std <= Std.ALL):
+            raise SpecError(f"rank {rank}: its {what} is {std!r}; give a Std, such as Std.ALL")
+
+
+def check_filter(ranks: object) -> None:
+    """Refuse what is no set of ranks, as `local_ranks_filter`.
+
+    Raises:
+        SpecError: Names the value.
+    """
+    from collections.abc import Collection
+
+    if ranks is None:
+        return
+    if not isinstance(ranks, Collection) or not all(_is_number(rank) for rank in ranks):
+        raise SpecError(f"local_ranks_filter is {ranks!r}; give a set of local ranks, such as {{0}}, or None for all")
+
+
+def _check_shown(ranks: set[int] | None, nprocs: int) -> None:
+    """Refuse a filter that names a rank which does not exist.
+
+    A map of `redirects` or `tee` may: one map for hosts of any size is PyTorch's way.
+    """
+    if unknown := sorted(set(ranks or ()) - set(range(nprocs))):
+        there = f"the local ranks are 0 to {nprocs - 1}" if nprocs else "there are no ranks"
+        raise SpecError(f"local_ranks_filter names ranks {unknown}, which do not exist; {there}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 @dataclass
 class LogsDest:
     """The files of one attempt. Every mapping is local rank to path; ``""`` is a stream that is not redirected."""
@@ -149,6 +196,7 @@ class DefaultLogsSpecs(LogsSpecs):
         local_ranks_filter: Ranks that are shown; None or empty shows all.
 
     Raises:
+        SpecError: `redirects`, `tee` or `local_ranks_filter` is of another kind; names it and what was given.
         NotADirectoryError: `log_dir` is a file.
         PermissionError: `log_dir` cannot be written to.
     """
@@ -160,6 +208,9 @@ class DefaultLogsSpecs(LogsSpecs):
         tee: Std | dict[int, Std] = Std.NONE,
         local_ranks_filter: set[int] | None = None,
     ) -> None:
+        check_streams("redirects", redirects)
+        check_streams("tee", tee)
+        check_filter(local_ranks_filter)
         log_dir = _new_temp_dir() if not log_dir else os.fspath(log_dir)
         if log_dir != os.devnull:
             _check_log_dir(log_dir)
@@ -192,11 +243,13 @@ class DefaultLogsSpecs(LogsSpecs):
             envs: Local rank to environment; ``TORCHELASTIC_ERROR_FILE`` is set in each.
 
         Raises:
-            SpecError: The keys of `envs` are not ``0 .. len(envs) - 1``; nothing was made.
+            SpecError: The keys of `envs` are not ``0 .. len(envs) - 1``, or `local_ranks_filter`
+                names another; nothing was made.
             OSError: A folder cannot be made; ``filename`` names it.
         """
         nprocs = len(envs)
         validate_full_rank(envs, nprocs, "envs")
+        _check_shown(self._local_ranks_filter, nprocs)
         if self._root_log_dir == os.devnull:
             return _no_files(envs)
         first = envs.get(0, {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from supervise._seconds import check_seconds
 from supervise.errors import SpecError
 
 _LONGEST_BACKOFF_S = 60.0
@@ -29,12 +30,12 @@ class RestartPolicy:
     quarter, so that many machines do not start at once."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_restarts, int) or self.max_restarts < 0:
+        most = self.max_restarts
+        if not isinstance(most, int) or isinstance(most, bool) or most < 0:
             raise SpecError(f"max_restarts is {self.max_restarts!r}; it is a number of restarts, 0 or more")
-        if self.within_s is not None and not 0 < self.within_s < float("inf"):
-            raise SpecError(f"within_s is {self.within_s!r}; it is a number of seconds above 0, or None")
-        if not 0 <= self.backoff < float("inf"):
-            raise SpecError(f"backoff is {self.backoff!r}; it is a number of seconds, 0 or more")
+        if self.within_s is not None:
+            check_seconds("within_s", self.within_s, above_zero=True)
+        check_seconds("backoff", self.backoff)
 
     def counting(self, restarts_ns: tuple[int, ...], now_ns: int) -> tuple[int, ...]:
         """Return those of these moments (monotonic ns of earlier restarts) that still count at `now_ns`."""

@@ -14,7 +14,7 @@ from supervise import messages as say
 from supervise._actors.values import load_values
 from supervise._actors.worker import Worker, recorded_ns
 from supervise._core.verdict import failed
-from supervise._process import capability, limits
+from supervise._process import limits
 from supervise._process.roster import Roster
 from supervise._streams.files import make_ready
 from supervise._streams.sinks import Abandon
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
     from supervise._actors.reporter import Reporter
     from supervise._actors.tail import Tail
     from supervise._runtime.loop import Loop
-
-_HELD: dict[str | None, int] = {None: 1, "spawn": 2, "fork": 2, "forkserver": 3}
-"""Descriptors held for each running rank, by start method: its pidfd, its outcome, the fork server's word."""
-_BELL = 1
-"""Without pidfds, the waiting thread holds a copy of what it rings; and one of the fork server's word."""
 
 
 class Crew:
@@ -65,8 +60,7 @@ class Crew:
             raise SpecError(msg)
         function = plan.kind == "function"
         shown = sum(len(tail.sources) for tail in plan.tails)
-        more = 0 if capability.PIDFD else _BELL + (plan.start_method == "forkserver")
-        limits.check_open_files(plan.nprocs, each=_HELD[plan.start_method] + more, shown=shown)
+        limits.check_open_files(plan.nprocs, each=limits.held_by_rank(plan.start_method), shown=shown)
         make_ready(plan.dest)
         try:
             for tail in plan.tails:

@@ -53,7 +53,7 @@ def _close_all() -> None:
     for act in _first:
         act()
     pending = [(ref, ref.ask(Close(timeout=grace_s), block=False)) for ref, grace_s in list(_supervisors.values())]
-    deadline_s = time.monotonic() + 2 * _EXIT_GRACE_S
+    deadline_s = time.monotonic() + 3 * _EXIT_GRACE_S  # the ranks, what is outside of their groups, SIGKILL
     for ref, reply in pending:
         try:
             reply.get(timeout=remaining(deadline_s))

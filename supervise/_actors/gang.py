@@ -20,6 +20,7 @@ from supervise._actors.watchman import Watchman
 from supervise._core import state as st
 from supervise._core.decide import by_itself, decide
 from supervise._runtime.loop import Loop, Timer
+from supervise._seconds import check_seconds
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
@@ -48,11 +49,9 @@ class GangActor(ConcludingActor):
             event_sink: Called on the gang's thread with every event as a dictionary.
 
         Raises:
-            SpecError: `grace` or `timeout` is not a number of seconds.
+            SpecError: `grace` or `timeout` is not a number of seconds, or `event_sink` no function.
         """
-        check_seconds("grace", grace)
-        if timeout is not None:
-            check_seconds("timeout", timeout)
+        check_settings(grace, timeout, event_sink)
         super().__init__(Loop(f"supervise-{plan.name}", lost=self._loop_lost))
         self._plan = plan
         self._gang = st.Gang(nprocs=plan.nprocs, grace_s=grace, window=plan.window, policy=plan.policy)
@@ -96,7 +95,13 @@ class GangActor(ConcludingActor):
         return reply
 
     def wait(self, timeout: float | None = None) -> Reply[RunProcsResult | None]:
-        """Answer with the result when there is one, with None after `timeout` seconds; see `Wait`."""
+        """Answer with the result when there is one, with None after `timeout` seconds; see `Wait`.
+
+        Raises:
+            SpecError: `timeout` is not a number of seconds.
+        """
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         return self._answers.wait(timeout)
 
     def poll(self) -> RunProcsResult | None:
@@ -127,11 +132,12 @@ class GangActor(ConcludingActor):
         """Stop the gang; see `Close`. Answered with the result when nothing of the gang is left.
 
         Raises:
+            SpecError: `death_sig` is no signal, or `timeout` not a number of seconds; nothing was done.
             UnkillableError: In the reply: a process outlived SIGKILL; all others are reaped.
         """
         if timeout is not None:
             check_seconds("timeout", timeout)
-        sig = signal.SIGTERM if death_sig is None else signal.Signals(death_sig)
+        sig = signal.SIGTERM if death_sig is None else as_signal("death_sig", death_sig)
         reply = self._answers.close()
         self._step(st.CloseAsked(death_sig=sig, timeout_s=self._gang.grace_s if timeout is None else timeout))
         return reply
@@ -140,15 +146,20 @@ class GangActor(ConcludingActor):
         """Signal the groups of `ranks` (None: of all) that run; answer with those reached. See `Signal`.
 
         Raises:
-            SpecError: A rank is not of this gang; nobody was signalled.
+            SpecError: A rank is not of this gang, or `sig` is no signal; nobody was signalled.
         """
+        sig = as_signal("sig", sig)
         all_ranks = frozenset(range(self._plan.nprocs))
-        wanted = all_ranks if ranks is None else frozenset(ranks)
-        if unknown := sorted(wanted - all_ranks):
+        try:
+            wanted = all_ranks if ranks is None else frozenset(ranks)
+        except TypeError:
+            msg = f"ranks is {ranks!r}; give a set of local ranks, or None for all"
+            raise SpecError(msg) from None
+        if unknown := sorted(wanted - all_ranks, key=repr):
             msg = f"ranks {unknown} are not in this gang; its local ranks are 0 to {self._plan.nprocs - 1}"
             raise SpecError(msg)
         reached = wanted & self._gang.running
-        self._deliver(reached, signal.Signals(sig), reason="user", escalation=0)
+        self._deliver(reached, sig, reason="user", escalation=0)
         return reached
 
     def on_receive(self, message: Any) -> Any:  # noqa: PLR0911 - one line a message
@@ -169,8 +180,10 @@ class GangActor(ConcludingActor):
             case say.Signal():
                 return self.send_signal(message.sig, message.ranks)
             case say.Subscribe():
+                _check_ref(message.ref)
                 return self._audience.admit(message.ref)
             case say.Unsubscribe():
+                _check_ref(message.ref)
                 return self._audience.dismiss(message.ref)
             case _:
                 return self._told(message)
@@ -206,8 +219,7 @@ class GangActor(ConcludingActor):
                 self._perish(message.error, message.who)
                 return
             case _:
-                super().on_receive(message)
-                return
+                raise _stray(message)
         self._step(message)
 
     # Decisions, and doing what they say
@@ -254,6 +266,9 @@ class GangActor(ConcludingActor):
                 self._crew.abandon_values()
             case st.SweepUp():
                 self._sweep_up(action.timeout_s)
+            case st.HurrySweep():
+                if self._sweep is not None:
+                    self._sweep.hurry(action.timeout_s)
             case st.AnnounceRestart():
                 self._announce_restart(action.delay_s)
             case st.Assemble():
@@ -290,12 +305,43 @@ def _count_memory_kills() -> None:
     oom.baseline()
 
 
-def check_seconds(what: str, value: float) -> None:
-    """Refuse what is not a number of seconds.
+def check_settings(grace: object, timeout: object, event_sink: object) -> None:
+    """Refuse what no gang can be run with.
 
     Raises:
         SpecError: Names the setting and the value.
     """
-    if not 0 <= value < float("inf"):
-        msg = f"{what} is {value!r}; it is a number of seconds, 0 or more"
+    check_seconds("grace", grace)
+    if timeout is not None:
+        check_seconds("timeout", timeout, above_zero=True)
+    if event_sink is not None and not callable(event_sink):
+        msg = f"event_sink is {event_sink!r}; give a function of one argument, the event, or None"
         raise SpecError(msg)
+
+
+def as_signal(what: str, value: Any) -> signal.Signals:
+    """Return a signal, which may be given by its number.
+
+    Raises:
+        SpecError: It is none; names the setting and the value.
+    """
+    try:
+        return signal.Signals(value)
+    except ValueError:
+        msg = f"{what} is {value!r}; give a signal, such as signal.SIGTERM"
+        raise SpecError(msg) from None
+
+
+def _check_ref(value: Any) -> None:
+    """Refuse what nothing can be told to."""
+    if isinstance(value, type) or not (hasattr(value, "actor_urn") and callable(getattr(value, "tell", None))):
+        msg = f"ref is {value!r}; give the ref of an actor, such as its self.actor_ref"
+        raise SpecError(msg)
+
+
+def _stray(message: object) -> SpecError:
+    """Return what is wrong with a message that is none: to an asker it is an error, otherwise a warning."""
+    if isinstance(message, type):
+        return SpecError(f"the message is the class {message.__name__}; send an instance: {message.__name__}(...)")
+    ours = "Start(), Wait(), Poll(), Pids(), Status(), Close(), Signal(...), Subscribe(...) or Unsubscribe(...)"
+    return SpecError(f"{message!r} is no message for a Supervisor; send it {ours}")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
+from supervise._actors import checks
 from supervise._actors.plan import Plan, add_tails
 from supervise._process import containment as containing
-from supervise._process import function, launch
+from supervise._process import function, launch, limits
 from supervise._process.function import FunctionLauncher, StartMethod
 from supervise._process.lifeline import Lifeline
 from supervise._process.program import ProgramLauncher
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from supervise._process.function import Pickled
     from supervise.restarts import RestartPolicy
 
-_METHODS = ("spawn", "fork", "forkserver")
 _SERVER_WINDOW = 32
 """How many children a fork server is asked for at once."""
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"
@@ -163,34 +164,32 @@ def make_plan(
         SpecError: Something asked for makes no sense, or cannot be pickled; names the rank.
         OSError: The log folder cannot be used.
     """
-    if not isinstance(entrypoint, str) and not callable(entrypoint):
-        msg = f"entrypoint is {entrypoint!r}; give a function, or a program's name or path as a string"
-        raise SpecError(msg)
-    if start_method not in _METHODS:
-        msg = f"start_method is {start_method!r}; it is one of {', '.join(_METHODS)}"
-        raise SpecError(msg)
-    _check_policy(restart_policy)
-    validate_full_rank(args, len(args), "args")
-    own = {rank: cast("dict[str, Any]", {}) for rank in args} if envs is None else envs
-    validate_full_rank(own, len(args), "envs")
-    clean = {rank: {str(key): str(value) for key, value in own[rank].items()} for rank in sorted(own)}
-    _check_env(clean)
-    tuples = {rank: as_tuple(rank, args[rank]) for rank in sorted(args)}
+    checks.check_entrypoint(entrypoint, start_method)
+    checks.check_policy(restart_policy)
+    tuples = checks.arguments(args)
+    clean = checks.environments(envs, len(tuples))
+    checks.check_logs(logs_specs, log_line_prefixes)
+    checks.check_filters("duplicate_stdout_filters", duplicate_stdout_filters)
+    checks.check_filters("duplicate_stderr_filters", duplicate_stderr_filters)
+    working_dir = checks.folder(cwd)
     method = None if isinstance(entrypoint, str) else cast("StartMethod", start_method)
+    limits.check_open_files(len(tuples), each=limits.held_by_rank(method), shown=0)
     cpus = {} if numa_options is None else _cpus_of_ranks(tuples, numa_options)
     travels = method in ("spawn", "forkserver")
+    if travels:
+        checks.check_main(entrypoint, tuples)
     sys_path, prepared = function.preparation(cast("StartMethod", method)) if travels else ([], b"")
     recipe = Recipe(
         name=name,
         entrypoint=entrypoint,
         args=tuples,
         envs=clean,
-        specs=logs_specs or DefaultLogsSpecs(),
+        specs=DefaultLogsSpecs() if logs_specs is None else logs_specs,
         prefixes=log_line_prefixes or {},
         filters=(duplicate_stdout_filters, duplicate_stderr_filters),
         consoles=(sys.stdout, sys.stderr),
         start_method=method,
-        cwd=None if cwd is None else os.fspath(cwd),
+        cwd=working_dir,
         cpus=cpus,
         plain=plain,
         policy=restart_policy,
@@ -203,8 +202,9 @@ def make_plan(
     )
     plan = recipe.plan(0)
     for rank, env in plan.envs.items():
-        if "TORCHELASTIC_ERROR_FILE" in env:  # the caller's mapping shows where, as in PyTorch
-            own[rank]["TORCHELASTIC_ERROR_FILE"] = env["TORCHELASTIC_ERROR_FILE"]
+        own = None if envs is None else envs[rank]
+        if "TORCHELASTIC_ERROR_FILE" in env and isinstance(own, MutableMapping):  # shows where, as in PyTorch
+            own["TORCHELASTIC_ERROR_FILE"] = env["TORCHELASTIC_ERROR_FILE"]
     return plan
 
 
@@ -241,42 +241,9 @@ def _bind(launchers: list[Launcher], cpus: Mapping[int, frozenset[int]]) -> None
         launchers[rank] = numa.BoundLauncher(launchers[rank].launch, near)
 
 
-def _check_policy(policy: object) -> None:
-    if policy is None:
-        return
-    from supervise.restarts import RestartPolicy
-
-    if not isinstance(policy, RestartPolicy):
-        msg = f"restart_policy is {policy!r}; give a RestartPolicy, such as RestartPolicy(max_restarts=3), or None"
-        raise SpecError(msg)
-
-
-def as_tuple(rank: int, given: Any) -> tuple[Any, ...]:
-    """Return a rank's arguments; a bare string is one.
-
-    Raises:
-        SpecError: They are no sequence.
-    """
-    if isinstance(given, (str, bytes)):
-        return (given,)
-    try:
-        return tuple(given)
-    except TypeError:
-        msg = f"rank {rank}: its arguments are {given!r}; give a tuple, such as ({given!r},)"
-        raise SpecError(msg) from None
-
-
 def _encoded(env: Mapping[str, str]) -> dict[bytes, bytes]:
     """Return an environment as the kernel takes it, which a launch would otherwise make of it again for each rank."""
     return {os.fsencode(key): os.fsencode(value) for key, value in env.items()}
-
-
-def _check_env(envs: Mapping[int, Mapping[str, str]]) -> None:
-    for rank, env in envs.items():
-        for key, value in env.items():
-            if not key or "=" in key or "\0" in key or "\0" in value:
-                msg = f"rank {rank}: {key!r} cannot be an environment variable; no '=' in its name and no NUL at all"
-                raise SpecError(msg)
 
 
 def argv_of(program: str, args: tuple[Any, ...], rank: int) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from supervise._actors.gang import GangActor, check_seconds
+from supervise._actors.gang import GangActor, check_settings
 
 if TYPE_CHECKING:
     import os
@@ -66,14 +66,12 @@ class Supervisor(GangActor):
                 keeps each rank in a control group (Linux, where a cgroup v2 tree can be written).
 
         Raises:
-            SpecError: Something makes no sense, or cannot be pickled; names the rank.
+            SpecError: Something makes no sense, or cannot be pickled; names it, the rank and what to do.
             OSError: The log folder cannot be used.
         """
         from supervise._actors.recipe import make_plan  # a spawned worker imports us unused
 
-        check_seconds("grace", grace)
-        if timeout is not None:
-            check_seconds("timeout", timeout)
+        check_settings(grace, timeout, event_sink)
         plan = make_plan(
             name=name,
             entrypoint=entrypoint,

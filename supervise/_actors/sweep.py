@@ -70,6 +70,11 @@ class Sweep:
             self._timers.append(self._loop.call_later(self._timeout_s, self._kill))
         self._look()
 
+    def hurry(self, timeout_s: float) -> None:
+        """Kill after `timeout_s`, if that is sooner. From the loop's thread."""
+        if self._end and self._done is not None:
+            self._timers.append(self._loop.call_later(timeout_s, self._kill))
+
     def cancel(self) -> None:
         """Stop, and never call `done`. From the loop's thread; harmless after the end."""
         self._done = None
@@ -85,15 +90,16 @@ class Sweep:
     def _scan(self) -> None:
         """In the thread: look, and hand over what is there."""
         found: list[Escaped] = []
-        failed = False
+        failed = in_motion = False
         try:
-            found = self._contained.find(self._skip)
+            found = self._contained.find(self._skip, killing=self._killing)
+            in_motion = self._contained.in_motion
         except Exception:
             log.exception("looking for escaped processes failed")
             failed = True
-        self._loop.post(self._seen, found, failed)
+        self._loop.post(self._seen, found, failed, in_motion)
 
-    def _seen(self, found: list[Escaped], failed: bool) -> None:
+    def _seen(self, found: list[Escaped], failed: bool, in_motion: bool) -> None:
         self._looking = False
         if self._done is None or not self._loop.in_loop:  # cancelled, or the loop is gone
             for escaped in found:
@@ -107,12 +113,20 @@ class Sweep:
             self._finish(ended=False)
             return
         if not found and not self._live:
-            self._finish(ended=True)
+            self._seen_nobody(in_motion=in_motion)
             return
         for escaped in found:
             self._take(escaped)
         if time.monotonic() >= self._give_up_at_s:
             self._finish(ended=False)
+
+    def _seen_nobody(self, *, in_motion: bool) -> None:
+        if not in_motion:
+            self._finish(ended=True)
+        elif time.monotonic() >= self._give_up_at_s:
+            self._finish(ended=False)
+        else:
+            self._look()  # who died meanwhile may have had children
 
     def _take(self, escaped: Escaped) -> None:
         if escaped.pid in self._live:
@@ -147,6 +161,8 @@ class Sweep:
             self._timers.append(self._loop.call_later(_AGAIN_S, self._look_again_without_pidfd))
 
     def _kill(self) -> None:
+        if self._killing:
+            return
         self._killing = True
         self._give_up_at_s = time.monotonic() + _AFTER_KILL_S
         self._timers.append(self._loop.call_later(_AFTER_KILL_S, self._give_up))

@@ -19,6 +19,7 @@ from supervise._runtime.reply import Reply
 from supervise._streams.feed import CHUNK_BYTES, Feed
 from supervise._streams.lines import LineStream, source_bytes
 from supervise._streams.sinks import Abandon, Abandoned
+from supervise._streams.watch import cancel_all
 from supervise.messages import Drain, MemberStopRequested, TailEnded
 
 if TYPE_CHECKING:
@@ -180,8 +181,8 @@ class Tail(pykka.ThreadingActor):
     def _drain(self, message: Drain) -> None:
         if not self._draining:
             self._draining = True
+            cancel_all(watch for feed in self._feeds for watch in feed.let_go_of_watch())
             for feed in self._feeds:
-                feed.unwatch()
                 if feed.was_cut_short():
                     self._start_again(feed)
                 feed.end_at(message.sizes.get(feed.path))

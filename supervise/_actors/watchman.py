@@ -33,8 +33,9 @@ class Watchman:
         self._last_s = -_LEAST_S
 
     def begin(self) -> None:
-        """All ranks run."""
-        self._cancel()
+        """All ranks run. A look that somebody asked for during the start still comes."""
+        if self._seldom is not None:
+            self._seldom.cancel()
         self._next_s = _FIRST_S
         self._seldom = self._loop.call_later(self._next_s, self._look_seldom)
 

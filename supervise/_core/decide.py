@@ -128,6 +128,24 @@ def _stop(gang: Gang, reason: st.Reason, sig: Signals, timeout_s: float) -> Deci
 
 def _close(gang: Gang, event: st.CloseAsked) -> Decision:
     gang = gang._replace(ended=True, bounded=gang.bounded or event.reason == "close")
+    gang, hurry = _hurry_sweep(gang, event)
+    gang, actions = _close_in_phase(gang, event)
+    return gang, [*hurry, *actions]
+
+
+def _hurry_sweep(gang: Gang, event: st.CloseAsked) -> Decision:
+    """What is outside of the groups has no more time than the last to close gives it."""
+    timeout_s = 0.0 if event.death_sig == Signals.SIGKILL else event.timeout_s
+    if gang.phase in ("new", "starting", "running") or event.reason != "close":
+        return gang, []
+    if gang.sweep == "due" and (gang.phase != "stopping" or timeout_s <= 0):
+        return gang._replace(sweep_s=timeout_s), []
+    if gang.sweep == "asked" and (gang.sweep_s is None or timeout_s < gang.sweep_s):
+        return gang._replace(sweep_s=timeout_s), [st.HurrySweep(timeout_s=timeout_s)]
+    return gang, []
+
+
+def _close_in_phase(gang: Gang, event: st.CloseAsked) -> Decision:
     match gang.phase:
         case "new":
             return gang._replace(phase="stopping", reason=event.reason, signaled=True, sweep="done"), []
@@ -260,7 +278,10 @@ def _sweep(gang: Gang) -> Decision:
     """Ask once for what has left the groups of the ranks."""
     if gang.sweep != "due":
         return gang, []
-    return gang._replace(sweep="asked"), [st.SweepUp(timeout_s=gang.timeout_s)]
+    timeout_s = 0.0 if gang.death_sig == Signals.SIGKILL else gang.timeout_s
+    if gang.sweep_s is not None:
+        timeout_s = gang.sweep_s
+    return gang._replace(sweep="asked", sweep_s=timeout_s), [st.SweepUp(timeout_s=timeout_s)]
 
 
 def _finish(gang: Gang) -> Decision:

@@ -80,6 +80,8 @@ class Gang(NamedTuple):
     """Whether the restart that it waits for was told."""
     sweep: Literal["due", "asked", "done"] = "due"
     """Whether what has left the groups of its ranks was looked for."""
+    sweep_s: float | None = None
+    """What a later close gives it; None is `timeout_s`."""
 
 
 # What happens, beside the messages of Workers and Tails. Nobody changes these, or what follows; that Python checks it
@@ -203,6 +205,13 @@ class SweepUp:
 
 
 @dataclass(slots=True, kw_only=True)
+class HurrySweep:
+    """The sweep that is under way kills after this time, if it would not sooner."""
+
+    timeout_s: float
+
+
+@dataclass(slots=True, kw_only=True)
 class AnnounceRestart:
     """Tell everybody that the gang will be restarted, and have `BackoffExpired` happen after about `delay_s`."""
 
@@ -235,6 +244,7 @@ Action = (
     | DrainTails
     | AbandonTails
     | SweepUp
+    | HurrySweep
     | AnnounceRestart
     | Assemble
     | Publish

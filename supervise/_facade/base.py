@@ -7,13 +7,14 @@ import signal
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from supervise._facade import signals
 from supervise.logs import validate_full_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
     from typing import TextIO
 
     from supervise.logs import LogsDest, LogsSpecs
@@ -194,6 +195,16 @@ class PContext(abc.ABC):
         finally:
             self._end_logs()
             self._release()
+
+    def __enter__(self) -> Self:
+        """Return the gang: the block's end closes it."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        """Close the gang; by the signal, where that is why the block ends."""
+        from supervise.errors import SignalException
+
+        self.close(error.sigval if isinstance(error, SignalException) else None)
 
     def _end_logs(self) -> None:
         for tail in self._tail_logs:

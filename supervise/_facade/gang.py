@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pykka
 
 from supervise import messages as ask
-from supervise._actors.gang import GangActor
+from supervise._actors.gang import GangActor, as_signal, check_settings
 from supervise._actors.recipe import make_plan
 from supervise._facade import signals
 from supervise._facade.base import PContext
@@ -83,6 +83,7 @@ class GangContext(PContext):
             SpecError: Something makes no sense, or cannot be pickled; names the rank.
             OSError: The log folder cannot be used.
         """
+        check_settings(grace, timeout, None)
         self._plan: Plan = make_plan(
             name=name,
             entrypoint=entrypoint,
@@ -275,7 +276,7 @@ class GangContext(PContext):
             self._begun = True
             self._unused()
         try:
-            return self._stop(signal.Signals(death_sig), max(0.0, timeout))
+            return self._stop(as_signal("death_sig", death_sig), max(0.0, timeout))
         finally:
             self._end_logs()
 

@@ -6,7 +6,15 @@ import inspect
 import os
 from typing import TYPE_CHECKING, Any, get_overloads, overload
 
-from supervise.logs import DefaultLogsSpecs, LogsDest, LogsSpecs, Std, to_map, validate_full_rank
+from supervise.logs import (
+    DefaultLogsSpecs,
+    LogsDest,
+    LogsSpecs,
+    Std,
+    check_streams,
+    to_map,
+    validate_full_rank,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -164,8 +172,11 @@ class FlatLogsSpecs(LogsSpecs):
         """Check the folder; one that does not exist is made.
 
         Raises:
+            SpecError: `redirects` or `tee` is no choice of streams.
             OSError: It is a file, or cannot be written to.
         """
+        check_streams("redirects", redirects)
+        check_streams("tee", tee)
         path = None if log_dir is None else os.fspath(log_dir)
         self._base = DefaultLogsSpecs(path)
         super().__init__(self._base.root_log_dir, redirects, tee)

@@ -8,7 +8,8 @@ import subprocess
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from supervise._actors.recipe import argv_of, as_tuple
+from supervise._actors.checks import as_tuple
+from supervise._actors.recipe import argv_of
 from supervise._process import capability, launch, numa
 from supervise._streams.files import make_ready
 from supervise.logs import LogsDest

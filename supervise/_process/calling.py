@@ -68,7 +68,9 @@ def _call(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> 
         returned = True
         if os.getpid() == rank_pid:  # a process that the user's function forked may return, too
             outcome.send(settings.channel, settings.address, value)
-    except SystemExit:
+    except SystemExit as leaving:
+        if leaving.code is not None and not isinstance(leaving.code, int) and os.getpid() == rank_pid:
+            handler.record_exception(leaving)  # a text says why; a number is the exit code, which is seen
         raise
     except KeyboardInterrupt as error:
         handler.record_exception(error)

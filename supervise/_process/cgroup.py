@@ -156,6 +156,14 @@ class GangFolder:
         folder = unified.directory(path) if unified is not None and path is not None else None
         return folder is not None and (folder == self.path or folder.startswith(self.path + "/"))
 
+    def populated(self) -> bool:
+        """Whether anybody lives in it."""
+        try:
+            with open(f"{self.path}/cgroup.events", "rb") as file:
+                return b"populated 1" in file.read()
+        except OSError:
+            return False
+
     def kill(self) -> bool:
         """Send SIGKILL to all in it, at once; tell whether the kernel can do that (Linux 5.14)."""
         try:

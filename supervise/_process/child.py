@@ -262,12 +262,22 @@ _host_streams: list[object] = []
 
 
 def _worker(settings: Settings, file: BinaryIO) -> Worker:
-    """Prepare this interpreter as the host's was, import the user's main module, unpickle the function."""
+    """Prepare this interpreter as the host's was, import the user's main module, unpickle the function.
+
+    What goes wrong in that is recorded as if the function had raised it: the failure is to say why.
+    """
     from multiprocessing import spawn
 
-    with file:
-        spawn.prepare(pickle.load(file))
-        fn, args = pickle.load(file)
+    try:
+        with file:
+            spawn.prepare(pickle.load(file))
+            fn, args = pickle.load(file)
+    except BaseException as error:  # also a main module that exits when it is imported
+        if settings.plain is None:
+            from supervise.recording import get_error_handler
+
+            get_error_handler().record_exception(error)
+        raise
     return _process(settings, fn, args)
 
 

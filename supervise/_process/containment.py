@@ -120,22 +120,30 @@ class Contained:
         """
         return None if self._folder is None else self._folder.enter(rank)
 
-    def find(self, skip: Collection[int] = ()) -> list[Escaped]:
+    in_motion = False
+    """Whether somebody died during the last look, who may have forked meanwhile."""
+
+    def find(self, skip: Collection[int] = (), *, killing: bool = False) -> list[Escaped]:
         """Look at all processes: return those of this gang that live. Takes milliseconds; not for the loop.
 
         Args:
             skip: Pids of ranks that still live; they and their groups have not escaped.
+            killing: Whether also to return at once who is about to die.
         """
         found: list[Escaped] = []
+        seen = 0
         try:
             for pid, check in self._candidates():
                 if pid != os.getpid() and not _skipped(pid, skip):
+                    seen += 1
                     found += _held(pid, check)
         except BaseException:
             for escaped in found:
                 escaped.close()
             raise
-        return _not_dying(found)
+        live = found if killing else _not_dying(found)
+        self.in_motion = len(live) < seen or (self._folder is not None and not live and self._folder.populated())
+        return live
 
     def _candidates(self) -> Iterator[tuple[int, Callable[[int], tuple[bool, int | None]]]]:
         if self._folder is not None:

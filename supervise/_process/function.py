@@ -7,6 +7,7 @@ child to read.
 
 from __future__ import annotations
 
+import fcntl
 import io
 import marshal
 import os
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
 StartMethod = Literal["spawn", "fork", "forkserver"]
 
 _BOOT = (
-    "import sys,os,marshal;f=os.fdopen(int(sys.argv[1]),'rb');sys.path[:]=marshal.load(f);"
-    "from supervise._process.child import spawned;sys.exit(spawned(f))"
+    "(lambda sys,os,marshal:(lambda f:(sys.path.__setitem__(slice(None),marshal.load(f)),"
+    "sys.exit(__import__('supervise._process.child',fromlist=['spawned']).spawned(f))"
+    "))(os.fdopen(int(sys.argv[1]),'rb')))(__import__('sys'),__import__('os'),__import__('marshal'))"
 )
+"""Leaves no name in the main module, where the user's own would be looked up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +52,8 @@ class _Travel:
     """Stands for multiprocessing's Popen while queues, locks and connections are pickled."""
 
     def __init__(self, method: StartMethod) -> None:
-        self.fds: list[int] = []
+        self.held = _Held()
+        self.fds = self.held.fds
         self._by_index = method == "forkserver"
         self.DupFd = self._dup_fd_type()
 
@@ -59,8 +63,20 @@ class _Travel:
         return popen_forkserver._DupFd if self._by_index else popen_spawn_posix._DupFd  # noqa: SLF001
 
     def duplicate_for_child(self, fd: int) -> int:
-        self.fds.append(fd)
-        return len(self.fds) - 1 if self._by_index else fd
+        copy = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)  # the user may close theirs; a restart comes later
+        self.fds.append(copy)
+        return len(self.fds) - 1 if self._by_index else copy
+
+
+class _Held:
+    """Descriptors of our own, closed with the last holder."""
+
+    def __init__(self) -> None:
+        self.fds: list[int] = []
+
+    def __del__(self) -> None:
+        for fd in self.fds:
+            os.close(fd)
 
 
 def travel(fn: Callable[..., Any], args: tuple[Any, ...], rank: int, method: StartMethod) -> Pickled:
@@ -86,7 +102,7 @@ def travel(fn: Callable[..., Any], args: tuple[Any, ...], rank: int, method: Sta
         raise SpecError(msg) from error
     finally:
         context.set_spawning_popen(None)
-    return Pickled(data=buffer.getvalue(), fds=tuple(popen.fds), keep=args)
+    return Pickled(data=buffer.getvalue(), fds=tuple(popen.fds), keep=(popen.held, args))
 
 
 def _short(args: tuple[Any, ...]) -> str:
@@ -254,6 +270,7 @@ class FunctionLauncher:
             )
             payload = self._payload(settings)
             fds = [*users, *own, payload]
+            ensure_server()  # it may have been killed since; not by `connect_to_new_process`, which keeps the mask
             check_room()  # out of descriptors in the call, it would kill the server
             status, stub = forkserver.connect_to_new_process(fds)
             write_all(stub, pickle.dumps({"sys_path": self.sys_path}) + pickle.dumps(child.Arrival(len(fds) - 1)))

@@ -130,11 +130,80 @@ class Lifeline:
 def leader_reaped(pgid: int) -> None:
     """Others are left in a group that `hold` was called for: from now on its number may become a stranger's."""
     _tell("left", pgid)
+    if capability.F_SETSIG is not None:
+        with _lock:
+            _leftovers.keep(pgid)
+
+
+class _Leftovers:
+    """Read ends for groups whose leader was reaped, and the only read end with it. Used under the lock."""
+
+    _HIGH = 128
+
+    def __init__(self) -> None:
+        self._held: dict[int, list[int]] = {}
+        self._pipe: tuple[int, int] | None = None
+
+    def keep(self, pgid: int) -> None:
+        """Hold two read ends that are armed for a group.
+
+        One is numbered below the write end and one above: when this process dies, the kernel lets its descriptors
+        go in one order or the other, and one of the two is still there when the write end goes.
+        """
+        held = self._held.setdefault(pgid, [])
+        try:
+            read, write = self._pipe = self._pipe or self._new_pipe()
+            for least in (3, write + 1):
+                fd = os.open(f"/proc/self/fd/{read}", os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    held.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, least))
+                finally:
+                    os.close(fd)
+                arm(held[-1], pgid)
+        except OSError:  # no descriptor left, or the group is empty by now
+            return
+
+    def _new_pipe(self) -> tuple[int, int]:
+        read, low = os.pipe()
+        try:
+            write = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, self._HIGH)
+        except OSError:
+            os.close(read)
+            raise
+        finally:
+            os.close(low)
+        _write_ends.add(write)
+        return read, write
+
+    def drop(self, pgid: int) -> None:
+        """The group is empty: let go of what was held for it, and of the pipe with the last."""
+        for fd in self._held.pop(pgid, ()):
+            os.close(fd)
+        if not self._held and self._pipe is not None:
+            pipe, self._pipe = self._pipe, None
+            _write_ends.discard(pipe[1])
+            for fd in pipe:
+                os.close(fd)
+
+    def forget(self) -> None:
+        """In a forked child: let go without a word; the write end is closed already."""
+        for fds in self._held.values():
+            for fd in fds:
+                os.close(fd)
+        self._held.clear()
+        if self._pipe is not None:
+            os.close(self._pipe[0])
+            self._pipe = None
+
+
+_leftovers = _Leftovers()
 
 
 def disarm(pgid: int) -> None:
     """Nobody is left in a group that `hold` was called for, and its leader is reaped. Idempotent."""
     _tell("gone", pgid)
+    with _lock:
+        _leftovers.drop(pgid)
 
 
 def _tell(word: Word, pgid: int) -> None:
@@ -188,6 +257,7 @@ def _forget_in_child() -> None:
         guard.forget()
     _guarded.clear()
     _owners.clear()
+    _leftovers.forget()
     _lock.release()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from supervise._streams.watch import watch
+from supervise._streams.watch import cancel_all, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,15 +106,14 @@ class Feed:
         size_bytes = self.size_bytes() if self.limit_bytes is None else self.limit_bytes
         return max(0, size_bytes - self.shown_bytes)
 
-    def unwatch(self) -> None:
-        """End the watch; again is harmless."""
+    def let_go_of_watch(self) -> list[Watch]:
+        """Return the watch, which whoever takes it ends; empty if there is none any more."""
         watching, self._watch = self._watch, None
-        if watching is not None:
-            watching.cancel()
+        return [] if watching is None else [watching]
 
     def close(self) -> None:
         """End the watch and close the file; again is harmless."""
-        self.unwatch()
+        cancel_all(self.let_go_of_watch())
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from supervise._process import capability
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 log = logging.getLogger("supervise")
 
@@ -74,11 +74,11 @@ class InotifyWatch:
         """Made by the hub."""
         self.wd = wd
         self.changed = changed
-        self._hub = hub
+        self.hub = hub
 
     def cancel(self) -> None:
         """End the watch."""
-        _cancel(self._hub, self)
+        _cancel(self.hub, [self])
 
 
 class PollingWatch:
@@ -87,7 +87,7 @@ class PollingWatch:
     def __init__(self, hub: _Hub, path: str, changed: Callable[[], None]) -> None:
         """Made by the hub."""
         self.changed = changed
-        self._hub = hub
+        self.hub = hub
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._seen = self._look()
 
@@ -106,7 +106,7 @@ class PollingWatch:
 
     def cancel(self) -> None:
         """End the watch."""
-        _cancel(self._hub, self)
+        _cancel(self.hub, [self])
 
 
 class _Hub:
@@ -139,25 +139,34 @@ class _Hub:
         self._wake()
         return polled
 
-    def remove(self, gone: InotifyWatch | PollingWatch) -> bool:
-        """Forget a watch; False: it was not there any more."""
-        if isinstance(gone, PollingWatch):
-            if gone not in self._polled:
-                return False
-            self._polled.remove(gone)
-            gone.close()
-            return True
-        sharing = self._by_wd.get(gone.wd, [])
-        if gone not in sharing:
-            return False
-        sharing.remove(gone)
-        if not sharing:
-            del self._by_wd[gone.wd]
+    def remove(self, gone: list[InotifyWatch | PollingWatch]) -> bool:
+        """Forget watches; False: none of them was there any more."""
+        found = False
+        unwatched = []
+        for each in gone:
+            if isinstance(each, PollingWatch):
+                if each in self._polled:
+                    self._polled.remove(each)
+                    each.close()
+                    found = True
+                continue
+            sharing = self._by_wd.get(each.wd, [])
+            if each in sharing:
+                found = True
+                sharing.remove(each)
+                if not sharing:
+                    del self._by_wd[each.wd]
+                    unwatched.append(each.wd)
+        if self._by_wd or self._polled:  # otherwise all of it is closed, at once
+            self._unwatch(unwatched)
+        return found
+
+    def _unwatch(self, wds: list[int]) -> None:
+        for wd in wds:
             try:
-                self._inotify.rm_watch(gone.wd)
+                self._inotify.rm_watch(wd)
             except OSError as error:  # the file has ceased to exist, and its watch with it
-                log.debug("inotify watch %d is gone: %s", gone.wd, error)
-        return True
+                log.debug("inotify watch %d is gone: %s", wd, error)
 
     def end_if_unused(self) -> bool:
         """Have the thread end, unless there are watches."""
@@ -236,7 +245,14 @@ def _new_inotify() -> Any:
         return None
 
 
-def _cancel(hub: _Hub, gone: InotifyWatch | PollingWatch) -> None:
+def cancel_all(watches: Iterable[Watch]) -> None:
+    """End several watches at once, which is cheaper than one by one: a watch that ends wakes the thread."""
+    gone = [found for found in watches if isinstance(found, (InotifyWatch, PollingWatch))]
+    for hub in {found.hub for found in gone}:
+        _cancel(hub, [found for found in gone if found.hub is hub])
+
+
+def _cancel(hub: _Hub, gone: list[InotifyWatch | PollingWatch]) -> None:
     global _hub  # noqa: PLW0603
     with _lock:
         if hub.ended or not hub.remove(gone) or not hub.end_if_unused():

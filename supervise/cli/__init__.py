@@ -50,7 +50,9 @@ def _dispatch(words: list[str], *, own_process: bool) -> int:
         from supervise.cli.run import run
 
         return run(parse(words[1:]), own_process=own_process)
-    if command in ("-h", "--help"):
+    if command == "help" and words[1:2] == ["run"]:
+        return _dispatch(["run", "--help"], own_process=own_process)
+    if command in ("-h", "--help", "help"):
         print(_USAGE, end="")
         return 0
     if command == "--version":
@@ -59,7 +61,10 @@ def _dispatch(words: list[str], *, own_process: bool) -> int:
     if command is None:
         print(_USAGE, end="", file=sys.stderr)
     else:
-        print(f"supervise: {command!r} is not a command; did you mean: supervise run {command}", file=sys.stderr)
+        import shlex
+
+        line = shlex.join(["supervise", "run", *words])
+        print(f"supervise: {command!r} is not a command; did you mean: {line}", file=sys.stderr)
     return 2
 
 

@@ -3,40 +3,54 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from supervise.cli import torchrun
 from supervise.logs import Std, to_map
 from supervise.restarts import RestartPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_DESCRIPTION = """\
-Run PROGRAM on several ranks of this machine, as one gang: if a rank fails, the others are stopped, and the exit
-code is that of the rank that failed first. Options end at PROGRAM; all that follows it is its own.
+_HELP_COLUMNS = 118
 
-A path that ends in .py (or a module, with -m) runs under this Python; anything else is executed as it is.
+_DESCRIPTION = """\
+Run PROGRAM on several ranks of this machine, as one gang: if a rank fails, the
+others are stopped, and the exit code is that of the rank that failed first.
+Options end at PROGRAM; all that follows it is its own.
+
+A path that ends in .py (or a module, with -m) runs under this Python; anything
+else is executed as it is.
 """
 
 _EPILOG = """\
 where output goes:
-  By default the stdout and stderr of every rank are shown as they come, each line behind [ROLE RANK]:, and written
-  to the run directory. -t and -r change that:
-    -t SPEC            these streams are shown and written; the others go straight to ours, bare and unrecorded
-    -r SPEC            these streams are only written; the others are shown and written, as by default
-    -r SPEC -t SPEC    -t's are shown and written, -r's only written, the others go straight to ours
-  SPEC is 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or one per rank, such as 0:3,1:2 (0 for the rest).
+  By default the stdout and stderr of every rank are shown as they come, each
+  line behind [ROLE RANK]:, and written to the run directory. To change that:
+    -t SPEC    these streams are shown and written; the others go straight to
+               ours, bare and unrecorded
+    -r SPEC    these streams are only written; the others are shown and
+               written, as by default
+    both       -t's are shown and written, -r's only written, the others go
+               straight to ours
+  SPEC is 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or one per rank, such
+  as 0:3,1:2 (0 for the rest). With --log-dir /dev/null no files are kept: all
+  output goes straight to ours, without prefix.
   Nothing but the output of ranks goes to our stdout.
 
 exit code:
-  that of the rank that failed first (128+N: killed by signal N); 0: all succeeded; 128+N: we got signal N and
-  stopped the ranks; 124: --timeout; 126: PROGRAM cannot be executed; 127: it is not found; 2: wrong usage
+  that of the rank that failed first (128+N: killed by signal N); 0: all
+  succeeded; 128+N: we got signal N and stopped the ranks; 124: --timeout;
+  126: PROGRAM cannot be executed; 127: it is not found; 2: wrong usage
 
 signals:
-  The first Ctrl-C (or SIGTERM, SIGHUP, SIGQUIT) is passed on and gives the ranks --shutdown-timeout seconds; the
-  second kills them now. SIGUSR1 and SIGUSR2 are passed on.
+  The first Ctrl-C (or SIGTERM, SIGHUP, SIGQUIT) is passed on and gives the
+  ranks --shutdown-timeout seconds; the second kills them now. SIGUSR1 and
+  SIGUSR2 are passed on.
 
 examples:
   supervise run -n 4 train.py --lr 0.1
@@ -73,6 +87,17 @@ class Options:
     restarts: RestartPolicy | None
     containment: str
 
+    @property
+    def straight_through(self) -> bool:
+        """Whether some rank's stream is ours, so that nothing of us is between."""
+        written = (self.redirects[rank] | self.tee[rank] for rank in range(self.nproc))
+        return self.log_dir == os.devnull or any(std != Std.ALL for std in written)
+
+    def shows_recorded_stderr(self, rank: int) -> bool:
+        """Return whether the stderr of local rank `rank` is both written and shown as it comes."""
+        listed = not self.ranks_shown or rank in self.ranks_shown
+        return self.log_dir != os.devnull and listed and bool(self.tee[rank] & Std.ERR & ~self.redirects[rank])
+
 
 def parse(words: Sequence[str]) -> Options:
     """Return the options that `words`, which follow ``run``, ask for.
@@ -81,10 +106,14 @@ def parse(words: Sequence[str]) -> Options:
         SystemExit: With code 2 after one line that says what is wrong, or 0 after the help.
     """
     parser = _parser()
-    found = parser.parse_args(list(words))
+    found, unknown = parser.parse_known_args(list(words))
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(parser, unknown[0])}")
     command = found.command[1:] if found.command[:1] == ["--"] else found.command
     if not command:
         parser.error("no PROGRAM is given; for example: supervise run -n 4 train.py")
+    if not command[0]:
+        parser.error("PROGRAM is empty; is a variable of your script not set?")
     if found.module and found.no_python:
         parser.error("-m runs a module under Python and --no-python says not to; leave one of them out")
     nproc: int = found.nproc_per_node
@@ -93,8 +122,10 @@ def parse(words: Sequence[str]) -> Options:
         ("--redirects", found.redirects if isinstance(found.redirects, dict) else ()),
         ("--tee", found.tee if isinstance(found.tee, dict) else ()),
     ):
-        if unknown := sorted(rank for rank in ranks if rank >= nproc):
-            parser.error(f"{option} names rank {unknown[0]}; with -n {nproc} the ranks are {_span(nproc)}")
+        if beyond := sorted(rank for rank in ranks if rank >= nproc):
+            parser.error(f"{option} names rank {beyond[0]}; with -n {nproc} the ranks are {_span(nproc)}")
+    if found.log_dir == os.devnull:
+        _check_fileless(parser, found)
     redirects, tee = _streams(found.redirects, found.tee, nproc)
     return Options(
         program=command[0],
@@ -115,6 +146,30 @@ def parse(words: Sequence[str]) -> Options:
         restarts=_policy(parser, found),
         containment=found.containment,
     )
+
+
+def _check_fileless(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
+    """Refuse what needs files: streams that are not shown as they are pass through them."""
+    for option, value in (
+        ("--redirects", found.redirects),
+        ("--tee", found.tee),
+        ("--local-ranks-filter", found.local_ranks_filter),
+    ):
+        if any(value.values()) if isinstance(value, dict) else value:
+            parser.error(
+                f"{option} needs files, and --log-dir {os.devnull} keeps none: all output goes straight to ours;"
+                " leave one of them out"
+            )
+
+
+def _meant(parser: argparse.ArgumentParser, word: str) -> str:
+    """Return a hint at the option that may have been meant."""
+    import difflib
+
+    known = [name for action in parser._actions if action.help != argparse.SUPPRESS for name in action.option_strings]  # noqa: SLF001 - argparse has no public list
+    name = word.partition("=")[0].replace("_", "-")
+    found = difflib.get_close_matches(name, known, 1) if name.startswith("--") else []
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 def _policy(parser: argparse.ArgumentParser, found: argparse.Namespace) -> RestartPolicy | None:
@@ -160,11 +215,13 @@ def _parser() -> _Parser:
     _add_output(parser.add_argument_group("output"))
     _add_end(parser.add_argument_group("the end"))
     _add_restarts(parser.add_argument_group("restarts"))
+    torchrun.add_options(parser)
     return parser
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
-    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=34, width=118)
+    width = min(_HELP_COLUMNS, shutil.get_terminal_size((_HELP_COLUMNS, 40)).columns)
+    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=34, width=width)
 
 
 def _option(group: argparse._ArgumentGroup, *names: str, **settings: Any) -> None:
@@ -192,8 +249,11 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     _option(group, "--role", metavar="NAME", type=_name, default="default", help="of the ranks (default)")
 
 
+_LOG_DIR_HELP = f"where the run directory is made (a new temporary one); {os.devnull}: no files, and no prefixes"
+
+
 def _add_output(group: argparse._ArgumentGroup) -> None:
-    _option(group, "--log-dir", metavar="DIR", help="where the run directory is made (a new temporary one)")
+    _option(group, "--log-dir", metavar="DIR", type=_directory, help=_LOG_DIR_HELP)
     _option(group, "-t", "--tee", metavar="SPEC", type=_std, help="streams that are shown and written, see below (3)")
     _option(group, "-r", "--redirects", metavar="SPEC", type=_std, help="streams that are only written, see below")
     _option(
@@ -285,13 +345,17 @@ def _ranks(text: str) -> frozenset[int]:
 
 
 def _seconds(text: str) -> float:
+    if (value := _number(text)) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds; give 0 or more, such as 30 or 0.5")
+    return value
+
+
+def _number(text: str) -> float | None:
     try:
         value = float(text)
     except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds; give 0 or more, such as 30 or 0.5")
-    return value
+        return None
+    return value if 0 <= value < float("inf") else None
 
 
 def _span_s(text: str) -> float:
@@ -308,7 +372,8 @@ def _count(text: str) -> int:
 
 
 def _limit(text: str) -> float:
-    value = _seconds(text)
+    if (value := _number(text)) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time limit; give seconds, more than 0, such as 3600 or 0.5")
     if not value:
         raise argparse.ArgumentTypeError("0 would stop the run at once; leave the option out for no limit")
     return value
@@ -316,7 +381,15 @@ def _limit(text: str) -> float:
 
 def _name(text: str) -> str:
     if not text or not text.isprintable() or "/" in text:
-        raise argparse.ArgumentTypeError(f"{text!r} becomes part of a path and of lines; no '/', and not empty")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} becomes part of paths and lines; give printable characters without '/'"
+        )
+    return text
+
+
+def _directory(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("'' names no directory; leave the option out for a new temporary one")
     return text
 
 

@@ -23,7 +23,8 @@ _KEPT_BYTES = 256 * 1024
 """How much is kept for a stderr that takes nothing; what comes on top of it is lost, which is said later."""
 _LEFT_LINES = 1000
 """The same for what other threads want to have said, in lines."""
-_ERASE = "\r\x1b[K"
+_ERASE = "\r\x1b[J"
+"""To the end of the screen: a line that wrapped, since the window was made narrower, is more than one."""
 _RANK_COLORS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 
 
@@ -89,8 +90,9 @@ class Console:
         if self._pending:
             return
         self._status = True
-        text = f"supervise: {text}"
-        self._write(f"{_ERASE}{self.paint(text[: max(self.width - 1, 20)], '2')}\r")
+        text, room = f"supervise: {text}", max(self.width - 1, 20)
+        text = text if len(text) <= room else f"{text[: room - 1]}…"
+        self._write(f"{_ERASE}{self.paint(text, '2')}\r")
 
     def clear(self) -> None:
         """Take the status line away."""

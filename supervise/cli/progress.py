@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from signal import SIGINT, Signals
 from typing import TYPE_CHECKING, Any
@@ -14,12 +15,14 @@ if TYPE_CHECKING:
     from supervise.cli.console import Console
 
 _QUIET_S = 1.0
-"""A stop that takes no longer is not announced, unless the user has asked for it."""
+"""A stop that takes no longer is not announced, unless somebody at a terminal has asked for it."""
 _TICK_S = 1.0
+_PIDS = 5
 
 OF_INTEREST = frozenset(
     {
         "supervise.gang.restarting",
+        "supervise.gang.started",
         "supervise.gang.starting",
         "supervise.gang.stopping",
         "supervise.process.exited",
@@ -40,7 +43,12 @@ class Progress:
         """Begin before the start."""
         self._options = options
         self._console = console
-        self.story = Story(nproc=options.nproc, grace_s=options.grace_s, timeout_s=options.timeout_s)
+        self.story = Story(
+            nproc=options.nproc,
+            grace_s=options.grace_s,
+            timeout_s=options.timeout_s,
+            stderr_shown=frozenset(rank for rank in range(options.nproc) if options.shows_recorded_stderr(rank)),
+        )
         self.reason: str | None = None
         """Why the gang is being stopped: the core's word, ``user``, or ``left behind`` by ranks that have ended."""
         self.unstarted_rank: int | None = None
@@ -67,8 +75,8 @@ class Progress:
                 if self._first_failure is None and event["spontaneous"] and not fine:
                     self._first_failure = rank, event["exit_signal"] or f"exit code {event['exit_code']}"
             case "supervise.process.signaled", int():
-                if event["reason"] != "user":
-                    self.story.sent.setdefault(rank, []).append(Signals[event["signal"]])
+                told = self.story.passed_on if event["reason"] == "user" else self.story.sent
+                told.setdefault(rank, []).append(Signals[event["signal"]])
             case "supervise.process.start_failed", int():
                 self.unstarted_rank = rank if self.unstarted_rank is None else self.unstarted_rank
             case "supervise.process.stopped", int():
@@ -78,35 +86,50 @@ class Progress:
                 )
             case "supervise.process.leaked", _:
                 self._leaked(event)
+            case "supervise.gang.started", _:
+                pass
             case _:  # a log, or where it is shown
                 rest = f"; the logs are in {self.story.directory}" if self.story.directory else ""
-                self._console.note(f"{event['log_iostream']} is not shown any more: {event['error']}{rest}")
+                why = re.sub(r"^\[Errno \d+\] ", "", str(event["error"]))
+                self._console.note(f"{event['log_iostream']} is not shown any more: {why}{rest}")
+                self.story.stderr_shown = frozenset()
 
     def _restarts(self, event: dict[str, Any]) -> None:
         rank, how = self._first_failure or (event["root_cause_rank"], event["error_type"])
         left = event["max_restarts"] - event["attempt"]
         count = f"restart {event['attempt']} of {event['max_restarts']}" if left >= 0 else f"restart {event['attempt']}"
-        self._console.note(f"rank {rank} failed ({how}); {count} in {seconds(event['backoff_s'])}")
+        wait = f"in {seconds(event['backoff_s'])}" if event["backoff_s"] else "now"
+        self._console.note(f"rank {rank} failed ({how}); {count} {wait}")
+        self.story.restarts, self.story.waiting = event["attempt"] - 1, count
+        if self.story.user_signal is None:  # nothing is being stopped: the next attempt is waited for
+            self.reason, self._announced = None, False
 
     def _begin_anew(self) -> None:
         """An attempt begins; of those before, only what the user wanted counts."""
         self._ended.clear()
         self.story.sent.clear()
+        self.story.passed_on.clear()
+        if self.story.waiting is not None:
+            self.story.restarts, self.story.waiting = self.story.restarts + 1, None
         self._first_failure = None
         if self.story.user_signal is None:
             self.reason, self._announced = None, False
 
     def _leaked(self, event: dict[str, Any]) -> None:
         who = "a rank" if event["local_rank"] is None else f"rank {event['local_rank']}"
-        pids = ", ".join(map(str, event["descendants"]))
+        found = event["descendants"]
+        pids = ", ".join(map(str, found[:_PIDS]))
+        if len(found) > _PIDS:
+            pids += f" and {len(found) - _PIDS} more"
         then = "ended" if event["ended"] else "still alive; --containment sweep ends such processes"
         self._console.note(f"{who} left processes outside of its group (pid {pids}): {then}")
 
     def user_stops(self, sig: Signals) -> None:
-        """The user has asked for the end, for the first time, and waits for a sign that it was heard."""
+        """The user has asked for the end, for the first time; at a terminal somebody waits for a sign."""
         self.story.user_signal = sig
         self._stops("user")
-        self._speak_at_s = time.monotonic()
+        watched = self._console.terminal and self.story.waiting is None
+        self._speak_at_s = time.monotonic() + (0.0 if watched else _QUIET_S)
         self._announced = False
 
     def user_kills(self, sig: Signals) -> None:
@@ -145,7 +168,8 @@ class Progress:
         self._announced = True
 
     def _changes(self) -> bool:
-        return self._console.live and self._options.prefix
+        """Whether one line may change: whatever the ranks write takes it away first, by its prefix."""
+        return self._console.live and self._options.prefix and not self._options.straight_through
 
     def _text(self, now_s: float) -> str:
         left_s = math.ceil(self._kill_at_s - now_s)

@@ -9,9 +9,12 @@ from itertools import pairwise
 from signal import SIGKILL, Signals
 from typing import TYPE_CHECKING, Any
 
+from supervise.cli import program
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from supervise.cli.arguments import Options
     from supervise.result import ProcessFailure, RankEnd, RunProcsResult
 
 _WHY_LINES = 20
@@ -40,8 +43,16 @@ class Story:
     """The signal by which the user stopped the run."""
     killed: bool = False
     """Whether the user sent a second one."""
+    restarts: int = 0
+    """How many attempts there were before the present one."""
+    waiting: str | None = None
+    """The restart that is waited for, such as ``restart 1 of 3``."""
     sent: dict[int, list[Signals]] = field(default_factory=dict)
-    """Local rank to the signals that we sent it."""
+    """Local rank to the signals that we sent it to stop it."""
+    passed_on: dict[int, list[Signals]] = field(default_factory=dict)
+    """Local rank to the signals that somebody sent to us for the ranks: SIGUSR1, SIGUSR2."""
+    stderr_shown: frozenset[int] = frozenset()
+    """Ranks whose stderr was shown as it came, and recorded."""
 
 
 def lines(result: RunProcsResult, story: Story, paint: Callable[[str, str], str] = _plain) -> list[str]:
@@ -54,8 +65,8 @@ def lines(result: RunProcsResult, story: Story, paint: Callable[[str, str], str]
     """
     root = result.root_cause if result.outcome == "failed" else None
     shown = [f"{paint('supervise:', '1')} {paint(_headline(result, story, root), '1;31')}"]
-    if root is not None:
-        shown += ["", *(f"  {line}".rstrip() for line in _why(result, root)), ""]
+    if root is not None and (why := _why(result, root, story)):
+        shown += ["", *(f"  {line}".rstrip() for line in why), ""]
     rows = _rows(result, story, root)
     shown += [f"  {paint(spans(who) + ':', '1')} {how}" for who, how in rows]
     if story.directory is not None:
@@ -66,11 +77,12 @@ def lines(result: RunProcsResult, story: Story, paint: Callable[[str, str], str]
 def _headline(result: RunProcsResult, story: Story, root: int | None) -> str:
     if root is not None:
         failure = result.failures[root]
-        how = ending(failure.exitcode, core_dumped=_core(result, root))
+        how = ending(failure.exitcode, core_dumped=_core(result, root)) + _origin(root, failure.exitcode, story)
         if root in result.ends and result.ends[root].oom_kill:
             how += ", out of memory suspected"
         of = f" of {story.nproc}" if story.nproc > 1 else ""
-        return f"rank {root}{of} failed: {how} (host {os.uname().nodename}, pid {failure.pid}{_uptime(result, root)})"
+        where = f"host {os.uname().nodename}, pid {failure.pid}{_uptime(result, root)}"
+        return f"rank {root}{of} failed: {how} ({where}){_no_restart(story)}"
     if result.outcome == "timed_out":
         return f"stopped: the --timeout of {seconds(story.timeout_s or 0)} was over"
     if story.user_signal is not None:
@@ -78,6 +90,21 @@ def _headline(result: RunProcsResult, story: Story, root: int | None) -> str:
             " and a second signal" if story.killed else ""
         )
     return "stopped"
+
+
+def _no_restart(story: Story) -> str:
+    """Say why the last failure was not followed by a restart."""
+    if story.waiting is not None:
+        limit = f"the --timeout of {seconds(story.timeout_s or 0)} was over"
+        return f"; no {story.waiting}: {f'we got {story.user_signal.name}' if story.user_signal else limit}"
+    if story.restarts and story.user_signal is None:
+        return f"; gave up after {story.restarts} restart{'s' if story.restarts > 1 else ''}"
+    return ""
+
+
+def _origin(rank: int, exitcode: int | None, story: Story) -> str:
+    """Say where the signal that a rank died of came from, if that was us."""
+    return " (passed on by us)" if exitcode and -exitcode in story.passed_on.get(rank, ()) else ""
 
 
 def _core(result: RunProcsResult, rank: int) -> bool:
@@ -116,8 +143,8 @@ def ending(exitcode: int | None, *, core_dumped: bool = False) -> str:
 # Why
 
 
-def _why(result: RunProcsResult, rank: int) -> list[str]:
-    """Return the reason of a failure in at most a good twenty lines."""
+def _why(result: RunProcsResult, rank: int, story: Story) -> list[str]:
+    """Return the reason of a failure in at most a good twenty lines; none where it stands right above."""
     failure = result.failures[rank]
     recorded = _recorded(failure.message)
     if recorded is not None:
@@ -125,6 +152,8 @@ def _why(result: RunProcsResult, rank: int) -> list[str]:
     said = [_clipped(failure.message)] if _tells_more(failure) else []
     end = result.ends.get(rank)
     if end is not None and end.stderr_tail.strip():
+        if story.nproc == 1 and rank in story.stderr_shown:  # nobody else's lines came in between
+            return said
         return [*said, "the end of its stderr:", *(f"  {line}" for line in _clean(end.stderr_tail)[-_WHY_LINES:])]
     if not result.stderrs.get(rank):
         return [*said, "its stderr was not recorded"]
@@ -198,6 +227,7 @@ def _fate(end: RankEnd, result: RunProcsResult, story: Story) -> str:
     how = ending(end.exitcode, core_dumped=end.core_dumped)
     sent = story.sent.get(end.local_rank, [])
     if end.role == "concurrent_failure":
+        how += _origin(end.local_rank, end.exitcode, story)
         return f"failed too: {how}{_last_word(result.failures.get(end.local_rank))}"
     if end.role == "lost":
         return "outlived SIGKILL and is still there"
@@ -234,11 +264,13 @@ def spans(ranks: Iterable[int]) -> str:
     return f"rank{'s' if len(numbers) > 1 else ''} {text}"
 
 
-def not_started(error: BaseException, rank: int | None, program: str) -> str:
-    """Say why a start failed: ``cannot start rank 0: nope: No such file or directory``."""
+def not_started(error: BaseException, rank: int | None, options: Options) -> str:
+    """Say why a start failed: ``cannot start rank 0: nope.py: No such file or directory``."""
     if isinstance(error, OSError) and error.errno is not None:
         who = "" if rank is None else f" rank {rank}"
-        return f"cannot start{who}: {error.filename or program}: {os.strerror(error.errno)}"
+        file = options.program if error.filename is None else os.fsdecode(error.filename)
+        why = program.complaint(error.errno, options) if file == options.program else None
+        return f"cannot start{who}: {why or f'{file}: {os.strerror(error.errno)}'}"
     return f"cannot start: {error}"
 
 

@@ -30,6 +30,7 @@ _STOPPING = (SIGINT, SIGTERM, SIGHUP, SIGQUIT)
 _PASSED_ON = (SIGUSR1, SIGUSR2)
 _INTERNAL, _USAGE, _TIMED_OUT = 1, 2, 124
 _LEAVE_S = 10.0
+_STARTED = "supervise.gang.started"
 
 
 def run(options: Options, *, own_process: bool = True) -> int:
@@ -70,7 +71,7 @@ class _Run:
         try:
             command = program.command(self._options)
         except OSError as error:
-            self._console.note(report.not_started(error, 0, self._options.program))
+            self._console.note(report.not_started(error, 0, self._options))
             return program.start_code(error)
         try:
             self._prepare(command)
@@ -126,7 +127,8 @@ class _Run:
             if not self._started and start.done() and _error(start) is None:
                 self._started = True
                 self._pass_on()
-        self._progress.all_ended()
+        if _error(start) is None:
+            self._progress.all_ended()
         closed = self._ask(say.Close(timeout=self._options.grace_s))  # also what finished ranks left behind
         while not closed.done():
             self._take()
@@ -139,7 +141,7 @@ class _Run:
             return self._no_result(_INTERNAL, "the gang ended without a result")
         stopped = self._story.user_signal is not None or (lost is None and end.get(timeout=0).outcome == "timed_out")
         if (failed := _error(start)) is not None and not stopped:
-            text = report.not_started(failed, self._progress.unstarted_rank, self._options.program)
+            text = report.not_started(failed, self._progress.unstarted_rank, self._options)
             return self._no_result(program.start_code(failed), text)
         if lost is not None:
             return self._no_result(_INTERNAL, _complaint(lost))
@@ -172,7 +174,8 @@ class _Run:
         self._progress.announce()
 
     def _sort(self, letters: list[Letter]) -> None:
-        if SIGCHLD in letters:  # a rank may have been stopped, which nothing else tells
+        # A rank may have been stopped, which nothing else tells; of one that was before it was known, not even SIGCHLD.
+        if SIGCHLD in letters or any(isinstance(letter, dict) and letter["event"] == _STARTED for letter in letters):
             with suppress(pykka.ActorDeadError):
                 self._gang.tell(say.Status())
         for letter in letters:
@@ -224,7 +227,9 @@ class _Run:
     def _exit_code(self, result: RunProcsResult) -> int:
         if result.outcome == "succeeded":
             return 0
-        if result.outcome == "timed_out":
+        if self._story.waiting is not None and self._story.user_signal is not None:  # for a restart that is called off
+            return 128 + self._story.user_signal
+        if self._story.waiting is not None or result.outcome == "timed_out":
             return _TIMED_OUT
         root = result.root_cause if result.outcome == "failed" else None
         if root is not None:
@@ -242,7 +247,13 @@ class _Run:
             return
         try:
             write_result(
-                self._story.directory, self._options, run_id=self._run_id, exit_code=code, result=result, error=error
+                self._story.directory,
+                self._options,
+                run_id=self._run_id,
+                exit_code=code,
+                attempts=self._story.restarts + 1,
+                result=result,
+                error=error,
             )
         except OSError as e:
             self._console.note(f"no result.json: {_complaint(e)}")

@@ -51,7 +51,14 @@ class EventFile:
 
 
 def write_result(
-    directory: str, options: Options, *, run_id: str, exit_code: int, result: RunProcsResult | None, error: str | None
+    directory: str,
+    options: Options,
+    *,
+    run_id: str,
+    exit_code: int,
+    attempts: int,
+    result: RunProcsResult | None,
+    error: str | None,
 ) -> None:
     """Write ``result.json``: whole or not at all.
 
@@ -60,6 +67,7 @@ def write_result(
         options: What was asked for.
         run_id: The name of the run.
         exit_code: Of `run`.
+        attempts: How many were begun.
         result: How the gang ended; None where it did not start.
         error: Why there is no result.
 
@@ -76,6 +84,7 @@ def write_result(
         "world_size": options.nproc,
         "host_name": os.uname().nodename,
         "exit_code": exit_code,
+        "attempts": attempts,
         "outcome": found.outcome,
         "root_cause": found.root_cause,
         "error": error,

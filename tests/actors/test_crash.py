@@ -12,6 +12,7 @@ from supervise import (
     Close,
     GangFinished,
     Poll,
+    SpecError,
     Start,
     Status,
     Subscribe,
@@ -189,7 +190,7 @@ def test_a_crash_while_a_launch_is_under_way_kills_who_starts_after_it(stranger,
 def test_an_ask_that_is_the_asker_s_mistake_harms_nobody(monkeypatch, stranger):
     with FakeGang(1) as gang:
         gang.supervisor.ask(Start(), timeout=PATIENCE_S)
-        with pytest.raises(TypeError):
+        with pytest.raises(SpecError):
             gang.supervisor.ask(Wait(timeout="soon"), timeout=PATIENCE_S)
         gang.processes[0].exit(0)
         assert gang.supervisor.ask(Wait(), timeout=PATIENCE_S).outcome == "succeeded"

@@ -17,7 +17,9 @@ from supervise import (
     SpecError,
     Start,
     Status,
+    Subscribe,
     UnkillableError,
+    Unsubscribe,
     Wait,
 )
 from supervise.testing import FakeGang, FakeLauncher
@@ -183,10 +185,35 @@ def test_a_close_with_a_senseless_timeout_is_the_asker_s_mistake(bad):
         assert ask(gang, Status()).phase == "running"
 
 
-def test_what_is_no_message_of_ours_is_answered_with_none(caplog):
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ("hey", "'hey' is no message for a Supervisor; send it Start"),
+        (Start, r"the message is the class Start; send an instance: Start\("),
+        (None, "None is no message"),
+        (Wait(timeout="soon"), "timeout is 'soon'; it is a number of seconds, 0 or more"),
+        (Wait(timeout=True), "timeout is True"),
+        (Close(timeout="1"), "timeout is '1'"),
+        (Close(death_sig="KILL"), "death_sig is 'KILL'; give a signal, such as signal.SIGTERM"),
+        (Signal(sig="x"), "sig is 'x'; give a signal"),
+        (Signal(sig=4711), "sig is 4711"),
+        (Signal(sig=SIGUSR1, ranks=0), "ranks is 0; give a set of local ranks"),
+        (Signal(sig=SIGUSR1, ranks={0, 7, "a"}), r"\['a', 7\] are not in this gang"),
+        (Subscribe(ref=3), "ref is 3; give the ref of an actor"),
+        (Unsubscribe(ref=None), "ref is None"),
+    ],
+    ids=str,
+)
+def test_a_message_that_makes_no_sense_is_an_error_to_its_asker_and_a_warning_when_told(wrong, why, caplog):
+    """And harms nobody: the gang runs on."""
     with FakeGang(1) as gang:
-        assert ask(gang, "hello") is None
-        assert "Unexpected message" in caplog.text
+        ask(gang, Start())
+        with pytest.raises(SpecError, match=why):
+            ask(gang, wrong)
+        gang.supervisor.tell(wrong)
+        assert ask(gang, Status()).phase == "running"
+        assert gang.processes[0].signals == []
+    assert "refused a message that was told" in caplog.text
 
 
 # Ends

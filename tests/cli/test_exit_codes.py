@@ -1,9 +1,18 @@
 """What the shell, a scheduler or a script above learns from the exit code alone."""
 
+import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from supervise import messages as say
+from supervise._runtime.reply import Reply
+from supervise.cli.arguments import parse
+from supervise.cli.console import Console
+from supervise.cli.mailbox import Mailbox
+from supervise.cli.run import _Run
+from supervise.errors import SpecError
 from tests.cli.command import HANG, Command
 
 
@@ -41,26 +50,63 @@ def test_124_at_the_timeout(supervise: Command):
     assert "ranks 0-1: stopped by SIGTERM (by us)" in done.stderr
 
 
-@pytest.mark.parametrize("words", [["nope"], ["./nope"], ["nope.py"], ["--no-python", "nope.py"]])
-def test_127_where_the_program_is_not_found(supervise: Command, words: list[str]):
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["nope"], "nope is not in PATH"),
+        (["./nope"], "./nope: No such file or directory"),
+        (["nope.py"], "nope.py: No such file or directory"),
+        (["--no-python", "nope.py"], "nope.py is not in PATH"),
+    ],
+)
+def test_127_where_the_program_is_not_found(supervise: Command, words: list[str], why: str):
     """One line says what is missing, and no directory is made."""
     done = supervise.run("-n", "2", *words, OMP_NUM_THREADS="1")
     assert done.returncode == 127
-    assert done.stderr == f"supervise: cannot start rank 0: {words[-1]}: No such file or directory\n"
+    assert done.stderr == f"supervise: cannot start rank 0: {why}\n"
     assert not list(supervise.tmp_path.iterdir())
 
 
-def test_127_where_the_interpreter_is_not_found(supervise: Command):
-    """What only the start itself finds is told the same way, with the rank."""
+@pytest.mark.parametrize("words", [["worker"], ["--no-python", "worker.py"]])
+def test_127_for_a_file_that_is_here_and_not_in_path(supervise: Command, words: list[str]):
+    """As in a shell; but the way to the one that was meant is told."""
+    file = supervise.tmp_path / words[-1]
+    file.write_text("#!/bin/sh\n")
+    file.chmod(0o755)
+    done = supervise.run(*words)
+    assert done.returncode == 127
+    assert done.stderr == (
+        f"supervise: cannot start rank 0: {file.name} is not in PATH; for the one here give ./{file.name}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("#!/nowhere/interpreter -x\n", "its first line asks for '/nowhere/interpreter', which does not exist"),
+        (
+            "#! /bin/sh\r\necho\r\n",
+            r"its first line asks for '/bin/sh\r', since its lines end in CRLF; make them end in LF",
+        ),
+    ],
+)
+def test_127_where_the_interpreter_is_not_found(supervise: Command, content: str, why: str):
+    """What only the start itself finds is told the same way, with the rank; and nothing was there to be stopped."""
     script = supervise.tmp_path / "script"
-    script.write_text("#!/nowhere/interpreter\n")
+    script.write_bytes(content.encode())
     script.chmod(0o755)
     done = supervise.run(str(script))
     assert done.returncode == 127
-    assert done.stderr == f"supervise: cannot start rank 0: {script}: No such file or directory\n"
+    assert done.stderr == f"supervise: cannot start rank 0: {script}: {why}\n"
 
 
-@pytest.mark.parametrize(("mode", "why"), [(0o644, "Permission denied"), (0o755, "Exec format error")])
+@pytest.mark.parametrize(
+    ("mode", "why"),
+    [
+        (0o644, "Permission denied; to make it a program: chmod +x {file}"),
+        (0o755, "Exec format error; a script needs a first line such as #!/bin/sh"),
+    ],
+)
 def test_126_where_the_program_cannot_be_executed(supervise: Command, mode: int, why: str):
     """A file without the permission, or that is no program."""
     file = supervise.tmp_path / "file"
@@ -68,12 +114,36 @@ def test_126_where_the_program_cannot_be_executed(supervise: Command, mode: int,
     file.chmod(mode)
     done = supervise.run(str(file))
     assert done.returncode == 126
-    assert done.stderr == f"supervise: cannot start rank 0: {file}: {why}\n"
+    assert done.stderr == f"supervise: cannot start rank 0: {file}: {why.format(file=file)}\n"
 
 
 def test_126_for_a_directory(supervise: Command):
     """A directory is there, and is no program."""
-    assert supervise.run("./").returncode == 126
+    done = supervise.run("./")
+    assert done.returncode == 126
+    assert done.stderr == "supervise: cannot start rank 0: ./: Is a directory\n"
+
+
+def test_after_a_refused_start_nothing_is_said_to_be_left(capfd: pytest.CaptureFixture[str]):
+    """However long the close takes: there was no rank that could have left something."""
+    replies: dict[type, Reply[object]] = {kind: Reply() for kind in (say.Start, say.Wait, say.Close)}
+    replies[say.Start].fail(SpecError("no such containment here"))
+    replies[say.Wait].fail(SpecError("no such containment here"))
+    replies[say.Close].set(None)
+    with Mailbox((), restore=True) as mailbox:
+        run = _Run(parse(["true"]), Console("never"), mailbox)
+        run._gang = SimpleNamespace(ask=lambda message, **_: replies[type(message)])
+        assert run._supervise() == 1
+    assert run._progress.reason is None
+    assert "cannot start: no such containment here" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--standalone"], ["--nnodes", "1"], ["--nnodes=1:1", "--node_rank", "0"]])
+def test_torchruns_words_for_one_node_change_nothing(supervise: Command, words: list[str]):
+    """A line of torchrun's works as it is."""
+    done = supervise.run(*words, "--nproc_per_node", "2", "--", "sh", "-c", "echo $WORLD_SIZE", OMP_NUM_THREADS="1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(done.stdout.splitlines()) == ["[default0]:2", "[default1]:2"]
 
 
 @pytest.mark.parametrize(
@@ -92,9 +162,25 @@ def test_126_for_a_directory(supervise: Command):
         (["--shutdown-timeout", "nan", "true"], "'nan' is no number of seconds"),
         (["--color", "red", "true"], "invalid choice: 'red'"),
         (["-m", "--no-python", "true"], "leave one of them out"),
-        (["--role", "a/b", "true"], "'a/b' becomes part of a path"),
+        (["--role", "a/b", "true"], "'a/b' becomes part of paths"),
         (["--nope", "true"], "unrecognized arguments: --nope"),
-        (["--time", "3", "true"], "unrecognized arguments: --time"),
+        (["--time", "3", "true"], "unrecognized arguments: --time; did you mean --timeout?"),
+        (["--max_restart=3", "true"], "unrecognized arguments: --max_restart=3; did you mean --max-restarts?"),
+        ([""], "PROGRAM is empty"),
+        (["--timeout", "-1", "true"], "'-1' is no time limit; give seconds, more than 0"),
+        (["--role", "a\nb", "true"], "give printable characters without '/'"),
+        (["--log-dir", "", "true"], "'' names no directory; leave the option out"),
+        (["--nnodes", "2", "true"], "'2': supervise run starts the ranks of this machine only; leave the option out"),
+        (["--nnodes=1:4", "true"], "for several nodes use torchrun"),
+        (["--node_rank", "1", "true"], "'1': supervise run starts the ranks of this machine only, as node 0"),
+        (["--rdzv_backend=c10d", "true"], "no rendezvous is needed; leave the option out"),
+        (["--rdzv-endpoint", "a:1", "true"], "no rendezvous is needed; leave the option out"),
+        (["--rdzv-id", "job", "true"], "to name the run, give --run-id"),
+        (["--master-addr", "a", "true"], "set MASTER_ADDR in the environment"),
+        (["--master_port=29500", "true"], "set MASTER_PORT in the environment"),
+        (["--log-dir", os.devnull, "-t", "3", "true"], "--tee needs files, and --log-dir /dev/null keeps none"),
+        (["--log-dir", os.devnull, "-r", "0:1", "true"], "--redirects needs files, and --log-dir /dev/null keeps"),
+        (["--log-dir", os.devnull, "--local-ranks-filter", "0", "--", "true"], "--local-ranks-filter needs files"),
     ],
 )
 def test_2_for_wrong_usage(supervise: Command, words: list[str], told: str):
@@ -124,6 +210,21 @@ def test_the_command_itself(supervise: Command):
     wrong = supervise.supervise("train.py")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "did you mean: supervise run train.py" in wrong.stderr
+    wrong = supervise.supervise("-n", "2", "my train.py", "--lr", "1")
+    assert wrong.returncode == 2
+    assert wrong.stderr.endswith("did you mean: supervise run -n 2 'my train.py' --lr 1\n")
+    assert supervise.supervise("help").stdout == supervise.supervise("--help").stdout
+    assert supervise.supervise("help", "run").stdout == supervise.run("--help").stdout
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_the_help_fits_the_terminal(supervise: Command, columns: int):
+    """Options are wrapped to its width, and no line of the rest is longer than 80 columns."""
+    lines = supervise.run("--help", COLUMNS=str(columns)).stdout.splitlines()
+    assert max(map(len, lines)) <= min(max(columns, 80), 118)
+    options = lines[lines.index("what runs:") : lines.index("where output goes:")]
+    assert max(map(len, options)) <= min(columns, 118)
+    assert columns < 200 or max(map(len, options)) > 80
 
 
 def test_python_is_not_found_again(supervise: Command):

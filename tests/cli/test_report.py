@@ -64,10 +64,20 @@ def test_a_recorded_traceback_is_the_reason(supervise: Command):
 def test_the_end_of_stderr_is_the_reason_where_nothing_is_recorded(supervise: Command):
     """Its last twenty lines, without what would move the cursor."""
     script = r'seq 100 >&2; printf "\033[31mover\033[0m\a\n" >&2; kill -9 $$'
-    screen = screen_of(supervise.run("--", "sh", "-c", script).stderr)
+    screen = screen_of(supervise.run("-r", "3", "--", "sh", "-c", script).stderr)
     assert screen[0].startswith("supervise: rank 0 failed: SIGKILL (host ")
     assert screen[2] == "  the end of its stderr:"
     assert screen[3:23] == [*(f"    {number}" for number in range(82, 101)), "    over"]
+
+
+def test_the_stderr_of_a_single_rank_is_not_repeated_where_it_was_shown(supervise: Command):
+    """It stands right above; where somebody did not see it, or others wrote too, it is part of the screen."""
+    script = "echo oops >&2; exit 3"
+    seen = supervise.run("--", "sh", "-c", script).stderr.splitlines()
+    assert [seen[0], seen[2]] == ["[default0]:oops", f"  logs: {supervise.directory()}"]
+    assert len(seen) == 3
+    for words in (("-r", "2"), ("-n", "2"), ("--local-ranks-filter", "0", "-r", "3")):
+        assert "    oops" in screen_of(supervise.run(*words, "--", "sh", "-c", script).stderr)
 
 
 def test_of_a_line_that_was_rewritten_its_last_state_is_shown():

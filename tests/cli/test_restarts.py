@@ -3,10 +3,20 @@
 import json
 import os
 import signal
+import threading
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from supervise import messages as say
+from supervise._actors.watchman import Watchman
+from supervise._runtime.loop import Loop
+from supervise.cli.arguments import parse
+from supervise.cli.console import Console
+from supervise.cli.mailbox import Mailbox
+from supervise.cli.progress import Progress
+from supervise.cli.run import _Run
 from tests.cli.command import HANG, Command
 
 FLAKY = "echo attempt $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS; [ $TORCHELASTIC_RESTART_COUNT -ge 2 ]"
@@ -32,15 +42,34 @@ def test_when_the_restarts_are_used_up_the_last_failure_is_the_exit_code(supervi
         "--max-restarts", "1", "--backoff", "0", "--", "sh", "-c", "exit $((5 + TORCHELASTIC_RESTART_COUNT))"
     )
     assert run.returncode == 6
-    assert "rank 0 failed: exit code 6" in run.stderr
+    assert "rank 0 failed (exit code 5); restart 1 of 1 now\n" in run.stderr
+    [headline] = [line for line in run.stderr.splitlines() if "rank 0 failed: exit code 6" in line]
+    assert headline.endswith("; gave up after 1 restart")
+    assert json.loads((supervise.directory() / "result.json").read_text())["attempts"] == 2
 
 
-def test_a_signal_during_the_wait_ends_the_run_at_once(supervise: Command):
+@pytest.mark.parametrize(("sig", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_during_the_wait_ends_the_run_at_once(supervise: Command, sig: signal.Signals, code: int):
+    """It was the user who ended it, and the screen says so; nobody is there to be stopped."""
     with supervise.started("--max-restarts", "3", "--backoff", "60", "--", "sh", "-c", "exit 3") as run:
         run.hear_error("restart 1 of 3")
-        run.process.send_signal(signal.SIGTERM)
-        assert run.process.wait(30) == 3
-        assert "rank 0 failed: exit code 3" in run.process.stderr.read()
+        run.signal(sig)
+        returncode, _, said = run.end()
+    assert returncode == code
+    assert "rank 0 failed: exit code 3" in said
+    assert f"; no restart 1 of 3: we got {sig.name}\n" in said
+    assert "stopping" not in said
+    assert json.loads((supervise.directory() / "result.json").read_text())["exit_code"] == code
+
+
+def test_the_time_limit_during_the_wait_is_the_reason(supervise: Command):
+    """Exit code 124; the last failure is told, and while the restart is waited for nothing is said to be stopped."""
+    words = ("-n", "2", "--timeout", "2", "--max-restarts", "20", "--backoff", "60")
+    run = supervise.run(*words, "--", "sh", "-c", f'[ "$RANK" = 1 ] && exit 3; {HANG}')
+    assert run.returncode == 124
+    [headline] = [line for line in run.stderr.splitlines() if "rank 1 of 2 failed: exit code 3" in line]
+    assert headline.endswith("; no restart 1 of 20: the --timeout of 2 s was over")
+    assert "stopping" not in run.stderr
 
 
 @pytest.mark.parametrize("words", [("--backoff", "1"), ("--restart-window", "9"), ("--max-restarts", "-1")])
@@ -61,6 +90,42 @@ def test_s11_a_stopped_rank_is_named_at_once(supervise: Command):
         assert run.process.wait(30) == 128 + signal.SIGTERM
 
 
+def test_s11_a_rank_that_is_stopped_right_at_its_start_is_named(supervise: Command):
+    """Whenever in the start its SIGCHLD comes; here after a restart, whose start nobody waits for."""
+    script = "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 1; kill -STOP $$"
+    with supervise.started("-n", "4", "--max-restarts", "1", "--backoff", "0", "--", "sh", "-c", script) as run:
+        said = sorted(run.hear_error("was stopped by SIGSTOP").split("(")[0] for _ in range(4))
+        assert said == [f"supervise: rank {rank} " for rank in range(4)]
+        run.signal(signal.SIGTERM)
+        assert run.end()[0] == 128 + signal.SIGTERM
+
+
+def test_s11_all_are_looked_at_when_a_start_is_over():
+    """Once in every attempt: a SIGCHLD may have come before it was known whose it was."""
+    told: list[object] = []
+    options = parse(["true"])
+    run = _Run(options, Console("never"), Mailbox((), restore=True))
+    run._gang = SimpleNamespace(tell=told.append)  # type: ignore[assignment]
+    run._sort([{"event": "supervise.gang.starting"}])
+    assert told == []
+    run._sort([{"event": "supervise.gang.started"}])
+    assert told == [say.Status()]
+
+
+def test_s11_a_look_that_was_asked_for_during_the_start_still_comes():
+    """The start's end plans the seldom looks anew and calls off no other."""
+    lost: list[BaseException] = []
+    loop, looked = Loop("test", lost=lost.append), threading.Event()
+    watchman = Watchman(loop, looked.set)
+    loop.start()
+    loop.post(lambda: (watchman.look(), watchman.begin()))
+    came = looked.wait(20)
+    loop.post(lambda: (watchman.end(), loop.end()))
+    assert loop.join(20)
+    assert came
+    assert not lost
+
+
 @pytest.mark.parametrize("containment", ["group", "sweep"])
 def test_s4_what_leaves_its_group_is_named_and_ended_where_that_is_asked_for(supervise: Command, containment: str):
     run = supervise.run("--containment", containment, "--", "sh", "-c", "setsid sleep 1000 & echo $!; sleep 0.2")
@@ -72,3 +137,18 @@ def test_s4_what_leaves_its_group_is_named_and_ended_where_that_is_asked_for(sup
     if containment == "group":
         assert "--containment sweep" in run.stderr
         os.kill(child, signal.SIGKILL)
+
+
+def test_s4_of_many_that_left_the_first_are_named():
+    """A line that a person can read, and how many there are."""
+    console = Console("never")
+    noted: list[str] = []
+    console.note = noted.append  # type: ignore[method-assign]
+    progress = Progress(parse(["true"]), console)
+    event = {"event": "supervise.process.leaked", "local_rank": 0, "ended": True}
+    progress.take(event | {"descendants": list(range(101, 161))})
+    progress.take(event | {"descendants": [101, 102]})
+    assert noted == [
+        "rank 0 left processes outside of its group (pid 101, 102, 103, 104, 105 and 55 more): ended",
+        "rank 0 left processes outside of its group (pid 101, 102): ended",
+    ]

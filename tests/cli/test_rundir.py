@@ -83,7 +83,10 @@ def test_a_start_that_fails(supervise: Command):
     supervise.run("-n", "2", str(script))
     result, events = read(supervise.directory())
     assert (result["exit_code"], result["outcome"], result["ends"]) == (127, "failed", {})
-    assert result["error"] == f"cannot start rank 0: {script}: No such file or directory"
+    assert (
+        result["error"]
+        == f"cannot start rank 0: {script}: its first line asks for '/nowhere/interpreter', which does not exist"
+    )
     assert "supervise.process.start_failed" in [event["event"] for event in events]
 
 

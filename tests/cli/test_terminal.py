@@ -4,6 +4,9 @@ import re
 import subprocess
 import sys
 
+import pytest
+
+from supervise.cli.console import Console
 from tests.cli.command import HANG, Command, plain
 from tests.cli.test_signals import STUBBORN
 
@@ -52,7 +55,7 @@ def test_ctrl_c_shows_a_countdown_that_is_removed(supervise: Command):
         terminal.type(b"\x03")
         code, shown = terminal.end()
     assert code == 130
-    *_, countdown, after = shown.split("\x1b[K")
+    *_, countdown, after = shown.split("\x1b[J")
     assert "SIGKILL in" in countdown
     assert countdown.endswith("\r")
     assert [line.split(" (")[0] for line in plain(after).splitlines()[:3]] == [
@@ -72,6 +75,30 @@ def test_the_ranks_lines_go_over_the_countdown(supervise: Command):
         terminal.until(f"now\x1b[0m\r{ERASE}\x1b[36m[default0]:\x1b[0mstill here")
         terminal.type(b"\x03")
         assert terminal.end()[0] == 130
+
+
+def test_no_line_changes_where_ranks_write_to_the_terminal_themselves(supervise: Command):
+    """Without a prefix nothing would take the countdown away first: it is said once, on a line of its own."""
+    for words in (("-t", "1"), ("--log-dir", "/dev/null"), ("--no-prefix",)):
+        with supervise.on_terminal(*words, "--shutdown-timeout", "600", sys.executable, "-c", STUBBORN) as terminal:
+            terminal.until("ready")
+            terminal.type(b"\x03")
+            terminal.until("SIGINT: stopping 1 rank, SIGKILL in 600 s; Ctrl-C again kills now\r\n")
+            terminal.type(b"\x03")
+            code, shown = terminal.end()
+        assert code == 130
+        assert "\x1b[J" not in shown
+
+
+def test_a_changing_line_that_is_cut_says_so(monkeypatch: pytest.MonkeyPatch):
+    """It must not wrap, since only its last line could be taken away."""
+    written: list[str] = []
+    monkeypatch.setattr(Console, "width", 40)
+    monkeypatch.setattr(Console, "_write", lambda _self, text: written.append(text))
+    console = Console("never")
+    console.status("x" * 100)
+    console.status("short")
+    assert written == [f"\r\x1b[Jsupervise: {'x' * 27}…\r", "\r\x1b[Jsupervise: short\r"]
 
 
 def test_the_terminals_end_stops_the_run(supervise: Command):

@@ -127,7 +127,7 @@ def exit_code():
     def change(_, failure):
         failure.exitcode += 1
 
-    _after("result:ProcessFailure.__post_init__", change)
+    _after("result:ProcessFailure._fill", change)
 
 
 @_defect(*EXITED, "recorded.none.exit3.", "failing.failure_without_record")

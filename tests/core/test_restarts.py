@@ -1,6 +1,6 @@
 """When the core restarts a gang, how soon, and what always wins over a restart."""
 
-from signal import SIGTERM
+from signal import SIGKILL, SIGTERM
 
 import pytest
 
@@ -14,6 +14,7 @@ from supervise._core.state import (
     CensusTaken,
     CloseAsked,
     Gang,
+    HurrySweep,
     KillExpired,
     LaunchRank,
     NotAssembled,
@@ -159,8 +160,28 @@ def test_no_restart_beside_what_cannot_be_killed():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"max_restarts": -1}, {"max_restarts": 1.5}, {"within_s": 0}, {"backoff": -1}, {"backoff": float("nan")}]
+    "wrong",
+    [
+        *({"max_restarts": -1}, {"max_restarts": 1.5}, {"max_restarts": True}, {"max_restarts": "3"}),
+        *({"within_s": 0}, {"within_s": "60"}, {"within_s": True}),
+        *({"backoff": -1}, {"backoff": float("nan")}, {"backoff": None}, {"backoff": "1"}),
+    ],
 )
 def test_a_policy_that_makes_no_sense_is_refused_by_name(wrong):
     with pytest.raises(SpecError, match=next(iter(wrong))):
         RestartPolicy(**wrong)
+
+
+def test_a_later_close_shortens_a_sweep_that_is_under_way_and_never_lengthens_it():
+    begun, _ = run(gang_with(RestartPolicy(0)), StartAsked(), started(), exited(3), census(), close())
+    assert begun.sweep == "asked"
+    gang, actions = decide(begun, CloseAsked(death_sig=SIGTERM, timeout_s=0.5))
+    assert actions == [HurrySweep(timeout_s=0.5)]
+    assert decide(gang, CloseAsked(death_sig=SIGTERM, timeout_s=9.0))[1] == []
+    assert decide(gang, CloseAsked(death_sig=SIGKILL, timeout_s=9.0))[1] == [HurrySweep(timeout_s=0.0)]
+
+
+def test_a_close_by_sigkill_leaves_a_sweep_no_time():
+    event = CloseAsked(death_sig=SIGKILL, timeout_s=30.0)
+    _, actions = run(gang_with(None), StartAsked(), started(), event, census(), exited(-9))
+    assert actions[-1] == SweepUp(timeout_s=0.0)

@@ -1,0 +1,110 @@
+"""What ended ranks left behind: in their groups when the host is killed, outside of them when time is short."""
+
+import multiprocessing
+import os
+from pathlib import Path
+from signal import SIGKILL
+
+import pytest
+
+from supervise import Close, RestartPolicy, Start, Supervisor, Wait
+from tests.processes.gangs import PATIENCE_S, Fifo, Stopwatch, each_kind, faulty
+from tests.processes.hosts import Host, watched
+from tests.processes.test_containment import DEAF_FORKED
+
+LEAVES = """
+import subprocess
+if os.environ["LOCAL_RANK"] == "0":
+    child = subprocess.Popen(["sh", "-c", "trap '' TERM; echo $$ > $EAR; exec sleep 1000"])
+else:
+    signal.pause()
+"""
+ONE_HAS_ENDED = """
+gang = make_gang(kind, [{source!r}] * 2, envs={{rank: {{"EAR": ear, "LOCAL_RANK": rank}} for rank in range(2)}})
+gang.ask(Start())
+sub = threading.Event()
+while not gang.ask(Status()).leftovers:
+    sub.wait(0.02)
+print("left", flush=True)
+signal.pause()
+"""
+
+
+@each_kind
+@pytest.mark.parametrize("without", ["", "group", "setsig"])
+def test_k1_what_a_rank_that_has_ended_left_in_its_group_dies_with_the_host(tmp_path, monkeypatch, kind, without):
+    """It has closed all descriptors that it inherited, so its rank's end of the lifeline is gone with the rank."""
+    monkeypatch.setenv("SUPERVISE_WITHOUT", without)
+    ear = Fifo(tmp_path / "ear")
+    try:
+        with Host(ONE_HAS_ENDED.format(source=LEAVES), kind, ear.path) as host:
+            child = int(ear.hear())
+            assert host.hear() == "left"
+            with watched([child]) as watch:
+                host.kill()
+                assert watch.survivors(2.0) == set()
+    finally:
+        ear.close()
+
+
+@pytest.mark.parametrize("how", [{"timeout": 0.2}, {"death_sig": SIGKILL}])
+@pytest.mark.parametrize("first", ["failed", "running"])
+def test_s10_a_close_bounds_what_is_done_about_who_left_the_groups(tmp_path, how, first):
+    """Not the gang's grace of a minute; also if it comes when the gang has ended already, or is being closed."""
+    source = DEAF_FORKED + ("wait_for_word()\nos._exit(3)" if first == "failed" else "signal.pause()")
+    with faulty(tmp_path, "fork", [source], containment="sweep", grace=60.0) as gang:
+        daemon = int(gang.hear()[0].split()[1])
+        closing = []
+        if first == "failed":
+            gang.tell(0)
+            assert gang.wait().failures[0].exitcode == 3
+            closing = [gang.supervisor.ask(Close(), block=False)]
+        with Stopwatch() as taken, watched([daemon]) as watch:
+            gang.close(**how)
+            assert watch.survivors(0) == set()
+        assert taken.seconds < 20
+        for reply in closing:
+            reply.get(timeout=PATIENCE_S)
+
+
+def test_k5_a_daemon_that_is_to_be_ended_does_not_outlive_the_interpreters_exit(tmp_path):
+    """The exit waits for the ranks, then for who left their groups, each for some seconds."""
+    ear = Fifo(tmp_path / "ear")
+    try:
+        source = DEAF_FORKED + "os._exit(3)"
+        program = (
+            f"gang = start_gang(kind, [{source!r}], containment='sweep', grace=1.0)\nprint(gang.ask(Wait()).outcome)"
+        )
+        with Host(program, "fork", ear.path) as host:
+            daemon = int(ear.hear().split()[1])
+            with watched([daemon]) as watch:
+                assert host.hear() == "failed"
+                assert host.exit_code() == 0
+                assert watch.survivors(0.5) == set()
+    finally:
+        ear.close()
+
+
+def work(connection):
+    """Send which attempt it is; the first fails."""
+    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    connection.send(attempt)
+    if attempt == "0":
+        raise RuntimeError("the first attempt fails")
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_connection_travels_again_although_the_host_has_closed_its_own_end(tmp_path: Path, method: str):
+    """As one does after a start. The numbers of its descriptors are others' by then."""
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    policy = RestartPolicy(1, backoff=0.0)
+    gang = Supervisor.start(name="c", entrypoint=work, args={0: (theirs,)}, start_method=method, restart_policy=policy)
+    try:
+        gang.ask(Start(), timeout=PATIENCE_S)
+        theirs.close()
+        result = gang.ask(Wait(), timeout=PATIENCE_S)
+        assert result.outcome == "succeeded"
+        assert [ours.recv(), ours.recv()] == ["0", "1"]
+    finally:
+        gang.stop(timeout=PATIENCE_S)
+        ours.close()

@@ -1,0 +1,342 @@
+"""What makes no sense is refused by name, with its value and what to do, before anything is made or started."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervise import DefaultLogsSpecs, SignalException, SpecError, Std, Supervisor, start_processes
+from tests.processes import work
+from tests.processes.gangs import PATIENCE_S
+from tests.processes.hosts import NO_FILES, ROOT
+
+
+def refused(monkeypatch, folder, match, **wrong):
+    """Both ways of starting say why; no folder is made below `folder` and no process is started."""
+
+    def never(*_args, **_more):
+        pytest.fail("a process was started")
+
+    for name in ("fork", "posix_spawn"):
+        monkeypatch.setattr(os, name, never)
+    monkeypatch.setattr("subprocess.Popen", never)
+    given = {"entrypoint": "true", "args": {0: (), 1: ()}, "logs_specs": DefaultLogsSpecs(str(folder))} | wrong
+    with pytest.raises(SpecError, match=match):
+        Supervisor.start(name="wrong", **given)
+    if "event_sink" not in wrong:
+        with pytest.raises(SpecError, match=match):
+            start_processes("wrong", **({"envs": None} | given))
+    assert list(folder.iterdir()) == []
+
+
+class Half:
+    """No path, no text, no number."""
+
+
+WRONG = [
+    ({"entrypoint": ""}, "entrypoint is ''; give a function, or a program"),
+    ({"entrypoint": None}, "entrypoint is None; give a function"),
+    ({"start_method": "thread", "entrypoint": print}, "start_method is 'thread'; it is one of spawn, fork, forkserver"),
+    ({"args": None}, "args is None; give a mapping of local rank to its arguments"),
+    ({"args": 3}, "args is 3; give a mapping"),
+    ({"args": [(), ()]}, r"args is \[\(\), \(\)\]; give a mapping"),
+    ({"args": {0: (), 1: {"a": 1}}}, r"rank 1: its arguments are \{'a': 1\}, a mapping; give a tuple"),
+    ({"args": {0: (), 1: 7}}, r"rank 1: its arguments are 7; give a tuple, such as \(7,\)"),
+    ({"envs": [{}, {}]}, "envs is .*; give a mapping of local rank to a dictionary"),
+    ({"envs": {0: {}, 1: None}}, "rank 1: its envs is None; give a dictionary"),
+    ({"envs": {0: {}, 1: {"A": None}}}, "rank 1: in its envs, the value of 'A' is None; .*leave the variable out"),
+    ({"envs": {0: {"A": ["secret"]}, 1: {}}}, "rank 0: in its envs, the value of 'A' is of type list; give a text"),
+    ({"envs": {0: {"A": {}}, 1: {}}}, "the value of 'A' is of type dict"),
+    ({"envs": {0: {"A": b"x"}, 1: {}}}, "the value of 'A' is of type bytes"),
+    ({"envs": {0: {"A": Half()}, 1: {}}}, "the value of 'A' is of type Half"),
+    ({"envs": {0: {}, 1: {3: "x"}}}, "rank 1: in its envs, the name 3 is not text; give '3'"),
+    ({"envs": {0: {}, 1: {"A=B": "x"}}}, "rank 1: 'A=B' cannot be an environment variable"),
+    ({"logs_specs": Std.ALL}, "logs_specs is <Std.ALL: 3>; give a LogsSpecs, such as DefaultLogsSpecs"),
+    ({"logs_specs": DefaultLogsSpecs}, "logs_specs is <class .*; give a LogsSpecs"),
+    ({"log_line_prefixes": "x"}, "log_line_prefixes is 'x'; give a mapping of local rank to text"),
+    ({"log_line_prefixes": {1: 3}}, "rank 1: its log_line_prefixes is 3; give a text"),
+    ({"duplicate_stdout_filters": "loss"}, r"duplicate_stdout_filters is 'loss'; give a list of texts"),
+    ({"duplicate_stderr_filters": [3]}, r"duplicate_stderr_filters is \[3\]; give a list of texts"),
+    ({"duplicate_stderr_filters": 3}, "duplicate_stderr_filters is 3; give a list of texts"),
+    ({"grace": "5"}, "grace is '5'; it is a number of seconds, 0 or more"),
+    ({"grace": True}, "grace is True"),
+    ({"grace": None}, "grace is None"),
+    ({"grace": -1}, "grace is -1"),
+    ({"timeout": 0}, "timeout is 0; it is a number of seconds above 0, or None"),
+    ({"timeout": "5"}, "timeout is '5'; it is a number of seconds above 0"),
+    ({"timeout": float("inf")}, "timeout is inf"),
+    ({"cwd": 3}, "cwd is 3; give the path of a folder, or None"),
+    ({"cwd": "/no/such/folder"}, "cwd is '/no/such/folder', where there is no folder; make it first"),
+    ({"cwd": "/dev/null"}, "cwd is '/dev/null', where there is no folder"),
+    ({"event_sink": "x"}, "event_sink is 'x'; give a function"),
+    ({"restart_policy": 3}, "restart_policy is 3; give a RestartPolicy"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "match"), WRONG, ids=[str(wrong) for wrong, _ in WRONG])
+def test_a_senseless_setting_is_refused_before_anything_is_done(monkeypatch, tmp_path, wrong, match):
+    """Its name, its value, the rank where there is one, and what to give instead."""
+    refused(monkeypatch, tmp_path, match, **wrong)
+
+
+def test_a_string_of_logs_specs_is_refused_too():
+    """Only where it cannot be the `log_dir` of PyTorch's older signature."""
+    with pytest.raises(SpecError, match="logs_specs is 'logs'; give a LogsSpecs"):
+        start_processes("wrong", "true", {0: ()}, logs_specs="logs")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"redirects": 3}, "redirects is 3; give a Std, such as Std.ALL"),
+        ({"tee": "3"}, "tee is '3'; give a Std"),
+        ({"tee": None}, "tee is None; give a Std"),
+        ({"redirects": {0: "3"}}, "rank 0: its redirects is '3'; give a Std"),
+        ({"redirects": {0: 4}}, "rank 0: its redirects is 4; give a Std"),
+        ({"tee": {"0": Std.ALL}}, "tee has '0' in place of a local rank"),
+        ({"local_ranks_filter": "0"}, "local_ranks_filter is '0'; give a set of local ranks"),
+        ({"local_ranks_filter": 0}, "local_ranks_filter is 0; give a set"),
+    ],
+    ids=str,
+)
+def test_streams_of_another_kind_are_refused_when_the_specs_are_made(tmp_path, wrong, match):
+    """By both layouts; nothing is made."""
+    with pytest.raises(SpecError, match=match):
+        DefaultLogsSpecs(str(tmp_path / "logs"), **wrong)
+    if "local_ranks_filter" not in wrong:
+        with pytest.raises(SpecError, match=match):
+            start_processes("wrong", "true", {0: ()}, log_dir=str(tmp_path / "logs"), **wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rank_that_does_not_exist_cannot_be_shown(monkeypatch, tmp_path):
+    """It would show nobody, and say nothing."""
+    match = r"local_ranks_filter names ranks \[7\], which do not exist; the local ranks are 0 to 1"
+    refused(monkeypatch, tmp_path, match, logs_specs=DefaultLogsSpecs(str(tmp_path), local_ranks_filter={0, 7}))
+
+
+def test_texts_numbers_and_paths_are_values_of_variables(tmp_path):
+    """As a program sees them; the mapping that was given is also told where the error file is."""
+    envs = {0: {"A": 1, "B": 1.5, "C": True, "D": Path("/x"), "E": "e"}}
+    logs = DefaultLogsSpecs(str(tmp_path), redirects=Std.OUT)
+    script = ("-c", "echo $A $B $C $D $E")
+    with start_processes("fine", "/bin/sh", {0: script}, envs, logs, cwd=tmp_path) as context:
+        result = context.wait(PATIENCE_S)
+    assert Path(result.stdouts[0]).read_text() == "1 1.5 True /x e\n"
+    assert envs[0]["TORCHELASTIC_ERROR_FILE"] == context.error_files[0]
+
+
+# Limits
+
+
+@pytest.mark.parametrize(
+    ("hard", "advice"), [(None, "raise it with: ulimit -n"), (64, "use fewer ranks, or have root")]
+)
+def test_e4_too_many_ranks_for_the_open_files_make_no_folder(tmp_path, hard, advice):
+    """In a process of its own, whose hard limit can be lowered."""
+    program = f"""
+import resource, sys
+from supervise import DefaultLogsSpecs, SpecError, Std, Supervisor
+hard = {hard} or resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+try:
+    Supervisor.start(name="many", entrypoint="true", args=dict.fromkeys(range(99), ()),
+                     logs_specs=DefaultLogsSpecs({str(tmp_path)!r}, redirects=Std.ALL))
+except SpecError as error:
+    print(error)
+"""
+    said = run(["-c", program])
+    assert "99 ranks need about" in said.stdout, said.stderr
+    assert advice in said.stdout
+    assert list(tmp_path.iterdir()) == []
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 64
+
+
+# Functions of a main module
+
+
+def run(argv, stdin="", **more):
+    """Run Python on something and return what it said."""
+    env = {**os.environ, "PYTHONPATH": ROOT, "PYTHONWARNINGS": "ignore"}
+    return subprocess.run(
+        [sys.executable, *argv],
+        input=stdin,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        **more,
+    )
+
+
+MAIN = """
+import functools, sys
+from supervise import DefaultLogsSpecs, SpecError, start_processes
+
+class Config:
+    pass
+
+def f(*args):
+    return 7
+
+def show(fn=f, args=(), start_method=METHOD):
+    logs = DefaultLogsSpecs("/dev/null")
+    try:
+        with start_processes("main", fn, {0: args}, {0: {}}, logs, start_method=start_method) as context:
+            print("value", context.wait(30).return_values)
+    except SpecError as error:
+        print("refused", error)
+
+if __name__ == "__main__":
+"""
+
+
+def main(method, body):
+    return MAIN.replace("METHOD", repr(method)) + f"    {body}\n"
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("way", ["-c", "stdin"])
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ("show()", "f was defined"),
+        ("show(functools.partial(f, 1))", "f was defined"),
+        ("show(print, (Config(),))", "rank 0: its argument <__main__.Config object"),
+    ],
+    ids=["function", "partial", "argument"],
+)
+def test_what_a_new_interpreter_cannot_import_is_refused(method, way, body, what):
+    """It was defined by -c or came from stdin."""
+    source = main(method, body)
+    said = run(["-c", source]) if way == "-c" else run(["-"], stdin=source)
+    assert said.stdout.startswith(f"refused {what}"), said
+    assert "put it into a file, or use start_method='fork'" in said.stdout
+
+
+@pytest.mark.parametrize(
+    ("method", "way", "body"),
+    [
+        ("fork", "-c", "show()"),
+        ("spawn", "-c", "show(__import__('operator').neg, (-7,))"),
+        ("spawn", "file", "show()"),
+        ("forkserver", "file", "show(f, (Config(),))"),
+        ("spawn", "-m", "show()"),
+    ],
+)
+def test_what_can_be_imported_or_is_forked_runs(tmp_path, method, way, body):
+    """From a file, by -m, by fork; and a function of another module, wherever the main module came from."""
+    (tmp_path / "program.py").write_text(main(method, body))
+    argv = {"-c": ["-c", main(method, body)], "file": ["program.py"], "-m": ["-m", "program"]}[way]
+    said = run(argv, cwd=tmp_path)
+    assert said.stdout == "value {0: 7}\n", said
+
+
+def test_a_spawned_rank_s_main_module_has_no_names_of_ours():
+    """Else a function of the user's with such a name would be found there, and something else be called."""
+    source = "import __main__; value = sorted(name for name in vars(__main__) if not name.startswith('__'))"
+    program = f"""
+from supervise import DefaultLogsSpecs, start_processes
+from tests.processes import work
+with start_processes("main", work.run_source, {{0: ({source!r},)}}, None, DefaultLogsSpecs("/dev/null")) as context:
+    print(context.wait(30).return_values)
+"""
+    said = run(["-c", program])
+    assert said.stdout == "{0: []}\n", said
+
+
+# Ranks that fail before their function is called
+
+
+LOADING = {
+    "no guard": (
+        "from supervise import start_processes\ndef f():\n    pass\nGO\n",
+        "RuntimeError",
+        "An attempt has been made to start a new process",
+    ),
+    "below the guard": (
+        "if __name__ == '__main__':\n    def f():\n        pass\n    GO\n",
+        "AttributeError",
+        "Can't get attribute 'f'",
+    ),
+    "import": (
+        "if __name__ != '__main__':\n    import no_such_module\ndef f(): ...\nif __name__ == '__main__':\n    GO\n",
+        "ModuleNotFoundError",
+        "no_such_module",
+    ),
+    "exit": (
+        "import sys\ndef f():\n    pass\nif __name__ == '__main__':\n    GO\nelse:\n    sys.exit('not as a module')\n",
+        "SystemExit",
+        "not as a module",
+    ),
+}
+GO = (
+    "from supervise import DefaultLogsSpecs, Std, start_processes;"
+    " logs = DefaultLogsSpecs('logs', redirects=Std.ALL);"
+    " c = start_processes('main', f, {0: ()}, {0: {}}, logs, start_method=METHOD);"
+    " r = c.wait(30); c.close(); print(r.failures[0].exitcode, r.failures[0].message['message'])"
+)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("case", LOADING)
+def test_a_rank_that_cannot_load_its_function_says_why(tmp_path, case, method):
+    """The exception of the import is the failure's message."""
+    source, kind, text = LOADING[case]
+    (tmp_path / "program.py").write_text(source.replace("GO", GO.replace("METHOD", repr(method))))
+    said = run(["program.py"], cwd=tmp_path)
+    assert said.stdout.startswith(f"1 {kind}: "), said
+    assert text in said.stdout
+
+
+@pytest.mark.parametrize("kind", ["spawn", "forkserver", "fork"])
+def test_o3_the_text_of_an_exit_is_the_failure_s_message(tmp_path, kind):
+    """The exit code stays Python's."""
+    logs = DefaultLogsSpecs(str(tmp_path), redirects=Std.ALL)
+    sources = {0: ("import sys; sys.exit('no data left')",)}
+    with start_processes("exit", work.run_source, sources, None, logs, start_method=kind) as context:
+        failure = context.wait(PATIENCE_S).failures[0]
+    assert (failure.exitcode, failure.message["message"]) == (1, "SystemExit: no data left")
+    assert Path(context.stderrs[0]).read_text() == "no data left\n"
+
+
+# with
+
+
+def test_a_context_s_block_closes_its_gang():
+    """Also when it ends by an exception, which passes."""
+    contexts = []
+
+    def fail():
+        with start_processes("with", "sleep", {0: ("600",)}, None, NO_FILES) as context:
+            contexts.append(context)
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        fail()
+    with pytest.raises(ProcessLookupError):
+        os.kill(contexts[0].pids()[0], 0)
+
+
+def test_a_context_s_block_passes_on_the_signal_that_ended_it(tmp_path):
+    """A rank that knows SIGINT alone sees it."""
+    logs = DefaultLogsSpecs(str(tmp_path), redirects=Std.ALL)
+    os.mkfifo(tmp_path / "ready")
+    script = f"trap 'echo int; exit 0' INT; echo >{tmp_path}/ready; while :; do sleep 0.05; done"
+    contexts = []
+
+    def interrupt():
+        with start_processes("with", "/bin/bash", {0: ("-c", script)}, None, logs) as context:
+            contexts.append(context)
+            (tmp_path / "ready").read_text()
+            signal.raise_signal(signal.SIGINT)
+            context.wait(PATIENCE_S)
+
+    with pytest.raises(SignalException):
+        interrupt()
+    assert Path(contexts[0].stdouts[0]).read_text() == "int\n"
