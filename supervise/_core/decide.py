@@ -127,7 +127,7 @@ def _stop(gang: Gang, reason: st.Reason, sig: Signals, timeout_s: float) -> Deci
 
 
 def _close(gang: Gang, event: st.CloseAsked) -> Decision:
-    gang = gang._replace(ended=True, bounded=gang.bounded or event.reason == "close")
+    gang = gang._replace(ended=True, bounded=True)
     gang, hurry = _hurry_sweep(gang, event)
     gang, actions = _close_in_phase(gang, event)
     return gang, [*hurry, *actions]
@@ -152,7 +152,7 @@ def _close_in_phase(gang: Gang, event: st.CloseAsked) -> Decision:
         case "starting" | "running":
             draining = gang.draining
             gang, actions = _stop(gang, event.reason, event.death_sig, event.timeout_s)
-            if draining and gang.bounded:
+            if draining:
                 actions.append(_bound_drain(event))
             return gang, actions
         case "restarting":
@@ -160,7 +160,7 @@ def _close_in_phase(gang: Gang, event: st.CloseAsked) -> Decision:
             gang, actions = _end_leftovers(gang, event)
             return gang, finish + actions
         case _ if event.reason != "close":  # the gang's time is up, and it is ending anyway
-            return gang, []
+            return gang, [_bound_drain(event)] if gang.draining and gang.phase == "stopping" else []
         case "stopping":
             return _hurry(gang, event)
         case "finished":

@@ -55,7 +55,7 @@ class Gang(NamedTuple):
     timeout_s: float = 0.0
     """From the polite signal to SIGKILL, in this stop."""
     bounded: bool = False
-    """Whether the wait for the logs has a bound: a `Close` gave one."""
+    """Whether the wait for the logs has a bound: a `Close` gave one, or the gang's time is up."""
     signaled: bool = False
     """Whether the polite signal was sent: who ends from now on is no cause."""
     census_ns: int = 0

@@ -333,7 +333,8 @@ class Process:
         for _ in range(_ROUNDS):
             try:
                 new = [member for member in self.members() if member.pid not in tried]
-            except OSError:  # too few descriptors to find out; SIGKILL looks again
+            except OSError:  # too few descriptors to find out: those that are known, and the others later
+                reached = sum(member.send(sig) for member in self._members if member.pid not in tried) > 0 or reached
                 break
             if not new:
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import sys
 import time
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     ExcInfo = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
     Outcome = tuple[Any, BaseException | None]
+
+log = logging.getLogger("supervise")
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -108,7 +111,10 @@ class Reply(pykka.Future[T]):
                 callback = self._waiters.popleft()
             except IndexError:  # another thread was faster
                 return
-            callback()
+            try:
+                callback()
+            except Exception:  # a mistake of who gave it; the others are to be told all the same
+                log.exception("a done-callback raised")
 
     def set(self, value: T | Reply[T] | None = None) -> None:
         """Resolve with `value`; another `Reply` as value resolves this one when it is resolved.

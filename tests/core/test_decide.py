@@ -281,3 +281,14 @@ def test_any_order_finishes_once_and_blames_the_first(order, codes, counted, lat
     assert verdict.outcome == ("failed" if bad else "succeeded")
     if not bad:
         assert SendSignal not in kinds(done)
+
+
+@pytest.mark.parametrize("first", [[], [exited(1, 7), CensusTaken(recorded={})]])
+def test_a_time_limit_bounds_the_wait_for_the_logs_too(first):
+    """Whether the gang is just ending well, or after a failure."""
+    gang, _ = run(running(2, tails=1), *first, exited(0), *([] if first else [exited(1)]))
+    assert gang.draining
+    gang, actions = decide(gang, close(timeout_s=4.0, reason="timeout"))
+    assert SetTimer(name="drain", delay_s=4.0) in actions
+    gang, actions = decide(gang, DrainExpired())
+    assert AbandonTails() in actions

@@ -36,6 +36,9 @@ def refused(monkeypatch, folder, match, **wrong):
 class Half:
     """No path, no text, no number."""
 
+    def __repr__(self):
+        return "Half()"
+
 
 WRONG = [
     ({"entrypoint": ""}, "entrypoint is ''; give a function, or a program"),

@@ -344,3 +344,13 @@ def test_a_handler_that_raises_at_any_moment_inside_get_leaves_nothing_wedged():
     assert told["odd"] == []
     assert told["interrupts"] > 1000
     assert not told["wedged"]
+
+
+def test_k4_a_callback_that_raises_keeps_nobody_else_from_the_answer(caplog):
+    """Nor does it reach who sets it, which is a loop with other things to do."""
+    reply, told = Reply(), []
+    reply.add_done_callback(lambda: 1 / 0)
+    reply.add_done_callback(lambda: told.append("told"))
+    reply.set(5)
+    assert told == ["told"]
+    assert "a done-callback raised" in caplog.text
