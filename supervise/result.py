@@ -216,7 +216,7 @@ class RankEnd:
     cpu_time_s: float | None = None
     """User and system time; None where it is not known."""
     stderr_tail: str = ""
-    """The last lines of stderr of a rank that failed, where it is redirected; of others see `stderr_log`."""
+    """The last lines of stderr where it is redirected."""
     oom_kill: bool = False
     """Whether the kernel seems to have killed it for want of memory: it died of SIGKILL, not ours, and its cgroup
     has counted such a kill."""

@@ -59,9 +59,14 @@ def build_result(
             oom_kill=end.oom_kill if end else False,
             stdout_log=plan.dest.stdouts.get(rank, ""),
             stderr_log=plan.dest.stderrs.get(rank, ""),
-            stderr_tail=last_lines(plan.dest.stderrs.get(rank, "")) if rank in result.failures else "",
+            stderr_tail=_last_words(end, plan.dest.stderrs.get(rank, "")),
         )
     return result
+
+
+def _last_words(end: WorkerExited | None, path: str) -> str:
+    """Return the last lines of a rank's stderr, without a look at a file that was empty when it ended."""
+    return last_lines(path) if end is None or end.log_bytes.get(path) else ""
 
 
 def _failure(
