@@ -60,6 +60,8 @@ class Process:
     _reaped = False
     _killed = False
     _stopped = False
+    _gone_at_once = False
+    """Whether there never was a descriptor; others may be left in its group all the same."""
     _members: tuple[Member, ...] = ()
     _ended: Exit | None = None
 
@@ -91,6 +93,7 @@ class Process:
             self._fd = os.pidfd_open(pid)
         except ProcessLookupError:  # dead, and reaped already: by its parent, or behind our back
             self._fd = -1
+            self._gone_at_once = True
 
     def fileno(self) -> int:
         """The descriptor that becomes readable when the process is dead; -1 where it was gone at once."""
@@ -235,7 +238,7 @@ class Process:
     def signal_group(self, sig: signal.Signals) -> bool:
         """Signal the process's group, also after its leader was reaped; tell whether anybody was there."""
         if self._fd < 0:
-            return False
+            return self._gone_at_once and self._signal_members(sig)
         self._killed = self._killed or sig == signal.SIGKILL
         if capability.GROUP_BY_PIDFD:
             return self._send(sig, capability.PIDFD_SIGNAL_PROCESS_GROUP) or self._send(sig, 0)
@@ -276,10 +279,10 @@ class Process:
 
     def group_alive(self) -> bool:
         """Whether anything is in the group of a process that was reaped just now; those are held from now on."""
+        if self._gone_at_once or (self._fd >= 0 and not capability.GROUP_BY_PIDFD):
+            return self._group_has_members()
         if self._fd < 0:
             return False
-        if not capability.GROUP_BY_PIDFD:
-            return self._group_has_members()
         try:
             signal.pidfd_send_signal(self._fd, 0, None, capability.PIDFD_SIGNAL_PROCESS_GROUP)
         except OSError as error:
@@ -292,7 +295,7 @@ class Process:
         except ProcessLookupError:
             return False
         except PermissionError:  # somebody is there; perhaps a stranger
-            pass
+            self._gone_at_once = True
         try:
             return bool(self.members())
         except OSError:  # too few descriptors to find out: it will be looked for again
@@ -301,7 +304,7 @@ class Process:
     @property
     def holds_members(self) -> bool:
         """Whether `group_alive` has had to find them: nobody else knows who they are, so they must be watched."""
-        return not capability.GROUP_BY_PIDFD and bool(self._members)
+        return (self._gone_at_once or not capability.GROUP_BY_PIDFD) and bool(self._members)
 
     def members(self) -> list[Member]:
         """Look who is alive in the group of a process that was reaped; OSError: too few descriptors to find out.
@@ -310,7 +313,7 @@ class Process:
         that has it, the group was empty in between, and whoever is in it now is a stranger.
         """
         held = [member for member in self._members if member.alive()]
-        if capability.GROUP_BY_PIDFD or not self._number_is_anothers():
+        if (capability.GROUP_BY_PIDFD and not self._gone_at_once) or not self._number_is_anothers():
             known = {member.pid for member in held}
             for member in members(self.pid):
                 if member.pid in known:
@@ -324,7 +327,7 @@ class Process:
     def _number_is_anothers(self) -> bool:
         """Whether a new process has this one's number. Not to be asked of a child of ours that is not reaped."""
         seen = look(self.pid)
-        return seen is not None and (self._parent is None or (self._started > 0 and seen.started != self._started))
+        return seen is not None and (self._gone_at_once or self._parent is None or 0 < self._started != seen.started)
 
     def _signal_members(self, sig: signal.Signals) -> bool:
         """Signal who is left of the group, one by one, and who was forked meanwhile; never by the group's number."""
@@ -373,7 +376,7 @@ class Process:
         held, self._members = self._members, ()
         for member in held:
             member.close()
-        fd, self._fd = self._fd, -1
+        fd, self._fd, self._gone_at_once = self._fd, -1, False
         if self._notice is not None:
             self._notice.close()
         elif fd >= 0:

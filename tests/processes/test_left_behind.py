@@ -1,13 +1,17 @@
 """What ended ranks left behind: in their groups when the host is killed, outside of them when time is short."""
 
+import errno
+import inspect
 import multiprocessing
 import os
 from pathlib import Path
 from signal import SIGKILL
 
+import psutil
 import pytest
 
 from supervise import Close, RestartPolicy, Start, Supervisor, Wait
+from supervise._process import handle
 from tests.processes.gangs import PATIENCE_S, Fifo, Stopwatch, each_kind, faulty
 from tests.processes.hosts import Host, watched
 from tests.processes.test_containment import DEAF_FORKED
@@ -108,3 +112,21 @@ def test_a_connection_travels_again_although_the_host_has_closed_its_own_end(tmp
     finally:
         gang.stop(timeout=PATIENCE_S)
         ours.close()
+
+
+def test_s3_who_is_left_by_a_rank_that_was_gone_before_it_could_be_held_is_ended_too(tmp_path, monkeypatch):
+    """A fork server tells the number of a process that it has reaped already: there is no descriptor for it."""
+    opened = handle.os.pidfd_open
+
+    def too_late(pid):
+        if inspect.currentframe().f_back.f_code.co_qualname == "Process.__init__":
+            raise ProcessLookupError(errno.ESRCH, "no such process")
+        return opened(pid)
+
+    source = "import subprocess\nsay(str(subprocess.Popen(['sleep', '1000']).pid))\nos._exit(3)"
+    monkeypatch.setattr(handle.os, "pidfd_open", too_late)
+    with faulty(tmp_path, "forkserver", [source]) as gang:
+        child = psutil.Process(int(gang.hear()[0]))
+        gang.wait()
+        gang.close()
+        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
