@@ -295,7 +295,7 @@ class Process:
         except ProcessLookupError:
             return False
         except PermissionError:  # somebody is there; perhaps a stranger
-            self._gone_at_once = True
+            pass
         try:
             return bool(self.members())
         except OSError:  # too few descriptors to find out: it will be looked for again
