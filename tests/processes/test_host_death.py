@@ -26,9 +26,10 @@ def ears(tmp_path) -> Iterator[Fifo]:
 @pytest.mark.parametrize("name", STUBBORN)
 def test_k1_workers_die_with_a_killed_host(tmp_path, kind, name):
     """However they resist and whatever they have started, without anybody of ours to see to it."""
-    program = f"start_gang(kind, [{STUBBORN[name]!r}] * 3)\nsignal.pause()"
+    program = f"start_gang(kind, [{STUBBORN[name]!r}] * 3)\nprint('runs', flush=True)\nsignal.pause()"
     with ears(tmp_path) as ear, Host(program, kind, ear.path) as host:
         pids = pids_of([ear.hear() for _ in range(3)])
+        assert host.hear() == "runs"
         with watched(pids) as watch:
             assert len(watch.survivors(0)) == len(pids) >= 3
             host.kill()
