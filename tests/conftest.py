@@ -54,17 +54,6 @@ for _module, _name in (
     _remember_children(_module, _name)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Have each process of pytest-xdist begin with one of the tests that take a minute, or they are all waited for."""
-    processes = int(getattr(config, "workerinput", {}).get("workercount", 1))
-    share = max(len(items) // (4 * processes), 2)  # what each is given at first
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    items[:] = [item for item in items if item not in slow]
-    for number, item in enumerate(slow):
-        items.insert(number % processes * share + number // processes, item)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _one_household() -> Iterator[None]:
     """Adopt orphans, and start what lives for the session."""

@@ -10,6 +10,8 @@ ROW = re.compile(r"test_([odsk]\d+)_")
 METHODS = ("spawn", "forkserver")
 KINDS = {"binary", "fork", *METHODS}
 WHOLE = {"k1"}
+SHARED = {"o11"}
+"""Rows about what all processes of the machine share: several runs at once would disturb each other."""
 TOO_LONG = {
     "test_k6_a_server_that_is_gone_and_cannot_be_seen_to_be_is_waited_for_in_vain_not_for_ever",
     "test_o6_a_value_of_one_gibibyte_arrives_whole",
@@ -27,7 +29,7 @@ def pytest_collection_modifyitems(config, items):
         words = set(item.callspec.id.split("-")) if hasattr(item, "callspec") else set()
         kind = min(words & KINDS, default="none")
         case = test, kind, "SIGKILL" in words
-        wanted = row and item.originalname not in TOO_LONG
+        wanted = row and item.originalname not in TOO_LONG and row[1] not in SHARED
         wanted = wanted and kind in {"binary", "none", METHODS[tests.index(test) % 2]}
         if wanted and (case not in seen or row[1] in WHOLE):
             seen.add(case)

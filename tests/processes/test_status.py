@@ -86,13 +86,12 @@ def test_o10_a_stolen_status_is_had_from_the_kernel(kind, thief):
     lost = {end for end in found if end[2] is None}
     if lost and not _kernel_remembers():
         pytest.skip("this kernel has no PIDFD_GET_INFO with the exit code (Linux 6.15)")
-    if kind == "fork" and thief in (
-        "ignored",
-        "waitpid",
-    ):  # of what was gone before it could be held, the kernel cannot be asked
+    if kind != "forkserver" and thief in {"ignored", "waitpid"}:
+        # Of what was gone before it could be held, the kernel cannot be asked
         assert {outcome for _, outcome, code, _ in found if code is None} <= {"failed"}
         found = [end for end in found if end[2] is not None]
-    assert {(true, code) for true, _, code, _ in found} == {(0, 0), (3, 3), (-9, -9)}
+    assert {(true, code) for true, _, code, _ in found} <= {(0, 0), (3, 3), (-9, -9)}
+    assert found, "all were gone before they could be held"
     assert {outcome for true, outcome, _, _ in found if true} == {"failed"}
 
 
