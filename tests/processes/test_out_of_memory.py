@@ -1,7 +1,9 @@
 """The kernel kills a rank for want of memory: the cause says so, and no other SIGKILL does."""
 
+import fcntl
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +26,15 @@ while True:
 
 
 @pytest.fixture
-def limited() -> Iterator[Path]:
+def _alone() -> Iterator[None]:
+    """The kills of a neighbour's cgroup are counted as well: one test at a time, in all processes of the run."""
+    with Path(tempfile.gettempdir(), f"supervise-memory-tests-{os.getuid()}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture
+def limited(_alone: None) -> Iterator[Path]:
     """The ``cgroup.procs`` of a cgroup below our own that has little memory."""
     for kind, limit in (("memory", "memory.limit_in_bytes"), ("unified", "memory.max")):
         found = tree(kind)
