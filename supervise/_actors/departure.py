@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -47,9 +48,9 @@ class DepartingActor(LoopActor):
     _sweep: Sweep | None = None
     """The look for what has left the ranks' groups, while it goes on."""
 
+    @abstractmethod
     def _step(self, event: object) -> None:
         """Have the core decide on `event`, and do what it says."""
-        raise NotImplementedError
 
     def _closed(self) -> None:
         """Nothing of the gang is left, or nothing that can be killed."""
@@ -128,7 +129,7 @@ class DepartingActor(LoopActor):
         if contained is not None and contained.ends:
             contained.kill()
             for escaped in contained.find():
-                escaped.signal(signal.SIGKILL)
+                escaped.send(signal.SIGKILL)
                 escaped.close()
             contained.close()
 

@@ -81,6 +81,8 @@ class Sweep:
         self._release()
 
     def _look(self) -> None:
+        if self._looking:
+            return
         self._looking = True
         try:
             threading.Thread(target=self._scan, name="supervise-sweep", daemon=True).start()
@@ -89,43 +91,44 @@ class Sweep:
 
     def _scan(self) -> None:
         """In the thread: look, and hand over what is there."""
-        found: list[Escaped] = []
+        found: list[Escaped] | None = []
         failed = in_motion = False
         try:
             found = self._contained.find(self._skip, killing=self._killing)
             in_motion = self._contained.in_motion
+        except OSError as error:  # no descriptor left to look with: nobody is known to be gone
+            log.debug("looking for escaped processes: %s", error)
+            found = None
         except Exception:
             log.exception("looking for escaped processes failed")
             failed = True
         self._loop.post(self._seen, found, failed, in_motion)
 
-    def _seen(self, found: list[Escaped], failed: bool, in_motion: bool) -> None:
+    def _seen(self, found: list[Escaped] | None, failed: bool, in_motion: bool) -> None:
         self._looking = False
-        if self._done is None or not self._loop.in_loop:  # cancelled, or the loop is gone
+        wanted = self._done is not None and self._loop.in_loop  # else cancelled, or the loop is gone
+        if wanted and found:
             for escaped in found:
+                self._leaked.setdefault(escaped.local_rank, set()).add(escaped.pid)
+        if not wanted or not self._end or failed:
+            for escaped in found or ():
                 escaped.close()
+            if wanted:
+                self._finish(ended=False)
             return
-        for escaped in found:
-            self._leaked.setdefault(escaped.local_rank, set()).add(escaped.pid)
-        if not self._end or failed:
-            for escaped in found:
-                escaped.close()
-            self._finish(ended=False)
-            return
-        if not found and not self._live:
-            self._seen_nobody(in_motion=in_motion)
-            return
-        for escaped in found:
+        for escaped in found or ():
             self._take(escaped)
+        if not self._live and found is not None and not in_motion:
+            self._finish(ended=True)
+        else:
+            self._go_on(blind=found is None)
+
+    def _go_on(self, *, blind: bool) -> None:
         if time.monotonic() >= self._give_up_at_s:
             self._finish(ended=False)
-
-    def _seen_nobody(self, *, in_motion: bool) -> None:
-        if not in_motion:
-            self._finish(ended=True)
-        elif time.monotonic() >= self._give_up_at_s:
-            self._finish(ended=False)
-        else:
+        elif blind:
+            self._timers.append(self._loop.call_later(_AGAIN_S, self._look))
+        elif not self._live:
             self._look()  # who died meanwhile may have had children
 
     def _take(self, escaped: Escaped) -> None:
@@ -138,10 +141,10 @@ class Sweep:
         elif len(self._live) == 1:
             self._timers.append(self._loop.call_later(_AGAIN_S, self._look_again_without_pidfd))
         if self._killing:
-            escaped.signal(signal.SIGKILL)
+            escaped.send(signal.SIGKILL)
         else:
-            escaped.signal(signal.SIGTERM)
-            escaped.signal(signal.SIGCONT)  # what is stopped must hear it, too
+            escaped.send(signal.SIGTERM)
+            escaped.send(signal.SIGCONT)  # what is stopped must hear it, too
 
     def _gone(self, escaped: Escaped) -> None:
         self._loop.unwatch(escaped.fileno())
@@ -150,7 +153,7 @@ class Sweep:
     def _drop(self, escaped: Escaped) -> None:
         del self._live[escaped.pid]
         escaped.close()
-        if not self._live and not self._looking:
+        if not self._live:
             self._look()  # it may have had children meanwhile
 
     def _look_again_without_pidfd(self) -> None:
@@ -168,9 +171,8 @@ class Sweep:
         self._timers.append(self._loop.call_later(_AFTER_KILL_S, self._give_up))
         self._contained.kill()
         for escaped in self._live.values():
-            escaped.signal(signal.SIGKILL)
-        if not self._looking:
-            self._look()
+            escaped.send(signal.SIGKILL)
+        self._look()
 
     def _give_up(self) -> None:
         if not self._looking:  # else what comes from the look ends it

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
+from supervise._process.look import unless_gone
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ class Tree:
         try:
             with open(f"{proc}/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
                 lines = file.read().splitlines()
-        except OSError:
+        except OSError as error:
+            unless_gone(error)
             return None
         for line in lines:
             number, controllers, path = line.split(":", 2)
@@ -138,12 +140,13 @@ class GangFolder:
 
     def members(self) -> Iterator[tuple[int, int | None]]:
         """Give pid and rank of everybody who is in it at this moment."""
-        for folder, _, _ in os.walk(self.path):
+        for folder, _, _ in os.walk(self.path, onerror=unless_gone):
             rank = re.match(r"/rank-(\d+)(/|$)", folder[len(self.path) :])
             try:
                 with open(f"{folder}/cgroup.procs", encoding="ascii") as file:
                     pids = file.read().split()
-            except OSError:  # removed meanwhile
+            except OSError as error:  # removed meanwhile
+                unless_gone(error)
                 continue
             for pid in pids:
                 if pid != "0":  # of another pid namespace
@@ -161,7 +164,8 @@ class GangFolder:
         try:
             with open(f"{self.path}/cgroup.events", "rb") as file:
                 return b"populated 1" in file.read()
-        except OSError:
+        except OSError as error:
+            unless_gone(error)
             return False
 
     def kill(self) -> bool:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from supervise._process import capability, marker
+from supervise._process import marker
 from supervise._process.cgroup import GangFolder
+from supervise._process.group import Member
 from supervise._process.look import all_pids
 from supervise.errors import SpecError
 
@@ -28,69 +28,21 @@ _DYING_MS = 50
 """Who dies within this time after it was found was dying already: what its own lifeline has killed, for one."""
 
 
-class Escaped:
-    """A live process that a gang has left behind outside of its groups. A reused number cannot stand for it."""
+class Escaped(Member):
+    """A live process that a gang has left behind outside of its groups."""
+
+    __slots__ = ("local_rank",)
 
     def __init__(self, pid: int, local_rank: int | None) -> None:
         """Take hold of a process.
 
         Raises:
             ProcessLookupError: It is gone.
+            OSError: There is no descriptor left to hold it.
         """
-        self.pid = pid
+        super().__init__(pid)
         self.local_rank = local_rank
         """None where it cannot be told."""
-        self._fd = -1
-        self._known: Any = None
-        if capability.PIDFD:
-            self._fd = os.pidfd_open(pid)
-            return
-        import psutil
-
-        try:
-            self._known = psutil.Process(pid)  # which remembers when it was created
-        except psutil.Error as error:
-            raise ProcessLookupError(pid) from error
-
-    def fileno(self) -> int:
-        """The pidfd, which becomes readable at its death; -1 where there are none."""
-        return self._fd
-
-    def alive(self) -> bool:
-        """Whether it lives; a zombie does not."""
-        if self._fd >= 0:
-            poll = select.poll()
-            poll.register(self._fd, select.POLLIN)
-            return not poll.poll(0)
-        import psutil
-
-        try:
-            return self._known is not None and self._known.is_running() and self._known.status() != psutil.STATUS_ZOMBIE
-        except psutil.Error:
-            return False
-
-    def signal(self, sig: signal.Signals) -> bool:
-        """Signal it, and nobody else; tell whether it was there and may be signalled."""
-        if self._fd >= 0:
-            try:
-                signal.pidfd_send_signal(self._fd, sig)
-            except (ProcessLookupError, PermissionError):
-                return False
-            return True
-        import psutil
-
-        try:
-            if self._known is not None:
-                self._known.send_signal(sig)  # compares the time of creation first
-        except psutil.Error:
-            return False
-        return self._known is not None
-
-    def close(self) -> None:
-        """Let go of it. Idempotent."""
-        fd, self._fd, self._known = self._fd, -1, None
-        if fd >= 0:
-            os.close(fd)
 
 
 class Contained:
@@ -200,11 +152,14 @@ def _held(pid: int, check: Callable[[int], tuple[bool, int | None]]) -> list[Esc
         escaped = Escaped(pid, None)
     except ProcessLookupError:
         return []
-    ours, escaped.local_rank = check(pid)
-    if ours and escaped.alive():
-        return [escaped]
-    escaped.close()
-    return []
+    ours = False
+    try:
+        ours, escaped.local_rank = check(pid)
+        ours = ours and escaped.alive()
+    finally:
+        if not ours:
+            escaped.close()
+    return [escaped] if ours else []
 
 
 def _not_dying(found: list[Escaped]) -> list[Escaped]:

@@ -12,7 +12,7 @@ from supervise._process.look import all_pids, look
 
 
 class Member:
-    """One process of a group: held by a pidfd, or known by its number and its start time."""
+    """One process of a gang: held by a pidfd, or known by its number and its start time."""
 
     __slots__ = ("_fd", "_started", "pid")
 
@@ -20,7 +20,8 @@ class Member:
         """Take hold of the process that has this number now.
 
         Raises:
-            OSError: There is none.
+            ProcessLookupError: There is none.
+            OSError: There is no descriptor left to hold it.
         """
         self.pid = pid
         self._fd = -1

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import NamedTuple
 
 _DEAD = frozenset("ZXx")
+_GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EACCES, errno.EPERM})
 
 
 class Seen(NamedTuple):
@@ -52,6 +54,12 @@ def _ask_psutil(pid: int) -> Seen | None:
             return Seen(state, process.ppid(), os.getpgid(pid), process.create_time())
     except (psutil.Error, OSError):
         return None
+
+
+def unless_gone(error: OSError) -> None:
+    """Raise `error`, unless it says that a process is gone or somebody else's: not being able to look is not that."""
+    if error.errno not in _GONE:
+        raise error
 
 
 def all_pids() -> list[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 
+from supervise._process.look import unless_gone
 from supervise._process.memory import anonymous_file
 
 VARIABLE = "SUPERVISE_WORKER"
@@ -55,7 +56,8 @@ def _environment(pid: int) -> bytes:
             return file.read()
     except FileNotFoundError:
         return b"" if os.path.isdir("/proc/self") else _environment_without_proc(pid)
-    except OSError:  # another user's, or it has just ended
+    except OSError as error:  # another user's, or it has just ended
+        unless_gone(error)
         return b""
 
 
@@ -72,7 +74,8 @@ def _rank_by_file(pid: int, token: str) -> int | None:
     mark = f"{_FILE}{token}:"
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
+    except OSError as error:
+        unless_gone(error)
         return None
     for number in numbers:
         try:

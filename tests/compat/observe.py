@@ -123,6 +123,7 @@ def observe(case: Case, lib: ModuleType, folder: str) -> dict[str, Any]:
     except Exception as error:
         return {"start raised": [kind(error), normal.text(str(error))]}
     pids = dict(context.pids())
+    born = {rank: _born(pid) for rank, pid in pids.items()}
     normal = Normal(folder, pids)
     seen["context"] = type(context).__name__
     seen["pids"] = sorted(pids)
@@ -134,7 +135,7 @@ def observe(case: Case, lib: ModuleType, folder: str) -> dict[str, Any]:
     except Exception as error:
         seen["raised"] = [kind(error), normal.text(str(error))]
     seen["same pids after the end"] = dict(context.pids()) == pids
-    seen["gone"] = sorted(rank for rank, pid in pids.items() if not Path(f"/proc/{pid}").exists())
+    seen["gone"] = sorted(rank for rank, pid in pids.items() if born[rank] is None or _born(pid) != born[rank])
     seen["tails stopped"] = [tail.stopped() for tail in context._tail_logs]
     seen["environment"] = _environment(case, sync, normal)
     seen["given envs"] = {rank: {k: normal.text(v) for k, v in sorted(env.items())} for rank, env in envs.items()}
@@ -148,6 +149,14 @@ def observe(case: Case, lib: ModuleType, folder: str) -> dict[str, Any]:
         text = Path(folder, f"host.{name}").read_bytes().decode("utf-8", "backslashreplace")
         seen[f"host {name}"] = shown_text(normal.plain(text))
     return _as_json(seen)
+
+
+def _born(pid: int) -> str | None:
+    """Tell apart who had a number at different times: others may have it by now."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return None
 
 
 def _as_json(seen: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 
 from supervise import RestartPolicy, SpecError, Supervisor, start_processes
 from supervise._process import cgroup
+from supervise._process import containment as containments
 from tests.processes.gangs import PATIENCE_S, Fifo, Stopwatch, each_kind, faulty
 from tests.processes.hosts import NO_FILES, Host, pids_of, watched
 from tests.processes.stubborn import DEAF, OBEDIENT, READY
@@ -32,6 +33,18 @@ FORKED = _DAEMON.format(
 DEAF_FORKED = FORKED.replace("say(", "signal.signal(signal.SIGTERM, signal.SIG_IGN); say(")
 EXECUTED = _DAEMON.format(become="os.execvp('sh', ['sh', '-c', 'echo ready $$ > $EAR; exec sleep 1000'])")
 DAEMONS = {"forked": FORKED, "deaf": DEAF_FORKED, "executed": EXECUTED}
+
+IN_THE_MAKING = """
+if os.fork() == 0:
+    os.setsid()
+    say("the middle one")
+    wait_for_word()
+    if (daemon := os.fork()) == 0:
+        while True: signal.pause()
+    say(f"ready {daemon}")
+    os._exit(0)
+"""
+"""The rank ends while its double fork is half done."""
 
 each_daemon = pytest.mark.parametrize("daemon", DAEMONS)
 
@@ -81,6 +94,27 @@ def test_s4_daemons_are_gone_after_close(tmp_path, kind, daemon, containment):
         leaked = {rank: gang.await_event("supervise.process.leaked", local_rank=rank) for rank in (0, 1)}
         assert sorted(pid for event in leaked.values() for pid in event["descendants"]) == daemons
         assert all(event["ended"] for event in leaked.values())
+
+
+def test_s4_a_daemon_that_is_made_while_the_sweep_looks_is_ended(tmp_path, monkeypatch, containment):
+    """The middle one of its double fork is seen, and has ended before it can be signalled; its child was not seen."""
+    daemons = []
+    real = containments._not_dying
+
+    def not_dying(found):
+        if found and not daemons:
+            gang.tell(0)
+            daemons.extend(pids_of(gang.hear()))
+        return real(found)
+
+    with faulty(tmp_path, "fork", [IN_THE_MAKING], grace=60.0, containment=containment) as gang:
+        gang.hear()
+        gang.wait()
+        monkeypatch.setattr(containments, "_not_dying", not_dying)
+        gang.close()
+        (daemon,) = daemons
+        with watched([daemon]) as watch:
+            assert watch.survivors(0) == set()
 
 
 @each_kind

@@ -139,7 +139,7 @@ def test_a_forked_rank_and_what_it_forks_are_known_by_their_file(monkeypatch, me
         assert pids_and_ranks(contained) == {(each, 5) for each in family}
         with found_by(contained) as found:
             for escaped in found:
-                escaped.signal(signal.SIGKILL)
+                escaped.send(signal.SIGKILL)
 
 
 @both_ways
@@ -180,7 +180,7 @@ def test_s7_a_number_reused_after_the_look_is_a_stranger(monkeypatch, pidfd):
                 break
         else:
             pytest.skip("the number was never free")
-        escaped.signal(signal.SIGKILL)
+        escaped.send(signal.SIGKILL)
         assert not escaped.alive()
         with watched([pid]) as watch:
             assert watch.survivors(0.3) == {pid}
@@ -269,8 +269,8 @@ def test_a_sweep_that_is_cancelled_says_nothing_and_lets_go(monkeypatch):
     loop, said = Loop("test-cancel", lost=print), []
     with running(WAITS, contained.env(0)) as pid:
         seen: SimpleQueue[None] = SimpleQueue()
-        real = Escaped.signal
-        monkeypatch.setattr(Escaped, "signal", lambda self, sig: (seen.put(None), sig == 9 and real(self, sig))[1])
+        real = Escaped.send
+        monkeypatch.setattr(Escaped, "send", lambda self, sig: (seen.put(None), sig == 9 and real(self, sig))[1])
         loop.start()
         swept = Sweep(loop, contained, end=True, timeout_s=PATIENCE_S, skip=(), done=said.append)
         loop.post(swept.begin)

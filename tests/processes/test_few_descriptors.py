@@ -7,16 +7,21 @@ import types
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from queue import SimpleQueue
 
 import psutil
 import pytest
 
 from supervise import Close, DefaultLogsSpecs, SpecError, Start, Status, Std, Supervisor
 from supervise._process import limits
+from supervise._process.containment import Contained
 from supervise._process.fork_server import check_room
 from supervise._process.group import members
 from supervise.events import EventLog
 from tests.processes.gangs import each_kind, faulty
+from tests.processes.hosts import pids_of, watched
+from tests.processes.stubborn import OBEDIENT
+from tests.processes.test_containment import DEAF_FORKED
 
 
 def open_fds() -> set[int]:
@@ -67,6 +72,32 @@ def test_s3_a_close_without_descriptors_waits_for_who_is_left_of_a_group(tmp_pat
             gang.await_event("supervise.process.signaled", signal="SIGKILL")
         assert closing.get(timeout=30).failures[0].exitcode == 3
         assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_s4_a_sweep_without_descriptors_looks_again_and_takes_nobody_for_gone(tmp_path, monkeypatch):
+    """It cannot look at first; as soon as it can, the daemon is found and ended."""
+    looks: SimpleQueue[None] = SimpleQueue()
+    real = Contained.find
+
+    def look(self, *what, **how):
+        try:
+            return real(self, *what, **how)
+        finally:
+            looks.put(None)
+
+    monkeypatch.setattr(Contained, "find", look)
+    with faulty(tmp_path, "binary", [DEAF_FORKED + OBEDIENT], grace=60.0, containment="sweep") as gang:
+        (daemon,) = set(pids_of(gang.hear(2))) - {gang.pids[0]}
+        with watched([daemon]) as watch:
+            with descriptors_left(0):
+                closing = gang.supervisor.ask(Close(timeout=1.0), block=False)
+                for _ in range(2):
+                    looks.get(timeout=30)
+                assert watch.survivors(0) == {daemon}
+            closing.get(timeout=30)
+            assert watch.survivors(0) == set()
+        leaked = gang.await_event("supervise.process.leaked")
+        assert (leaked["descendants"], leaked["ended"]) == ([daemon], True)
 
 
 def test_who_is_in_a_group_is_an_error_where_it_cannot_be_found_out():

@@ -2,6 +2,8 @@
 
 import multiprocessing
 import os
+import signal
+from multiprocessing import forkserver
 from pathlib import Path
 
 import psutil
@@ -37,6 +39,7 @@ def test_a_gang_that_fails_twice_succeeds_the_third_time_as_one_gang(tmp_path, k
         gang.ask(Subscribe(ref=recorder.ref))
         result = gang.wait()
         gang.close()
+        recorder.wait_for(GangFinished)
         told = recorder.messages
     assert result.outcome == "succeeded"
     assert result.return_values == ({0: None, 1: None} if kind == "binary" else {0: 2, 1: 2})
@@ -174,3 +177,19 @@ def work_with_queue(queue):
     if attempt == "0":
         raise RuntimeError("the first attempt fails")
     return attempt
+
+
+def test_a_fork_server_that_was_killed_between_attempts_is_replaced_where_sigchld_is_blocked(tmp_path):
+    """The new one inherits the mask of the host, and would never hear that a rank has ended."""
+    source = f"{ATTEMPT}if attempt == 0: sys.exit(3)\nvalue = attempt"
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    try:
+        with faulty(tmp_path, "forkserver", [source], restart_policy=RestartPolicy(1, backoff=1.5)) as gang:
+            gang.await_event("supervise.gang.restarting")
+            server = forkserver._forkserver._forkserver_pid
+            os.kill(server, signal.SIGKILL)
+            os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
+            assert gang.wait().return_values == {0: 1}
+            gang.close()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -38,10 +39,10 @@ class Bench:
         self.await_state("S")
 
     def await_state(self, letter):
-        """Return once the kernel says so; for a process that is not our child nobody tells."""
+        """Return once all its threads are; for a process that is not our child nobody tells."""
         pause = threading.Event()
         for _ in range(3000):
-            if look(self.pid).state == letter:
+            if {look(int(thread.name)).state for thread in Path(f"/proc/{self.pid}/task").iterdir()} == {letter}:
                 return
             pause.wait(0.01)
         pytest.fail(f"never in state {letter}")
