@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 
-from supervise._process.look import unless_gone
 from supervise._process.memory import anonymous_file
 
 VARIABLE = "SUPERVISE_WORKER"
@@ -57,7 +56,7 @@ def _environment(pid: int) -> bytes:
     except FileNotFoundError:
         return b"" if os.path.isdir("/proc/self") else _environment_without_proc(pid)
     except OSError as error:  # another user's, or it has just ended
-        unless_gone(error)
+        _unless_gone(error)
         return b""
 
 
@@ -75,7 +74,7 @@ def _rank_by_file(pid: int, token: str) -> int | None:
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")
     except OSError as error:
-        unless_gone(error)
+        _unless_gone(error)
         return None
     for number in numbers:
         try:
@@ -85,3 +84,9 @@ def _rank_by_file(pid: int, token: str) -> int | None:
         if mark in target:
             return int(target.partition(mark)[2].replace("-", " ").split()[0])
     return None
+
+
+def _unless_gone(error: OSError) -> None:
+    from supervise._process.look import unless_gone  # the ranks, which import this module, never look
+
+    unless_gone(error)

@@ -103,12 +103,13 @@ def test_restored_after_an_exception_and_twice_on_one_file(tmp_path):
 
 @pytest.mark.parametrize("reader", ["file", "console"])
 def test_no_line_of_500_000_is_lost(tmp_path, reader):
-    """Half of them Python's, half of them C's, most of them still buffered when the block ends."""
+    """Half of them Python's, half of them C's, which are all still buffered when the block ends."""
     out, _ = run(
         f"""
         import contextlib, ctypes
         from supervise.elastic.redirects import redirect_stdout
-        libc = ctypes.CDLL(None)
+        libc, buffer = ctypes.CDLL(None), ctypes.create_string_buffer(1 << 24)
+        libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), buffer, 0, len(buffer))  # whole lines, at one stroke
         with redirect_stdout("out.log") if {reader == "file"} else contextlib.nullcontext():
             for i in range(0, 500_000, 2):
                 print(f"line {{i}} of 500000")

@@ -20,7 +20,6 @@ from supervise._process.group import members
 from supervise.events import EventLog
 from tests.processes.gangs import each_kind, faulty
 from tests.processes.hosts import pids_of, watched
-from tests.processes.stubborn import OBEDIENT
 from tests.processes.test_containment import DEAF_FORKED
 
 
@@ -34,6 +33,10 @@ def descriptors_left(count: int) -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken: list[int] = []
     try:
+        if not count:  # nor those that are given back meanwhile
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+            yield
+            return
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(open_fds()) + 20, before[1]))
         with suppress(OSError):  # too many open files, at last
             while True:
@@ -86,11 +89,12 @@ def test_s4_a_sweep_without_descriptors_looks_again_and_takes_nobody_for_gone(tm
             looks.put(None)
 
     monkeypatch.setattr(Contained, "find", look)
-    with faulty(tmp_path, "binary", [DEAF_FORKED + OBEDIENT], grace=60.0, containment="sweep") as gang:
-        (daemon,) = set(pids_of(gang.hear(2))) - {gang.pids[0]}
+    with faulty(tmp_path, "binary", [DEAF_FORKED + "sys.exit(3)"], grace=60.0, containment="sweep") as gang:
+        (daemon,) = pids_of(gang.hear())
+        gang.wait()
         with watched([daemon]) as watch:
             with descriptors_left(0):
-                closing = gang.supervisor.ask(Close(timeout=1.0), block=False)
+                closing = gang.supervisor.ask(Close(timeout=0.0), block=False)
                 for _ in range(2):
                     looks.get(timeout=30)
                 assert watch.survivors(0) == {daemon}
