@@ -153,8 +153,13 @@ class Crew:
         if not good or len(good) < self._plan.nprocs:
             self._loop.post(loaded, {}, {})
             return
+        values = {rank: outcome for rank, outcome in self.roster.outcomes.items() if outcome.kind() != "None"}
+        nothing = dict.fromkeys(self.roster.outcomes.keys() - values.keys())
+        if not values:
+            self._loop.post(loaded, nothing, {})
+            return
         self._loaded = loaded
-        work = partial(load_values, dict(self.roster.outcomes), partial(self._loop.post, self._values_arrived))
+        work = partial(load_values, values, nothing, partial(self._loop.post, self._values_arrived))
         try:
             threading.Thread(target=work, name=f"supervise-values-{self._plan.name}", daemon=True).start()
         except RuntimeError:  # no more threads: the interpreter is exiting, or a limit is reached

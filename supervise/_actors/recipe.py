@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from supervise._actors import checks
 from supervise._actors.plan import Plan, add_tails
 from supervise._process import containment as containing
-from supervise._process import function, launch, limits
+from supervise._process import dispositions, function, launch, limits
 from supervise._process.function import FunctionLauncher, StartMethod
 from supervise._process.lifeline import Lifeline
 from supervise._process.program import ProgramLauncher
@@ -20,7 +20,6 @@ from supervise.logs import DefaultLogsSpecs, LogsSpecs, validate_full_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from signal import Signals
 
     from supervise._actors.worker import Launcher
     from supervise._process.child import Plain
@@ -55,7 +54,7 @@ class Recipe:
     containment: str
     base: dict[str, str] = field(repr=False)
     """The host's environment."""
-    reset: frozenset[Signals]
+    reset: frozenset[int]
     sys_path: list[str]
     prepared: bytes = field(repr=False)
     pickled: dict[int, Pickled] = field(repr=False)
@@ -195,7 +194,7 @@ def make_plan(
         policy=restart_policy,
         containment=containment,
         base=dict(os.environ),
-        reset=launch.to_reset(),
+        reset=dispositions.to_reset(),
         sys_path=sys_path,
         prepared=prepared,
         pickled=_pickled(entrypoint, tuples, cpus, cast("StartMethod", method)) if travels else {},

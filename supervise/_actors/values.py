@@ -10,15 +10,20 @@ if TYPE_CHECKING:
     from supervise._process.outcome import OutcomeFile
 
 
-def load_values(outcomes: Mapping[int, OutcomeFile], tell: Callable[[dict[int, Any], dict[int, str]], object]) -> None:
+def load_values(
+    outcomes: Mapping[int, OutcomeFile],
+    known: Mapping[int, Any],
+    tell: Callable[[dict[int, Any], dict[int, str]], object],
+) -> None:
     """Unpickle each rank's return value, then call `tell`. On a thread of its own.
 
     Args:
         outcomes: Local rank to the file with its value.
+        known: Local rank to the values that need not be read.
         tell: Called with two mappings by local rank: the values, and what is wrong with those that
             could not be read.
     """
-    values: dict[int, Any] = {}
+    values = dict(known)
     problems: dict[int, str] = {}
     for rank, outcome in sorted(outcomes.items()):
         try:

@@ -223,7 +223,7 @@ class Worker(LoopActor):
                 core_dumped=ended.core_dumped,
                 error_ns=recorded_ns(self._error_file),
                 complaint=_complaint(ended.code, kind),
-                has_value=kind == "value" and ended.code == 0,
+                has_value=kind in ("value", "None") and ended.code == 0,
                 log_bytes={path: size for path in self._log_paths if (size := _size(path)) is not None},
                 max_rss_bytes=ended.max_rss_bytes,
                 cpu_time_s=ended.cpu_time_s,
@@ -369,7 +369,7 @@ def _complaint(code: int | None, kind: str | None) -> str | None:
         return "exit status lost: another part of this program reaped the process"
     if kind == "closed":
         return outcome.CHANNEL_CLOSED
-    if code == 0 and kind == "none":
+    if code == 0 and kind == "absent":
         return "exited with code 0 without a return value (os._exit, or a crash in a C library)"
     return None
 

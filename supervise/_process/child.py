@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import sys
 
-from supervise._process import lifeline, marker, outcome
+from supervise._process import dispositions, lifeline, marker, outcome
 from supervise._process.memory import clear_of_stdio
 
 TYPE_CHECKING = False  # typing and dataclasses take longer to import than all of this
@@ -202,7 +201,7 @@ def _settle_in(settings: Settings) -> None:
     """Give a forked process what an exec gives: session, lifeline, signals, streams, environment."""
     os.setsid()
     lifeline.arm_self(settings.line)
-    _default_signals()
+    dispositions.be_default()
     if settings.stdio is not None:
         _redirect(settings.stdio)
     if settings.enter is not None:
@@ -222,17 +221,6 @@ def _set_environment(env: dict[str, str]) -> None:
     for name, value in env.items():
         if os.environ.get(name) != value:
             os.environ[name] = value
-
-
-def _default_signals() -> None:
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    stay = {signal.SIGINT, signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}
-    for sig in signal.valid_signals() - stay:
-        handler = signal.getsignal(sig)
-        if handler != signal.SIG_DFL and not (sig == signal.SIGHUP and handler == signal.SIG_IGN):
-            signal.signal(sig, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _redirect(stdio: tuple[int | None, ...]) -> None:

@@ -16,7 +16,7 @@ import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from supervise._process import child, launch, lifeline
+from supervise._process import child, dispositions, launch, lifeline
 from supervise._process.fork_server import ServerStatus, check_room, ensure_server
 from supervise._process.handle import Process
 from supervise._process.memory import file_of, write_all
@@ -25,7 +25,6 @@ from supervise.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from signal import Signals
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
 
@@ -141,7 +140,7 @@ class FunctionLauncher:
     cwd: str | None
     streams: launch.Streams
     line: lifeline.Lifeline
-    reset: frozenset[Signals]
+    reset: frozenset[int]
     """Signals that this process ignores and the function's must not."""
     pickled: Pickled | None
     """None for fork."""
@@ -235,14 +234,13 @@ class FunctionLauncher:
                 env=dict(self.env),
                 cwd=self.cwd,
             )
-            everything = signal.valid_signals()
-            mask = signal.pthread_sigmask(signal.SIG_BLOCK, everything)  # until the child has handlers of its own
+            mask = dispositions.block()  # until the child has handlers of its own
             try:
                 pid = os.fork()
                 if pid == 0:
                     child.forked(settings, self.fn, self.args)  # never returns
             finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+                dispositions.unblock(mask)
             process = launch.hold(pid, execs=False)
             self.line.hold(pid)
             return Launched(process=process, outcome=outcome)

@@ -11,20 +11,16 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from supervise._process import lifeline
+from supervise._process import lifeline, native
 from supervise._process.appending import open_to_append
 from supervise._process.handle import Process
 from supervise._process.memory import clear_of_stdio
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-_PASSED_ON = {signal.SIGHUP}
-"""An ignored SIGHUP is what nohup means; the worker inherits it."""
-_RESTORED_BY_POPEN = {signal.SIGPIPE, signal.SIGXFSZ}
-_UNCHANGEABLE = {signal.SIGKILL, signal.SIGSTOP}
 _REAP_S = 5.0
 """How long a child that could not be held, and was killed, is waited for."""
 _LOOK_S = 0.01
@@ -80,8 +76,8 @@ def run_program(
     cwd: str | None,
     streams: Streams,
     read_end: int,
-    reset: frozenset[signal.Signals],
-    pass_fds: Iterable[int] = (),
+    reset: frozenset[int],
+    pass_fds: Sequence[int] = (),
     stdin: int | None = None,
     enter: str | None = None,
 ) -> Process:
@@ -92,8 +88,9 @@ def run_program(
         env: Its whole environment.
         cwd: Its working directory; None is the host's.
         streams: Where its output goes.
-        read_end: Of the gang's lifeline, for this process alone; the caller closes it.
-        reset: Signals that this process ignores and the worker must not, from `to_reset`.
+        read_end: Of the gang's lifeline, for this process alone; the caller closes it. Left open in the process under
+            any number.
+        reset: Signals that this process ignores and the worker must not, from `dispositions.to_reset`.
         pass_fds: Further descriptors to leave open under their numbers.
         stdin: Descriptor for its stdin; None is empty.
         enter: The ``cgroup.procs`` in which it must be before it runs; None is where this process is.
@@ -102,11 +99,11 @@ def run_program(
         OSError: It could not be started; nothing of it is left.
     """
     if enter is not None:
-        argv = ["/bin/sh", "-c", _ENTER, enter, _find(argv[0], env, cwd), *argv[1:]]
+        argv = ["/bin/sh", "-c", _ENTER, enter, native.find(argv[0], env, cwd), *argv[1:]]
     out, err = streams.open()
     try:
-        if reset or signal.pthread_sigmask(signal.SIG_BLOCK, ()):
-            process = _posix_spawn(argv, env, cwd, (stdin, out, err), (*pass_fds, read_end), reset=reset)
+        if reset or (native.SHUTS and cwd is None and not pass_fds) or signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+            process = hold(native.spawn(argv, env, cwd, (stdin, out, err), (*pass_fds, read_end), reset=reset))
         else:
             process = _popen(argv, env, cwd, (stdin, out, err), (*pass_fds, read_end))
     finally:
@@ -114,15 +111,6 @@ def run_program(
     with contextlib.suppress(ProcessLookupError):  # dead, and reaped by somebody else already
         lifeline.arm(read_end, process.pid)
     return process
-
-
-def to_reset() -> frozenset[signal.Signals]:
-    """Signals that this process ignores and a worker must not; found once a gang, since it takes 50 us."""
-    signals = _NAMED - _UNCHANGEABLE - _PASSED_ON - _RESTORED_BY_POPEN
-    return frozenset(s for s in signals if signal.getsignal(s) == signal.SIG_IGN)
-
-
-_NAMED = frozenset(signal.Signals)
 
 
 def _popen(
@@ -144,43 +132,6 @@ def _popen(
         start_new_session=True,
     )
     return hold(popen.pid, keep=popen)
-
-
-def _posix_spawn(
-    argv: Sequence[str],
-    env: Mapping[str, str] | Mapping[bytes, bytes],
-    cwd: str | None,
-    stdio: tuple[int | None, int | None, int | None],
-    fds: tuple[int, ...],
-    *,
-    reset: frozenset[signal.Signals],
-) -> Process:
-    """Start with signals reset, which Popen cannot do: the host ignores or blocks some."""
-    stdin, out, err = stdio
-    path = _find(argv[0], env, cwd)
-    if cwd is not None:
-        os.stat(os.path.join(cwd, "."))
-        argv = ["/bin/sh", "-c", 'cd -- "$1" && shift && exec "$@"', "sh", os.path.abspath(cwd), path, *argv[1:]]
-        path = argv[0]
-    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
-    if stdin is None:
-        actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
-    for source, target in ((stdin, 0), (out, 1), (err, 2)):
-        if source is not None:
-            actions.append((os.POSIX_SPAWN_DUP2, source, target))
-    actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable_fds() - set(fds)]
-    # dup2 onto itself is how a descriptor is passed on: it clears the close-on-exec flag
-    actions += [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds]
-    pid = os.posix_spawn(
-        path,
-        list(argv),
-        dict(env),
-        file_actions=actions,
-        setsid=True,
-        setsigmask=(),
-        setsigdef=sorted(reset | _RESTORED_BY_POPEN),
-    )
-    return hold(pid)
 
 
 def hold(pid: int, keep: object = None, *, execs: bool = True) -> Process:
@@ -222,37 +173,3 @@ def _reap_killed(pid: int) -> None:
                 select.select([], [], [], _LOOK_S)
     else:
         thread.join(_REAP_S)
-
-
-def _find(program: str, env: Mapping[str, str] | Mapping[bytes, bytes], cwd: str | None) -> str:
-    """Return the path that `program` means, looked up as `subprocess` does.
-
-    Raises:
-        OSError: It does not exist, or cannot be executed.
-    """
-    if os.path.dirname(program):
-        candidates = [program]
-    else:
-        candidates = [os.path.join(d, program) for d in os.get_exec_path(cast("dict[str, str]", dict(env)))]
-    denied = False
-    for candidate in candidates:
-        full = os.path.join(cwd or "", candidate)
-        if os.path.isfile(full) and os.access(full, os.X_OK):
-            return candidate
-        denied = denied or os.path.exists(full)
-    if denied:
-        raise PermissionError(13, "Permission denied", program)
-    raise FileNotFoundError(2, "No such file or directory", program)
-
-
-def _inheritable_fds() -> set[int]:
-    """Descriptors above 2 that an exec would leave open."""
-    found = set()
-    for name in os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"):
-        fd = int(name)
-        try:
-            if fd > 2 and os.get_inheritable(fd):
-                found.add(fd)
-        except OSError:  # the one that listed the directory
-            continue
-    return found

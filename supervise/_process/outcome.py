@@ -31,12 +31,15 @@ if TYPE_CHECKING:
     from io import BufferedReader, BufferedWriter
     from typing import Any, Literal
 
+    Kind = Literal["value", "None", "closed", "absent"]
+
 _HEADER = struct.Struct("<8scQQ")  # magic, kind, number of buffers, where all of it ends
 _PLACE = struct.Struct("<QQ")  # where a buffer begins, its bytes
 LEAST_BYTES = 64 * 1024
 """A smaller buffer travels within the pickle."""
 _MAGIC = b"supervis"
-_VALUE, _CLOSED = b"v", b"c"
+_VALUE, _NONE, _CLOSED = b"v", b"n", b"c"
+_KINDS: dict[bytes, Kind] = {_VALUE: "value", _NONE: "None", _CLOSED: "closed"}
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 CHANNEL_CLOSED = "result channel closed by the worker"
@@ -62,21 +65,22 @@ class OutcomeFile:
         stat = os.fstat(self.fd)
         self.address = Address(stat.st_dev, stat.st_ino, os.getpid(), self.fd)
 
-    def kind(self) -> Literal["value", "closed", "none"]:
-        """Tell what the worker, which has ended, left: a whole value, a complaint, or nothing."""
+    def kind(self) -> Kind:
+        """Tell what the worker, which has ended, left: a whole value, None as its value, a complaint, or nothing."""
         header = os.pread(self.fd, _HEADER.size, 0)
         if len(header) < _HEADER.size:
-            return "none"
+            return "absent"
         magic, kind, _, end = _HEADER.unpack(header)
         if magic != _MAGIC or os.fstat(self.fd).st_size < end:
-            return "none"
-        return "closed" if kind == _CLOSED else "value"
+            return "absent"
+        return _KINDS.get(kind, "absent")
 
     def load(self) -> Any:
-        """Return the value. Runs what the worker pickled: only for files of workers that we started.
+        """Return the value, where there is one; see `kind`.
 
-        Its large buffers are the file's own pages, which live as long as anything that uses them; with
-        Python before 3.13 so does one descriptor.
+        Runs what the worker pickled: only for files of workers that we started. Its large buffers are the
+        file's own pages, which live as long as anything that uses them; with Python before 3.13 so does
+        one descriptor.
 
         Raises:
             EOFError: A process that the worker left behind has changed the file.
@@ -142,6 +146,9 @@ def send(fd: int, address: Address, value: object) -> None:
     if not _is_ours(fd, address):
         _complain(address)
         raise ConnectionError(CHANNEL_CLOSED)
+    if value is None:  # most functions; neither side needs to pickle
+        os.pwrite(fd, _HEADER.pack(_MAGIC, _NONE, 0, 0), 0)
+        return
     apart: list[pickle.PickleBuffer] = []
     with os.fdopen(os.dup(fd), "wb") as file:
         file.seek(_HEADER.size)

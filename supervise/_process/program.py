@@ -10,7 +10,6 @@ from supervise._process.function import Launched
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from signal import Signals
 
     from supervise._process.lifeline import Lifeline
 
@@ -24,7 +23,7 @@ class ProgramLauncher:
     cwd: str | None
     streams: launch.Streams
     line: Lifeline
-    reset: frozenset[Signals]
+    reset: frozenset[int]
     """Signals that this process ignores and the program must not."""
     stdin: int | None = None
     enter: str | None = None

@@ -202,7 +202,6 @@ def test_a_close_with_a_senseless_timeout_is_the_asker_s_mistake(bad):
         (Subscribe(ref=3), "ref is 3; give the ref of an actor"),
         (Unsubscribe(ref=None), "ref is None"),
     ],
-    ids=str,
 )
 def test_a_message_that_makes_no_sense_is_an_error_to_its_asker_and_a_warning_when_told(wrong, why, caplog):
     """And harms nobody: the gang runs on."""

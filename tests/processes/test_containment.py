@@ -201,17 +201,15 @@ def test_k1_in_a_control_group_workers_die_with_a_killed_host(tmp_path, kind, co
 
 def test_start_processes_takes_the_containment(tmp_path, containment):
     """The façade passes it on."""
-    out = Path(tmp_path, "pid")
-    script = (
-        f"setsid sh -c 'echo $$ > {out}.new; mv {out}.new {out}; exec sleep 1000' & while [ ! -e {out} ]; do :; done"
-    )
+    ear = Fifo(tmp_path / "ear")
+    script = f"setsid sh -c 'echo $$ > {ear.path}; exec sleep 1000' & exec sleep 1000"
     context = start_processes(
         "gang", "sh", {0: ("-c", script)}, {0: {}}, logs_specs=NO_FILES, containment=containment, grace=1.0
     )
-    context.wait(PATIENCE_S)
-    with watched([int(out.read_text())]) as watch:
+    with watched([int(ear.hear())]) as watch:
         context.close()
         assert watch.survivors(0) == set()
+    ear.close()
 
 
 def test_a_containment_that_cannot_be_is_refused_before_the_start(monkeypatch):

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from supervise import DefaultLogsSpecs, SpawnError, SpecError, Start, Std, Supervisor
+from supervise._process import native
 from tests.processes import work
 from tests.processes.gangs import PATIENCE_S, each_kind
 from tests.processes.hosts import NO_FILES, Host, make_gang
@@ -19,7 +20,7 @@ from tests.processes.stubborn import DEAF
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 LAUNCHES = {
-    "binary": (subprocess, "_fork_exec"),
+    "binary": (os, "posix_spawn") if native.SHUTS else (subprocess, "_fork_exec"),
     "spawn": (subprocess, "_fork_exec"),
     "fork": (os, "fork"),
     "forkserver": (forkserver, "connect_to_new_process"),
