@@ -55,6 +55,9 @@ class Std(IntFlag):
         raise ValueError(f"{vm} does not match: <{_VALUE_REGEX}> or <{_MAPPING_REGEX}>")
 
 
+_OUT, _ERR = int(Std.OUT), int(Std.ERR)
+
+
 def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[int, Std]:
     """Return local rank to choice for every rank of ``range(local_world_size)``.
 
@@ -264,17 +267,17 @@ class DefaultLogsSpecs(LogsSpecs):
         for rank, env in sorted(envs.items()):
             rank_dir = os.path.join(attempt_dir, str(rank))
             _make_own_dir(rank_dir)
-            # What is shown is read back from a file, so it is redirected too.
-            tee = Std(tees[rank])
-            to_file = tee | redirects[rank]
+            # What is shown is read back from a file, so it is redirected too. As numbers: flags are slow
+            tee = int(tees[rank])
+            to_file = tee | int(redirects[rank])
             shown = not self._local_ranks_filter or rank in self._local_ranks_filter
             elsewhere = "" if shown else os.devnull
             out, err = os.path.join(rank_dir, "stdout.log"), os.path.join(rank_dir, "stderr.log")
-            dest.stdouts[rank] = out if Std.OUT in to_file else elsewhere
-            dest.stderrs[rank] = err if Std.ERR in to_file else elsewhere
-            if shown and Std.OUT in tee:
+            dest.stdouts[rank] = out if to_file & _OUT else elsewhere
+            dest.stderrs[rank] = err if to_file & _ERR else elsewhere
+            if shown and tee & _OUT:
                 dest.tee_stdouts[rank] = out
-            if shown and Std.ERR in tee:
+            if shown and tee & _ERR:
                 dest.tee_stderrs[rank] = err
             dest.error_files[rank] = env["TORCHELASTIC_ERROR_FILE"] = os.path.join(rank_dir, "error.json")
         return dest

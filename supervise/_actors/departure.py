@@ -60,6 +60,7 @@ class DepartingActor(LoopActor):
             states = {rank: found.state for rank, found in stuck.items()}
             error = UnkillableError({rank: found.pid for rank, found in stuck.items()}, states)
         self._answers.closed(error)
+        self.loop.breathe()
         if self._answers.stopping:
             self._leave()
         elif self._members_leave or not stuck:  # else a Worker goes on trying to reap

@@ -19,6 +19,7 @@ from supervise._actors.reporter import Reporter
 from supervise._actors.watchman import Watchman
 from supervise._core import state as st
 from supervise._core.decide import by_itself, decide
+from supervise._runtime.actor import Inbox
 from supervise._runtime.loop import Loop, Timer
 from supervise._seconds import check_seconds
 from supervise.errors import SpecError
@@ -38,7 +39,13 @@ class GangActor(ConcludingActor):
     """Runs one gang, from a plan that is checked and pickled already."""
 
     def __init__(
-        self, plan: Plan, *, grace: float = 30.0, timeout: float | None = None, event_sink: Sink | None = None
+        self,
+        plan: Plan,
+        *,
+        grace: float = 30.0,
+        timeout: float | None = None,
+        event_sink: Sink | None = None,
+        own_thread: bool = True,
     ) -> None:
         """Take over `plan`; `Start` launches it.
 
@@ -47,12 +54,13 @@ class GangActor(ConcludingActor):
             grace: Seconds from the polite signal to SIGKILL, on every path.
             timeout: Seconds from the start after which the gang is stopped.
             event_sink: Called on the gang's thread with every event as a dictionary.
+            own_thread: Whether to start a thread for the gang; otherwise the starter becomes it, by `run_gang`.
 
         Raises:
             SpecError: `grace` or `timeout` is not a number of seconds, or `event_sink` no function.
         """
         check_settings(grace, timeout, event_sink)
-        super().__init__(Loop(f"supervise-{plan.name}", lost=self._loop_lost))
+        super().__init__(Loop(f"supervise-{plan.name}", lost=self._loop_lost, own_thread=own_thread))
         self._plan = plan
         self._gang = st.Gang(nprocs=plan.nprocs, grace_s=grace, window=plan.window, policy=plan.policy)
         self._timeout = timeout
@@ -297,6 +305,13 @@ class GangActor(ConcludingActor):
 
     def _look_for_stops(self) -> None:
         self._crew.look_for_stops(self._gang.running)
+
+
+def run_gang(supervisor: pykka.ActorRef[GangActor]) -> None:
+    """Run a gang that was started without a thread of its own, to its end. In the thread that has started it."""
+    inbox = supervisor.actor_inbox
+    assert isinstance(inbox, Inbox)  # noqa: S101 - made by us
+    inbox.loop.run()
 
 
 def _count_memory_kills() -> None:

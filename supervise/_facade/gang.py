@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import _thread
+import contextlib
 import logging
 import signal
+import threading
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pykka
 
 from supervise import messages as ask
-from supervise._actors.gang import GangActor, as_signal, check_settings
+from supervise._actors.gang import GangActor, as_signal, check_settings, run_gang
 from supervise._actors.recipe import make_plan
 from supervise._facade import signals
 from supervise._facade.base import PContext
 from supervise._facade.signals import protected
 from supervise._runtime.reply import Reply
-from supervise.errors import SuperviseError
 
 if TYPE_CHECKING:
     import os
@@ -32,6 +33,11 @@ log = logging.getLogger("supervise")
 
 PROMPT_S = 5.0
 """What the supervisor answers at once, it answers within this; longer means that it is dead."""
+
+
+_TIDY_S = 0.5
+"""How long a `close` after the end waits for the gang's thread, which needs a millisecond: what ranks have left
+in their groups may hold it up, and is nobody's wait."""
 
 
 class TailState:
@@ -112,6 +118,8 @@ class GangContext(PContext):
         self._pids: dict[int, int] = {}
         self._begun = False
         self._closed = False
+        self._left: Reply[bool] | None = None
+        """Of the actor's stop, where nobody has waited for it."""
 
     def _replaced(self, name: str) -> bool:
         """Whether a subclass, or somebody at run time, has put a method of their own in place of ours."""
@@ -166,7 +174,14 @@ class GangContext(PContext):
         self._hold_signals()
         self._unused.detach()
         box: Reply[pykka.ActorRef[GangActor]] = Reply()
-        _thread.start_new_thread(_begin, (self._plan, self._grace, self._time_limit, box))
+        begin = partial(_begin, self._plan, self._grace, self._time_limit, box)
+        thread = threading.Thread(target=begin, name=f"supervise-{self.name}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no thread to be had
+            self._plan.close()
+            self._release()
+            raise
         try:
             signals.wait_for(box, heed=False)
             self._supervisor = box.get(timeout=0)
@@ -179,6 +194,8 @@ class GangContext(PContext):
             self._pids = begun.get(timeout=0)
             self._outcome = _reply(self._supervisor.ask(ask.Wait(), block=False))
         except BaseException:
+            if self._supervisor is None:  # somebody else's signal handler has raised
+                box.add_done_callback(partial(_give_up, box))
             self._stop(signal.SIGTERM, self._grace)
             raise
         return None
@@ -283,6 +300,10 @@ class GangContext(PContext):
     def _stop(self, death_sig: signal.Signals, timeout: float) -> signal.Signals | None:
         supervisor, first = self._supervisor, None
         try:
+            if self._left is not None:
+                left, self._left = self._left, None
+                sweeps = self._plan.contained is not None and self._plan.contained.ends
+                self._await_leave(left, timeout + PROMPT_S if sweeps else _TIDY_S)
             if supervisor is None or self._closed:
                 return None
             closed = _reply(supervisor.ask(ask.Close(death_sig=death_sig, timeout=timeout), block=False))
@@ -294,7 +315,7 @@ class GangContext(PContext):
                     supervisor.ask(ask.Close(death_sig=signal.SIGKILL, timeout=0.0), block=False)
                 else:
                     first = came
-            self._leave(supervisor)
+            self._await_leave(_leaving(supervisor), PROMPT_S)
             self._result = closed.get(timeout=0)
         except pykka.ActorDeadError:  # it has ended by itself: the interpreter exits, or stop_all was called
             return first
@@ -304,28 +325,18 @@ class GangContext(PContext):
         return first
 
     def _retire(self) -> None:
-        """The gang has ended: give everything back, and do not wait for what a rank may have left behind."""
+        """The gang has ended: have everything given back, in its thread; what ranks left behind may take longer."""
         supervisor = self._supervisor
         if supervisor is None or self._closed:
             return
         self._closed = True
-        status = _reply(supervisor.ask(ask.Status(), block=False))
-        signals.wait_for(status, PROMPT_S, heed=False)
-        try:
-            if status.get(timeout=0).leftovers:
-                supervisor.stop(block=False)
-            else:
-                self._leave(supervisor)
-        except (pykka.ActorDeadError, pykka.Timeout, SuperviseError):
-            log.debug("the supervisor of %s has ended already", self.name)
+        self._left = _leaving(supervisor)
         self._release()
         self._end_logs()
 
-    def _leave(self, supervisor: pykka.ActorRef[GangActor]) -> None:
-        left: Reply[bool] = Reply()
-        left.set(_reply(supervisor.stop(block=False)))
+    def _await_leave(self, left: Reply[bool], timeout: float) -> None:
         try:
-            left.get(timeout=PROMPT_S)
+            left.get(timeout=timeout)
         except (pykka.ActorDeadError, pykka.Timeout):
             log.debug("the supervisor of %s did not say that it has ended", self.name)
 
@@ -333,13 +344,29 @@ class GangContext(PContext):
 _OURS = {name: getattr(GangContext, name) for name in ("_start", "_poll")}
 
 
+def _leaving(supervisor: pykka.ActorRef[GangActor]) -> Reply[bool]:
+    """Have the actor stop; the reply comes when nothing of it is left."""
+    left: Reply[bool] = Reply()
+    left.set(_reply(supervisor.stop(block=False)))
+    return left
+
+
 def _begin(plan: Plan, grace: float, timeout: float | None, box: Reply[pykka.ActorRef[GangActor]]) -> None:
-    """Start the actor, in a thread that no signal handler runs in."""
+    """Start the actor and be its thread, in which no signal handler runs."""
     try:
-        box.set(GangActor.start(plan, grace=grace, timeout=timeout))
+        supervisor = GangActor.start(plan, grace=grace, timeout=timeout, own_thread=False)
     except BaseException as error:
         plan.close()
         box.fail(error)
+        return
+    box.set(supervisor)
+    run_gang(supervisor)
+
+
+def _give_up(box: Reply[pykka.ActorRef[GangActor]]) -> None:
+    """Nobody waits for the actor any more."""
+    with contextlib.suppress(BaseException):  # it was never there
+        box.get(timeout=0).stop(block=False)
 
 
 def _dispose(supervisor: pykka.ActorRef[GangActor]) -> None:

@@ -46,6 +46,21 @@ class Parent(Protocol):
         """Whether the parent runs and has this number."""
 
 
+class _OwnPeak:
+    """The most memory that this process has had, as it was when it was last looked at: it only grows."""
+
+    kb = 0
+
+    def look(self) -> int:
+        import resource
+
+        self.kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return self.kb
+
+
+_own_peak = _OwnPeak()
+
+
 class Process:
     """A started process that leads its own session.
 
@@ -200,9 +215,7 @@ class Process:
 
     def _peak(self, max_rss_kb: int) -> int | None:
         """Return its peak of memory. Up to ours it may be just that: a program starts to count from its host's."""
-        import resource
-
-        if self._execs and max_rss_kb <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
+        if self._execs and (max_rss_kb <= _own_peak.kb or max_rss_kb <= _own_peak.look()):
             return None
         return max_rss_kb * 1024
 

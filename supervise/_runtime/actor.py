@@ -22,10 +22,10 @@ log = logging.getLogger("supervise")
 class Inbox:
     """Where senders put envelopes: straight onto the loop's queue."""
 
-    __slots__ = ("_actor", "_loop")
+    __slots__ = ("_actor", "loop")
 
     def __init__(self, loop: Loop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._actor: LoopActor | None = None
 
     def bind(self, actor: LoopActor | None) -> None:
@@ -38,7 +38,7 @@ class Inbox:
         if actor is None:
             refuse(envelope, "actor")
         else:
-            self._loop.post(actor.dispatch, envelope)
+            self.loop.post(actor.dispatch, envelope)
 
     def get(self) -> Envelope[Any]:
         """Never called: the loop hands envelopes over."""

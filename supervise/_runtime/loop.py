@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervise")
 
 _LONGEST_SELECT_S = 86_400.0
+_AT_ONCE = 32
+"""How many callbacks are called before descriptors are looked at: an exit is noticed while a thousand ranks start."""
 
 
 class Timer:
@@ -56,15 +58,17 @@ class Loop:
     `SystemExit`, ends the loop or reaches another callback.
     """
 
-    def __init__(self, name: str, *, lost: Callable[[BaseException], object]) -> None:
+    def __init__(self, name: str, *, lost: Callable[[BaseException], object], own_thread: bool = True) -> None:
         """Make a loop that is not running yet.
 
         Args:
             name: Of the thread.
+            own_thread: Whether `start` starts a thread; otherwise the one that calls it calls `run` next.
             lost: Called on the loop's thread if its own machinery fails (the selector's descriptor
                 was closed by a stranger); the loop ends after it.
         """
         self._name = name
+        self._own_thread = own_thread
         self._lost = lost
         self._ready: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._timers: list[tuple[float, int, Timer]] = []
@@ -78,11 +82,14 @@ class Loop:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread: a daemon, since a non-daemon one would hang the interpreter's exit."""
+        """Start the thread, a daemon, since a non-daemon one would hang the interpreter's exit; or prepare `run`."""
         self._selector = selectors.DefaultSelector()
         self._wake_r, self._wake_w = _wake_pair()
         self.watch(self._wake_r, self._woken)
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        if not self._own_thread:
+            self._thread = threading.current_thread()
+            return
+        self._thread = threading.Thread(target=self.run, name=self._name, daemon=True)
         try:
             self._thread.start()
         except BaseException:  # no thread to be had
@@ -164,13 +171,18 @@ class Loop:
         """Call the callbacks of the descriptors that are ready at this moment. From the loop's thread."""
         self._serve(0)
 
-    def _run(self) -> None:
+    def breathe(self) -> None:
+        """Let go of the interpreter for a moment: who was just answered goes on first. From the loop's thread."""
+        self._selector.select(0)
+
+    def run(self) -> None:
+        """Be the loop, until `end`. Called by its thread."""
         MUST_NOT_BLOCK.add(threading.get_ident())
         try:
             while True:
-                self._drain()
+                self._drain(_AT_ONCE)
                 self._fire_timers()
-                if self._ending:
+                if self._ending and not self._ready:
                     break
                 self._awake = False
                 timeout = 0.0 if self._ready else self._until_timer()
@@ -191,9 +203,11 @@ class Loop:
         for fd in {self._wake_r, self._wake_w}:
             self._guard(os.close, fd)
 
-    def _drain(self) -> None:
+    def _drain(self, at_most: int | None = None) -> None:
         ready = self._ready
-        while ready:
+        for _ in itertools.count() if at_most is None else range(at_most):
+            if not ready:
+                return
             try:
                 callback, args = ready.popleft()
             except IndexError:  # at the end, a poster helps to drain

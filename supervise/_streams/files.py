@@ -24,17 +24,18 @@ def make_ready(dest: LogsDest) -> None:
         OSError: A file cannot be made, or a symbolic link to another file is in its place; ``filename`` names it.
     """
     logs = [path for paths in (dest.stdouts, dest.stderrs) for path in paths.values()]
-    for path in dict.fromkeys(_real([*logs, *dest.error_files.values()])):
+    for path in dict.fromkeys(_real(logs)):
         move_aside(path)
-    for path in dict.fromkeys(_real(dest.error_files.values())):  # the rank, which writes it, would follow the link
-        if os.path.islink(path) and leads_to_file(path):
+    for path in dict.fromkeys(_real(dest.error_files.values())):
+        # The rank, which writes it, would follow the link
+        if move_aside(path) and os.path.islink(path) and leads_to_file(path):
             raise link_error(path)
     for path in dict.fromkeys(_real(logs)):
         os.close(open_to_append(path))
 
 
-def move_aside(path: str) -> None:
-    """Move one earlier file aside, if there is one and it holds anything. What is no file stays where it is.
+def move_aside(path: str) -> bool:
+    """Move one earlier file aside, if it holds anything; tell whether there was one. What is no file stays.
 
     Raises:
         OSError: It cannot be moved; ``filename`` names it.
@@ -42,14 +43,15 @@ def move_aside(path: str) -> None:
     try:
         found = os.lstat(path)
     except FileNotFoundError:
-        return
+        return False
     if not found.st_size or not stat.S_ISREG(found.st_mode):
-        return
+        return True
     number = 1
     while os.path.lexists(f"{path}.{number}"):
         number += 1
     with contextlib.suppress(FileNotFoundError):
         os.rename(path, f"{path}.{number}")
+    return True
 
 
 def _real(paths: Iterable[str]) -> Iterable[str]:
