@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import time
 from pathlib import Path
@@ -29,6 +30,7 @@ def main() -> None:
     print("x floor: ratio of the medians; of MB/s, more is better; target: what `supervise` has set itself")
     figures: dict[str, Cases] = {}
     begun_s = time.monotonic()
+    atexit.register(runner.tidy)
     done = {name: figures.setdefault(name, []) for name in asked.scenarios or SCENARIOS}
     for name, cases in done.items():
         print(report.title(name), flush=True)

@@ -52,6 +52,8 @@ class Runner:
     """Interpreter to what it is called in the figures, which hold no paths."""
     absent: dict[str, str] = field(default_factory=dict)
     """Contender to the reason why it cannot run."""
+    _left: list[str] = field(default_factory=list)
+    """Folders that are to be removed."""
 
     @classmethod
     def probe(cls, names: list[str], torch_python: str) -> Runner:
@@ -100,7 +102,7 @@ class Runner:
         taken.again += runs[1:]
 
     def _drive(self, name: str, case: Case) -> tuple[dict[str, Any], Figures]:
-        """Run one driver in a folder for temporary files that is removed; return its answer and what was seen."""
+        """Run one driver in a folder for temporary files; return its answer and what was seen."""
         request = {
             "contender": name,
             "task": case.task,
@@ -136,7 +138,15 @@ class Runner:
             answer: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
             return answer, seen
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            if case.reader:  # its logs are large
+                shutil.rmtree(folder, ignore_errors=True)
+            else:
+                self._left.append(folder)
+
+    def tidy(self) -> None:
+        """Remove what the drivers have left; not earlier, since folders are made more slowly after a removal."""
+        while self._left:
+            shutil.rmtree(self._left.pop(), ignore_errors=True)
 
 
 def _environment(folder: str) -> dict[str, str]:
