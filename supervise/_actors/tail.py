@@ -181,12 +181,15 @@ class Tail(pykka.ThreadingActor):
     def _drain(self, message: Drain) -> None:
         if not self._draining:
             self._draining = True
-            cancel_all(watch for feed in self._feeds for watch in feed.let_go_of_watch())
+            self._ready = {}
             for feed in self._feeds:
+                if feed.is_done():
+                    continue
                 if feed.was_cut_short():
                     self._start_again(feed)
                 feed.end_at(message.sizes.get(feed.path))
-            self._ready = dict.fromkeys(feed for feed in self._feeds if feed.is_open)
+                if feed.is_open:
+                    self._ready[feed] = None
         self._step()
 
     def _step(self) -> None:
@@ -340,6 +343,7 @@ class Tail(pykka.ThreadingActor):
     def _leave(self, error: str | None) -> None:
         """Give everything back, leave the registry, answer those who wait, tell the owner."""
         remaining_bytes = sum(feed.remaining_bytes() for feed in self._feeds)
+        watches = [watch for feed in self._feeds for watch in feed.let_go_of_watch()]
         for feed in self._feeds:
             self._quietly(feed.close)
         self._quietly(self._abandon.close)
@@ -348,6 +352,7 @@ class Tail(pykka.ThreadingActor):
             self._quietly(partial(reply.set, None))
         ended = TailEnded(name=self.name, remaining_bytes=remaining_bytes, error=error)
         self._quietly(partial(self._owner.tell, ended))
+        self._quietly(partial(cancel_all, watches))  # wakes another thread: not before the owner
 
     def _quietly(self, act: Callable[[], object]) -> None:
         try:

@@ -58,7 +58,7 @@ class Settings:
         channel: int,
         tracker: int | None = None,
         stdio: tuple[int | None, int | None, int | None] | None = None,
-        env: dict[str, str] | None = None,
+        env: dict[str, str | None] | None = None,
         cwd: str | None = None,
         plain: Plain | None = None,
         enter: str | None = None,
@@ -74,7 +74,8 @@ class Settings:
             channel: For the outcome.
             tracker: Of multiprocessing's resource tracker, for spawn.
             stdio: For stdin (None: empty), stdout, stderr (None: stays); None where the exec has set them.
-            env: The whole environment; None where the exec has set it.
+            env: What is to be changed in the environment, None for a variable to be removed; None where the exec
+                has set it.
             cwd: Where it works; None stays.
             plain: None where the function's return value is wanted.
             enter: The ``cgroup.procs`` in which a forked worker enters itself; None is where its parent is.
@@ -149,6 +150,8 @@ def _arrive(payload: int) -> Any:
     marshal.load(file)  # noqa: S302 - the path, already in place
     settings: Settings = pickle.load(file)
     settings.arrive(fds)
+    if settings.env is not None:
+        settings.env = changes({name: value for name, value in settings.env.items() if value is not None})
     _settle_in(settings)
     return _worker(settings, file)
 
@@ -208,19 +211,20 @@ def _settle_in(settings: Settings) -> None:
         with open(settings.enter, "w", encoding="ascii") as procs:
             procs.write("0")
     if settings.env is not None:
-        _set_environment(settings.env)
+        for name, value in settings.env.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
         marker.carry()
     if settings.cwd is not None:
         os.chdir(settings.cwd)
 
 
-def _set_environment(env: dict[str, str]) -> None:
-    """Make the environment `env`, touching only what differs: a page written to must be copied first."""
-    for name in os.environ.keys() - env.keys():
-        del os.environ[name]
-    for name, value in env.items():
-        if os.environ.get(name) != value:
-            os.environ[name] = value
+def changes(env: dict[str, str]) -> dict[str, str | None]:
+    """Return what makes this process's environment `env`: a worker touches no more, and copies fewer pages."""
+    gone: dict[str, str | None] = dict.fromkeys(os.environ.keys() - env.keys())
+    return gone | {name: value for name, value in env.items() if os.environ.get(name) != value}
 
 
 def _redirect(stdio: tuple[int | None, ...]) -> None:

@@ -231,7 +231,7 @@ class FunctionLauncher:
                 line=read_end,
                 channel=outcome.fd,
                 stdio=(self.stdin, out, err),
-                env=dict(self.env),
+                env=child.changes(dict(self.env)),
                 cwd=self.cwd,
             )
             mask = dispositions.block()  # until the child has handlers of its own

@@ -89,6 +89,13 @@ class Feed:
         """Return the file's size now; 0 when it is not open."""
         return os.fstat(self._fd).st_size if self.is_open else 0
 
+    def is_done(self) -> bool:
+        """Whether all that is in the file was read and shown; if so, it ends there."""
+        if not self.is_open or self.lines.held_bytes or self.lines.reserved or self.size_bytes() != self.offset:
+            return False
+        self.limit_bytes = self.offset
+        return True
+
     def was_cut_short(self) -> bool:
         """Whether the file is smaller than what was read of it: it was truncated.
 
