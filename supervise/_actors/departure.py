@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("supervise")
 
+_TIDY_S = 0.001
+"""How long whoever was answered goes on undisturbed before the Workers leave: that takes the interpreter a while."""
+
 
 class DepartingActor(LoopActor):
     """An actor that never leaves before its gang has ended, whatever has failed."""
@@ -60,11 +63,10 @@ class DepartingActor(LoopActor):
             states = {rank: found.state for rank, found in stuck.items()}
             error = UnkillableError({rank: found.pid for rank, found in stuck.items()}, states)
         self._answers.closed(error)
-        self.loop.breathe()
         if self._answers.stopping:
             self._leave()
         elif self._members_leave or not stuck:  # else a Worker goes on trying to reap
-            self._crew.dismiss()
+            self._timers["tidy"] = self.loop.call_later(_TIDY_S, partial(self._quietly, self._crew.dismiss))
 
     def on_stop_request(self) -> Reply[None]:
         """Close the gang, then leave."""

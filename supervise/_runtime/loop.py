@@ -171,10 +171,6 @@ class Loop:
         """Call the callbacks of the descriptors that are ready at this moment. From the loop's thread."""
         self._serve(0)
 
-    def breathe(self) -> None:
-        """Let go of the interpreter for a moment: who was just answered goes on first. From the loop's thread."""
-        self._selector.select(0)
-
     def run(self) -> None:
         """Be the loop, until `end`. Called by its thread."""
         MUST_NOT_BLOCK.add(threading.get_ident())
