@@ -383,3 +383,28 @@ def test_an_idle_loop_does_not_wake(lost, monkeypatch):
     assert len([t for t in timeouts if t]) == 1
     loop.post(loop.end)
     assert loop.join(PATIENCE_S)
+
+
+def test_callbacks_that_follow_one_another_do_not_hold_up_a_descriptor(loop, pipe):
+    """A long start posts itself on; an exit meanwhile is noticed before its end."""
+    read, write = pipe
+    seen = queue.SimpleQueue()
+    left = [1000]
+
+    def go_on():
+        left[0] -= 1
+        if left[0]:
+            loop.post(go_on)
+
+    def noticed():
+        os.read(read, 1)
+        seen.put(left[0])
+
+    def begin():
+        loop.watch(read, noticed)
+        os.write(write, b"x")
+        go_on()
+
+    loop.post(begin)
+    assert seen.get(timeout=PATIENCE_S) > 900
+    on_loop(loop, loop.unwatch, read)
