@@ -20,11 +20,28 @@ Phase = Literal["new", "starting", "running", "stopping", "restarting", "finishe
 """The life of a gang, in this order; ``restarting`` goes back to ``starting`` where a `RestartPolicy` is given."""
 
 
+class Bare:
+    """A message that says all by its name. Two of a kind are equal; not a dataclass, which takes long to be made."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether `other` is of the same kind."""
+        return type(self) is type(other)
+
+    def __hash__(self) -> int:
+        """Return the hash of the kind."""
+        return hash(type(self))
+
+    def __repr__(self) -> str:
+        """Return the kind, as it is called."""
+        return f"{type(self).__name__}()"
+
+
 # Asked of the Supervisor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(Bare):
     """Launch every rank. The reply is ``{rank: pid}``, once all run.
 
     Or the start has failed: every rank that had started is reaped, and the error names the rank.
@@ -39,18 +56,15 @@ class Wait:
     """Seconds after which the reply is None; None waits for ever."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Poll:
+class Poll(Bare):
     """Ask for the result, now: a `RunProcsResult`, or None while there is none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pids:
+class Pids(Bare):
     """Ask for ``{rank: pid}`` of the ranks that were started, also after their end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class Status(Bare):
     """Ask for a `GangStatus`, now."""
 
 
@@ -229,8 +243,7 @@ class TailEnded:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberStopRequested:
+class MemberStopRequested(Bare):
     """Somebody asked a Worker or a Tail to stop. Its Supervisor closes the gang instead."""
 
 
@@ -245,8 +258,7 @@ class ActorDown:
 # Told by the Supervisor to Workers and Tails
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(Bare):
     """Start your process. Supervisor -> Worker."""
 
 
@@ -259,18 +271,15 @@ class Deliver:
     """Whether SIGCONT follows: what is stopped must hear it, too."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookForStop:
+class LookForStop(Bare):
     """Look whether your process is stopped, and say `WorkerStopped` if that is news. Supervisor -> Worker."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportStuck:
+class ReportStuck(Bare):
     """SIGKILL has had its time: say `WorkerUnkillable`. Supervisor -> Worker."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leave:
+class Leave(Bare):
     """The gang has ended: leave the registry. Supervisor -> Worker."""
 
 

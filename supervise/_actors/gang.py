@@ -166,6 +166,8 @@ class GangActor(ConcludingActor):
         if unknown := sorted(wanted - all_ranks, key=repr):
             msg = f"ranks {unknown} are not in this gang; its local ranks are 0 to {self._plan.nprocs - 1}"
             raise SpecError(msg)
+        if self._crash is not None:  # no Worker may be left
+            raise self._crash
         reached = wanted & self._gang.running
         self._deliver(reached, sig, reason="user", escalation=0)
         return reached
@@ -304,7 +306,8 @@ class GangActor(ConcludingActor):
         self._timers[name] = self.loop.call_later(delay_s, partial(self._guarded, self._step, events[name]))
 
     def _look_for_stops(self) -> None:
-        self._crew.look_for_stops(self._gang.running)
+        if self._crash is None:
+            self._crew.look_for_stops(self._gang.running)
 
 
 def run_gang(supervisor: pykka.ActorRef[GangActor]) -> None:

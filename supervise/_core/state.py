@@ -7,6 +7,8 @@ from signal import Signals
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from supervise.messages import Bare
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -88,8 +90,7 @@ class Gang(NamedTuple):
 # would double what it takes to import them.
 
 
-@dataclass(slots=True, kw_only=True)
-class StartAsked:
+class StartAsked(Bare):
     """Somebody asked for the start."""
 
 
@@ -112,33 +113,27 @@ class CensusTaken:
     """When, monotonic. A fork server tells how a rank ended some time after we have seen that it did."""
 
 
-@dataclass(slots=True, kw_only=True)
-class GraceExpired:
+class GraceExpired(Bare):
     """The polite signal has had its time."""
 
 
-@dataclass(slots=True, kw_only=True)
-class KillExpired:
+class KillExpired(Bare):
     """SIGKILL has had its time. The ranks that are still there were reported as unkillable."""
 
 
-@dataclass(slots=True, kw_only=True)
-class DrainExpired:
+class DrainExpired(Bare):
     """The wait for the logs has had its time."""
 
 
-@dataclass(slots=True, kw_only=True)
-class BackoffExpired:
+class BackoffExpired(Bare):
     """The wait before a restart has had its time."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Assembled:
+class Assembled(Bare):
     """The files and actors of the next attempt are ready."""
 
 
-@dataclass(slots=True, kw_only=True)
-class NotAssembled:
+class NotAssembled(Bare):
     """The files and actors of the next attempt cannot be had: there will be none."""
 
 
@@ -152,13 +147,11 @@ class LaunchRank:
     local_rank: int
 
 
-@dataclass(slots=True, kw_only=True)
-class AnswerStart:
+class AnswerStart(Bare):
     """Every rank runs (or has run)."""
 
 
-@dataclass(slots=True, kw_only=True)
-class TakeCensus:
+class TakeCensus(Bare):
     """Look which ranks are dead, and which have recorded an exception; then say `CensusTaken`."""
 
 
@@ -186,13 +179,11 @@ class ReportUnkillable:
     ranks: frozenset[int]
 
 
-@dataclass(slots=True, kw_only=True)
-class DrainTails:
+class DrainTails(Bare):
     """All ranks are reaped: have the Tails show what these had written, and end."""
 
 
-@dataclass(slots=True, kw_only=True)
-class AbandonTails:
+class AbandonTails(Bare):
     """Have the Tails end now."""
 
 
@@ -219,18 +210,15 @@ class AnnounceRestart:
     """Before jitter."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Assemble:
+class Assemble(Bare):
     """Make the next attempt's files and actors; then say `Assembled` or `NotAssembled`."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Publish:
+class Publish(Bare):
     """The gang has ended: answer every wait, now and from now on."""
 
 
-@dataclass(slots=True, kw_only=True)
-class AnswerClose:
+class AnswerClose(Bare):
     """Nothing of the gang is left: answer every close."""
 
 

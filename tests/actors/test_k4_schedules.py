@@ -238,3 +238,19 @@ def test_k4_an_ask_behind_a_crash_and_one_behind_a_stop_are_refused_at_once():
                 with contextlib.suppress(SupervisorCrashed, SuperviseError, pykka.ActorDeadError):
                     reply.get(timeout=PATIENCE_S)
                 assert reply.done()
+
+
+def test_k4_many_signals_behind_a_crash_are_refused_by_it():
+    """The Workers leave while some of them wait their turn."""
+    with FakeGang(2) as gang:
+        gang.supervisor.ask(Start(), timeout=PATIENCE_S)
+        actor = gang.supervisor._actor_weakref()
+        held = threading.Event()
+        actor.loop.post(held.wait, PATIENCE_S)
+        del actor
+        gang.supervisor.tell(ActorDown(who="a worker", error=RuntimeError("on purpose")))
+        behind = [gang.supervisor.ask(Signal(sig=SIGUSR1), block=False) for _ in range(200)]
+        held.set()
+        for reply in behind:
+            with pytest.raises((SupervisorCrashed, pykka.ActorDeadError)):
+                reply.get(timeout=PATIENCE_S)
