@@ -12,6 +12,7 @@ from supervise._process import capability
 from supervise._process.group import Member, members, readable
 from supervise._process.kernel_memory import remembered
 from supervise._process.look import look
+from supervise._process.peak import is_within_ours
 
 if TYPE_CHECKING:
     from supervise._process.notice import Notice
@@ -44,21 +45,6 @@ class Parent(Protocol):
 
     def is_process(self, pid: int) -> bool:
         """Whether the parent runs and has this number."""
-
-
-class _OwnPeak:
-    """The most memory that this process has had, as it was when it was last looked at: it only grows."""
-
-    kb = 0
-
-    def look(self) -> int:
-        import resource
-
-        self.kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return self.kb
-
-
-_own_peak = _OwnPeak()
 
 
 class Process:
@@ -215,9 +201,7 @@ class Process:
 
     def _peak(self, max_rss_kb: int) -> int | None:
         """Return its peak of memory. Up to ours it may be just that: a program starts to count from its host's."""
-        if self._execs and (max_rss_kb <= _own_peak.kb or max_rss_kb <= _own_peak.look()):
-            return None
-        return max_rss_kb * 1024
+        return None if self._execs and is_within_ours(max_rss_kb) else max_rss_kb * 1024
 
     def _mark(self, code: int | None) -> None:
         """Note the end where a Popen keeps it, so that it never waits for the number by itself."""

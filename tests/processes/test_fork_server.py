@@ -15,6 +15,7 @@ from tests.processes.stubborn import OBEDIENT
 each_kernel = pytest.mark.parametrize("without", ["", "group", "pidfd"])
 
 PROGRAM = """
+import contextlib
 from multiprocessing import forkserver
 if __name__ == "__main__":
     gang = start_gang("forkserver", [{source!r}] * 3, grace=5.0)
@@ -24,8 +25,9 @@ if __name__ == "__main__":
     if {inherited}:  # somebody has inherited the write ends of what the server tells us by
         for fd in os.listdir(f"/proc/{{server}}/fd"):
             path = f"/proc/{{server}}/fd/{{fd}}"
-            if os.readlink(path).startswith("pipe:"):
-                held.append(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                if os.readlink(path).startswith("pipe:"):
+                    held.append(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
     print(server, *pids.values(), flush=True)
     sys.stdin.readline()
     os.kill(server, signal.SIGKILL)
