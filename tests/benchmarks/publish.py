@@ -66,7 +66,8 @@ def _provenance(whole: dict[str, Any], raw: str) -> str:
     machine = whole["machine"]
     versions = {name: version for found in machine["interpreters"].values() for name, version in found.items()}
     used = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()) if name != "python")
-    pythons = ", ".join(sorted({found["python"] for found in machine["interpreters"].values()}))
+    called = {name: found["python"] for name, found in machine["interpreters"].items()}
+    pythons = ", ".join(python if name == "this" else f"{python} {name}" for name, python in called.items())
     absent = "".join(f" Not there: {name} ({why})." for name, why in whole["absent"].items())
     return (
         f"Taken {machine['at'][:10]} on {machine['system']}, {machine['processor']}, {machine['processors']} "
