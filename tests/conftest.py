@@ -10,6 +10,7 @@ import ctypes
 import functools
 import gc
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -52,6 +53,33 @@ for _module, _name in (
     (sys.modules["_posixsubprocess"], "fork_exec"),
 ):
     _remember_children(_module, _name)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is marked ``own_pids`` by itself in a pid namespace: it has numbers used again.
+
+    Elsewhere that would happen to whatever runs at the same time, other tests among it.
+    """
+    if pyfuncitem.get_closest_marker("own_pids") is None or "SUPERVISE_OWN_PIDS" in os.environ:
+        return None
+    apart = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if shutil.which("unshare") is None or subprocess.run([*apart, "true"], check=False, stderr=-3).returncode:
+        pytest.skip("no pid namespace can be made here, so no number can be used again")
+    words = ["-q", "-n", "0", "-p", "no:randomly", "-p", "no:cacheprovider", pyfuncitem.nodeid]
+    done = subprocess.run(
+        [*apart, "sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-m", "pytest", *words],  # sh is its init
+        check=False,
+        cwd=pyfuncitem.config.rootpath,
+        env={**os.environ, "SUPERVISE_OWN_PIDS": "1"},
+        stdout=-1,
+        text=True,
+        timeout=50,
+    )
+    assert done.returncode == 0, done.stdout
+    if "1 passed" not in done.stdout:
+        pytest.skip(done.stdout)
+    return True
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -162,6 +162,7 @@ def test_who_dies_at_once_was_not_left_behind(monkeypatch, pidfd):
 # Who is not
 
 
+@pytest.mark.own_pids
 @both_ways
 def test_s7_a_number_reused_after_the_look_is_a_stranger(monkeypatch, pidfd):
     """What was found has ended; who has its number now is not signalled."""

@@ -13,6 +13,8 @@ from tests.processes.gangs import faulty
 from tests.processes.hosts import pids_of, watched
 from tests.processes.stubborn import FOR_EVER, OBEDIENT
 
+pytestmark = pytest.mark.own_pids
+
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 TRIES = 200
 LEAVES_ONE = f"""
