@@ -166,7 +166,8 @@ def _blame(case: Case, result: RunProcsResult) -> Iterator[str]:
     for rank, end in result.ends.items():
         if end.role in ("root_cause", "concurrent_failure"):
             own = _own_codes(case, rank)
-            if case.spec.function and case.spec.ranks[rank].name == "raise":
+            failure = result.failures.get(rank)
+            if case.spec.function and failure is not None and failure.error_file != "<N/A>":
                 own |= {-signal.SIGTERM, -signal.SIGKILL}  # it had recorded its exception, and was on its way out
             if end.exitcode not in own and not (end.exitcode is None and rank in case.robbed):
                 yield f"rank {rank} is blamed ({end.role}) for {end.exitcode}; by itself it ends with {own}"
