@@ -113,14 +113,15 @@ def _restore(number: int, copy: int | None) -> None:
 
 
 def _flush(std: str, stream: TextIO | None) -> None:
-    """Empty the buffers of C and of Python."""
-    libc = get_libc()
-    if libc is not None:
-        c_stream = _c_std(libc, std)
+    """Empty the buffers of Python and of C."""
+    try:
+        if stream is not None and not getattr(stream, "closed", False):
+            stream.flush()  # first: a line of Python's that is written in part is not to be torn by C's
+    finally:
+        libc = get_libc()
+        c_stream = None if libc is None else _c_std(libc, std)
         if c_stream is not None:
             libc.fflush(c_stream)
-    if stream is not None and not getattr(stream, "closed", False):
-        stream.flush()
 
 
 def get_libc() -> Any:

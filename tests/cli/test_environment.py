@@ -65,7 +65,7 @@ def test_as_many_ranks_as_cpus(supervise: Command):
 def test_two_runs_at_once_have_two_ports(supervise: Command):
     """Also where no rank listens yet."""
     ports = []
-    show = ("--no-prefix", "--", "sh", "-c", f"echo $MASTER_PORT; {HANG}")
+    show = ("--", "sh", "-c", f"echo $MASTER_PORT; {HANG}")
     with ExitStack() as stack:
         for _ in range(3):
             run = stack.enter_context(supervise.started(*show))
