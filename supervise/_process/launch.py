@@ -103,14 +103,20 @@ def run_program(
     out, err = streams.open()
     try:
         if reset or (native.SHUTS and cwd is None and not pass_fds) or signal.pthread_sigmask(signal.SIG_BLOCK, ()):
-            process = hold(native.spawn(argv, env, cwd, (stdin, out, err), (*pass_fds, read_end), reset=reset))
+            pid = native.spawn(argv, env, cwd, (stdin, out, err), (*pass_fds, read_end), reset=reset)
+            _arm(read_end, pid)
+            process = hold(pid)
         else:
             process = _popen(argv, env, cwd, (stdin, out, err), (*pass_fds, read_end))
     finally:
         close(out, err)
-    with contextlib.suppress(ProcessLookupError):  # dead, and reaped by somebody else already
-        lifeline.arm(read_end, process.pid)
     return process
+
+
+def _arm(read_end: int, pid: int) -> None:
+    """Arm the lifeline, before anything else: until then the process would outlive us."""
+    with contextlib.suppress(ProcessLookupError):  # dead, and reaped by somebody else already
+        lifeline.arm(read_end, pid)
 
 
 def _popen(
@@ -131,6 +137,7 @@ def _popen(
         pass_fds=fds,
         start_new_session=True,
     )
+    _arm(fds[-1], popen.pid)
     return hold(popen.pid, keep=popen)
 
 

@@ -69,9 +69,11 @@ class Lifeline:
         """
         if self._read < 0:
             raise OSError(errno.EBADF, "the gang has ended; its lifeline is cut")
-        if capability.LINUX:
-            return clear_of_stdio(os.open(f"/proc/self/fd/{self._read}", os.O_RDONLY | os.O_CLOEXEC))
-        return clear_of_stdio(os.dup(self._read))
+        if not capability.LINUX:
+            return clear_of_stdio(os.dup(self._read))
+        fd = clear_of_stdio(os.open(f"/proc/self/fd/{self._read}", os.O_RDONLY | os.O_CLOEXEC))
+        prepare(fd)
+        return fd
 
     def _have_guard(self) -> None:
         global _guard  # noqa: PLW0603 - one for the process
@@ -159,6 +161,7 @@ class _Leftovers:
                     held.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, least))
                 finally:
                     os.close(fd)
+                prepare(held[-1])
                 arm(held[-1], pgid)
         except OSError:  # no descriptor left, or the group is empty by now
             return
@@ -216,14 +219,19 @@ def _tell(word: Word, pgid: int) -> None:
                 del _owners[pgid]
 
 
-def arm(read_end: int, pgid: int) -> None:
-    """Have the group `pgid` killed at the pipe's hang-up. The group must exist."""
+def prepare(read_end: int) -> None:
+    """Do all that can be done before there is a group, so that `arm` is a single system call behind its start."""
     if capability.F_SETSIG is None:
         return
-    fcntl.fcntl(read_end, fcntl.F_SETOWN, -pgid)
     fcntl.fcntl(read_end, capability.F_SETSIG, signal.SIGKILL)
     flags = fcntl.fcntl(read_end, fcntl.F_GETFL)
     fcntl.fcntl(read_end, fcntl.F_SETFL, flags | os.O_ASYNC)
+
+
+def arm(read_end: int, pgid: int) -> None:
+    """Have the group `pgid` killed at the pipe's hang-up. The group must exist, and the descriptor be prepared."""
+    if capability.F_SETSIG is not None:
+        fcntl.fcntl(read_end, fcntl.F_SETOWN, -pgid)
 
 
 def arm_self(read_end: int) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from contextlib import ExitStack
 
@@ -65,9 +66,12 @@ def test_as_many_ranks_as_cpus(supervise: Command):
 def test_two_runs_at_once_have_two_ports(supervise: Command):
     """Also where no rank listens yet."""
     ports = []
-    show = ("--", "sh", "-c", f"echo $MASTER_PORT; {HANG}")
+    show = ("--no-prefix", "--", "sh", "-c", f"echo $MASTER_PORT; {HANG}")
     with ExitStack() as stack:
-        for _ in range(3):
-            run = stack.enter_context(supervise.started(*show))
+        runs = [stack.enter_context(supervise.started(*show)) for _ in range(3)]
+        for run in runs:
             ports += run.hear()
+        for run in runs:  # killed at its rank's first word, one might not have its lifeline yet
+            run.signal(signal.SIGTERM)
+            run.end()
     assert len(set(ports)) == 3
