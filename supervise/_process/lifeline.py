@@ -72,7 +72,11 @@ class Lifeline:
         if not capability.LINUX:
             return clear_of_stdio(os.dup(self._read))
         fd = clear_of_stdio(os.open(f"/proc/self/fd/{self._read}", os.O_RDONLY | os.O_CLOEXEC))
-        prepare(fd)
+        try:
+            prepare(fd)
+        except OSError:
+            os.close(fd)
+            raise
         return fd
 
     def _have_guard(self) -> None:
