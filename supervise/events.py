@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 
+_NUMBERS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _logger = logging.getLogger("supervise")
 _logger.addHandler(logging.NullHandler())
 
@@ -103,8 +104,7 @@ class EventLog:
 
                 if structlog.is_configured():
                     return _through(structlog.get_logger("supervise"))
-            number = logging.getLevelNamesMapping()[level.upper()]
-            if not _logger.isEnabledFor(number) or not _has_listener():
+            if not _logger.isEnabledFor(_NUMBERS[level]) or not _has_listener():
                 return None
             return _through(_standard())
         except (ImportError, OSError):  # no descriptor left to import it with: an event is not worth a gang

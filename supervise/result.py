@@ -36,6 +36,8 @@ class _ErrorFile(NamedTuple):
 
 def _read_error_file(path: str) -> _ErrorFile | None:
     """Read the record at `path`; None where there is no regular file. Never raises over what the file holds."""
+    if not path:
+        return None
     try:
         found = os.stat(path)
     except (OSError, ValueError):

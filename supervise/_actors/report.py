@@ -72,7 +72,6 @@ def _last_words(end: WorkerExited | None, path: str) -> str:
 def _failure(
     gang: Gang, rank: int, end: WorkerExited | None, plan: Plan, to_wall_ns: int, *, stopped: bool
 ) -> ProcessFailure:
-    error_file = plan.dest.error_files.get(rank, "")
     if end is None:
         stuck = next((found for found in gang.unkillable if found.local_rank == rank), None)
         if stuck is not None:
@@ -89,7 +88,7 @@ def _failure(
         rank,
         end.pid,
         LOST_CODE if end.exitcode is None else end.exitcode,
-        error_file,
+        "" if stopped and end.error_ns is None else plan.dest.error_files.get(rank, ""),
         message=message,
         timestamp_ns=end.ended_ns + to_wall_ns,
     )

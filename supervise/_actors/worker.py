@@ -345,7 +345,7 @@ class Worker(LoopActor):
 
 def recorded_ns(error_file: str) -> int | None:
     """Return when the exception in `error_file` was recorded, in monotonic ns; None where there is none."""
-    if not error_file:
+    if not error_file or not os.access(error_file, os.F_OK):  # by far the most, and without an exception
         return None
     try:
         found = os.stat(error_file)

@@ -169,7 +169,7 @@ class Loop:
 
     def poll(self) -> None:
         """Call the callbacks of the descriptors that are ready at this moment. From the loop's thread."""
-        self._serve(0)
+        self._serve(self._selector.select(0))
 
     def run(self) -> None:
         """Be the loop, until `end`. Called by its thread."""
@@ -181,9 +181,9 @@ class Loop:
                 if self._ending and not self._ready:
                     break
                 self._awake = False
-                timeout = 0.0 if self._ready else self._until_timer()
-                self._serve(timeout)
-                self._awake = True
+                found = self._selector.select(0.0 if self._ready else self._until_timer())
+                self._awake = True  # before the callbacks, which would wake us by what they post
+                self._serve(found)
         except BaseException as error:
             self._awake = True
             self._guard(self._lost, error)
@@ -223,8 +223,8 @@ class Loop:
             return _LONGEST_SELECT_S
         return min(max(0.0, timers[0][0] - time.monotonic()), _LONGEST_SELECT_S)
 
-    def _serve(self, timeout: float) -> None:
-        ready = [(key.fd, self._watched.get(key.fd)) for key, _ in self._selector.select(timeout)]
+    def _serve(self, found: list[tuple[selectors.SelectorKey, int]]) -> None:
+        ready = [(key.fd, self._watched.get(key.fd)) for key, _ in found]
         for fd, callback in ready:
             if callback is not None and self._watched.get(fd) is callback:  # nobody before it has unwatched it
                 self._guard(callback)
