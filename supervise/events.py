@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 
-_NUMBERS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_NUMBERS = {name.lower(): number for name, number in logging.getLevelNamesMapping().items()}
 _logger = logging.getLogger("supervise")
 _logger.addHandler(logging.NullHandler())
 

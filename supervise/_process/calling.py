@@ -1,10 +1,9 @@
-"""Call the user's function in the worker, as a process of multiprocessing's, and send what becomes of it."""
+"""Call the user's function in the worker, and send what becomes of it."""
 
 from __future__ import annotations
 
 import os
 import sys
-from multiprocessing import process
 
 from supervise._process import outcome
 from supervise.recording import get_error_handler, record
@@ -19,38 +18,18 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130
 
 
-class Worker(process.BaseProcess):
-    """Multiprocessing's process object for this worker, so that its functions work as in any child of it."""
+def name_of(settings: Settings) -> str:
+    """Return the name of the worker's process."""
+    return f"Rank-{settings.local_rank}" if settings.plain is None else settings.plain.name(settings.local_rank)
 
-    def __init__(self, settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """Make it, in the worker itself.
 
-        Args:
-            settings: What the host says about the worker.
-            fn: What it is to call.
-            args: With what.
-        """
-        plain = settings.plain
-        name = f"Rank-{settings.local_rank}" if plain is None else plain.name(settings.local_rank)
-        super().__init__(target=fn, name=name, args=args, daemon=None if plain is None else plain.daemon)
-        self._settings = settings
-        self._start_method = settings.method
-        self._parent_pid = settings.host_pid
-        self._parent_name = "MainProcess"
+def call(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Call the user's function, send its value or what it raises.
 
-    def live(self) -> int:
-        """Call the function, then what is to be called at a worker's end; return the exit code."""
-        return self._bootstrap()
-
-    def _bootstrap(self, parent_sentinel: Any = None) -> int:  # noqa: ARG002 - the lifeline is the sentinel
-        """As `live`: what the fork server calls."""
-        code: int = super()._bootstrap(self._settings.line)  # type: ignore[misc]
-        return code & 0xFF  # what an exit keeps of it; os._exit refuses a larger number
-
-    def run(self) -> None:
-        """Call the function. Multiprocessing does that in its surroundings."""
-        call = _call if self._settings.plain is None else _call_plainly
-        call(self._settings, self._target, self._args)  # type: ignore[attr-defined]
+    Raises:
+        SystemExit: With the exit code, if that is not 0.
+    """
+    (_call if settings.plain is None else _call_plainly)(settings, fn, args)
 
 
 def _call(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:

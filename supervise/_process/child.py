@@ -1,23 +1,29 @@
 """The worker's side of a function: from the first instruction to the call, which is `calling`.
 
+A spawned worker goes on in `lean`.
+
 Imported by every spawned worker before the user's code, so it imports little.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 
 from supervise._process import dispositions, lifeline, marker, outcome
 from supervise._process.memory import clear_of_stdio
+
+try:
+    import _pickle as pickle  # what `pickle` wraps, which imports `re`
+except ImportError:  # another Python than CPython
+    import pickle  # type: ignore[no-redef]
 
 TYPE_CHECKING = False  # typing and dataclasses take longer to import than all of this
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, BinaryIO, NoReturn
 
-    from supervise._process.calling import Worker
+    from supervise._process.process_object import Worker
 
 
 class Plain:
@@ -121,19 +127,9 @@ def spawned(file: BinaryIO) -> int:
     """Run what `file` describes, in a new interpreter; return the exit code."""
     settings: Settings = pickle.load(file)
     lifeline.arm_self(settings.line)
-    if settings.tracker is not None:
-        from multiprocessing import resource_tracker
+    from supervise._process import lean
 
-        resource_tracker._resource_tracker._fd = settings.tracker  # type: ignore[attr-defined]  # noqa: SLF001 - as spawn_main does
-    from multiprocessing import process
-
-    current: Any = process.current_process()
-    current._inheriting = True  # noqa: SLF001 - as in multiprocessing's own children while they unpickle
-    try:
-        worker = _worker(settings, file)
-    finally:
-        del current._inheriting  # noqa: SLF001
-    return worker.live()
+    return lean.live(settings, file)
 
 
 def _arrive(payload: int) -> Any:
@@ -254,7 +250,7 @@ _host_streams: list[object] = []
 
 
 def _worker(settings: Settings, file: BinaryIO) -> Worker:
-    """Prepare this interpreter as the host's was, import the user's main module, unpickle the function.
+    """Prepare a fork server's child as the host was, import the user's main module, unpickle the function.
 
     What goes wrong in that is recorded as if the function had raised it: the failure is to say why.
     """
@@ -262,6 +258,7 @@ def _worker(settings: Settings, file: BinaryIO) -> Worker:
 
     try:
         with file:
+            spawn.prepare(pickle.loads(pickle.load(file)))
             spawn.prepare(pickle.load(file))
             fn, args = pickle.load(file)
     except BaseException as error:  # also a main module that exits when it is imported
@@ -275,6 +272,6 @@ def _worker(settings: Settings, file: BinaryIO) -> Worker:
 
 def _process(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> Worker:
     """Return multiprocessing's process object for this worker."""
-    from supervise._process.calling import Worker
+    from supervise._process.process_object import Worker
 
     return Worker(settings, fn, args)

@@ -11,7 +11,7 @@ from typing import Any
 _SERVER_S = 60.0
 """A fork server starts in a fraction of a second."""
 
-_PRELOAD = ("supervise._process.child", "supervise._process.calling", "pkgutil")
+_PRELOAD = ("supervise._process.child", "supervise._process.process_object", "pkgutil")
 """What every worker imports; `runpy` takes the last to run the main module."""
 
 

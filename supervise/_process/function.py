@@ -34,6 +34,8 @@ _BOOT = (
     "))(os.fdopen(int(sys.argv[1]),'rb')))(__import__('sys'),__import__('os'),__import__('marshal'))"
 )
 """Leaves no name in the main module, where the user's own would be looked up."""
+_OF_MULTIPROCESSING = ("name", "authkey", "log_to_stderr", "log_level", "start_method", "orig_dir")
+"""What only multiprocessing itself is to know of what a child is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +111,10 @@ def _short(args: tuple[Any, ...]) -> str:
 
 
 def preparation(method: StartMethod) -> tuple[list[str], bytes]:
-    """Return this process's sys.path, and what else a child must know of it, pickled. In the caller's thread."""
+    """Return this process's sys.path, and what else a child must know of it. In the caller's thread.
+
+    That is two pickles: the pickle of what multiprocessing is to know once it is imported, and the rest.
+    """
     from multiprocessing import context, reduction, resource_tracker, spawn
 
     resource_tracker.ensure_running()  # which all ranks share
@@ -119,13 +124,13 @@ def preparation(method: StartMethod) -> tuple[list[str], bytes]:
     data.pop("dir", None)  # the launch sets it
     if os.path.basename(data.get("init_main_from_path") or "").startswith("<"):  # a program read from stdin
         del data["init_main_from_path"]
-    buffer = io.BytesIO()
+    theirs = {key: data.pop(key) for key in _OF_MULTIPROCESSING if key in data}
     context.set_spawning_popen(cast("Any", _Travel("spawn")))  # the authentication key asks for it
     try:
-        reduction.dump(data, buffer)
+        prepared = pickle.dumps(pickle.dumps(theirs)) + bytes(reduction.ForkingPickler.dumps(data))
     finally:
         context.set_spawning_popen(None)
-    return [entry for entry in data["sys_path"] if isinstance(entry, str)], buffer.getvalue()
+    return [entry for entry in data["sys_path"] if isinstance(entry, str)], prepared
 
 
 @dataclass(slots=True, kw_only=True)
@@ -220,7 +225,7 @@ class FunctionLauncher:
         return Launched(process=process, outcome=outcome)
 
     def _fork(self, outcome: OutcomeFile) -> Launched:
-        import supervise._process.calling  # noqa: F401 - or each child would import it by itself
+        import supervise._process.process_object  # noqa: F401 - or each child would import it by itself
 
         read_end = self.line.read_end()
         out = err = None

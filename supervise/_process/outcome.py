@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pickle
 import struct
 import sys
 from functools import partial
@@ -28,6 +27,7 @@ from supervise._process.memory import anonymous_file
 
 TYPE_CHECKING = False  # every worker imports this module: typing and dataclasses would take most of the time
 if TYPE_CHECKING:
+    import pickle
     from io import BufferedReader, BufferedWriter
     from typing import Any, Literal
 
@@ -85,6 +85,8 @@ class OutcomeFile:
         Raises:
             EOFError: A process that the worker left behind has changed the file.
         """
+        import pickle
+
         sealed = self._seal()
         _, _, count, end = _HEADER.unpack(os.pread(self.fd, _HEADER.size, 0))
         table = os.pread(self.fd, count * _PLACE.size, end - count * _PLACE.size)
@@ -167,6 +169,8 @@ def send(fd: int, address: Address, value: object) -> None:
 
 def _pickler() -> type[pickle.Pickler]:
     """Return what pickles values in this process: PyTorch's storages would go through torch.save otherwise."""
+    import pickle  # not for a function that returns None
+
     if "torch" not in sys.modules:
         return pickle.Pickler
     from supervise._process.tensors import StoragePickler

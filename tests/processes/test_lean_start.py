@@ -43,8 +43,15 @@ def run(*args: str, **more: str) -> str:
 
 
 def test_a_spawned_worker_loads_nothing_heavy_of_ours():
-    """All that a new interpreter imports for a function's sake, up to the call, is this and multiprocessing."""
-    imports = "import sys, multiprocessing.spawn; before = set(sys.modules)\nimport supervise._process.calling"
+    """All that a new interpreter imports for a function's sake, up to the call, is this."""
+    heavy = HEAVY | {"multiprocessing", "pickle", "re", "socket", "subprocess"}
+    ours = "import sys, supervise._process.child, supervise._process.lean"
+    assert run(f"{ours}\nprint(sorted({heavy!r} & set(sys.modules)))") == "[]"
+
+
+def test_a_forked_worker_loads_nothing_heavy_of_ours():
+    """The same for what it needs beside multiprocessing."""
+    imports = "import sys, multiprocessing.spawn; before = set(sys.modules)\nimport supervise._process.process_object"
     ours = f"import supervise._process.child\nprint(sorted({HEAVY!r} & (set(sys.modules) - before)))"
     assert run(f"{imports}\n{ours}") == "[]"
 

@@ -318,6 +318,7 @@ def test_no_value_of_an_environment_is_in_what_the_command_says(tmp_path):
 
 UNPICKLES = {
     "_process/child.py": "in a worker: what its host has pickled for it, from a file without a name",
+    "_process/lean.py": "the same, in a worker that was spawned",
     "_process/outcome.py": "what a worker that we started has written into a file without a name",
     "multiprocessing/spawn.py": "PyTorch's error files, where the caller has made the processes and names the files",
 }

@@ -1,0 +1,187 @@
+"""The life of a spawned worker, for which multiprocessing is not imported: that takes a third of its start.
+
+Whoever imports it there finds what it would in a child of its own: the process object, its parent, the key, the
+resource tracker. So does logging, whose records name the process where multiprocessing is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from supervise._process import calling
+
+try:
+    import _pickle as pickle  # what `pickle` wraps, which imports `re`
+except ImportError:  # another Python than CPython
+    import pickle  # type: ignore[no-redef]
+
+TYPE_CHECKING = False  # not typing's, as in `child`
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any, BinaryIO
+
+    from supervise._process.child import Settings
+    from supervise._process.process_object import Worker
+
+_old_main: list[ModuleType] = []
+"""Kept, as multiprocessing keeps it: what it holds may still be needed."""
+
+
+def live(settings: Settings, file: BinaryIO) -> int:
+    """Prepare this interpreter as the host's was, call the function that `file` describes; return the exit code.
+
+    What goes wrong before the call is recorded as if the function had raised it: the failure is to say why.
+    """
+    try:
+        with file:
+            late = _Late(settings, pickle.load(file))
+            late.await_import()
+            _prepare(pickle.load(file))
+            fn, args = pickle.load(file)
+    except BaseException as error:  # also a main module that exits when it is imported
+        if settings.plain is None:
+            from supervise.recording import get_error_handler
+
+            get_error_handler().record_exception(error)
+        raise
+    if late.come:
+        return late.process(fn, args).live()
+    late.function = fn, args
+    return _call(settings, fn, args)
+
+
+class _Late:
+    """Finds multiprocessing when somebody imports it, and has it know where it is."""
+
+    def __init__(self, settings: Settings, prepared: bytes) -> None:
+        """Make it.
+
+        Args:
+            settings: What the host says about the worker.
+            prepared: What multiprocessing is to know of the host, pickled.
+        """
+        self._settings = settings
+        self._prepared = prepared
+        self.come = False
+        """Whether multiprocessing has been imported."""
+        self.function: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
+        """What is being called, and with what; None while it is unpickled."""
+
+    def await_import(self) -> None:
+        """Find it from now on; or now, where something has imported it (or logging) at the interpreter's start."""
+        if "multiprocessing" in sys.modules:
+            self._arrive()
+            return
+        sys.meta_path.insert(0, self)
+        if "logging" in sys.modules:
+            import multiprocessing  # noqa: F401
+
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Find multiprocessing as everybody else would, and act once it is there."""
+        if name == "logging":
+            import multiprocessing  # noqa: F401
+        if name != "multiprocessing":
+            return None
+        sys.meta_path.remove(self)
+        found = (finder.find_spec(name, path, target) for finder in sys.meta_path)
+        spec = next((spec for spec in found if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                self._arrive()
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+    def _arrive(self) -> None:
+        self.come = True
+        from multiprocessing import process, resource_tracker, spawn
+
+        if self._settings.tracker is not None:
+            resource_tracker._resource_tracker._fd = self._settings.tracker  # type: ignore[attr-defined]  # noqa: SLF001 - as spawn_main does
+        spawn.prepare(pickle.loads(self._prepared))
+        if self.function is None:
+            current: Any = process.current_process()
+            current._inheriting = True  # noqa: SLF001 - as in multiprocessing's own children while they unpickle
+        else:
+            self.process(*self.function).stand_in()
+
+    def process(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Worker:
+        """Return multiprocessing's process object for this worker. Nothing more is unpickled."""
+        from multiprocessing import process
+
+        from supervise._process.process_object import Worker
+
+        vars(process.current_process()).pop("_inheriting", None)
+        return Worker(self._settings, fn, args)
+
+
+def _prepare(data: dict[str, Any]) -> None:
+    """Set what of the host's is known to every function, and import its main module. As multiprocessing's `prepare`."""
+    sys.path = data["sys_path"]
+    sys.argv = data["sys_argv"]
+    name, path = data.get("init_main_from_name"), data.get("init_main_from_path")
+    if name is not None:
+        if name != "__main__" and not name.endswith(".__main__"):
+            _import_main(lambda runpy: runpy.run_module(name, run_name="__mp_main__", alter_sys=True))
+    elif path is not None and os.path.splitext(os.path.basename(path))[0] != "ipython":
+        _import_main(lambda runpy: runpy.run_path(path, run_name="__mp_main__"))
+
+
+def _import_main(run: Callable[[Any], dict[str, Any]]) -> None:
+    import runpy
+
+    _old_main.append(sys.modules["__main__"])
+    main = type(sys)("__mp_main__")
+    main.__dict__.update(run(runpy))
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = main
+
+
+def _call(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> int:
+    """Call the function, then what is to be called at a worker's end; return the exit code. As `_bootstrap` there."""
+    _close_stdin()
+    code = 0
+    try:
+        calling.call(settings, fn, args)
+    except SystemExit as leaving:
+        if isinstance(leaving.code, int):
+            code = leaving.code
+        elif leaving.code is not None:
+            sys.stderr.write(f"{leaving.code}\n")
+            code = 1
+    except BaseException:
+        import traceback
+
+        code = 1
+        sys.stderr.write(f"Process {calling.name_of(settings)}:\n")
+        traceback.print_exc()
+    finally:
+        _finish()
+    return code & 0xFF
+
+
+def _finish() -> None:
+    """End what the function has left in this interpreter, and flush what it wrote."""
+    util: Any = sys.modules.get("multiprocessing.util")
+    if util is not None and sys.version_info < (3, 13):  # from then on it is an exit function
+        util._exit_function()  # noqa: SLF001
+    threading: Any = sys.modules.get("threading")
+    if threading is not None:
+        threading._shutdown()  # noqa: SLF001
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, ValueError):  # there is none, or it is closed
+            continue
+
+
+def _close_stdin() -> None:
+    """A function has an empty stdin, as in multiprocessing."""
+    if sys.stdin is not None:
+        sys.stdin.close()
+        sys.stdin = open(os.open(os.devnull, os.O_RDONLY), encoding="utf-8", closefd=False)  # noqa: SIM115

@@ -1,0 +1,195 @@
+"""A spawned worker does without multiprocessing until something imports it, and then has all of it."""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervise import DefaultLogsSpecs, Start, Std, Supervisor, Wait, start_processes
+from tests.processes.gangs import PATIENCE_S
+
+PROGRAM = """
+import sys
+from supervise import start_processes
+def loaded():
+    return [name for name in ("multiprocessing", "logging", "subprocess", "socket") if name in sys.modules]
+if __name__ == "__main__":
+    context = start_processes(name="lean", entrypoint=loaded, args={0: ()}, envs={0: {}}, start_method="spawn")
+    print("value:", context.wait().return_values[0])
+    context.close()
+"""
+
+
+def run(tmp_path, fn: Any, *args: object, method: str = "spawn") -> Any:
+    """Return the result of one rank."""
+    gang = Supervisor.start(
+        name="late",
+        entrypoint=fn,
+        args={0: args},
+        start_method=method,
+        logs_specs=DefaultLogsSpecs(str(tmp_path)),
+    )
+    gang.ask(Start())
+    result = gang.ask(Wait(timeout=PATIENCE_S))
+    gang.stop()
+    return result
+
+
+def test_it_is_not_imported_for_a_function_that_does_not_need_it(tmp_path):
+    """Nor what it brings with it. A main module that imports it, or this module, is another matter."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM, encoding="utf-8")
+    done = subprocess.run([sys.executable, str(program)], check=True, stdout=-1, text=True, timeout=PATIENCE_S)
+    assert done.stdout == "value: []\n"
+
+
+def surroundings(*_given: object) -> dict[str, Any]:
+    """Return what multiprocessing says of this process."""
+    import multiprocessing
+    from multiprocessing import process, resource_tracker
+
+    me, parent = multiprocessing.current_process(), multiprocessing.parent_process()
+    assert parent is not None
+    child = multiprocessing.get_context("fork").Process(target=os._exit, args=(7,))
+    child.start()
+    child.join()
+    return {
+        "name": me.name,
+        "pid": me.pid == os.getpid(),
+        "daemon": me.daemon,
+        "identity": len(me._identity),
+        "key": bytes(me.authkey),
+        "method": multiprocessing.get_start_method(),
+        "parent": (parent.name, parent.pid == os.getppid(), parent.is_alive()),
+        "children": (child.exitcode, multiprocessing.active_children()),
+        "directory": process.ORIGINAL_DIR,
+        "tracker": resource_tracker._resource_tracker._fd is not None,
+        "inheriting": getattr(me, "_inheriting", False),
+    }
+
+
+def test_imported_by_the_function_it_is_as_in_a_child_of_its_own(tmp_path):
+    """Compared with a worker into which it came with an argument, before the call."""
+    import multiprocessing
+
+    late = run(tmp_path, surroundings).return_values[0]
+    early = run(tmp_path, surroundings, multiprocessing.get_context("spawn").Lock()).return_values[0]
+    assert late == early
+    assert late["name"] == "Rank-0"
+    assert late["key"] == bytes(multiprocessing.current_process().authkey)
+    assert late["parent"] == ("MainProcess", True, True)
+    assert late["children"] == (7, [])
+    assert late["tracker"]
+
+
+def first_from_a_thread() -> tuple[str, str]:
+    """Import it in two threads at once."""
+    names: list[str] = []
+
+    def look() -> None:
+        import multiprocessing
+
+        names.append(multiprocessing.current_process().name)
+
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return names[0], names[1]
+
+
+def test_whichever_thread_imports_it_first(tmp_path):
+    """It is set up before the import is over for anybody."""
+    assert run(tmp_path, first_from_a_thread).return_values[0] == ("Rank-0", "Rank-0")
+
+
+def record_of_logging() -> str | None:
+    """Return the name of the process in a record."""
+    import logging
+
+    return logging.LogRecord("a", logging.INFO, "p", 1, "m", None, None).processName
+
+
+def test_records_of_logging_name_the_rank(tmp_path):
+    """Logging asks multiprocessing only where it is loaded."""
+    assert run(tmp_path, record_of_logging).return_values[0] == "Rank-0"
+    assert logging.LogRecord("a", logging.INFO, "p", 1, "m", None, None).processName == "MainProcess"
+
+
+def leave_at_exit(path: str) -> None:
+    """Leave things for the end of the process: a queue's feeder thread, a finalizer."""
+    import multiprocessing
+    from multiprocessing import util
+
+    queue: Any = multiprocessing.Queue()
+    queue.put("x" * 100_000)
+
+    def written() -> None:
+        Path(path).write_text("finalized", encoding="utf-8")
+
+    util.Finalize(None, written, exitpriority=10)
+    child = multiprocessing.get_context("fork").Process(target=queue.get)
+    child.start()
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_what_it_does_at_the_end_of_a_process_is_done(tmp_path, method):
+    """Finalizers run, and children are joined."""
+    path = tmp_path / "told"
+    assert not run(tmp_path / "logs", leave_at_exit, str(path), method=method).is_failed()
+    assert path.read_text() == "finalized"
+
+
+class Uncommon(BaseException):
+    """Neither an exception nor an exit."""
+
+
+def leave(how: str) -> None:
+    """End in an uncommon way."""
+    print("last words", end="")
+    if how == "text":
+        sys.exit("gone")
+    if how == "number":
+        sys.exit(300)
+    if how == "nothing":
+        sys.exit()
+    raise Uncommon(how)
+
+
+@pytest.mark.parametrize("how", ["text", "number", "nothing", "else"])
+def test_it_ends_as_a_child_of_multiprocessing_does(tmp_path, how):
+    """Compared with a forked worker, whose end is multiprocessing's own: exit code, stdout and what is recorded."""
+    found = []
+    for method in ("spawn", "fork"):
+        context = start_processes(
+            name="ends",
+            entrypoint=leave,
+            args={0: (how,)},
+            envs={0: {}},
+            start_method=method,
+            logs_specs=DefaultLogsSpecs(str(tmp_path / method), redirects=Std.ALL),
+        )
+        result = context.wait()
+        context.close()
+        failure = result.failures.get(0)
+        message = failure and (failure.message["message"] if isinstance(failure.message, dict) else failure.message)
+        found.append((result.ends[0].exitcode, Path(result.stdouts[0]).read_text(encoding="utf-8"), message))
+    assert found[0] == found[1]
+    assert found[0][0] == {"text": 1, "number": 300 & 0xFF, "nothing": 0, "else": 1}[how]
+    assert found[0][1] == "last words"
+
+
+def read_stdin() -> tuple[str, int]:
+    """Return what Python and the kernel have for stdin."""
+    return sys.stdin.read(), len(os.read(0, 1))
+
+
+def test_stdin_is_empty(tmp_path):
+    """Python's stream, and the descriptor."""
+    assert run(tmp_path, read_stdin).return_values[0] == ("", 0)
