@@ -18,6 +18,7 @@ from supervise._actors.tail_inbox import Due, DueInbox
 from supervise._runtime.reply import Reply
 from supervise._streams.feed import CHUNK_BYTES, Feed
 from supervise._streams.lines import LineStream, source_bytes
+from supervise._streams.pace import Pace
 from supervise._streams.sinks import Abandon, Abandoned
 from supervise._streams.watch import cancel_all
 from supervise.messages import Drain, MemberStopRequested, TailEnded
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from supervise._streams.sinks import Sink
 
 log = logging.getLogger("supervise")
-
-PAUSE_NS = 2_000_000
-"""The least time between two looks at files that have changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +98,7 @@ class Tail(pykka.ThreadingActor):
         self._updating: set[Feed] = set()  # those with an update that is not due yet
         self._reserved: Feed | None = None  # whose long line is on its way
         self._unfinished: Feed | None = None  # whose last line ended without a newline
-        self._next_look_ns = 0
+        self._pace = Pace()
         self._draining = False
         self._stop_replies: list[Reply[None]] = []
 
@@ -216,12 +214,12 @@ class Tail(pykka.ThreadingActor):
         self._end()
 
     def _take_changed(self, now_ns: int) -> None:
-        if self._changed and now_ns >= self._next_look_ns and not self._draining:
+        if self._changed and now_ns >= self._pace.due_ns and not self._draining:
             with self._lock:
                 self._ready |= dict.fromkeys(feed for feed in self._changed if feed.is_open)
                 self._changed = {}
                 self._told = False
-            self._next_look_ns = now_ns + PAUSE_NS
+            self._pace.look(now_ns)
 
     def _turns(self) -> list[Feed]:
         if self._reserved is not None:
@@ -229,7 +227,7 @@ class Tail(pykka.ThreadingActor):
         return list(self._ready)
 
     def _next_moment(self) -> int | None:
-        moments = [self._next_look_ns] if self._changed else []
+        moments = [self._pace.due_ns] if self._changed else []
         if self._reserved is None:
             moments += [feed.lines.due_ns for feed in self._updating if feed.lines.due_ns is not None]
         return min(moments, default=None)

@@ -1,7 +1,7 @@
 """Who wants to know that a file has changed: one inotify instance and one thread for the whole process.
 
 The thread starts with the first watch and ends with the last. It wakes for changes only, and under a
-flood of them at most once in `PAUSE_MS`. Where inotify is missing or used up, `PollingWatch` looks
+flood of them only as often as `Pace` lets it. Where inotify is missing or used up, `PollingWatch` looks
 at the file each `POLL_MS` instead, in the same thread.
 """
 
@@ -12,9 +12,11 @@ import logging
 import os
 import select
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from supervise._process import capability
+from supervise._streams.pace import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -23,9 +25,6 @@ log = logging.getLogger("supervise")
 
 HAVE_INOTIFY = capability.INOTIFY
 """Whether to try inotify; tests of the fallback set it to False."""
-
-PAUSE_MS = 2
-"""How long changes gather after a wake-up before the next."""
 
 POLL_MS = 50
 """How often `PollingWatch` looks."""
@@ -199,6 +198,7 @@ class _Hub:
             poll.register(self._wake_fd, select.POLLIN)
         if self._inotify is not None:
             woken.register(self._inotify, select.POLLIN)
+        pace = Pace()
         while True:
             woken.poll(POLL_MS if self._polled else None)
             with _lock:
@@ -212,7 +212,10 @@ class _Hub:
                 except Exception:  # the others are to be told all the same
                     log.exception("the callback of a watch raised")
             if changed:
-                paused.poll(PAUSE_MS)
+                now_ns = time.monotonic_ns()
+                pace.look(now_ns)
+                if pace.due_ns > now_ns:  # let changes gather
+                    paused.poll((pace.due_ns - now_ns) / 1e6)
 
     def _changes(self) -> list[InotifyWatch | PollingWatch]:
         with contextlib.suppress(BlockingIOError):
