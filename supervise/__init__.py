@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from supervise._streams.redirects import redirect as redirect
     from supervise._streams.redirects import redirect_stderr as redirect_stderr
     from supervise._streams.redirects import redirect_stdout as redirect_stdout
+    from supervise.destinations import LogsDest as LogsDest
     from supervise.errors import ChildFailedError as ChildFailedError
     from supervise.errors import SignalException as SignalException
     from supervise.errors import SpawnError as SpawnError
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from supervise.errors import SupervisorCrashed as SupervisorCrashed
     from supervise.errors import UnkillableError as UnkillableError
     from supervise.logs import DefaultLogsSpecs as DefaultLogsSpecs
-    from supervise.logs import LogsDest as LogsDest
     from supervise.logs import LogsSpecs as LogsSpecs
     from supervise.logs import Std as Std
     from supervise.logs import to_map as to_map
@@ -70,6 +70,7 @@ _HOMES = {
     "_facade.tail_log": ("TailLog", "tail_logfile"),
     "_process.numa": ("AffinityMode", "NumaOptions"),
     "_streams.redirects": ("get_std_cm", "redirect", "redirect_stderr", "redirect_stdout"),
+    "destinations": ("LogsDest",),
     "errors": (
         "ChildFailedError",
         "SignalException",
@@ -79,7 +80,7 @@ _HOMES = {
         "SupervisorCrashed",
         "UnkillableError",
     ),
-    "logs": ("DefaultLogsSpecs", "LogsDest", "LogsSpecs", "Std", "to_map"),
+    "logs": ("DefaultLogsSpecs", "LogsSpecs", "Std", "to_map"),
     "messages": (
         "Close",
         "GangFinished",

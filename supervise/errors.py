@@ -15,11 +15,11 @@ An `OSError` at a start keeps its own class, errno and file name.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # a worker that imports this is spared typing
 if TYPE_CHECKING:
     import signal
     from collections.abc import Mapping
+    from typing import Any
 
     from supervise.result import ProcessFailure
 

@@ -7,16 +7,18 @@ from __future__ import annotations
 import os
 import stat
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
 from enum import IntFlag
-from typing import TYPE_CHECKING, Any
 
 from supervise.errors import SpecError
 
+TYPE_CHECKING = False  # typing and dataclasses would be several more for a worker whose main module imports this
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
-__all__ = ["DefaultLogsSpecs", "LogsDest", "LogsSpecs", "Std", "to_map", "validate_full_rank"]
+    from supervise.destinations import LogsDest
+
+__all__ = ["DefaultLogsSpecs", "LogsSpecs", "Std", "to_map", "validate_full_rank"]
 
 _VALUE_REGEX = r"^[0123]$"
 _MAPPING_REGEX = r"^(\d+:[0123],)*(\d+:[0123])$"
@@ -126,26 +128,6 @@ def _check_shown(ranks: set[int] | None, nprocs: int) -> None:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-@dataclass
-class LogsDest:
-    """The files of one attempt. Every mapping is local rank to path; ``""`` is a stream that is not redirected."""
-
-    stdouts: dict[int, str] = field(default_factory=dict)
-    """Every rank's stdout."""
-    stderrs: dict[int, str] = field(default_factory=dict)
-    """Every rank's stderr."""
-    tee_stdouts: dict[int, str] = field(default_factory=dict)
-    """The part of `stdouts` that is also shown."""
-    tee_stderrs: dict[int, str] = field(default_factory=dict)
-    """The part of `stderrs` that is also shown."""
-    error_files: dict[int, str] = field(default_factory=dict)
-    """Every rank's error file."""
-    filtered_stdout: str = field(default_factory=str)
-    """Gets the lines of all shown stdouts that match a filter."""
-    filtered_stderr: str = field(default_factory=str)
-    """Gets the lines of all shown stderrs that match a filter."""
 
 
 class LogsSpecs(ABC):
@@ -259,6 +241,8 @@ class DefaultLogsSpecs(LogsSpecs):
         attempt_dir = self._attempt_dir(
             first.get("TORCHELASTIC_RUN_ID", "test_run_id"), first.get("TORCHELASTIC_RESTART_COUNT", "0")
         )
+        from supervise.destinations import LogsDest
+
         dest = LogsDest(
             filtered_stdout=os.path.join(attempt_dir, "filtered_stdout.log"),
             filtered_stderr=os.path.join(attempt_dir, "filtered_stderr.log"),
@@ -311,6 +295,8 @@ class DefaultLogsSpecs(LogsSpecs):
 
 def _no_files(envs: dict[int, dict[str, str]]) -> LogsDest:
     """Return the destinations of a run without files, PyTorch's for ``log_dir=os.devnull``."""
+    from supervise.destinations import LogsDest
+
     for env in envs.values():
         env["TORCHELASTIC_ERROR_FILE"] = ""
     ranks = range(len(envs))

@@ -28,8 +28,8 @@ from supervise._process.fork_server import ServerStatus
 from supervise._process.function import Launched
 from supervise._process.handle import Exit, Process
 from supervise._process.lifeline import Lifeline
+from supervise.destinations import LogsDest
 from supervise.errors import SuperviseError
-from supervise.logs import LogsDest
 from supervise.messages import Close
 
 if TYPE_CHECKING:

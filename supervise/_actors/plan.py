@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from supervise._process.containment import Contained
     from supervise._process.function import StartMethod
     from supervise._process.lifeline import Lifeline
-    from supervise.logs import LogsDest
+    from supervise.destinations import LogsDest
     from supervise.restarts import RestartPolicy
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import TextIO
 
-    from supervise.logs import LogsDest, LogsSpecs
+    from supervise.destinations import LogsDest
+    from supervise.logs import LogsSpecs
     from supervise.result import RunProcsResult
 
 

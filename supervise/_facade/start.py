@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-from typing import TYPE_CHECKING, Any, get_overloads, overload
 
 from supervise.logs import (
     DefaultLogsSpecs,
-    LogsDest,
     LogsSpecs,
     Std,
     check_streams,
@@ -16,14 +13,27 @@ from supervise.logs import (
     validate_full_rank,
 )
 
+TYPE_CHECKING = False  # a worker whose main module imports this is spared typing and inspect
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, overload
 
     from supervise._facade.base import PContext
     from supervise._process.containment import Containment
+    from supervise.destinations import LogsDest
     from supervise.restarts import RestartPolicy
 
     Streams = Std | dict[int, Std]
+else:
+
+    def overload(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Keep the signature for who asks."""
+        _generations.append(function)
+        return function
+
+
+_generations: list[Callable[..., Any]] = []
+
 
 _NOW = (
     "logs_specs",
@@ -38,7 +48,7 @@ _OURS = ("grace", "cwd", "timeout", "restart_policy", "containment")
 
 
 @overload
-def start_processes(
+def start_processes(  # noqa: PLR0917 - PyTorch's
     name: str,
     entrypoint: Callable[..., Any] | str,
     args: Mapping[int, Any],
@@ -59,7 +69,7 @@ def start_processes(
 
 
 @overload
-def start_processes(
+def start_processes(  # noqa: F811, PLR0917 - PyTorch's, of another generation
     name: str,
     entrypoint: Callable[..., Any] | str,
     args: Mapping[int, Any],
@@ -77,7 +87,7 @@ def start_processes(
 ) -> PContext: ...
 
 
-def start_processes(
+def start_processes(  # noqa: F811 - all generations
     name: str,
     entrypoint: Callable[..., Any] | str,
     args: Mapping[int, Any],
@@ -129,8 +139,8 @@ def start_processes(
     return context
 
 
-# help() and editors see the present generation, which is the first overload.
-start_processes.__signature__ = inspect.signature(get_overloads(start_processes)[0])  # type: ignore[attr-defined]
+# help() and editors see the present generation.
+start_processes.__wrapped__ = _generations[0]  # type: ignore[attr-defined]
 
 
 def _sort_out(positional: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
@@ -196,6 +206,8 @@ class FlatLogsSpecs(LogsSpecs):
         if self.root_log_dir == os.devnull:
             return self._base.reify(envs)
         redirects, tees = to_map(self._redirects, len(envs)), to_map(self._tee, len(envs))
+        from supervise.destinations import LogsDest
+
         dest = LogsDest()
         for rank, env in sorted(envs.items()):
             folder = os.path.abspath(os.path.join(self.root_log_dir, str(rank)))

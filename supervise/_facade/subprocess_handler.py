@@ -12,7 +12,7 @@ from supervise._actors.checks import as_tuple
 from supervise._actors.recipe import argv_of
 from supervise._process import capability, launch, numa
 from supervise._streams.files import make_ready
-from supervise.logs import LogsDest
+from supervise.destinations import LogsDest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

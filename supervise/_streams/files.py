@@ -12,7 +12,7 @@ from supervise._process.appending import leads_to_file, link_error, open_to_appe
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from supervise.logs import LogsDest
+    from supervise.destinations import LogsDest
 
 _TAIL_BYTES = 16 * 1024
 

@@ -6,17 +6,17 @@ imports torch, and importing a name imports no more than that name needs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from supervise.elastic._lazy import names
 
+TYPE_CHECKING = False  # instead of importing typing into every worker
 if TYPE_CHECKING:
     from supervise._facade.base import PContext
     from supervise._facade.context import MultiprocessContext, SubprocessContext
     from supervise._facade.start import start_processes
     from supervise._process.numa import NumaOptions as NumaOptions
+    from supervise.destinations import LogsDest
     from supervise.errors import SignalException
-    from supervise.logs import DefaultLogsSpecs, LogsDest, LogsSpecs, Std, to_map
+    from supervise.logs import DefaultLogsSpecs, LogsSpecs, Std, to_map
     from supervise.logs import validate_full_rank as _validate_full_rank
     from supervise.result import ProcessFailure, RunProcsResult
 
@@ -37,7 +37,7 @@ __all__ = [
 
 _HOMES = {
     "DefaultLogsSpecs": "logs",
-    "LogsDest": "logs",
+    "LogsDest": "destinations",
     "LogsSpecs": "logs",
     "MultiprocessContext": "_facade.context",
     "NumaOptions": "_process.numa",

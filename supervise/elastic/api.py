@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from supervise.elastic._lazy import names
 
+TYPE_CHECKING = False  # instead of importing typing into every worker
 if TYPE_CHECKING:
     from supervise._facade.base import PContext
     from supervise._facade.context import MultiprocessContext, SubprocessContext
@@ -22,8 +21,9 @@ if TYPE_CHECKING:
     from supervise._streams.redirects import get_std_cm
     from supervise._streams.redirects import redirect_stderr as redirect_stderr
     from supervise._streams.redirects import redirect_stdout as redirect_stdout
+    from supervise.destinations import LogsDest
     from supervise.errors import SignalException
-    from supervise.logs import DefaultLogsSpecs, LogsDest, LogsSpecs, Std, to_map
+    from supervise.logs import DefaultLogsSpecs, LogsSpecs, Std, to_map
     from supervise.logs import validate_full_rank as _validate_full_rank
     from supervise.recording import record as record
     from supervise.result import ProcessFailure as ProcessFailure
@@ -47,7 +47,7 @@ _HOMES = {
     "DefaultLogsSpecs": "logs",
     "IS_MACOS": "_streams.redirects",
     "IS_WINDOWS": "_streams.redirects",
-    "LogsDest": "logs",
+    "LogsDest": "destinations",
     "LogsSpecs": "logs",
     "MultiprocessContext": "_facade.context",
     "NumaOptions": "_process.numa",

@@ -19,7 +19,8 @@ from supervise._actors.recipe import make_plan
 from supervise._actors.report import LOST_CODE
 from supervise._process.child import Plain
 from supervise._runtime.reply import Reply
-from supervise.logs import LogsDest, LogsSpecs
+from supervise.destinations import LogsDest
+from supervise.logs import LogsSpecs
 from supervise.multiprocessing._rank import Fate, RankProcess
 
 if TYPE_CHECKING:

@@ -174,8 +174,9 @@ def layout():
     logs = importlib.import_module("supervise.logs")
     logs._one_name = lambda text: f"x{text}"
     logs._TEMP_PREFIX = "other_"
-    logs._no_files = lambda _: logs.LogsDest()
-    logs.DefaultLogsSpecs.__repr__ = logs.LogsDest.__repr__ = lambda _: "something"
+    dest = importlib.import_module("supervise.destinations").LogsDest
+    logs._no_files = lambda _: dest()
+    logs.DefaultLogsSpecs.__repr__ = dest.__repr__ = lambda _: "something"
 
 
 @_defect(

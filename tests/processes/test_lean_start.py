@@ -49,6 +49,19 @@ def test_a_spawned_worker_loads_nothing_heavy_of_ours():
     assert run(f"{ours}\nprint(sorted({heavy!r} & set(sys.modules)))") == "[]"
 
 
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("supervise", "start_processes, DefaultLogsSpecs, Std"),
+        ("supervise.elastic", "start_processes, DefaultLogsSpecs, Std, SignalException"),
+    ],
+)
+def test_a_main_module_that_names_ours_loads_nothing_heavy(module, names):
+    """Every spawned worker imports it again, and uses none of it."""
+    heavy = HEAVY | {"multiprocessing", "pickle", "re", "socket", "subprocess"}
+    assert run(f"import sys\nfrom {module} import {names}\nprint(sorted({heavy!r} & set(sys.modules)))") == "[]"
+
+
 def test_a_forked_worker_loads_nothing_heavy_of_ours():
     """The same for what it needs beside multiprocessing."""
     imports = "import sys, multiprocessing.spawn; before = set(sys.modules)\nimport supervise._process.process_object"

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from supervise.destinations import LogsDest
 from supervise.errors import SpecError
-from supervise.logs import DefaultLogsSpecs, LogsDest, LogsSpecs, Std, to_map, validate_full_rank
+from supervise.logs import DefaultLogsSpecs, LogsSpecs, Std, to_map, validate_full_rank
 
 
 def envs(nprocs: int, **first: str) -> dict[int, dict[str, str]]:
