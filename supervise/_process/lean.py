@@ -69,6 +69,7 @@ class _Late:
         """Whether multiprocessing has been imported."""
         self.function: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
         """What is being called, and with what; None while it is unpickled."""
+        self._awaited = {"multiprocessing": self._arrive, "logging": _import_it}
 
     def await_import(self) -> None:
         """Find it from now on; or now, where something has imported it (or logging) at the interpreter's start."""
@@ -77,29 +78,29 @@ class _Late:
             return
         sys.meta_path.insert(0, self)
         if "logging" in sys.modules:
-            import multiprocessing  # noqa: F401
+            _import_it()
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Find multiprocessing as everybody else would, and act once it is there."""
-        if name == "logging":
-            import multiprocessing  # noqa: F401
-        if name != "multiprocessing":
+        """Find a module as everybody else would, and act as soon as it is there."""
+        act = self._awaited.pop(name, None)
+        if act is None:
             return None
-        sys.meta_path.remove(self)
-        found = (finder.find_spec(name, path, target) for finder in sys.meta_path)
+        found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
         spec = next((spec for spec in found if spec is not None), None)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                self._arrive()
+                if module.__name__ == name:  # a frozen program has one loader for all
+                    act()
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
     def _arrive(self) -> None:
         self.come = True
+        self._awaited.clear()
         from multiprocessing import process, resource_tracker, spawn
 
         if self._settings.tracker is not None:
@@ -119,6 +120,10 @@ class _Late:
 
         vars(process.current_process()).pop("_inheriting", None)
         return Worker(self._settings, fn, args)
+
+
+def _import_it() -> None:
+    import multiprocessing  # noqa: F401
 
 
 def _prepare(data: dict[str, Any]) -> None:

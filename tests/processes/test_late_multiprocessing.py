@@ -193,3 +193,27 @@ def read_stdin() -> tuple[str, int]:
 def test_stdin_is_empty(tmp_path):
     """Python's stream, and the descriptor."""
     assert run(tmp_path, read_stdin).return_values[0] == ("", 0)
+
+
+def test_where_multiprocessing_logs_there_is_one_logging_all_the_same(tmp_path):
+    """The host has it log to stderr, so each imports the other."""
+    program = tmp_path / "program.py"
+    program.write_text(LOGGING_PROGRAM, encoding="utf-8")
+    done = subprocess.run([sys.executable, str(program)], check=True, stdout=-1, text=True, timeout=PATIENCE_S)
+    assert done.stdout == "value: (True, 'Rank-0')\n"
+
+
+LOGGING_PROGRAM = """
+from supervise import start_processes
+def loggings():
+    import logging
+    from multiprocessing import util
+    name = logging.LogRecord("a", 20, "p", 1, "m", None, None).processName
+    return util.get_logger().manager is logging.root.manager, name
+if __name__ == "__main__":
+    from multiprocessing import log_to_stderr
+    log_to_stderr()
+    context = start_processes(name="lean", entrypoint=loggings, args={0: ()}, envs={0: {}}, start_method="spawn")
+    print("value:", context.wait().return_values[0])
+    context.close()
+"""
