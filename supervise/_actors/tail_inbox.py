@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import queue
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pykka._envelope import Envelope
+
+from supervise._runtime.bell import Bell
 
 if TYPE_CHECKING:
     from pykka._actor import ActorInbox
@@ -23,28 +25,28 @@ class DueInbox:
 
     def __init__(self) -> None:
         """Start empty, with no moment set."""
-        self._queue: queue.SimpleQueue[Envelope[Any]] = queue.SimpleQueue()
+        self._queue: deque[Envelope[Any]] = deque()
+        self._bell = Bell()
         self.due_ns: int | None = None
         """When to answer `Due` (monotonic); None: never. Only the actor itself sets it."""
 
     def put(self, envelope: Envelope[Any], /) -> None:
         """Add an envelope. From any thread."""
-        self._queue.put(envelope)
+        self._queue.append(envelope)
+        self._bell.ring()
 
     def get(self) -> Envelope[Any]:
         """Return the next envelope; what is there goes before what is due."""
-        if self.due_ns is None:
-            return self._queue.get()
-        wait_s = max(0.0, (self.due_ns - time.monotonic_ns()) / 1e9)
-        try:
-            return self._queue.get(timeout=wait_s)
-        except queue.Empty:
-            self.due_ns = None
-            return Envelope(Due())
+        while not self._queue:
+            wait_s = None if self.due_ns is None else (self.due_ns - time.monotonic_ns()) / 1e9
+            if not self._bell.wait(wait_s) and not self._queue:
+                self.due_ns = None
+                return Envelope(Due())
+        return self._queue.popleft()
 
     def empty(self) -> bool:
         """Whether no envelope is there."""
-        return self._queue.empty()
+        return not self._queue
 
 
 if TYPE_CHECKING:

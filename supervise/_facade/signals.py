@@ -7,15 +7,14 @@ while something of ours is half done. Installed once a process, put back with th
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import queue
 import signal
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from supervise._runtime.bell import Bell
 from supervise.errors import SignalException
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class _Desk:
         self.recorded: deque[signal.Signals] = deque()
         self.delivered = 0
         """Signals that were raised since the first of the present gangs began."""
-        self.bell: queue.SimpleQueue[None] | None = None
+        self.bell: Bell | None = None
         """What wakes the protected function that waits now."""
 
 
@@ -73,7 +72,7 @@ def _terminate_process_handler(signum: int, frame: FrameType | None) -> None:
         _desk.recorded.append(sig)
         bell = _desk.bell
         if bell is not None:
-            bell.put(None)
+            bell.ring()
         return
     _desk.delivered += 1
     raise _exception(sig)
@@ -188,33 +187,20 @@ def wait_for(reply: Reply[Any], timeout: float | None = None, *, heed: bool = Tr
         timeout: Seconds; None waits for ever.
         heed: Return early, with False, when a signal has been recorded.
     """
-    bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-    ring = _Ring(bell)
+    bell = Bell()
+    ring = bell.ring
     main = threading.current_thread() is threading.main_thread()
     if main and heed:
         _desk.bell = bell
     try:
         reply.add_done_callback(ring)
         if not (reply.done() or (main and heed and _desk.recorded)):
-            with contextlib.suppress(queue.Empty):
-                bell.get(timeout=timeout)
+            bell.wait(timeout)
     finally:
         if main:
             _desk.bell = None
         reply.forget(ring)
     return reply.done()
-
-
-class _Ring:
-    """A callback that can be taken back."""
-
-    __slots__ = ("_bell",)
-
-    def __init__(self, bell: queue.SimpleQueue[None]) -> None:
-        self._bell = bell
-
-    def __call__(self) -> None:
-        self._bell.put(None)
 
 
 def recorded() -> signal.Signals | None:

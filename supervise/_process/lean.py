@@ -6,8 +6,10 @@ resource tracker. So does logging, whose records name the process where multipro
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
+import threading
 
 from supervise._process import calling
 
@@ -35,6 +37,7 @@ def live(settings: Settings, file: BinaryIO) -> int:
 
     What goes wrong before the call is recorded as if the function had raised it: the failure is to say why.
     """
+    atexit.register(_exit_multiprocessing)  # before the user's exit functions, so that it is called after them
     try:
         with file:
             late = _Late(settings, pickle.load(file))
@@ -47,9 +50,8 @@ def live(settings: Settings, file: BinaryIO) -> int:
 
             get_error_handler().record_exception(error)
         raise
-    if late.come:
+    if late.has_arrived_before(fn, args):
         return late.process(fn, args).live()
-    late.function = fn, args
     return _call(settings, fn, args)
 
 
@@ -65,11 +67,10 @@ class _Late:
         """
         self._settings = settings
         self._prepared = prepared
-        self.come = False
-        """Whether multiprocessing has been imported."""
-        self.function: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
-        """What is being called, and with what; None while it is unpickled."""
-        self._awaited = {"multiprocessing": self._arrive, "logging": _import_it}
+        self._awaited = {"multiprocessing": self._arrive, "logging": _import_multiprocessing}
+        self._lock = threading.Lock()  # guards the next two: any thread may import
+        self._arrived = False
+        self._function: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
 
     def await_import(self) -> None:
         """Find it from now on; or now, where something has imported it (or logging) at the interpreter's start."""
@@ -78,39 +79,54 @@ class _Late:
             return
         sys.meta_path.insert(0, self)
         if "logging" in sys.modules:
-            _import_it()
+            _import_multiprocessing()
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """Find a module as everybody else would, and act as soon as it is there."""
-        act = self._awaited.pop(name, None)
+        act = self._awaited.get(name)
         if act is None:
             return None
-        found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        finders = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
+        found = (finder.find_spec(name, path, target) for finder in finders)
         spec = next((spec for spec in found if spec is not None), None)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
+                main = sys.modules.get("__mp_main__")
                 execute(module)
-                if module.__name__ == name:  # a frozen program has one loader for all
+                if main is not None:  # it is being imported, and multiprocessing has put another in its place
+                    sys.modules["__mp_main__"] = main
+                if module.__name__ == name and name in self._awaited:  # a frozen program has one loader for all
                     act()
+                    self._awaited.pop(name, None)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
     def _arrive(self) -> None:
-        self.come = True
-        self._awaited.clear()
-        from multiprocessing import process, resource_tracker, spawn
+        from multiprocessing import process, resource_tracker, spawn, util
 
-        if self._settings.tracker is not None:
-            resource_tracker._resource_tracker._fd = self._settings.tracker  # type: ignore[attr-defined]  # noqa: SLF001 - as spawn_main does
-        spawn.prepare(pickle.loads(self._prepared))
-        if self.function is None:
-            current: Any = process.current_process()
-            current._inheriting = True  # noqa: SLF001 - as in multiprocessing's own children while they unpickle
-        else:
-            self.process(*self.function).stand_in()
+        with self._lock:
+            atexit.unregister(util._exit_function)  # type: ignore[attr-defined]  # noqa: SLF001 - `live` has done that
+            if self._settings.tracker is not None:
+                resource_tracker._resource_tracker._fd = self._settings.tracker  # type: ignore[attr-defined]  # noqa: SLF001 - as spawn_main does
+            spawn.prepare(pickle.loads(self._prepared))
+            if self._function is None:
+                current: Any = process.current_process()
+                current._inheriting = True  # noqa: SLF001 - as in multiprocessing's own children while they unpickle
+            else:
+                self.process(*self._function).stand_in()
+            self._arrived = True
+        self._awaited.clear()
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def has_arrived_before(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+        """Whether multiprocessing is here. If it comes from now on, it is to know that `fn` is being called."""
+        with self._lock:
+            self._function = fn, args
+            return self._arrived
 
     def process(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Worker:
         """Return multiprocessing's process object for this worker. Nothing more is unpickled."""
@@ -122,8 +138,16 @@ class _Late:
         return Worker(self._settings, fn, args)
 
 
-def _import_it() -> None:
+def _import_multiprocessing() -> None:
     import multiprocessing  # noqa: F401
+
+
+def _exit_multiprocessing() -> None:
+    """Finalize what multiprocessing has made, and join its children. Again is harmless."""
+    util = sys.modules.get("multiprocessing.util")
+    leave = getattr(util, "_exit_function", None)  # another thread may be importing it just now
+    if leave is not None:
+        leave()
 
 
 def _prepare(data: dict[str, Any]) -> None:
@@ -149,10 +173,14 @@ def _import_main(run: Callable[[Any], dict[str, Any]]) -> None:
 
 def _call(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> int:
     """Call the function, then what is to be called at a worker's end; return the exit code. As `_bootstrap` there."""
-    _close_stdin()
     code = 0
     try:
-        calling.call(settings, fn, args)
+        _close_stdin()
+        try:
+            calling.call(settings, fn, args)
+        finally:
+            if sys.version_info < (3, 13):  # from then on it is an exit function only
+                _exit_multiprocessing()
     except SystemExit as leaving:
         if isinstance(leaving.code, int):
             code = leaving.code
@@ -166,18 +194,12 @@ def _call(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> 
         sys.stderr.write(f"Process {calling.name_of(settings)}:\n")
         traceback.print_exc()
     finally:
-        _finish()
+        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
+        _flush()
     return code & 0xFF
 
 
-def _finish() -> None:
-    """End what the function has left in this interpreter, and flush what it wrote."""
-    util: Any = sys.modules.get("multiprocessing.util")
-    if util is not None and sys.version_info < (3, 13):  # from then on it is an exit function
-        util._exit_function()  # noqa: SLF001
-    threading: Any = sys.modules.get("threading")
-    if threading is not None:
-        threading._shutdown()  # noqa: SLF001
+def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -187,6 +209,13 @@ def _finish() -> None:
 
 def _close_stdin() -> None:
     """A function has an empty stdin, as in multiprocessing."""
-    if sys.stdin is not None:
+    if sys.stdin is None:
+        return
+    try:  # noqa: SIM105 - contextlib would be one more import
         sys.stdin.close()
+    except (OSError, ValueError):  # it may be the main module's own
+        pass
+    try:
         sys.stdin = open(os.open(os.devnull, os.O_RDONLY), encoding="utf-8", closefd=False)  # noqa: SIM115
+    except (OSError, ValueError):
+        return

@@ -50,7 +50,7 @@ class Worker(process.BaseProcess):
     def stand_in(self) -> None:
         """Be the current process of a multiprocessing that was imported while the function runs already.
 
-        As its own `_bootstrap` begins.
+        As its own `_bootstrap` begins, but for stdin, which was closed already, and what a fork would ask for.
         """
         multiprocessing: Any = process
         context._force_start_method(self._start_method)  # noqa: SLF001

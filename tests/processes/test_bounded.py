@@ -29,11 +29,11 @@ MIB = 1 << 20
 PACKAGE = Path(supervise.__file__).parent
 WAITING = {"get", "join", "wait", "result", "acquire", "communicate", "ask", "stop", "waitpid", "wait4"}
 WITHOUT_END = {
-    ("_actors/tail_inbox.py", "self._queue.get()"): "a Tail's own thread waits for its next message",
     ("_facade/tail_log.py", "finished.wait()"): "PyTorch's function, which follows a log until the caller says so",
     ("_facade/wrap.py", "queue_finished_reading_event.wait()"): "PyTorch's function, in the caller's own process",
     ("_process/guard.py", "self._process.wait()"): "in a thread of its own; or for a shell whose input has ended",
     ("_process/launch.py", "os.waitpid(pid, 0)"): "in a thread of its own, which is joined with a timeout",
+    ("_runtime/bell.py", "self._lock.acquire()"): "a lock that was made in the line above",
     ("_runtime/reply.py", "lock.acquire()"): "a lock that was made in the line above",
     ("multiprocessing/_gang.py", "fate.wait()"): "the interpreter's exit waits for processes that are no daemons",
 }

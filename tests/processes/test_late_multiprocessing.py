@@ -13,15 +13,92 @@ import pytest
 from supervise import DefaultLogsSpecs, Start, Std, Supervisor, Wait, start_processes
 from tests.processes.gangs import PATIENCE_S
 
-PROGRAM = """
-import sys
-from supervise import start_processes
-def loaded():
-    return [name for name in ("multiprocessing", "logging", "subprocess", "socket") if name in sys.modules]
+MAIN = """
 if __name__ == "__main__":
-    context = start_processes(name="lean", entrypoint=loaded, args={0: ()}, envs={0: {}}, start_method="spawn")
-    print("value:", context.wait().return_values[0])
+    from supervise import start_processes
+    context = start_processes(name="late", entrypoint=f, args={0: ()}, envs={0: {}}, start_method="spawn")
+    result = context.wait()
+    print("value:", result.return_values[0] if result.return_values else result.failures[0].message, flush=True)
     context.close()
+"""
+NOTHING = """
+import sys
+def f():
+    return [name for name in ("multiprocessing", "logging", "subprocess", "socket") if name in sys.modules]
+"""
+LOGGING = """
+def f():
+    import logging
+    from multiprocessing import util
+    name = logging.LogRecord("a", 20, "p", 1, "m", None, None).processName
+    return util.get_logger().manager is logging.root.manager, name
+if __name__ == "__main__":
+    from multiprocessing import log_to_stderr
+    log_to_stderr()
+"""
+CLASSES = """
+from __future__ import annotations
+import logging, typing, dataclasses
+@dataclasses.dataclass
+class Fields:
+    x: int = 1
+    y: typing.ClassVar[list] = []
+def f():
+    return [field.name for field in dataclasses.fields(Fields)]
+"""
+FINDING = """
+import importlib.util
+def f():
+    importlib.util.find_spec("logging"), importlib.util.find_spec("multiprocessing")
+    import multiprocessing
+    return multiprocessing.current_process().name, multiprocessing.get_start_method()
+"""
+FAILING = """
+import sys
+class Fail:
+    def find_spec(self, name, path=None, target=None):
+        if name == "multiprocessing.context":
+            raise ImportError(name)
+def f():
+    sys.meta_path.insert(0, Fail())
+    try:
+        import multiprocessing
+    except ImportError:
+        del sys.meta_path[0]
+    import multiprocessing
+    return multiprocessing.current_process().name, multiprocessing.get_start_method()
+"""
+OLD_FINDER = """
+import sys
+class Old:
+    def find_module(self, name, path=None):
+        return None
+def f():
+    sys.meta_path.insert(0, Old())
+    import warnings
+    warnings.simplefilter("ignore")
+    import multiprocessing
+    return multiprocessing.current_process().name
+"""
+AT_EXIT = """
+import atexit
+if __name__ != "__main__":
+    atexit.register(print, "exit function", flush=True)
+def f():
+    from multiprocessing import util
+    util.Finalize(None, print, ("finalizer",), {"flush": True}, exitpriority=1)
+"""
+ENDS = ["exit function", "finalizer"] if sys.version_info >= (3, 13) else ["finalizer", "exit function"]
+"""As in multiprocessing's own children."""
+STDIN = """
+import io, sys
+class Stubborn(io.StringIO):
+    def close(self):
+        raise OSError("no")
+if __name__ != "__main__":
+    sys.stdin = Stubborn("input")
+def f():
+    return sys.stdin.read()
 """
 
 
@@ -40,12 +117,25 @@ def run(tmp_path, fn: Any, *args: object, method: str = "spawn") -> Any:
     return result
 
 
-def test_it_is_not_imported_for_a_function_that_does_not_need_it(tmp_path):
-    """Nor what it brings with it. A main module that imports it, or this module, is another matter."""
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM, encoding="utf-8")
-    done = subprocess.run([sys.executable, str(program)], check=True, stdout=-1, text=True, timeout=PATIENCE_S)
-    assert done.stdout == "value: []\n"
+@pytest.mark.parametrize(
+    ("program", "printed"),
+    [
+        pytest.param(NOTHING, "value: []", id="nothing_is_imported_for_a_function_that_needs_nothing"),
+        pytest.param(LOGGING, "value: (True, 'Rank-0')", id="where_it_logs_there_is_one_logging"),
+        pytest.param(CLASSES, "value: ['x']", id="a_main_module_that_imports_it_is_found_by_its_classes"),
+        pytest.param(FINDING, "value: ('Rank-0', 'spawn')", id="to_look_whether_it_is_there_is_no_import"),
+        pytest.param(FAILING, "value: ('Rank-0', 'spawn')", id="an_import_that_failed_is_none"),
+        pytest.param(OLD_FINDER, "value: Rank-0", id="finders_of_old_are_passed_over"),
+        pytest.param(AT_EXIT, "\n".join([*ENDS, "value: None"]), id="exit_functions_are_called_in_the_same_order"),
+        pytest.param(STDIN, "value: ", id="a_stdin_that_cannot_be_closed_is_replaced"),
+    ],
+)
+def test_a_program_sees_no_difference(tmp_path, program, printed):
+    """Its main module is imported by the worker."""
+    path = tmp_path / "program.py"
+    path.write_text(program + MAIN, encoding="utf-8")
+    done = subprocess.run([sys.executable, str(path)], check=True, stdout=-1, text=True, timeout=PATIENCE_S)
+    assert done.stdout == f"{printed}\n"
 
 
 def surroundings(*_given: object) -> dict[str, Any]:
@@ -193,27 +283,3 @@ def read_stdin() -> tuple[str, int]:
 def test_stdin_is_empty(tmp_path):
     """Python's stream, and the descriptor."""
     assert run(tmp_path, read_stdin).return_values[0] == ("", 0)
-
-
-def test_where_multiprocessing_logs_there_is_one_logging_all_the_same(tmp_path):
-    """The host has it log to stderr, so each imports the other."""
-    program = tmp_path / "program.py"
-    program.write_text(LOGGING_PROGRAM, encoding="utf-8")
-    done = subprocess.run([sys.executable, str(program)], check=True, stdout=-1, text=True, timeout=PATIENCE_S)
-    assert done.stdout == "value: (True, 'Rank-0')\n"
-
-
-LOGGING_PROGRAM = """
-from supervise import start_processes
-def loggings():
-    import logging
-    from multiprocessing import util
-    name = logging.LogRecord("a", 20, "p", 1, "m", None, None).processName
-    return util.get_logger().manager is logging.root.manager, name
-if __name__ == "__main__":
-    from multiprocessing import log_to_stderr
-    log_to_stderr()
-    context = start_processes(name="lean", entrypoint=loggings, args={0: ()}, envs={0: {}}, start_method="spawn")
-    print("value:", context.wait().return_values[0])
-    context.close()
-"""
