@@ -188,18 +188,17 @@ def wait_for(reply: Reply[Any], timeout: float | None = None, *, heed: bool = Tr
         heed: Return early, with False, when a signal has been recorded.
     """
     bell = Bell()
-    ring = bell.ring
     main = threading.current_thread() is threading.main_thread()
     if main and heed:
         _desk.bell = bell
     try:
-        reply.add_done_callback(ring)
+        reply.add_done_callback(bell.ring)
         if not (reply.done() or (main and heed and _desk.recorded)):
             bell.wait(timeout)
     finally:
         if main:
             _desk.bell = None
-        reply.forget(ring)
+        reply.forget(bell.ring)
     return reply.done()
 
 

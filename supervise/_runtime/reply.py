@@ -6,11 +6,13 @@ import logging
 import queue
 import sys
 import time
-from _thread import TIMEOUT_MAX, allocate_lock, get_ident
+from _thread import get_ident
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pykka
+
+from supervise._runtime.bell import Bell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -69,13 +71,10 @@ class Reply(pykka.Future[T]):
         if get_ident() in MUST_NOT_BLOCK:
             msg = "get() on a supervisor's own thread would wait for ever; tell, or give the reply on, instead"
             raise RuntimeError(msg)
-        lock = allocate_lock()
-        lock.acquire()
-        wake = lock.release
-        self.add_done_callback(wake)
-        arrived = lock.acquire(timeout=-1 if timeout is None else min(max(timeout, 0.0), TIMEOUT_MAX))
-        if not arrived and not self._settled:
-            self.forget(wake)
+        bell = Bell()
+        self.add_done_callback(bell.ring)
+        if not bell.wait(timeout) and not self._settled:
+            self.forget(bell.ring)
             msg = f"{timeout} seconds"
             raise pykka.Timeout(msg)
 

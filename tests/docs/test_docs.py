@@ -219,13 +219,13 @@ def _anchors(page: Path) -> set[str]:
 
 def test_every_page_of_the_docs_can_be_reached_from_the_readme():
     """Nobody has to guess a file name."""
-    seen, todo = set(), [ROOT / "README.md"]
-    while todo:
-        page = todo.pop()
+    seen, unread = set(), [ROOT / "README.md"]
+    while unread:
+        page = unread.pop()
         if page not in seen and page.suffix == ".md":
             seen.add(page)
             links = re.findall(r"\]\(([^)#\s:]+)", page.read_text())
-            todo += [(page.parent / link).resolve() for link in links]
+            unread += [(page.parent / link).resolve() for link in links]
     assert set((ROOT / "docs").rglob("*.md")) <= seen
 
 

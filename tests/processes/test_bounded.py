@@ -34,7 +34,6 @@ WITHOUT_END = {
     ("_process/guard.py", "self._process.wait()"): "in a thread of its own; or for a shell whose input has ended",
     ("_process/launch.py", "os.waitpid(pid, 0)"): "in a thread of its own, which is joined with a timeout",
     ("_runtime/bell.py", "self._lock.acquire()"): "a lock that was made in the line above",
-    ("_runtime/reply.py", "lock.acquire()"): "a lock that was made in the line above",
     ("multiprocessing/_gang.py", "fate.wait()"): "the interpreter's exit waits for processes that are no daemons",
 }
 """Waits that have no end of their own, and why they may."""
