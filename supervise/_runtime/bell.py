@@ -8,7 +8,7 @@ from _thread import TIMEOUT_MAX, allocate_lock
 class Bell:
     """A ring ends a wait, or the next one. A signal handler may ring, or raise in a wait: nothing stays locked.
 
-    A lock, since on Python 3.11 `queue.SimpleQueue.get` with a timeout may wait for ever: where its thread is
+    A lock, since before Python 3.13 `queue.SimpleQueue.get` with a timeout may wait for ever: where its thread is
     held up for that long in its first steps, what is left of the timeout is negative, which it takes for none.
     """
 

@@ -36,5 +36,5 @@ def test_a_timeout_that_is_over_does_not_wait(timeout_s):
 
 
 def test_the_shortest_waits_end():
-    """On Python 3.11 `queue.SimpleQueue.get` hangs in one of some thousands."""
+    """Before Python 3.13 `queue.SimpleQueue.get` hangs in one of some thousands."""
     assert not any(Bell().wait(1e-6) for _ in range(50_000))
