@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import time
 from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING
@@ -31,6 +32,8 @@ log = logging.getLogger("supervise")
 
 _TIDY_S = 0.001
 """How long whoever was answered goes on undisturbed before the Workers leave: that takes the interpreter a while."""
+_BURIAL_S = 5.0
+"""How long, after a crash, it is tried to end everything."""
 
 
 class DepartingActor(LoopActor):
@@ -131,9 +134,13 @@ class DepartingActor(LoopActor):
             self._sweep.cancel()
         if contained is not None and contained.ends:
             contained.kill()
-            for escaped in contained.find():
-                escaped.send(signal.SIGKILL)
-                escaped.close()
+            give_up_at_s = time.monotonic() + _BURIAL_S
+            while (found := contained.find()) or contained.in_motion:
+                for escaped in found:
+                    escaped.send(signal.SIGKILL)
+                    escaped.close()
+                if time.monotonic() > give_up_at_s:
+                    break
             contained.close()
 
     def _quietly(self, act: Callable[[], object]) -> None:
@@ -145,5 +152,5 @@ class DepartingActor(LoopActor):
     def _loop_lost(self, error: BaseException) -> None:
         """The loop's selector is gone: nothing can be waited for any more, so end everything here and now."""
         self._doom(f"the supervisor's selector failed: {error!r}", error)
-        self._quietly(partial(self._crew.roster.bury, 5.0))
+        self._quietly(partial(self._crew.roster.bury, _BURIAL_S))
         self._buried()

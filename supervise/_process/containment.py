@@ -13,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Literal, get_args
 
-from supervise._process import marker
+from supervise._process import descent, marker
 from supervise._process.cgroup import GangFolder
 from supervise._process.group import Member
 from supervise._process.look import all_pids
@@ -73,7 +73,8 @@ class Contained:
         return None if self._folder is None else self._folder.enter(rank)
 
     in_motion = False
-    """Whether somebody died during the last look, who may have forked meanwhile."""
+    """Whether somebody died during the last look, who may have forked meanwhile, or could not be looked at."""
+    _unclear = False
 
     def find(self, skip: Collection[int] = (), *, killing: bool = False) -> list[Escaped]:
         """Look at all processes: return those of this gang that live. Takes milliseconds; not for the loop.
@@ -84,6 +85,7 @@ class Contained:
         """
         found: list[Escaped] = []
         seen = 0
+        self._unclear = False
         try:
             for pid, check in self._candidates():
                 if pid != os.getpid() and not _skipped(pid, skip):
@@ -94,8 +96,11 @@ class Contained:
                 escaped.close()
             raise
         live = found if killing else _not_dying(found)
-        self.in_motion = len(live) < seen or (self._folder is not None and not live and self._folder.populated())
+        self.in_motion = self._unclear or len(live) < seen or (not live and self._populated())
         return live
+
+    def _populated(self) -> bool:
+        return self._folder is not None and self._folder.populated()
 
     def _candidates(self) -> Iterator[tuple[int, Callable[[int], tuple[bool, int | None]]]]:
         if self._folder is not None:
@@ -108,7 +113,11 @@ class Contained:
                 yield pid, self._marked
 
     def _marked(self, pid: int) -> tuple[bool, int | None]:
-        rank = marker.rank_of(pid, self.token, forked=self._forked)
+        try:
+            rank = descent.rank_of(pid, self.token, forked=self._forked)
+        except BlockingIOError:
+            self._unclear = True
+            return False, None
         return rank is not None, rank
 
     def kill(self) -> bool:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _DEAD = frozenset("ZXx")
+_ROUNDS = 16
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EACCES, errno.EPERM})
 
 
@@ -62,15 +66,39 @@ def unless_gone(error: OSError) -> None:
         raise error
 
 
-def all_pids() -> list[int]:
-    """Return the numbers of all processes.
+def all_pids() -> Iterator[int]:
+    """Give the number of every process, also of those that are started while the caller looks at the others.
+
+    So what a process has forked before its own end is seen, however short its own life was. Where there are
+    ever new ones, it ends all the same.
 
     Raises:
         OSError: There is no descriptor left to look with.
     """
+    seen: set[int] = set()
+    for _ in range(_ROUNDS):
+        new = _pids_now() - seen
+        if not new:
+            return
+        yield from sorted(new)
+        seen |= new
+
+
+def _pids_now() -> set[int]:
     try:
-        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        return {int(name) for name in os.listdir("/proc") if name.isdigit()}
     except FileNotFoundError:
         import psutil
 
-        return list(psutil.pids())
+        return set(psutil.pids())
+
+
+def in_exec(pid: int) -> bool:
+    """Whether a process may be in the middle of its exec, where it has a new memory but no environment yet."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        memory, code, start, end = (int(fields[index]) for index in (20, 24, 47, 48))
+    except (OSError, IndexError, ValueError):
+        return False
+    return memory > 0 and (code == 0 or start < end)  # a kernel's thread and a zombie have no memory

@@ -185,10 +185,14 @@ def test_s4_a_restart_begins_when_nothing_is_left(tmp_path, containment):
 @each_kind
 def test_k1_in_a_control_group_workers_die_with_a_killed_host(tmp_path, kind, containment):
     """The lifeline holds there, too; the empty control groups are cleared away by the next use."""
-    program = f"start_gang(kind, [{DEAF!r}] * 2, containment={containment!r})\nsignal.pause()"
+    start = f"start_gang(kind, [{DEAF!r}] * 2, containment={containment!r})"
     ear = Fifo(tmp_path / "ear")
     try:
-        with Host(program, kind, ear.path) as host, watched(pids_of([ear.hear() for _ in range(2)])) as watch:
+        with (
+            Host(f"{start}\nprint('runs', flush=True)\nsignal.pause()", kind, ear.path) as host,
+            watched(pids_of([ear.hear() for _ in range(2)])) as watch,
+        ):
+            assert host.hear() == "runs"
             host.kill()
             assert watch.survivors(2.0) == set()
     finally:

@@ -16,7 +16,7 @@ import pytest
 
 from supervise import SpecError
 from supervise._actors.sweep import Sweep
-from supervise._process import capability, cgroup, launch, lifeline, marker
+from supervise._process import capability, cgroup, descent, launch, lifeline, marker
 from supervise._process.containment import Contained, Escaped, make
 from supervise._runtime.loop import Loop
 from supervise.messages import Swept
@@ -159,6 +159,51 @@ def test_who_dies_at_once_was_not_left_behind(monkeypatch, pidfd):
         assert pids_and_ranks(contained) == set()
 
 
+def test_who_is_in_the_middle_of_an_exec_is_found():
+    """While the kernel exchanges its program, a process has no environment to know it by."""
+    contained = make("sweep", "a", forked=False)
+    again = 'echo ready; exec sh -c "$AGAIN"'
+    with running(again, {**contained.env(3), "AGAIN": 'exec sh -c "$AGAIN"'}) as pid:
+        assert {descent.rank_of(pid, contained.token, forked=False) for _ in range(5000)} == {3}
+
+
+def test_an_exec_that_does_not_end_is_looked_at_again(monkeypatch, sweep):
+    """Nobody is taken for gone who could not be looked at."""
+    contained = make("sweep", "a", forked=False)
+    read, hanging = descent._environment_now, True
+    with running(WAITS, contained.env(1)) as pid:
+
+        def environment(one: int) -> bytes:
+            return b"" if hanging and one == pid else read(one)
+
+        monkeypatch.setattr(descent, "_environment_now", environment)
+        monkeypatch.setattr(descent, "in_exec", lambda one: hanging and one == pid)
+        assert contained.find() == []
+        assert contained.in_motion
+        hanging = False
+        assert pids_and_ranks(contained) == {(pid, 1)}
+        assert not contained.in_motion
+
+
+def test_who_was_forked_by_one_that_ended_before_it_was_looked_at_is_found(monkeypatch):
+    """The forker was on the list of processes and died unseen; its child came after the list."""
+    contained = make("sweep", "a", forked=False)
+    real = descent.rank_of
+    forker = "trap 'sleep 1000 & exit' TERM; echo ready; while :; do :; done"
+    with running(forker, contained.env(1)) as pid, watched([pid]) as watch:
+
+        def look(one: int, token: str, *, forked: bool) -> int | None:
+            if one == pid:
+                os.kill(pid, signal.SIGTERM)
+                assert not watch.survivors(PATIENCE_S)
+            return real(one, token, forked=forked)
+
+        monkeypatch.setattr(descent, "rank_of", look)
+        with found_by(contained) as found:
+            assert [escaped.local_rank for escaped in found] == [1]
+            found[0].send(signal.SIGKILL)
+
+
 # Who is not
 
 
@@ -192,7 +237,7 @@ def test_s7_a_number_reused_during_the_look_is_a_stranger(monkeypatch, pidfd):
     """The marker was seen, then the number became another process's: the second look tells."""
     monkeypatch.setattr(capability, "PIDFD", pidfd)
     contained = make("sweep", "a")
-    real, seen = marker.rank_of, []
+    real, seen = descent.rank_of, []
 
     def look(pid: int, token: str, *, forked: bool) -> int | None:
         if pid == stranger and not seen:
@@ -201,7 +246,7 @@ def test_s7_a_number_reused_during_the_look_is_a_stranger(monkeypatch, pidfd):
         return real(pid, token, forked=forked)
 
     with running(WAITS) as stranger:
-        monkeypatch.setattr(marker, "rank_of", look)
+        monkeypatch.setattr(descent, "rank_of", look)
         assert pids_and_ranks(contained) == set()
     assert seen
 

@@ -1,0 +1,91 @@
+"""Of which rank a process is a descendant: by its marker, which it has inherited."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import threading
+import time
+
+from supervise._process import marker
+from supervise._process.look import in_exec, unless_gone
+
+_EXEC_S = 0.1
+"""How long an exec is waited for; it takes microseconds, where no disk is in the way."""
+_EXEC_LOOK_S = 0.0002
+_ENOUGH = 1 << 17
+
+
+def rank_of(pid: int, token: str, *, forked: bool) -> int | None:
+    """Return the rank of `token`'s gang that a process descends from; None: of none, or it cannot be told.
+
+    Args:
+        pid: The process.
+        token: The gang's.
+        forked: Whether the gang's ranks were forked: then the files of the process are looked at, too.
+
+    Raises:
+        BlockingIOError: It cannot be told now, since the process does not get on with its exec.
+    """
+    # A file is closed by the exec that puts the variable in its place, so it is looked for first.
+    if forked and (rank := _rank_by_file(pid, token)) is not None:
+        return rank
+    found = re.search(rf"{marker.VARIABLE}=[^\0]*\b{token}:(\d+)".encode(), _environment(pid))
+    return None if found is None else int(found[1])
+
+
+def _environment(pid: int) -> bytes:
+    """Return the environment of a process's program; in the middle of an exec it has none, and is waited for."""
+    deadline_s = None
+    while not (environment := _environment_now(pid)) and in_exec(pid):
+        now_s = time.monotonic()
+        deadline_s = deadline_s or now_s + _EXEC_S
+        if now_s > deadline_s:
+            raise BlockingIOError(errno.EAGAIN, f"process {pid} does not get on with its exec")
+        threading.Event().wait(_EXEC_LOOK_S)  # nobody tells when it has its new program
+    return environment
+
+
+def _environment_now(pid: int) -> bytes:
+    """Read it in one call, in which the kernel gives all of one program's, whatever is executed meanwhile."""
+    try:
+        fd = os.open(f"/proc/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = _ENOUGH
+            while len(read := os.pread(fd, size, 0)) == size:
+                size *= 4
+            return read
+        finally:
+            os.close(fd)
+    except FileNotFoundError:
+        return b"" if os.path.isdir("/proc/self") else _environment_without_proc(pid)
+    except OSError as error:  # another user's, or it has just ended
+        unless_gone(error)
+        return b""
+
+
+def _environment_without_proc(pid: int) -> bytes:
+    import psutil
+
+    try:
+        return f"{marker.VARIABLE}={psutil.Process(pid).environ().get(marker.VARIABLE, '')}".encode()
+    except (psutil.Error, OSError):
+        return b""
+
+
+def _rank_by_file(pid: int, token: str) -> int | None:
+    mark = f"{marker.FILE}{token}:"
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except OSError as error:
+        unless_gone(error)
+        return None
+    for number in numbers:
+        try:
+            target = os.readlink(f"/proc/{pid}/fd/{number}")
+        except OSError:  # closed meanwhile
+            continue
+        if mark in target:
+            return int(target.partition(mark)[2].replace("-", " ").split()[0])
+    return None
