@@ -5,6 +5,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ while True:
 
 @pytest.fixture
 def _alone() -> Iterator[None]:
-    """The kills of a neighbour's cgroup are counted as well: one test at a time, in all processes of the run."""
+    """The kills of a neighbour's cgroup may be counted as well: one test at a time, in all processes of the run."""
     with Path(tempfile.gettempdir(), f"supervise-memory-tests-{os.getuid()}").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -35,27 +36,50 @@ def _alone() -> Iterator[None]:
 
 @pytest.fixture
 def limited(_alone: None) -> Iterator[Path]:
-    """The ``cgroup.procs`` of a cgroup below our own that has little memory."""
-    for kind, limit in (("memory", "memory.limit_in_bytes"), ("unified", "memory.max")):
-        found = tree(kind)
-        own = None if found is None else found.own()
-        if own is None:
-            continue
-        folder = Path(own, f"test-memory-{os.getpid()}")
-        try:
-            folder.mkdir()
-        except OSError:
-            continue
-        try:
-            if not (folder / limit).exists():  # the controller is not passed on to here
+    """The ``cgroup.procs`` of a cgroup that has little memory.
+
+    It is beside our own, where one can be made there: below it, its kills would be counted by the tests that run
+    meanwhile, whose ranks somebody kills.
+    """
+    with ExitStack() as stack:
+        for kind, limit in (("memory", "memory.limit_in_bytes"), ("unified", "memory.max")):
+            found = tree(kind)
+            own = None if found is None else found.own()
+            if found is None or own is None:
                 continue
-            (folder / limit).write_text(str(LIMIT_BYTES))
-            oom.baseline()  # as an earlier gang of this process has done; a new one's comes a moment after its start
-            yield folder / "cgroup.procs"
-            return
-        finally:
-            folder.rmdir()
-    pytest.skip("no memory limit can be set here: there is no cgroup below which one could be made")
+            for above in ([] if own == os.path.normpath(found.mount) else [Path(own).parent]) + [Path(own)]:
+                try:
+                    folder = _small(stack, above, limit, enter=kind == "memory" and above != Path(own))
+                except OSError:
+                    stack.close()
+                    continue
+                oom.baseline()  # as an earlier gang of this process has; a new one's comes a moment after its start
+                yield folder / "cgroup.procs"
+                return
+        pytest.skip("no memory limit can be set here: there is no cgroup below which one could be made")
+
+
+def _small(stack: ExitStack, above: Path, limit: str, *, enter: bool) -> Path:
+    """Make a cgroup with little memory; with `enter` below one that this process enters for the while.
+
+    The first version shows the dead in no cgroup, so that only those below the host's own are looked at.
+
+    Raises:
+        OSError: It cannot be made, or has no limit: the controller is not passed on to there.
+    """
+    folder = above / f"test-memory-{os.getpid()}"
+    folder.mkdir()
+    stack.callback(folder.rmdir)
+    if enter:
+        back = Path(f"{tree('memory').own()}/cgroup.procs")
+        (folder / "cgroup.procs").write_text(str(os.getpid()))
+        stack.callback(back.write_text, str(os.getpid()))
+        folder /= "limited"
+        folder.mkdir()
+        stack.callback(folder.rmdir)
+    (folder / limit).lstat()
+    (folder / limit).write_text(str(LIMIT_BYTES))
+    return folder
 
 
 @each_kind
