@@ -52,6 +52,7 @@ class Recipe:
     plain: Plain | None
     policy: RestartPolicy | None
     containment: str
+    gate: bool
     base: dict[str, str] = field(repr=False)
     """The host's environment."""
     reset: frozenset[int]
@@ -120,6 +121,7 @@ class Recipe:
                     line=plan.line,
                     reset=self.reset,
                     enter=contained.enter(rank),
+                    gated=self.gate,
                 )
             elif self.start_method is not None:
                 yield FunctionLauncher(
@@ -156,6 +158,7 @@ def make_plan(
     plain: Plain | None = None,
     restart_policy: RestartPolicy | None = None,
     containment: str = "group",
+    gate: bool = False,
 ) -> Plan:
     """Check everything and pickle what has to travel; return the plan of the first attempt.
 
@@ -193,6 +196,7 @@ def make_plan(
         plain=plain,
         policy=restart_policy,
         containment=containment,
+        gate=gate,
         base=dict(os.environ),
         reset=dispositions.to_reset(),
         sys_path=sys_path,

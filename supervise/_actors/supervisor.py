@@ -43,6 +43,7 @@ class Supervisor(GangActor):
         event_sink: Sink | None = None,
         restart_policy: RestartPolicy | None = None,
         containment: Containment = "group",
+        gate: bool = False,
     ) -> None:
         """Check and prepare a gang; `Start` launches it. Every mapping is keyed by local rank, ``0 .. n-1``.
 
@@ -64,6 +65,8 @@ class Supervisor(GangActor):
             containment: What is done about processes that leave the groups of their ranks: ``group`` reports
                 them at the close, ``sweep`` finds them by what they have inherited and ends them, ``cgroup``
                 keeps each rank in a control group (Linux, where a cgroup v2 tree can be written).
+            gate: Whether each program waits, in a shell, until it cannot outlive this process any more, however that
+                ends. Otherwise one that is just being started may. A function never does.
 
         Raises:
             SpecError: Something makes no sense, or cannot be pickled; names it, the rank and what to do.
@@ -85,6 +88,7 @@ class Supervisor(GangActor):
             cwd=cwd,
             restart_policy=restart_policy,
             containment=containment,
+            gate=gate,
         )
         try:
             super().__init__(plan, grace=grace, timeout=timeout, event_sink=event_sink)

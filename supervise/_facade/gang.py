@@ -82,6 +82,7 @@ class GangContext(PContext):
         timeout: float | None = None,
         restart_policy: RestartPolicy | None = None,
         containment: str = "group",
+        gate: bool = False,
     ) -> None:
         """Check and prepare a gang, without starting anything; the arguments are those of `start_processes`.
 
@@ -104,6 +105,7 @@ class GangContext(PContext):
             numa_options=numa_options,
             restart_policy=restart_policy,
             containment=containment,
+            gate=gate,
         )
         self._unused = weakref.finalize(self, self._plan.close)
         self._describe(name, entrypoint, args, self._plan.envs if envs is None else envs, self._plan.dest)

@@ -44,7 +44,7 @@ _NOW = (
     "duplicate_stderr_filters",
 )
 _ONCE = ("log_dir", "start_method", "redirects", "tee")
-_OURS = ("grace", "cwd", "timeout", "restart_policy", "containment")
+_OURS = ("grace", "cwd", "timeout", "restart_policy", "containment", "gate")
 
 
 @overload
@@ -65,6 +65,7 @@ def start_processes(  # noqa: PLR0917 - PyTorch's
     timeout: float | None = None,
     restart_policy: RestartPolicy | None = None,
     containment: Containment = "group",
+    gate: bool = False,
 ) -> PContext: ...
 
 
@@ -84,6 +85,7 @@ def start_processes(  # noqa: F811, PLR0917 - PyTorch's, of another generation
     timeout: float | None = None,
     restart_policy: RestartPolicy | None = None,
     containment: Containment = "group",
+    gate: bool = False,
 ) -> PContext: ...
 
 
@@ -114,7 +116,8 @@ def start_processes(  # noqa: F811 - all generations
             ``cwd`` (working directory of the ranks), ``timeout`` (seconds after which the gang is stopped),
             ``restart_policy`` (a `RestartPolicy`; None: a gang that failed is not restarted),
             ``containment`` (how what leaves its process group is treated: ``group`` reports it at the close,
-            ``cgroup`` and ``sweep`` end it).
+            ``cgroup`` and ``sweep`` end it),
+            ``gate`` (True: a program waits until it cannot outlive this process, even during the start).
             ``numa_options`` (`NumaOptions`, PyTorch's or ours) binds each rank to the CPUs of its GPU.
 
     Raises:

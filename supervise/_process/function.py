@@ -151,7 +151,6 @@ class FunctionLauncher:
     """None for fork."""
     sys_path: list[str]
     prepared: bytes = field(repr=False)
-    stdin: int | None = None
     plain: child.Plain | None = None
     """None where the function's return value is wanted."""
     enter: str | None = None
@@ -215,7 +214,6 @@ class FunctionLauncher:
                 read_end=read_end,
                 reset=self.reset,
                 pass_fds=sorted(fds),
-                stdin=self.stdin,
                 enter=self.enter,
             )
         finally:
@@ -235,7 +233,7 @@ class FunctionLauncher:
                 outcome,
                 line=read_end,
                 channel=outcome.fd,
-                stdio=(self.stdin, out, err),
+                stdio=(None, out, err),
                 env=child.changes(dict(self.env)),
                 cwd=self.cwd,
             )

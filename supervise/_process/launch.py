@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from supervise._process import lifeline, native
+from supervise._process import lifeline, native, shell
 from supervise._process.appending import open_to_append
 from supervise._process.handle import Process
 from supervise._process.memory import clear_of_stdio
@@ -21,11 +21,11 @@ from supervise._process.memory import clear_of_stdio
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from supervise._process.gate import Gate
+
 _REAP_S = 5.0
 """How long a child that could not be held, and was killed, is waited for."""
 _LOOK_S = 0.01
-_ENTER = 'echo 0 > "$0" && exec "$@"'
-"""For a shell: go into a control group, then become the program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +80,7 @@ def run_program(
     pass_fds: Sequence[int] = (),
     stdin: int | None = None,
     enter: str | None = None,
+    gate: Gate | None = None,
 ) -> Process:
     """Start `argv` and arm its lifeline.
 
@@ -94,16 +95,21 @@ def run_program(
         pass_fds: Further descriptors to leave open under their numbers.
         stdin: Descriptor for its stdin; None is empty.
         enter: The ``cgroup.procs`` in which it must be before it runs; None is where this process is.
+        gate: What it waits for, before it runs; its stdin is then empty. None: it runs at once.
 
     Raises:
         OSError: It could not be started; nothing of it is left.
     """
-    if enter is not None:
-        argv = ["/bin/sh", "-c", _ENTER, enter, native.find(argv[0], env, cwd), *argv[1:]]
+    cheaper = native.SHUTS and cwd is None and not pass_fds
+    spawns = bool(reset or cheaper or signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+    go_there = spawns and cwd is not None
+    if enter is not None or gate is not None or go_there:
+        argv = shell.becoming(argv, env, cwd, go_there=go_there, enter=enter, gated=gate is not None)
+    stdin = stdin if gate is None else gate.read_end
     out, err = streams.open()
     try:
-        if reset or (native.SHUTS and cwd is None and not pass_fds) or signal.pthread_sigmask(signal.SIG_BLOCK, ()):
-            pid = native.spawn(argv, env, cwd, (stdin, out, err), (*pass_fds, read_end), reset=reset)
+        if spawns:
+            pid = native.spawn(argv, env, (stdin, out, err), (*pass_fds, read_end), reset=reset)
             _arm(read_end, pid)
             process = hold(pid)
         else:

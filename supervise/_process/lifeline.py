@@ -36,6 +36,26 @@ _GUARD_ENDS_S = 1.0
 """How long the end of the guard is waited for: a shell takes a millisecond."""
 
 
+def private_pipe() -> tuple[int, int]:
+    """Return both ends of a new pipe, whose write end no child of this process keeps; `close_private` closes that.
+
+    Raises:
+        OSError: There is no descriptor left.
+    """
+    with _lock:  # keeps a fork away
+        read, write = os.pipe()
+        _write_ends.add(write)
+    return read, write
+
+
+def close_private(write: int) -> None:
+    """Close the write end of a `private_pipe`."""
+    with _lock:
+        if write in _write_ends:  # otherwise this is a forked child, which has closed it
+            _write_ends.discard(write)
+            os.close(write)
+
+
 class Lifeline:
     """One pipe a gang. Its ranks have a read end each, opened anew so that each has its own owner."""
 
@@ -48,9 +68,7 @@ class Lifeline:
         self.empty = clear_of_stdio(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
         """What programs have for stdin: opened once, since opening it anew is a tenth of a launch."""
         try:
-            with _lock:
-                self._read, self._write = os.pipe()
-                _write_ends.add(self._write)
+            self._read, self._write = private_pipe()
         except BaseException:
             os.close(self.empty)
             raise

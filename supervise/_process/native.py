@@ -18,18 +18,16 @@ SHUTS = _CLOSE_FROM is not None
 def spawn(
     argv: Sequence[str],
     env: Mapping[str, str] | Mapping[bytes, bytes],
-    cwd: str | None,
     stdio: tuple[int | None, int | None, int | None],
     fds: tuple[int, ...],
     *,
     reset: frozenset[int],
 ) -> int:
-    """Start a program in a session of its own, with an empty signal mask; return its pid.
+    """Start a program in a session of its own, in this process's folder, with an empty signal mask; return its pid.
 
     Args:
         argv: As for `launch.run_program`.
         env: As for `launch.run_program`.
-        cwd: As for `launch.run_program`.
         stdio: Descriptors for its stdin (None: empty), stdout and stderr (None: the host's).
         fds: What else to leave open: a single one under any number, several under their own.
         reset: Signals to be set to their default, beside `RESTORED`.
@@ -38,11 +36,7 @@ def spawn(
         OSError: It could not be started; names the program.
     """
     program = argv[0]
-    path = program if cwd is None and os.path.dirname(program) else find(program, env, cwd)
-    if cwd is not None:
-        os.stat(os.path.join(cwd, "."))
-        argv = ["/bin/sh", "-c", 'cd -- "$1" && shift && exec "$@"', "sh", os.path.abspath(cwd), path, *argv[1:]]
-        path = argv[0]
+    path = program if os.path.dirname(program) else find(program, env, None)
     try:
         return os.posix_spawn(
             path,

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from supervise._process import launch
 from supervise._process.function import Launched
+from supervise._process.gate import Gate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from supervise._process.handle import Process
     from supervise._process.lifeline import Lifeline
 
 
@@ -25,9 +27,10 @@ class ProgramLauncher:
     line: Lifeline
     reset: frozenset[int]
     """Signals that this process ignores and the program must not."""
-    stdin: int | None = None
     enter: str | None = None
     """As for `launch.run_program`."""
+    gated: bool = False
+    """Whether it waits until its lifeline is armed."""
 
     def launch(self) -> Launched:
         """Start the process.
@@ -37,17 +40,28 @@ class ProgramLauncher:
         """
         read_end = self.line.read_end()
         try:
-            process = launch.run_program(
-                self.argv,
-                env=self.env,
-                cwd=self.cwd,
-                streams=self.streams,
-                read_end=read_end,
-                reset=self.reset,
-                stdin=self.line.empty if self.stdin is None else self.stdin,
-                enter=self.enter,
-            )
+            gate = Gate() if self.gated else None
+            try:
+                process = self._run(read_end, gate)
+                self.line.hold(process.pid)
+                if gate is not None:
+                    gate.open()
+            finally:
+                if gate is not None:
+                    gate.close()
         finally:
             launch.close(read_end)
-        self.line.hold(process.pid)
         return Launched(process=process)
+
+    def _run(self, read_end: int, gate: Gate | None) -> Process:
+        return launch.run_program(
+            self.argv,
+            env=self.env,
+            cwd=self.cwd,
+            streams=self.streams,
+            read_end=read_end,
+            reset=self.reset,
+            stdin=self.line.empty,
+            enter=self.enter,
+            gate=gate,
+        )

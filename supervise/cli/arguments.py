@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from supervise.cli import torchrun
+from supervise.cli import torchrun, values
 from supervise.logs import Std, to_map
 from supervise.restarts import RestartPolicy
 
@@ -86,6 +86,7 @@ class Options:
     """``auto``, ``always`` or ``never``."""
     restarts: RestartPolicy | None
     containment: str
+    gate: bool
 
     @property
     def straight_through(self) -> bool:
@@ -145,6 +146,7 @@ def parse(words: Sequence[str]) -> Options:
         color=found.color,
         restarts=_policy(parser, found),
         containment=found.containment,
+        gate=found.gate,
     )
 
 
@@ -238,29 +240,40 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         group,
         "-n",
         "--nproc-per-node",
-        type=_nproc,
+        type=values.worker_count,
         default=1,
         metavar="N",
         help="how many ranks (1); cpu or gpu: one for each, auto: one for each GPU, or CPU where there is none",
     )
     _option(group, "-m", "--module", action="store_true", help="PROGRAM is a module, as for python -m")
     _option(group, "--no-python", action="store_true", help="execute PROGRAM as it is, even if it ends in .py")
-    _option(group, "--run-id", metavar="ID", type=_name, help="of this run (the program's name and a random part)")
-    _option(group, "--role", metavar="NAME", type=_name, default="default", help="of the ranks (default)")
+    _option(
+        group, "--run-id", metavar="ID", type=values.name, help="of this run (the program's name and a random part)"
+    )
+    _option(group, "--role", metavar="NAME", type=values.name, default="default", help="of the ranks (default)")
 
 
 _LOG_DIR_HELP = f"where the run directory is made (a new temporary one); {os.devnull}: no files, and no prefixes"
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
-    _option(group, "--log-dir", metavar="DIR", type=_directory, help=_LOG_DIR_HELP)
-    _option(group, "-t", "--tee", metavar="SPEC", type=_std, help="streams that are shown and written, see below (3)")
-    _option(group, "-r", "--redirects", metavar="SPEC", type=_std, help="streams that are only written, see below")
+    _option(group, "--log-dir", metavar="DIR", type=values.directory, help=_LOG_DIR_HELP)
+    _option(
+        group,
+        "-t",
+        "--tee",
+        metavar="SPEC",
+        type=values.streams,
+        help="streams that are shown and written, see below (3)",
+    )
+    _option(
+        group, "-r", "--redirects", metavar="SPEC", type=values.streams, help="streams that are only written, see below"
+    )
     _option(
         group,
         "--local-ranks-filter",
         metavar="0,2",
-        type=_ranks,
+        type=values.rank_list,
         default=frozenset(),
         help="show these ranks only; what is written stays the same",
     )
@@ -279,11 +292,17 @@ def _add_end(group: argparse._ArgumentGroup) -> None:
         group,
         "--shutdown-timeout",
         metavar="SEC",
-        type=_seconds,
+        type=values.seconds,
         default=30.0,
         help="from the polite signal to SIGKILL, whatever the reason (30)",
     )
-    _option(group, "--timeout", metavar="SEC", type=_limit, help="stop the run after this long; its exit code is 124")
+    _option(
+        group,
+        "--timeout",
+        metavar="SEC",
+        type=values.time_limit,
+        help="stop the run after this long; its exit code is 124",
+    )
     _option(
         group,
         "--containment",
@@ -292,6 +311,12 @@ def _add_end(group: argparse._ArgumentGroup) -> None:
         help="what leaves its rank's process group is only reported (group), found and ended (sweep), or cannot"
         " get out (cgroup, needs cgroup v2)",
     )
+    _option(
+        group,
+        "--gate",
+        action="store_true",
+        help="let no program run before it is certain to end with supervise, even if that is killed during the start",
+    )
 
 
 def _add_restarts(group: argparse._ArgumentGroup) -> None:
@@ -299,98 +324,23 @@ def _add_restarts(group: argparse._ArgumentGroup) -> None:
         group,
         "--max-restarts",
         metavar="N",
-        type=_count,
+        type=values.restart_count,
         help="when a rank fails, stop all and start all anew, up to N times (0)",
     )
     _option(
         group,
         "--restart-window",
         metavar="SEC",
-        type=_span_s,
+        type=values.span_s,
         help="count only the restarts of the last SEC seconds (all)",
     )
     _option(
         group,
         "--backoff",
         metavar="SEC",
-        type=_seconds,
+        type=values.seconds,
         help="wait before the first restart (1), twice as long before each further one, up to a minute",
     )
-
-
-def _nproc(text: str) -> int:
-    from supervise.cli.ranks import worker_count
-
-    try:
-        return worker_count(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _std(text: str) -> Std | dict[int, Std]:
-    try:
-        return Std.from_str(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no choice of streams; give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), "
-            "or one per rank, such as 0:3,1:2"
-        ) from None
-
-
-def _ranks(text: str) -> frozenset[int]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not all(word.isascii() and word.isdigit() for word in words):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of ranks; give numbers, such as 0,2")
-    return frozenset(map(int, words))
-
-
-def _seconds(text: str) -> float:
-    if (value := _number(text)) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds; give 0 or more, such as 30 or 0.5")
-    return value
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if 0 <= value < float("inf") else None
-
-
-def _span_s(text: str) -> float:
-    value = _seconds(text)
-    if not value:
-        raise argparse.ArgumentTypeError("0 would count no restart; leave the option out to count all")
-    return value
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of restarts; give 0 or more")
-    return int(text)
-
-
-def _limit(text: str) -> float:
-    if (value := _number(text)) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time limit; give seconds, more than 0, such as 3600 or 0.5")
-    if not value:
-        raise argparse.ArgumentTypeError("0 would stop the run at once; leave the option out for no limit")
-    return value
-
-
-def _name(text: str) -> str:
-    if not text or not text.isprintable() or "/" in text:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} becomes part of paths and lines; give printable characters without '/'"
-        )
-    return text
-
-
-def _directory(text: str) -> str:
-    if not text:
-        raise argparse.ArgumentTypeError("'' names no directory; leave the option out for a new temporary one")
-    return text
 
 
 def _span(nproc: int) -> str:

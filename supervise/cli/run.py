@@ -111,6 +111,7 @@ class _Run:
             event_sink=self._event,
             restart_policy=options.restarts,
             containment=options.containment,
+            gate=options.gate,
         )
         self._story.directory = specs._run_log_dir  # noqa: SLF001 - it has no public name, as in PyTorch
         try:

@@ -36,6 +36,7 @@ class Spec:
     timeout: float | None
     restarts: int = 0
     containment: str = "group"
+    gate: bool = False
 
     @property
     def function(self) -> bool:
@@ -86,7 +87,7 @@ class Case:
         self.folder.mkdir()
         entrypoint: Any = scripts.run
         args: dict[int, tuple[Any, ...]] = {rank: (script.name, script.n) for rank, script in enumerate(spec.ranks)}
-        more: dict[str, Any] = {"containment": spec.containment}
+        more: dict[str, Any] = {"containment": spec.containment, "gate": spec.gate}
         if spec.restarts:
             more["restart_policy"] = RestartPolicy(max_restarts=spec.restarts, backoff=0.01)
         if spec.function:

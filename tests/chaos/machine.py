@@ -53,6 +53,7 @@ def _spec(draw: st.DrawFn) -> Spec:
         timeout=draw(st.sampled_from((None, None, None, None, 0.3))),
         restarts=draw(st.sampled_from((0, 0, 0, 1, 2))),
         containment=containment,
+        gate=draw(st.booleans()),
     )
 
 

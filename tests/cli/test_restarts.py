@@ -139,6 +139,16 @@ def test_s4_what_leaves_its_group_is_named_and_ended_where_that_is_asked_for(sup
         os.kill(child, signal.SIGKILL)
 
 
+def test_k1_behind_a_gate_a_run_is_as_any_other(supervise: Command):
+    """Its exit code, what it shows, and what it says of a program that is not there."""
+    run = supervise.run("--gate", "-n", "2", "--", "sh", "-c", "echo $RANK $#; exit 5", "sh", "a b", "")
+    assert run.returncode == 5
+    assert {"[default0]:0 2", "[default1]:1 2"} >= set(run.stdout.splitlines()) != set()
+    run = supervise.run("--gate", "--no-python", "--", "no-such-program")
+    assert run.returncode == 127
+    assert "no-such-program" in run.stderr
+
+
 def test_s4_of_many_that_left_the_first_are_named():
     """A line that a person can read, and how many there are."""
     console = Console("never")

@@ -42,7 +42,8 @@ def kill():
     os.kill(os.getpid(), signal.SIGKILL)
 
 moment = threading.Event()
-gang = Supervisor.start(name="host", entrypoint="sleep", args={rank: ("1000",) for rank in range(40)})
+args = {rank: ("1000",) for rank in range(40)}
+gang = Supervisor.start(name="host", entrypoint="sleep", args=args, gate="GATE" in os.environ)
 threading.Thread(target=kill).start()
 gang.ask(Start())
 signal.pause()
@@ -50,8 +51,12 @@ signal.pause()
 
 
 @pytest.mark.timeout(180)
-def test_k1_a_host_killed_during_the_start_leaves_at_most_one_binary(tmp_path, monkeypatch):
-    """At thirty random moments: only what was between its exec and the arming of its lifeline may live."""
+@pytest.mark.parametrize("gate", [False, True], ids=["", "gate"])
+def test_k1_a_host_killed_during_the_start_leaves_at_most_one_binary(tmp_path, monkeypatch, gate):
+    """At thirty random moments: only what was between its exec and the arming may live; behind a gate, nothing."""
+    if gate:
+        monkeypatch.setenv("GATE", "")
+    at_most = 0 if gate else 1
     me, moments = psutil.Process(), random.Random(4711)
     before = {child.pid for child in me.children()}
     counts = []
@@ -62,7 +67,7 @@ def test_k1_a_host_killed_during_the_start_leaves_at_most_one_binary(tmp_path, m
         orphans = [child for child in me.children() if child.pid not in before]  # the kernel has made them ours
         counts.append(len(orphans))
         with watched([orphan.pid for orphan in orphans]) as watch:
-            assert len(watch.survivors(2.0, at_most=1)) <= 1
+            assert len(watch.survivors(2.0, at_most=at_most)) <= at_most
         psutil.wait_procs(orphans, timeout=5)
     assert max(counts) > 1, "no moment was in the middle of a start"
 
