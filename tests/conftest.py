@@ -25,6 +25,8 @@ import psutil
 import pykka
 import pytest
 
+from supervise._runtime.main_bell import bell_for_this_thread
+
 PATIENCE_S = 5.0
 """How long orphans, ending threads and closing descriptors may take."""
 STARTED_HERE: set[int] = set()
@@ -89,6 +91,7 @@ def _one_household() -> Iterator[None]:
         pr_set_child_subreaper = 36
         assert ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0) == 0
     _keep_fork_server()
+    assert bell_for_this_thread()  # what the main thread waits with stays for the life of a process
     yield
     forkserver._forkserver._stop()
 

@@ -170,6 +170,17 @@ def folder(cwd: object) -> str | None:
     return path
 
 
+def check_gate(gate: object) -> None:
+    """Refuse what is neither True nor False.
+
+    Raises:
+        SpecError: Names the value.
+    """
+    if not isinstance(gate, bool):
+        msg = f"gate is {shown(gate)}; give True or False"
+        raise SpecError(msg)
+
+
 def check_policy(policy: object) -> None:
     """Refuse what is neither a policy nor None.
 

@@ -135,11 +135,12 @@ class DepartingActor(LoopActor):
         if contained is not None and contained.ends:
             contained.kill()
             give_up_at_s = time.monotonic() + _BURIAL_S
-            while (found := contained.find()) or contained.in_motion:
+            while True:
+                found, in_motion = contained.find()
                 for escaped in found:
                     escaped.send(signal.SIGKILL)
                     escaped.close()
-                if time.monotonic() > give_up_at_s:
+                if not (found or in_motion) or time.monotonic() > give_up_at_s:
                     break
             contained.close()
 

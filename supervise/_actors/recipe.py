@@ -168,6 +168,7 @@ def make_plan(
     """
     checks.check_entrypoint(entrypoint, start_method)
     checks.check_policy(restart_policy)
+    checks.check_gate(gate)
     tuples = checks.arguments(args)
     clean = checks.environments(envs, len(tuples))
     checks.check_logs(logs_specs, log_line_prefixes)

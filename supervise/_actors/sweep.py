@@ -94,8 +94,7 @@ class Sweep:
         found: list[Escaped] | None = []
         failed = in_motion = False
         try:
-            found = self._contained.find(self._skip, killing=self._killing)
-            in_motion = self._contained.in_motion
+            found, in_motion = self._contained.find(self._skip, killing=self._killing)
         except OSError as error:  # no descriptor left to look with: nobody is known to be gone
             log.debug("looking for escaped processes: %s", error)
             found = None

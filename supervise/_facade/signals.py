@@ -11,16 +11,20 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from supervise._runtime.bell import Bell
+from supervise._runtime.main_bell import bell_for_this_thread, waits
+from supervise._runtime.reply import remaining
 from supervise.errors import SignalException
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType, FrameType
 
+    from supervise._runtime.bell import Bell
+    from supervise._runtime.main_bell import MainBell
     from supervise._runtime.reply import Reply
 
     Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
@@ -51,7 +55,7 @@ class _Desk:
         self.recorded: deque[signal.Signals] = deque()
         self.delivered = 0
         """Signals that were raised since the first of the present gangs began."""
-        self.bell: Bell | None = None
+        self.bell: Bell | MainBell | None = None
         """What wakes the protected function that waits now."""
 
 
@@ -179,6 +183,7 @@ def restore() -> None:
         _desk.old.pop(sig, None)  # gone already if a signal that came just now was passed on
 
 
+@waits
 def wait_for(reply: Reply[Any], timeout: float | None = None, *, heed: bool = True) -> bool:
     """Wait, in a protected function; tell whether `reply` is there.
 
@@ -187,18 +192,20 @@ def wait_for(reply: Reply[Any], timeout: float | None = None, *, heed: bool = Tr
         timeout: Seconds; None waits for ever.
         heed: Return early, with False, when a signal has been recorded.
     """
-    bell = Bell()
+    deadline = None if timeout is None else time.monotonic() + timeout
     main = threading.current_thread() is threading.main_thread()
-    if main and heed:
-        _desk.bell = bell
-    try:
-        reply.add_done_callback(bell.ring)
-        if not (reply.done() or (main and heed and _desk.recorded)):
-            bell.wait(timeout)
-    finally:
-        if main:
-            _desk.bell = None
-        reply.forget(bell.ring)
+    with bell_for_this_thread() as bell:
+        ring = bell.ring
+        if main and heed:
+            _desk.bell = bell
+        try:
+            reply.add_done_callback(ring)
+            while not (reply.done() or (main and heed and _desk.recorded)) and bell.wait(remaining(deadline)):
+                pass
+        finally:
+            if main:
+                _desk.bell = None
+            reply.forget(ring)
     return reply.done()
 
 

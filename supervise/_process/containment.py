@@ -11,7 +11,8 @@ import os
 import select
 import threading
 import time
-from typing import TYPE_CHECKING, Literal, get_args
+from functools import partial
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from supervise._process import descent, marker
 from supervise._process.cgroup import GangFolder
@@ -21,6 +22,9 @@ from supervise.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
+
+    _Check = Callable[[int], tuple[bool, int | None]]
+    """Tells of a pid whether it is the gang's, and which rank's."""
 
 Containment = Literal["group", "cgroup", "sweep"]
 
@@ -43,6 +47,15 @@ class Escaped(Member):
         super().__init__(pid)
         self.local_rank = local_rank
         """None where it cannot be told."""
+
+
+class Found(NamedTuple):
+    """What one look has found."""
+
+    live: list[Escaped]
+    """The caller closes them."""
+    in_motion: bool
+    """Whether somebody died during the look, who may have forked meanwhile, or could not be looked at."""
 
 
 class Contained:
@@ -72,53 +85,54 @@ class Contained:
         """
         return None if self._folder is None else self._folder.enter(rank)
 
-    in_motion = False
-    """Whether somebody died during the last look, who may have forked meanwhile, or could not be looked at."""
-    _unclear = False
-
-    def find(self, skip: Collection[int] = (), *, killing: bool = False) -> list[Escaped]:
-        """Look at all processes: return those of this gang that live. Takes milliseconds; not for the loop.
+    def find(self, skip: Collection[int] = (), *, killing: bool = False) -> Found:
+        """Look at all processes for those of this gang that live. Takes milliseconds; not for the loop.
 
         Args:
             skip: Pids of ranks that still live; they and their groups have not escaped.
             killing: Whether also to return at once who is about to die.
+
+        Raises:
+            OSError: There is no descriptor left to look with.
         """
         found: list[Escaped] = []
-        seen = 0
-        self._unclear = False
+        seen, unclear = 0, False
         try:
             for pid, check in self._candidates():
-                if pid != os.getpid() and not _skipped(pid, skip):
-                    seen += 1
-                    found += _held(pid, check)
+                if pid == os.getpid() or _skipped(pid, skip):
+                    continue
+                try:
+                    if check(pid)[0]:
+                        seen += 1
+                        found += _held(pid, check)
+                except BlockingIOError:
+                    unclear = True
         except BaseException:
             for escaped in found:
                 escaped.close()
             raise
         live = found if killing else _not_dying(found)
-        self.in_motion = self._unclear or len(live) < seen or (not live and self._populated())
-        return live
+        in_motion = unclear or len(live) < seen or (not live and self._populated())
+        return Found(live, in_motion)
 
     def _populated(self) -> bool:
         return self._folder is not None and self._folder.populated()
 
-    def _candidates(self) -> Iterator[tuple[int, Callable[[int], tuple[bool, int | None]]]]:
-        if self._folder is not None:
-            folder = self._folder
-            for pid, rank in folder.members():
-                yield pid, lambda pid, rank=rank: (folder.holds(pid), rank)  # type: ignore[misc]
-            return
-        for pid in all_pids():
-            if self._marked(pid)[0]:
+    def _candidates(self) -> Iterator[tuple[int, _Check]]:
+        if self._folder is None:
+            for pid in all_pids():
                 yield pid, self._marked
+            return
+        for pid, rank in self._folder.members():
+            yield pid, partial(self._within, self._folder, rank)
 
     def _marked(self, pid: int) -> tuple[bool, int | None]:
-        try:
-            rank = descent.rank_of(pid, self.token, forked=self._forked)
-        except BlockingIOError:
-            self._unclear = True
-            return False, None
+        rank = descent.rank_of(pid, self.token, forked=self._forked)
         return rank is not None, rank
+
+    @staticmethod
+    def _within(folder: GangFolder, rank: int | None, pid: int) -> tuple[bool, int | None]:
+        return folder.holds(pid), rank
 
     def kill(self) -> bool:
         """Kill all that is contained at one stroke; tell whether that is possible: in a control group."""
@@ -155,7 +169,7 @@ def _skipped(pid: int, skip: Collection[int]) -> bool:
         return False
 
 
-def _held(pid: int, check: Callable[[int], tuple[bool, int | None]]) -> list[Escaped]:
+def _held(pid: int, check: _Check) -> list[Escaped]:
     """Take hold of a process, then look again: only who lives after that is surely the one we saw."""
     try:
         escaped = Escaped(pid, None)

@@ -9,7 +9,7 @@ import threading
 import time
 
 from supervise._process import marker
-from supervise._process.look import in_exec, unless_gone
+from supervise._process.look import layout, unless_gone
 
 _EXEC_S = 0.1
 """How long an exec is waited for; it takes microseconds, where no disk is in the way."""
@@ -38,13 +38,23 @@ def rank_of(pid: int, token: str, *, forked: bool) -> int | None:
 def _environment(pid: int) -> bytes:
     """Return the environment of a process's program; in the middle of an exec it has none, and is waited for."""
     deadline_s = None
-    while not (environment := _environment_now(pid)) and in_exec(pid):
+    environment = _environment_now(pid)
+    while not environment and (before := layout(pid)) is not None:
+        environment = _environment_now(pid)
+        if environment or (before.complete and layout(pid) == before) or not _layouts_are_told():
+            break  # it is there; or there is none, or it is hidden: who has unmapped it shows none for ever
         now_s = time.monotonic()
         deadline_s = deadline_s or now_s + _EXEC_S
         if now_s > deadline_s:
             raise BlockingIOError(errno.EAGAIN, f"process {pid} does not get on with its exec")
         threading.Event().wait(_EXEC_LOOK_S)  # nobody tells when it has its new program
     return environment
+
+
+def _layouts_are_told() -> bool:
+    """Whether this kernel says where programs lie. It is one that imitates Linux otherwise."""
+    own = layout(os.getpid())
+    return own is not None and own.complete
 
 
 def _environment_now(pid: int) -> bytes:

@@ -104,7 +104,7 @@ def run_program(
     spawns = bool(reset or cheaper or signal.pthread_sigmask(signal.SIG_BLOCK, ()))
     go_there = spawns and cwd is not None
     if enter is not None or gate is not None or go_there:
-        argv = shell.becoming(argv, env, cwd, go_there=go_there, enter=enter, gated=gate is not None)
+        argv, env = shell.becoming(argv, env, cwd, go_there=go_there, enter=enter, gated=gate is not None)
     stdin = stdin if gate is None else gate.read_end
     out, err = streams.open()
     try:

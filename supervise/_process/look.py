@@ -93,12 +93,24 @@ def _pids_now() -> set[int]:
         return set(psutil.pids())
 
 
-def in_exec(pid: int) -> bool:
-    """Whether a process may be in the middle of its exec, where it has a new memory but no environment yet."""
+class Layout(NamedTuple):
+    """Where the program of a process lies in its memory."""
+
+    code_end: int
+    environment_start: int
+    environment_end: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether it is in place: in the middle of an exec there is a memory, and nothing in it yet."""
+        return self.code_end > 0
+
+
+def layout(pid: int) -> Layout | None:
+    """Return where the program of a process lies; None where it has no memory: a thread of the kernel, a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
-        memory, code, start, end = (int(fields[index]) for index in (20, 24, 47, 48))
+        return Layout(*(int(fields[index]) for index in (24, 47, 48))) if int(fields[20]) else None
     except (OSError, IndexError, ValueError):
-        return False
-    return memory > 0 and (code == 0 or start < end)  # a kernel's thread and a zombie have no memory
+        return None

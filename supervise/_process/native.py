@@ -80,12 +80,17 @@ def find(program: str, env: Mapping[str, str] | Mapping[bytes, bytes], cwd: str 
     denied = False
     for candidate in candidates:
         full = os.path.join(cwd or "", candidate)
-        if os.path.isfile(full) and os.access(full, os.X_OK):
+        if os.path.isfile(full) and may_execute(full):
             return candidate
         denied = denied or os.path.exists(full)
     if denied:
         raise PermissionError(13, "Permission denied", program)
     raise FileNotFoundError(2, "No such file or directory", program)
+
+
+def may_execute(path: str) -> bool:
+    """Whether this process may, by its effective user, as the kernel asks."""
+    return os.access(path, os.X_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _inheritable_fds() -> set[int]:

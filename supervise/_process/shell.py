@@ -5,19 +5,29 @@ from __future__ import annotations
 import errno
 import os
 import re
+from functools import cache
 from typing import TYPE_CHECKING
 
-from supervise._process import native
+from supervise._process import capability, native
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _SHELL = "/bin/sh"
 _ENV = "/usr/bin/env"
-_ADDED = ("PWD", "OLDPWD")
-"""What some shells put into the environment by themselves."""
-_KEPT = re.compile(rb"(?!(?:IFS|LINENO|OPTARG|OPTIND|PPID|PS[124]|RANDOM|SECONDS|E?UID)\Z)[A-Za-z_][A-Za-z0-9_]*")
-"""The names of variables that every shell passes on; some drop the others, or have a value of their own for them."""
+_FORMATS = "/proc/sys/fs/binfmt_misc"
+_ODD = re.compile(
+    rb"(?![A-Za-z_][A-Za-z0-9_]*\Z)|BASH|COMP_|EPOCH"
+    rb"|(?:E?UID|HISTCMD|IFS|LINENO|OPT(?:ARG|ERR|IND)|POSIXLY_CORRECT|PPID|PS[124]|S?RANDOM|SECONDS|SHELLOPTS|TMOUT"
+    rb"|SUPERVISE_GATE)\Z"
+)
+"""Variables that some shells drop, set or obey: `env` gives them to the program, and the shell has none of them."""
+_PLACES = ("PWD", "OLDPWD")
+"""Variables that shells put right. They are in almost every environment, so they are set again without `env`.
+
+So is SHLVL, but for bash, which counts it down at the exec: it is right then where there was one, and else taken away.
+"""
+_MAGIC_BYTES = 256
 
 
 def becoming(
@@ -28,14 +38,14 @@ def becoming(
     go_there: bool = False,
     enter: str | None = None,
     gated: bool = False,
-) -> list[str]:
-    """Return the command line of a shell that does what is asked, and then becomes `argv` with all of `env`.
+) -> tuple[list[str], dict[bytes, bytes]]:
+    """Return command line and environment of a shell that does what is asked, and then becomes `argv` with `env`.
 
-    What the kernel refuses to execute is an exit with 126, and not an error of the start, as it is without a shell.
+    While it does, other users can see in the list of processes those variables that are not for a shell.
 
     Args:
         argv: The program and its arguments.
-        env: Its whole environment, which the shell is started with.
+        env: Its whole environment.
         cwd: Its working directory; None is this process's.
         go_there: Whether it is for the shell to go there.
         enter: The ``cgroup.procs`` into which it writes itself.
@@ -45,6 +55,10 @@ def becoming(
         OSError: The program is not there or cannot be executed, or the folder is not there; names it.
     """
     program = native.find(argv[0], env, cwd)
+    _check_format(argv[0], os.path.join(cwd or "", program), cwd)
+    whole = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
+    odd = {name: value for name, value in whole.items() if _is_odd(name)}
+    kept = {name: value for name, value in whole.items() if name not in odd}
     steps, given = [], []
     if go_there and cwd is not None:
         os.stat(os.path.join(cwd, "."))
@@ -55,24 +69,73 @@ def becoming(
         given.append(enter)
     if gated:
         steps.append("read -r SUPERVISE_GATE")
-    names = {os.fsencode(name) for name in env}
-    if added := [name for name in _ADDED if name.encode() not in names]:
-        steps.append(f"unset {' '.join(added)}")
+    for name in _PLACES if _is("bash", _SHELL) else (*_PLACES, "SHLVL"):
+        if (value := kept.get(name.encode())) is None:
+            steps.append(f"unset {name}")
+        else:
+            steps.append(f'export {name}="$1" && shift')
+            given.append(os.fsdecode(value))
     steps.append('exec "$@"' + (" < /dev/null" if gated else ""))
-    return [_SHELL, "-c", " && ".join(steps), "sh", *given, *_dropped(program, env), program, *argv[1:]]
+    if program.startswith("-"):  # or a shell takes it for an option
+        program = f"./{program}"
+    command = [*_env(program, odd, kept), program, *argv[1:]]
+    return [_SHELL, *_as_it_is(), "-c", " && ".join(steps), "sh", *given, *command], kept
 
 
-def _dropped(program: str, env: Mapping[str, str] | Mapping[bytes, bytes]) -> list[str]:
-    """Return what gives the program those variables that the shell may have dropped: exported functions, for one.
+def _is_odd(name: bytes) -> bool:
+    complained_of = name == b"LC_ALL" and _is("bash", _SHELL)  # where there is no such locale
+    return complained_of or _ODD.match(name) is not None
 
-    While it does, they can be read in the list of processes, which other users see.
+
+def _env(program: str, odd: Mapping[bytes, bytes], kept: Mapping[bytes, bytes]) -> list[str]:
+    """Return what gives the program the odd variables, and takes away one that bash adds."""
+    unwanted = ["-u", "SHLVL"] if b"SHLVL" not in kept and _is("bash", _SHELL) else []
+    if not odd and not unwanted:
+        return []
+    pairs = [os.fsdecode(name + b"=" + value) for name, value in odd.items()]
+    last = ["nice", "-n", "0", "--"] if "=" in program else []  # or `env` takes it for one more variable
+    return [_ENV, *unwanted, "--", *pairs, *last]
+
+
+@cache
+def _is(name: str, shell: str) -> bool:
+    """Whether the shell is that one, under whatever name."""
+    return os.path.basename(os.path.realpath(shell)) == name
+
+
+def _as_it_is() -> list[str]:
+    """Have the shell keep an effective user or group that is not the real one: most drop it without being told."""
+    same = (os.getuid(), os.getgid()) == (os.geteuid(), os.getegid())
+    return [] if same or _is("busybox", _SHELL) else ["-p"]
+
+
+def _check_format(named: str, path: str, cwd: str | None) -> None:
+    """Refuse what the kernel would: a shell would run it as a script of its own, or end with a code.
 
     Raises:
-        OSError: There are such, and a program whose name looks like one more.
+        OSError: It is no program, or its interpreter is not there or cannot be executed.
     """
-    pairs = [(os.fsencode(name), os.fsencode(value)) for name, value in env.items()]
-    odd = [os.fsdecode(name + b"=" + value) for name, value in pairs if not _KEPT.fullmatch(name)]
-    if odd and "=" in program:
-        why = f"a program with = in its name cannot be given the variable {odd[0].partition('=')[0]} by a shell"
-        raise OSError(errno.EINVAL, why, program)
-    return [_ENV, *odd] if odd else []
+    try:
+        with open(path, "rb") as file:
+            magic = file.read(_MAGIC_BYTES)
+    except PermissionError:  # may be executed, not read
+        return
+    if magic.startswith(b"#!"):
+        words = magic[2:].partition(b"\n")[0].split(None, 1)
+        if not words:
+            return
+        interpreter = os.path.join(cwd or "", os.fsdecode(words[0]))
+        if not os.path.exists(interpreter):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), named)
+        if not (os.path.isfile(interpreter) and native.may_execute(interpreter)):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), named)
+    elif capability.LINUX and not magic.startswith(b"\x7fELF") and not _other_formats():
+        raise OSError(errno.ENOEXEC, os.strerror(errno.ENOEXEC), named)
+
+
+def _other_formats() -> bool:
+    """Whether the kernel has been told of further formats."""
+    try:
+        return bool(set(os.listdir(_FORMATS)) - {"register", "status"})
+    except OSError:
+        return False

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from _thread import TIMEOUT_MAX, allocate_lock
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 
 class Bell:
@@ -18,6 +22,15 @@ class Bell:
         """Make it, not rung."""
         self._lock = allocate_lock()
         self._lock.acquire()
+
+    def __enter__(self) -> Self:
+        """Nothing is to be prepared."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing is to be put back."""
 
     def ring(self) -> None:
         """End the wait. From any thread; never blocks."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pykka
 
-from supervise._runtime.bell import Bell
+from supervise._runtime.main_bell import bell_for_this_thread, waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -67,16 +67,20 @@ class Reply(pykka.Future[T]):
             raise error
         return cast("T", value)
 
+    @waits
     def _block(self, timeout: float | None) -> None:
         if get_ident() in MUST_NOT_BLOCK:
             msg = "get() on a supervisor's own thread would wait for ever; tell, or give the reply on, instead"
             raise RuntimeError(msg)
-        bell = Bell()
-        self.add_done_callback(bell.ring)
-        if not bell.wait(timeout) and not self._settled:
-            self.forget(bell.ring)
-            msg = f"{timeout} seconds"
-            raise pykka.Timeout(msg)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with bell_for_this_thread() as bell:
+            ring = bell.ring
+            self.add_done_callback(ring)
+            while not self._settled:
+                if not bell.wait(remaining(deadline)) and not self._settled:
+                    self.forget(ring)
+                    msg = f"{timeout} seconds"
+                    raise pykka.Timeout(msg)
 
     def forget(self, callback: Callable[[], object]) -> None:
         """Take back a callback that was added; harmless when it was called already."""

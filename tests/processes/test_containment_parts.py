@@ -18,6 +18,7 @@ from supervise import SpecError
 from supervise._actors.sweep import Sweep
 from supervise._process import capability, cgroup, descent, launch, lifeline, marker
 from supervise._process.containment import Contained, Escaped, make
+from supervise._process.look import Layout
 from supervise._runtime.loop import Loop
 from supervise.messages import Swept
 from tests.processes.hosts import watched
@@ -70,7 +71,7 @@ def running(script: str, env: dict[str, str] | None = None, argv: tuple[str, ...
 
 @contextmanager
 def found_by(contained: Contained, skip: Any = ()) -> Iterator[list[Escaped]]:
-    found = contained.find(skip)
+    found = contained.find(skip).live
     try:
         yield found
     finally:
@@ -167,22 +168,43 @@ def test_who_is_in_the_middle_of_an_exec_is_found():
         assert {descent.rank_of(pid, contained.token, forked=False) for _ in range(5000)} == {3}
 
 
-def test_an_exec_that_does_not_end_is_looked_at_again(monkeypatch, sweep):
+def test_an_exec_that_does_not_end_is_looked_at_again(monkeypatch):
     """Nobody is taken for gone who could not be looked at."""
     contained = make("sweep", "a", forked=False)
-    read, hanging = descent._environment_now, True
+    read, look, hanging = descent._environment_now, descent.layout, True
     with running(WAITS, contained.env(1)) as pid:
-
-        def environment(one: int) -> bytes:
-            return b"" if hanging and one == pid else read(one)
-
-        monkeypatch.setattr(descent, "_environment_now", environment)
-        monkeypatch.setattr(descent, "in_exec", lambda one: hanging and one == pid)
-        assert contained.find() == []
-        assert contained.in_motion
+        monkeypatch.setattr(descent, "_environment_now", lambda one: b"" if hanging and one == pid else read(one))
+        monkeypatch.setattr(descent, "layout", lambda one: Layout(0, 0, 0) if hanging and one == pid else look(one))
+        assert contained.find() == ([], True)
         hanging = False
-        assert pids_and_ranks(contained) == {(pid, 1)}
-        assert not contained.in_motion
+        found, in_motion = contained.find()
+        assert [(escaped.pid, escaped.local_rank) for escaped in found] == [(pid, 1)]
+        assert not in_motion
+        for escaped in found:
+            escaped.close()
+
+
+HIDES = """
+import ctypes, os, signal
+fields = open("/proc/self/stat").read().rpartition(")")[2].split()
+start, end = int(fields[47]), int(fields[48])
+page = os.sysconf("SC_PAGE_SIZE")
+os.environ.clear()
+first = start // page * page
+print("ready", flush=True)
+ctypes.CDLL(None).munmap(ctypes.c_void_p(first), ctypes.c_size_t((end - first + page - 1) // page * page))
+signal.pause()
+"""
+
+
+def test_who_has_unmapped_its_environment_holds_up_no_look(monkeypatch):
+    """It is not in the middle of an exec, which would be waited for. Anybody can do that, a stranger too."""
+    contained = make("sweep", "a", forked=False)
+    monkeypatch.setenv("LONG", "x" * 20_000)
+    with running(HIDES, argv=(sys.executable, "-S")) as pid:
+        while descent._environment_now(pid):
+            assert psutil.pid_exists(pid)
+        assert contained.find() == ([], False)
 
 
 def test_who_was_forked_by_one_that_ended_before_it_was_looked_at_is_found(monkeypatch):
@@ -217,7 +239,7 @@ def test_s7_a_number_reused_after_the_look_is_a_stranger(monkeypatch, pidfd):
     contained = make("sweep", "a")
     with ExitStack() as stack:
         with running("sleep 0.1; echo ready; exec sleep 1000", contained.env(0)) as pid:
-            (escaped,) = contained.find()
+            (escaped,) = contained.find().live
             stack.callback(escaped.close)
         for _ in range(100):
             LAST_PID.write_text(str(pid - 1))

@@ -1,16 +1,16 @@
 """A gang with a gate: no program runs before it is certain to end with its host, and otherwise all is as without."""
 
-import errno
 import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from supervise import DefaultLogsSpecs, Start, Std, Supervisor, Wait, start_processes
+from supervise import DefaultLogsSpecs, SpecError, Start, Std, Supervisor, Wait, start_processes
 from supervise._process import shell
 from tests.processes.gangs import KINDS, faulty
 from tests.processes.hosts import NO_FILES, PATIENCE_S, Host, watched
@@ -87,22 +87,23 @@ print(json.dumps({
 }))
 """
 ODD = {
+    "--unset": "HOME",
     "A.B": "1 2",
     "BASH_FUNC_f%%": "() {  echo x\n}",
     "9": "-",
-    "-n": "x",
     "EMPTY": "",
     "IFS": "x",
     "OPTIND": "7",
     "PPID": "1",
     "PS1": "$ ",
+    "SUPERVISE_GATE": "mine",
+    "TMOUT": "1",
     "RANDOM": "4",
     "UID": "-1",
     "LINES": "a\nb ",
     "QUOTED": "'\"$HOME`\\",
 }
 ARGS = ("", "a b", "-n", "$HOME", "'", '"', "*", "\\", "a\nb", "=", "A=1", "\u00e9")
-SHELLS = [shutil.which(name) or name for name in ("sh", "bash")]
 
 
 def shown(tmp_path: Path, *, gate: bool, cwd: Path | None) -> dict:
@@ -111,7 +112,7 @@ def shown(tmp_path: Path, *, gate: bool, cwd: Path | None) -> dict:
         name="shows",
         entrypoint=sys.executable,
         args={0: ("-c", SHOWS, *ARGS)},
-        envs={0: ODD},
+        envs={0: dict(ODD)},
         logs_specs=specs,
         cwd=cwd,
         gate=gate,
@@ -128,26 +129,32 @@ def shown(tmp_path: Path, *, gate: bool, cwd: Path | None) -> dict:
     return found
 
 
-@pytest.mark.parametrize("shell_path", SHELLS, ids=os.path.basename)
+@pytest.fixture(params=["dash", "bash", "busybox"])
+def _shell(request, tmp_path, monkeypatch) -> None:
+    """Have ``/bin/sh`` be one of those that it is on some system."""
+    found = shutil.which(request.param)
+    if found is None:
+        pytest.skip(f"there is no {request.param} here")
+    (tmp_path / "sh").symlink_to(found)
+    monkeypatch.setattr(shell, "_SHELL", str(tmp_path / "sh"))
+
+
+PLACES = [{"PWD": "/tmp", "OLDPWD": "/nowhere", "SHLVL": "3"}, {"PWD": None, "OLDPWD": None, "SHLVL": None}]
+
+
+@pytest.mark.usefixtures("_shell")
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
 @pytest.mark.parametrize("ignoring", [False, True], ids=["", "ignoring"])
-@pytest.mark.parametrize("unset", ["", "PWD"])
-def test_a_program_behind_a_gate_has_all_as_without(  # noqa: PLR0917
-    tmp_path, monkeypatch, shell_path, elsewhere, ignoring, unset
-):
+@pytest.mark.parametrize("own", PLACES, ids=["set", "unset"])
+def test_a_program_behind_a_gate_has_all_as_without(tmp_path, monkeypatch, elsewhere, ignoring, own):
     """Environment, arguments, folder, an empty stdin, no further descriptor, its session and its signals."""
-    if not os.access(shell_path, os.X_OK):
-        pytest.skip(f"there is no {shell_path}")
-    monkeypatch.setattr(shell, "_SHELL", shell_path)
-    monkeypatch.setenv("PWD", str(Path.cwd()))
-    monkeypatch.setenv("OLDPWD", "/")
-    monkeypatch.setenv("SHLVL", "3")
-    monkeypatch.setenv("_", shell_path)
-    monkeypatch.delenv(unset, raising=False)
+    for name, value in own.items():
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
     (tmp_path / "a b").mkdir()
     cwd = tmp_path / "a b" if elsewhere else None
-    if elsewhere:
-        monkeypatch.setenv("PWD", str(cwd))
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN if ignoring else signal.SIG_DFL)
     try:
         without, behind = (shown(tmp_path, gate=gate, cwd=cwd) for gate in (False, True))
@@ -155,7 +162,29 @@ def test_a_program_behind_a_gate_has_all_as_without(  # noqa: PLR0917
         signal.signal(signal.SIGUSR1, before)
     assert set(behind["env"]) ^ set(without["env"]) == set()
     assert behind == without
-    assert f"A.B={ODD['A.B']}" in behind["env"]
+    assert {f"{name}={value}" for name, value in ODD.items()} <= set(behind["env"])
+
+
+@pytest.mark.usefixtures("_shell")
+def test_an_effective_user_that_is_not_the_real_one_stays(monkeypatch):
+    """An exec keeps it. A shell that is not told otherwise goes back to the real one."""
+    if os.getuid() != 0:
+        pytest.skip("only root may be somebody else")
+    other = (0, 1000, 0)
+    monkeypatch.setattr(os, "geteuid", lambda: other[1])
+    command, env = shell.becoming(["grep", "^Uid", "/proc/self/status"], os.environ, None)
+    monkeypatch.undo()
+    done = subprocess.run(
+        ["sh", *command[1:]],
+        executable=os.path.realpath(command[0]),
+        env=env,
+        cwd="/",
+        preexec_fn=lambda: os.setresuid(*other),
+        stdout=-1,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["Uid:", "0", "1000", "1000", "1000"]
 
 
 def test_the_exit_code_is_the_program_s():
@@ -170,8 +199,8 @@ def test_the_exit_code_is_the_program_s():
 # What cannot be started
 
 
-def started(program: str, **more) -> None:
-    gang = Supervisor.start(name="job", entrypoint=program, args={0: ()}, logs_specs=NO_FILES, gate=True, **more)
+def started(program: str, *, gate: bool = True) -> None:
+    gang = Supervisor.start(name="job", entrypoint=program, args={0: ()}, logs_specs=NO_FILES, gate=gate)
     try:
         gang.ask(Start(), timeout=PATIENCE_S)
     finally:
@@ -184,15 +213,45 @@ def test_a_program_that_is_not_there_is_an_error_of_the_start():
         started("no-such-program")
 
 
-def test_a_program_that_env_would_take_for_a_variable_is_refused(tmp_path):
-    """It is started by `env`, since the shell may drop a variable of that name."""
-    program = tmp_path / "a=b"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    started(str(program))
-    with pytest.raises(OSError, match=r"= in its name cannot be given the variable A\.B") as raised:
-        started(str(program), envs={0: {"A.B": "1"}})
-    assert raised.value.errno == errno.EINVAL
+FILES = {
+    "no shebang": ("echo hi\n", 0o755),
+    "empty": ("", 0o755),
+    "an interpreter that is not there": ("#!/no/such/interpreter\n", 0o755),
+    "an interpreter that is a folder": ("#!/tmp\n", 0o755),
+    "not executable": ("#!/bin/sh\n", 0o644),
+}
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_what_the_kernel_does_not_execute_is_the_same_error_of_the_start(tmp_path, what):
+    """And not a script of the shell's, nor an exit with 126."""
+    text, mode = FILES[what]
+    program = tmp_path / "program"
+    program.write_text(text)
+    program.chmod(mode)
+    errors = []
+    for gate in (False, True):
+        with pytest.raises(OSError, match="program") as raised:
+            started(str(program), gate=gate)
+        errors.append((type(raised.value), raised.value.errno, raised.value.filename))
+    assert errors[0] == errors[1]
+
+
+@pytest.mark.parametrize("name", ["lr=0.1", "-n"])
+def test_a_program_whose_name_looks_like_something_else_runs(tmp_path, name):
+    """Like a variable for `env`, or an option of the shell's `exec`."""
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "program").write_text("#!/bin/sh\nexit 9\n")
+    (tmp_path / name / "program").chmod(0o755)
+    program, envs = f"{name}/program", {0: dict(ODD)}
+    with start_processes("job", program, {0: ()}, envs, logs_specs=NO_FILES, cwd=tmp_path, gate=True) as gang:
+        assert gang.wait(PATIENCE_S).failures[0].exitcode == 9
+
+
+def test_a_gate_is_yes_or_no():
+    """A text is neither."""
+    with pytest.raises(SpecError, match="gate is 'no'; give True or False"):
+        Supervisor.start(name="job", entrypoint="true", args={0: ()}, logs_specs=NO_FILES, gate="no")
 
 
 def test_a_forked_child_of_the_host_does_not_hold_a_gate(tmp_path):

@@ -1,0 +1,167 @@
+"""What the main thread waits for: any thread rings, and so does every signal.
+
+Python's handlers of signals run in the main thread, between two of its instructions. One that comes in the last
+moment before a wait for a lock would have to wait as well, perhaps for ever: the lock is not free, and the wait has not
+begun that the kernel would interrupt. So the interpreter writes into a pipe (`signal.set_wakeup_fd`), at which we wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import sys
+from _thread import get_ident
+from threading import main_thread
+from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
+
+from supervise._runtime.bell import Bell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, FrameType, TracebackType
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_MOST_S = 2_000_000.0
+"""What the kernel can be asked for: after these 23 days, a longer wait ends as if it were rung."""
+_displaced = -1
+"""To what the interpreter wrote before."""
+_ends: tuple[int, int] | None = None
+"""The pipe: one for the process, made when it is first needed, and never closed, since anybody may ring late."""
+_waiters: set[CodeType] = set()
+"""Of the functions that have a ``with`` block of a bell."""
+
+
+def waits(function: Callable[P, T]) -> Callable[P, T]:
+    """Mark a function that has a ``with`` block of a bell."""
+    _waiters.add(function.__code__)
+    return function
+
+
+def bell_for_this_thread() -> Bell | MainBell:
+    """Return what the calling thread, and no other, can wait for."""
+    if get_ident() != main_thread().ident or not _have_pipe():
+        return Bell()
+    return MainBell()
+
+
+class MainBell:
+    """A `Bell` whose wait is ended by signals, too; also by a late ring for an earlier wait. For one ``with`` block."""
+
+    __slots__ = ("_earlier", "_nested", "_numbers")
+
+    def __enter__(self) -> Self:
+        """Have signals ring."""
+        global _displaced  # noqa: PLW0603 - of the process's one descriptor for signals
+        self._numbers = b""
+        self._nested = False
+        earlier = signal.set_wakeup_fd(_write_end(), warn_on_full_buffer=False)
+        if earlier != _write_end():
+            _displaced = earlier
+        elif _in_a_handler(sys._getframe(1).f_back):
+            self._nested = True
+        # else a handler's exception has left an earlier block before it could put back what it had displaced
+        self._earlier = _displaced
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Put back what signals rang before, and hand on what has come."""
+        if self._nested:  # in a handler, which may have taken a ring that was meant for whom it interrupts
+            _write(_write_end(), self._numbers or b"\0")
+            return
+        signal.set_wakeup_fd(self._earlier)
+        numbers = (self._numbers + _emptied()).replace(b"\0", b"")
+        if numbers and self._earlier >= 0:  # an event loop's, for one
+            _write(self._earlier, numbers)
+
+    def ring(self) -> None:
+        """End the wait. From any thread; never blocks."""
+        if _ends is not None:
+            _write(_ends[1], b"\0")
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait until it is rung or a handler of a signal has run, and return True; False after `timeout_s`."""
+        poll = select.poll()
+        poll.register(_read_end(), select.POLLIN)
+        longest = timeout_s is not None and timeout_s > _MOST_S
+        if poll.poll(None if timeout_s is None else min(max(timeout_s, 0.0), _MOST_S) * 1000):
+            self._numbers += _emptied().replace(b"\0", b"")
+            return True
+        return longest
+
+
+def _in_a_handler(frame: FrameType | None) -> bool:
+    """Whether below this frame somebody waits, whom a handler of a signal has interrupted."""
+    while frame is not None:
+        if frame.f_code in _waiters:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _read_end() -> int:
+    assert _ends is not None  # noqa: S101 - or there would be no such bell
+    return _ends[0]
+
+
+def _write_end() -> int:
+    assert _ends is not None  # noqa: S101
+    return _ends[1]
+
+
+def _write(fd: int, rings: bytes) -> None:
+    with contextlib.suppress(OSError):  # full: it is heard already; or, somebody else's, it is no more
+        os.write(fd, rings)
+
+
+def _have_pipe() -> bool:
+    global _ends  # noqa: PLW0603 - one for the process
+    if _ends is None:
+        try:
+            _ends = _pipe()
+        except OSError:  # no descriptor is left: wait as if there were no signals
+            return False
+    return True
+
+
+def _pipe() -> tuple[int, int]:
+    """Return a pipe above 2: where stdin, stdout or stderr is closed, it must not stand in for them."""
+    with contextlib.ExitStack() as stack:
+        for fd in (low := os.pipe()):
+            stack.callback(os.close, fd)
+            os.set_blocking(fd, False)
+        read = fcntl.fcntl(low[0], fcntl.F_DUPFD_CLOEXEC, 3)
+        try:
+            return read, fcntl.fcntl(low[1], fcntl.F_DUPFD_CLOEXEC, 3)
+        except OSError:
+            os.close(read)
+            raise
+
+
+def _emptied() -> bytes:
+    try:
+        return os.read(_read_end(), 1 << 16)
+    except BlockingIOError:
+        return b""
+
+
+def _forget_in_child() -> None:
+    """A forked child's signals are not ours, nor ours its."""
+    global _ends
+    if _ends is None:
+        return
+    ends, _ends = _ends, None
+    with contextlib.suppress(ValueError):  # another interpreter's thread
+        if (installed := signal.set_wakeup_fd(-1)) != ends[1]:
+            signal.set_wakeup_fd(installed)
+    for fd in ends:
+        os.close(fd)
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

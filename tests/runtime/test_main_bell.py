@@ -1,0 +1,220 @@
+"""A wait of the main thread is ended by a ring, and by a signal at whatever moment it comes."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from supervise import DefaultLogsSpecs, SignalException, start_processes
+from supervise._runtime import main_bell
+from supervise._runtime.bell import Bell
+from supervise._runtime.main_bell import MainBell, bell_for_this_thread
+from supervise._runtime.reply import Reply
+
+PATIENCE_S = 10.0
+
+
+@contextmanager
+def handling(handler) -> Iterator[None]:
+    """Have SIGUSR1 handled."""
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@contextmanager
+def meanwhile(act) -> Iterator[None]:
+    """Do something in another thread, while this one does what it does."""
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+def signal_this_thread(sig=signal.SIGUSR1):
+    """Have the kernel interrupt this thread, and no wait of the main thread: the handler is due there all the same."""
+    signal.pthread_kill(threading.get_ident(), sig)
+
+
+@pytest.mark.parametrize("timeout_s", [None, PATIENCE_S, 1e300])
+def test_a_ring_from_another_thread_ends_the_wait(timeout_s):
+    """Whatever the timeout."""
+    with bell_for_this_thread() as bell, meanwhile(bell.ring):
+        assert isinstance(bell, MainBell)
+        assert bell.wait(timeout_s)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, 1e-6])
+def test_a_timeout_ends_the_wait(timeout_s):
+    """Rings of earlier waits are used up first."""
+    with bell_for_this_thread() as bell:
+        bell.ring()
+        while bell.wait(0):
+            pass
+        assert not bell.wait(timeout_s)
+
+
+def test_other_threads_have_bells_of_their_own():
+    """Nothing but a ring ends their wait."""
+    made = []
+    with meanwhile(lambda: made.append(bell_for_this_thread())):
+        pass
+    assert isinstance(made[0], Bell)
+
+
+def test_a_signal_that_the_kernel_gave_to_another_thread_ends_the_wait():
+    """As one does that comes in the last moment before the wait: neither interrupts it."""
+    came = []
+    with handling(lambda *_: came.append(1)), meanwhile(signal_this_thread), bell_for_this_thread() as bell:
+        while not came:
+            assert bell.wait(PATIENCE_S)
+
+
+def test_a_handler_s_exception_leaves_a_wait_for_a_reply_at_once():
+    """And the reply can be waited for again."""
+
+    def refuse(*_):
+        raise LookupError
+
+    reply = Reply()
+    with handling(refuse), pytest.raises(LookupError), meanwhile(signal_this_thread):
+        reply.get(timeout=PATIENCE_S)
+    with meanwhile(lambda: reply.set(7)):
+        assert reply.get(timeout=PATIENCE_S) == 7
+
+
+def test_g1_a_signal_to_any_thread_ends_the_wait_for_a_gang():
+    """It is raised as `SignalException`."""
+    specs = DefaultLogsSpecs(os.devnull)
+    with start_processes("job", "sleep", {0: ("1000",)}, {0: {}}, logs_specs=specs) as context:  # noqa: SIM117
+        with pytest.raises(SignalException), meanwhile(lambda: signal_this_thread(signal.SIGTERM)):
+            context.wait(PATIENCE_S)
+
+
+def test_a_wait_in_a_handler_takes_no_ring_from_the_wait_that_it_interrupts():
+    """The outer reply arrives while the inner one is waited for."""
+    outer, inner = Reply(), Reply()
+    handled = threading.Event()
+
+    def handler(*_):
+        handled.set()
+        inner.get(timeout=PATIENCE_S)
+
+    def act():
+        os.kill(os.getpid(), signal.SIGUSR1)  # to the main thread
+        assert handled.wait(PATIENCE_S)
+        outer.set(1)
+        inner.set(2)
+
+    with handling(handler), meanwhile(act):
+        assert outer.get(timeout=PATIENCE_S) == 1
+        assert inner.get(timeout=0) == 2
+
+
+def test_an_event_loop_hears_of_the_signals_that_came_during_a_wait():
+    """It is told by the descriptor that it has given to the interpreter."""
+
+    async def main():
+        loop, heard, reply = asyncio.get_running_loop(), asyncio.Event(), Reply()
+        loop.add_signal_handler(signal.SIGUSR1, heard.set)
+
+        def act():
+            signal_this_thread()
+            reply.set(None)
+
+        with meanwhile(act):
+            reply.get(timeout=PATIENCE_S)
+        await asyncio.wait_for(heard.wait(), PATIENCE_S)
+        loop.remove_signal_handler(signal.SIGUSR1)
+
+    asyncio.run(main())
+
+
+def test_what_the_interpreter_wrote_to_before_is_put_back():
+    """Also where there was nothing."""
+    before = signal.set_wakeup_fd(-1)
+    try:
+        with bell_for_this_thread() as bell:
+            assert not bell.wait(0)
+        assert signal.set_wakeup_fd(-1) == -1
+    finally:
+        signal.set_wakeup_fd(before)
+
+
+FORKS = """
+import os, signal
+from supervise._runtime.main_bell import bell_for_this_thread
+signal.signal(signal.SIGUSR1, lambda *_: None)
+def in_child(*_):
+    if os.fork() == 0:
+        signal.raise_signal(signal.SIGUSR1)
+        bell.ring()
+        with bell_for_this_thread() as own:
+            print(own.wait(0), end=" ")
+        print(signal.set_wakeup_fd(-1), flush=True)
+        os._exit(0)
+    os.wait()
+signal.signal(signal.SIGALRM, in_child)
+signal.setitimer(signal.ITIMER_REAL, 0.01)
+with bell_for_this_thread() as bell:
+    print(bell.wait(10), flush=True)
+    print(bell.wait(0), flush=True)
+"""
+
+
+def test_k7_a_child_that_is_forked_in_a_wait_has_a_bell_of_its_own():
+    """Its signals and rings are not ours."""
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.stdout.split(), done.stderr) == (["False", "-1", "True", "False"], "")
+
+
+def test_a_block_that_a_handler_s_exception_cut_short_does_no_lasting_harm():
+    """What it could not put back is put back by the next, which waits as any other."""
+    before = signal.set_wakeup_fd(-1)
+    try:
+        main_bell.MainBell().__enter__()
+        with bell_for_this_thread() as bell:
+            assert not bell.wait(0)
+        assert signal.set_wakeup_fd(-1) == -1
+    finally:
+        signal.set_wakeup_fd(before)
+
+
+CLOSED = """
+import os
+os.close(0)
+from supervise._runtime import main_bell
+main_bell.bell_for_this_thread()
+print(min(main_bell._ends) > 2, os.path.exists("/proc/self/fd/0"), *map(os.get_inheritable, main_bell._ends))
+"""
+
+
+def test_it_does_not_stand_in_for_a_closed_stdin():
+    """Nor does a program inherit it."""
+    done = subprocess.run([sys.executable, "-c", CLOSED], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.split() == ["True", "False", "False", "False"]
+
+
+def test_without_a_descriptor_a_wait_is_ended_by_rings_alone(monkeypatch):
+    """It works on, and does not raise."""
+
+    def none_left():
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(main_bell, "_ends", None)
+    monkeypatch.setattr(main_bell, "_pipe", none_left)
+    assert isinstance(bell_for_this_thread(), Bell)
+    reply = Reply()
+    with meanwhile(lambda: reply.set(7)):
+        assert reply.get(timeout=PATIENCE_S) == 7
