@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pykka
 
-from supervise._runtime.reply import MUST_NOT_BLOCK, remaining
+from supervise._runtime.bell import remaining
+from supervise._runtime.reply import MUST_NOT_BLOCK
 from supervise.messages import Close
 
 if TYPE_CHECKING:

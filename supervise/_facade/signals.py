@@ -15,8 +15,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from supervise._runtime.bell import remaining
 from supervise._runtime.main_bell import bell_for_this_thread, waits
-from supervise._runtime.reply import remaining
 from supervise.errors import SignalException
 
 if TYPE_CHECKING:

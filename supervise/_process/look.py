@@ -106,10 +106,14 @@ class Layout(NamedTuple):
         return self.code_end > 0
 
 
-def layout(pid: int) -> Layout | None:
-    """Return where the program of a process lies; None where it has no memory: a thread of the kernel, a zombie."""
+def layout(place: str) -> Layout | None:
+    """Return where a program lies; None where there is no memory: of a thread of the kernel, or one that has ended.
+
+    Args:
+        place: The process or thread, by its folder in /proc.
+    """
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
+        with open(f"/proc/{place}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
         return Layout(*(int(fields[index]) for index in (24, 47, 48))) if int(fields[20]) else None
     except (OSError, IndexError, ValueError):

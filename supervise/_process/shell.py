@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _SHELL = "/bin/sh"
 _ENV = "/usr/bin/env"
+_NICE = "/usr/bin/nice"
 _FORMATS = "/proc/sys/fs/binfmt_misc"
 _ODD = re.compile(
     rb"(?![A-Za-z_][A-Za-z0-9_]*\Z)|BASH|COMP_|EPOCH"
@@ -62,8 +63,8 @@ def becoming(
     steps, given = [], []
     if go_there and cwd is not None:
         os.stat(os.path.join(cwd, "."))
-        steps.append('cd -- "$1" && shift')
-        given.append(os.path.abspath(cwd))
+        steps.append('cd -P -- "$1" && shift')
+        given.append(os.path.join(os.getcwd(), cwd))  # not in short: a symbolic link before ".." leads elsewhere
     if enter is not None:
         steps.append('echo 0 > "$1" && shift')
         given.append(enter)
@@ -83,8 +84,8 @@ def becoming(
 
 
 def _is_odd(name: bytes) -> bool:
-    complained_of = name == b"LC_ALL" and _is("bash", _SHELL)  # where there is no such locale
-    return complained_of or _ODD.match(name) is not None
+    of_bash = name in {b"_", b"LC_ALL"} and _is("bash", _SHELL)  # it has its own, and complains of an unknown locale
+    return of_bash or _ODD.match(name) is not None
 
 
 def _env(program: str, odd: Mapping[bytes, bytes], kept: Mapping[bytes, bytes]) -> list[str]:
@@ -93,7 +94,7 @@ def _env(program: str, odd: Mapping[bytes, bytes], kept: Mapping[bytes, bytes]) 
     if not odd and not unwanted:
         return []
     pairs = [os.fsdecode(name + b"=" + value) for name, value in odd.items()]
-    last = ["nice", "-n", "0", "--"] if "=" in program else []  # or `env` takes it for one more variable
+    last = [_NICE, "-n", "0", "--"] if "=" in program else []  # or `env` takes it for one more variable
     return [_ENV, *unwanted, "--", *pairs, *last]
 
 
@@ -121,9 +122,9 @@ def _check_format(named: str, path: str, cwd: str | None) -> None:
     except PermissionError:  # may be executed, not read
         return
     if magic.startswith(b"#!"):
-        words = magic[2:].partition(b"\n")[0].split(None, 1)
-        if not words:
-            return
+        words = re.split(rb"[ \t]+", magic[2:].partition(b"\n")[0].strip(b" \t"), maxsplit=1)
+        if not words[0]:
+            raise OSError(errno.ENOEXEC, os.strerror(errno.ENOEXEC), named)
         interpreter = os.path.join(cwd or "", os.fsdecode(words[0]))
         if not os.path.exists(interpreter):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), named)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from _thread import TIMEOUT_MAX, allocate_lock
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+
+def remaining(deadline: float | None) -> float | None:
+    """Seconds (monotonic) until `deadline`, never negative; None stays None."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 class Bell:

@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 _MOST_S = 2_000_000.0
 """What the kernel can be asked for: after these 23 days, a longer wait ends as if it were rung."""
+_NO_DESCRIPTOR = -2
 _displaced = -1
 """To what the interpreter wrote before."""
 _ends: tuple[int, int] | None = None
@@ -52,33 +53,29 @@ def bell_for_this_thread() -> Bell | MainBell:
 class MainBell:
     """A `Bell` whose wait is ended by signals, too; also by a late ring for an earlier wait. For one ``with`` block."""
 
-    __slots__ = ("_earlier", "_nested", "_numbers")
+    __slots__ = ("_ends", "_nested")
 
     def __enter__(self) -> Self:
         """Have signals ring."""
-        global _displaced  # noqa: PLW0603 - of the process's one descriptor for signals
-        self._numbers = b""
-        self._nested = False
-        earlier = signal.set_wakeup_fd(_write_end(), warn_on_full_buffer=False)
-        if earlier != _write_end():
-            _displaced = earlier
-        elif _in_a_handler(sys._getframe(1).f_back):
-            self._nested = True
-        # else a handler's exception has left an earlier block before it could put back what it had displaced
-        self._earlier = _displaced
+        self._ends = _ends
+        # Else a handler's exception has left an earlier block before it could put back what it had displaced
+        self._nested = not _arm() and _in_a_handler(sys._getframe(1).f_back)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Put back what signals rang before, and hand on what has come."""
-        if self._nested:  # in a handler, which may have taken a ring that was meant for whom it interrupts
-            _write(_write_end(), self._numbers or b"\0")
+        """Have the interpreter write to where it wrote before."""
+        if self._ends is not _ends:  # this is a child that was forked meanwhile
             return
-        signal.set_wakeup_fd(self._earlier)
-        numbers = (self._numbers + _emptied()).replace(b"\0", b"")
-        if numbers and self._earlier >= 0:  # an event loop's, for one
-            _write(self._earlier, numbers)
+        if self._nested:  # in a handler, which may have taken a ring that was meant for whom it interrupts
+            self.ring()
+            return
+        try:
+            signal.set_wakeup_fd(_displaced, warn_on_full_buffer=False)
+        except (OSError, ValueError):  # it was closed without a word
+            signal.set_wakeup_fd(-1)
+        _hand_on(_emptied())
 
     def ring(self) -> None:
         """End the wait. From any thread; never blocks."""
@@ -87,13 +84,33 @@ class MainBell:
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until it is rung or a handler of a signal has run, and return True; False after `timeout_s`."""
+        if not _have_pipe():  # in a forked child without descriptors
+            return False
+        _arm()  # a handler may have changed it since
         poll = select.poll()
-        poll.register(_read_end(), select.POLLIN)
+        poll.register(_both_ends()[0], select.POLLIN)
         longest = timeout_s is not None and timeout_s > _MOST_S
         if poll.poll(None if timeout_s is None else min(max(timeout_s, 0.0), _MOST_S) * 1000):
-            self._numbers += _emptied().replace(b"\0", b"")
+            _hand_on(_emptied())
             return True
         return longest
+
+
+def _arm() -> bool:
+    """Have the interpreter write to our pipe; tell whether it did not already."""
+    global _displaced  # noqa: PLW0603 - of the process's one descriptor for signals
+    ours = _both_ends()[1]
+    earlier = signal.set_wakeup_fd(ours, warn_on_full_buffer=False)
+    if earlier == ours:
+        return False
+    _displaced = earlier
+    return True
+
+
+def _hand_on(rings: bytes) -> None:
+    """Tell whom we have displaced of the signals among them, at once: what we wait for may depend on it."""
+    if _displaced >= 0 and (numbers := rings.replace(b"\0", b"")):
+        _write(_displaced, numbers)
 
 
 def _in_a_handler(frame: FrameType | None) -> bool:
@@ -105,14 +122,9 @@ def _in_a_handler(frame: FrameType | None) -> bool:
     return False
 
 
-def _read_end() -> int:
+def _both_ends() -> tuple[int, int]:
     assert _ends is not None  # noqa: S101 - or there would be no such bell
-    return _ends[0]
-
-
-def _write_end() -> int:
-    assert _ends is not None  # noqa: S101
-    return _ends[1]
+    return _ends
 
 
 def _write(fd: int, rings: bytes) -> None:
@@ -124,9 +136,22 @@ def _have_pipe() -> bool:
     global _ends  # noqa: PLW0603 - one for the process
     if _ends is None:
         try:
+            if not _is_allowed():
+                return False
             _ends = _pipe()
         except OSError:  # no descriptor is left: wait as if there were no signals
             return False
+    return True
+
+
+def _is_allowed() -> bool:
+    """Whether this thread may set the descriptor for signals: not in a subinterpreter, for one."""
+    try:
+        signal.set_wakeup_fd(_NO_DESCRIPTOR)
+    except ValueError:
+        return False
+    except OSError:  # that there is no such descriptor is only asked of who may
+        return True
     return True
 
 
@@ -146,7 +171,7 @@ def _pipe() -> tuple[int, int]:
 
 def _emptied() -> bytes:
     try:
-        return os.read(_read_end(), 1 << 16)
+        return b"" if _ends is None else os.read(_ends[0], 1 << 16)
     except BlockingIOError:
         return b""
 

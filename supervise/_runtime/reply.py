@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pykka
 
+from supervise._runtime.bell import remaining
 from supervise._runtime.main_bell import bell_for_this_thread, waits
 
 if TYPE_CHECKING:
@@ -239,8 +240,3 @@ def _arrival(reply: Reply[Any], loop: Any) -> Any:
 
     reply.add_done_callback(hand_over)
     return arrived
-
-
-def remaining(deadline: float | None) -> float | None:
-    """Seconds (monotonic) until `deadline`, never negative; None stays None."""
-    return None if deadline is None else max(0.0, deadline - time.monotonic())

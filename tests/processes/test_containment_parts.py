@@ -173,8 +173,10 @@ def test_an_exec_that_does_not_end_is_looked_at_again(monkeypatch):
     contained = make("sweep", "a", forked=False)
     read, look, hanging = descent._environment_now, descent.layout, True
     with running(WAITS, contained.env(1)) as pid:
-        monkeypatch.setattr(descent, "_environment_now", lambda one: b"" if hanging and one == pid else read(one))
-        monkeypatch.setattr(descent, "layout", lambda one: Layout(0, 0, 0) if hanging and one == pid else look(one))
+        monkeypatch.setattr(descent, "_environment_now", lambda one: b"" if hanging and one == str(pid) else read(one))
+        monkeypatch.setattr(
+            descent, "layout", lambda one: Layout(0, 0, 0) if hanging and one == str(pid) else look(one)
+        )
         assert contained.find() == ([], True)
         hanging = False
         found, in_motion = contained.find()
@@ -182,6 +184,24 @@ def test_an_exec_that_does_not_end_is_looked_at_again(monkeypatch):
         assert not in_motion
         for escaped in found:
             escaped.close()
+
+
+LEADERLESS = """
+import ctypes, threading
+thread = threading.Thread(target=threading.Event().wait)
+thread.start()
+print("ready", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_who_has_no_main_thread_any_more_is_found():
+    """Its other threads live on, and the kernel shows it as a zombie."""
+    contained = make("sweep", "a", forked=False)
+    with running(LEADERLESS, contained.env(4), argv=(sys.executable, "-S")) as pid:
+        while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            assert psutil.pid_exists(pid)
+        assert pids_and_ranks(contained) == {(pid, 4)}
 
 
 HIDES = """
@@ -202,7 +222,7 @@ def test_who_has_unmapped_its_environment_holds_up_no_look(monkeypatch):
     contained = make("sweep", "a", forked=False)
     monkeypatch.setenv("LONG", "x" * 20_000)
     with running(HIDES, argv=(sys.executable, "-S")) as pid:
-        while descent._environment_now(pid):
+        while descent._environment_now(str(pid)):
             assert psutil.pid_exists(pid)
         assert contained.find() == ([], False)
 

@@ -124,7 +124,7 @@ def shown(tmp_path: Path, *, gate: bool, cwd: Path | None) -> dict:
         gang.stop(timeout=PATIENCE_S)
     assert result.outcome == "succeeded", Path(result.stderrs[0]).read_text()
     found = json.loads(Path(result.stdouts[0]).read_text())
-    own = ("SUPERVISE_WORKER=", "TORCHELASTIC_ERROR_FILE=", "_=")  # the last is set by shells to what they execute
+    own = ("SUPERVISE_WORKER=", "TORCHELASTIC_ERROR_FILE=")
     found["env"] = [word for word in found["env"] if not word.startswith(own)]
     return found
 
@@ -139,7 +139,7 @@ def _shell(request, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(shell, "_SHELL", str(tmp_path / "sh"))
 
 
-PLACES = [{"PWD": "/tmp", "OLDPWD": "/nowhere", "SHLVL": "3"}, {"PWD": None, "OLDPWD": None, "SHLVL": None}]
+PLACES = [{"PWD": "/tmp", "OLDPWD": "/nowhere", "SHLVL": "3", "_": "me"}, dict.fromkeys(("PWD", "OLDPWD", "SHLVL"))]
 
 
 @pytest.mark.usefixtures("_shell")
@@ -153,8 +153,9 @@ def test_a_program_behind_a_gate_has_all_as_without(tmp_path, monkeypatch, elsew
             monkeypatch.delenv(name, raising=False)
         else:
             monkeypatch.setenv(name, value)
-    (tmp_path / "a b").mkdir()
-    cwd = tmp_path / "a b" if elsewhere else None
+    (tmp_path / "a b" / "c").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "a b" / "c")
+    cwd = tmp_path / "link" / ".." if elsewhere else None
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN if ignoring else signal.SIG_DFL)
     try:
         without, behind = (shown(tmp_path, gate=gate, cwd=cwd) for gate in (False, True))
@@ -216,6 +217,8 @@ def test_a_program_that_is_not_there_is_an_error_of_the_start():
 FILES = {
     "no shebang": ("echo hi\n", 0o755),
     "empty": ("", 0o755),
+    "an empty shebang": ("#!\n", 0o755),
+    "lines that end in CRLF": ("#!/bin/sh\r\n", 0o755),
     "an interpreter that is not there": ("#!/no/such/interpreter\n", 0o755),
     "an interpreter that is a folder": ("#!/tmp\n", 0o755),
     "not executable": ("#!/bin/sh\n", 0o644),

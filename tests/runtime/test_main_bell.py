@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -28,6 +29,22 @@ def handling(handler) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.fixture
+def wakeup_fd() -> Iterator[socket.socket]:
+    """Have the interpreter write signals into a socket; yield its other end, which knows it as `other`."""
+
+    class End(socket.socket):
+        other: socket.socket
+
+    first, second = socket.socketpair()
+    with End(fileno=first.detach()) as ours, second:
+        ours.other = second
+        second.setblocking(False)
+        before = signal.set_wakeup_fd(second.fileno())
+        yield ours
+        signal.set_wakeup_fd(before)
 
 
 @contextmanager
@@ -141,6 +158,57 @@ def test_an_event_loop_hears_of_the_signals_that_came_during_a_wait():
     asyncio.run(main())
 
 
+def test_who_was_displaced_hears_of_a_signal_during_the_wait(wakeup_fd):
+    """Since what is waited for may be its answer."""
+    reply = Reply()
+
+    def act():
+        signal_this_thread()
+        assert wakeup_fd.recv(1) == bytes([signal.SIGUSR1])
+        reply.set(7)
+
+    with handling(lambda *_: None), meanwhile(act):
+        assert reply.get(timeout=PATIENCE_S) == 7
+    wakeup_fd.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        wakeup_fd.recv(1)
+
+
+def test_a_displaced_descriptor_that_was_closed_harms_no_wait(wakeup_fd):
+    """Its owner is gone; later waits are as any other."""
+    wakeup_fd.other.close()
+    for _ in range(2):
+        reply = Reply()
+        with meanwhile(lambda reply=reply: reply.set(7)):
+            assert reply.get(timeout=PATIENCE_S) == 7
+
+
+def test_a_handler_that_runs_an_event_loop_leaves_the_wait_as_it_was():
+    """The loop takes the descriptor for signals away at its end."""
+    came = []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR2, came.append)
+        loop.remove_signal_handler(signal.SIGUSR2)
+
+    def act():
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert ran.wait(PATIENCE_S)
+        signal_this_thread(signal.SIGUSR1)
+
+    def handler(*_):
+        came.append(1)
+        if len(came) > 1:
+            raise LookupError
+        asyncio.run(main())
+        ran.set()
+
+    ran = threading.Event()
+    with handling(handler), pytest.raises(LookupError), meanwhile(act):
+        Reply().get(timeout=PATIENCE_S)
+
+
 def test_what_the_interpreter_wrote_to_before_is_put_back():
     """Also where there was nothing."""
     before = signal.set_wakeup_fd(-1)
@@ -150,6 +218,25 @@ def test_what_the_interpreter_wrote_to_before_is_put_back():
         assert signal.set_wakeup_fd(-1) == -1
     finally:
         signal.set_wakeup_fd(before)
+
+
+LEAVES = """
+import os, signal, sys
+from supervise._runtime.reply import Reply
+def in_child(*_):
+    if os.fork() == 0:
+        sys.exit(3)
+    raise SystemExit(os.waitstatus_to_exitcode(os.wait()[1]))
+signal.signal(signal.SIGALRM, in_child)
+signal.setitimer(signal.ITIMER_REAL, 0.01)
+Reply().get(timeout=10)
+"""
+
+
+def test_k7_a_child_that_is_forked_in_a_wait_can_leave_it():
+    """By an exception, as anywhere."""
+    done = subprocess.run([sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (3, "")
 
 
 FORKS = """
@@ -166,8 +253,8 @@ def in_child(*_):
         os._exit(0)
     os.wait()
 signal.signal(signal.SIGALRM, in_child)
-signal.setitimer(signal.ITIMER_REAL, 0.01)
 with bell_for_this_thread() as bell:
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
     print(bell.wait(10), flush=True)
     print(bell.wait(0), flush=True)
 """
