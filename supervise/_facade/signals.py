@@ -13,15 +13,16 @@ import signal
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from supervise._runtime.bell import remaining
 from supervise._runtime.main_bell import bell_for_this_thread, waits
+from supervise._runtime.marked import Marked
 from supervise.errors import SignalException
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType, FrameType
+    from types import FrameType
 
     from supervise._runtime.bell import Bell
     from supervise._runtime.main_bell import MainBell
@@ -31,18 +32,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("supervise")
 
-T = TypeVar("T")
-
 DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 """PyTorch's list; the variable ``TORCHELASTIC_SIGNALS_TO_HANDLE`` holds another."""
 
-_protected: set[CodeType] = set()
-
-
-def protected(function: Callable[..., T]) -> Callable[..., T]:
-    """Mark a function in which a signal is recorded instead of raised. It must be called by one that `deliver`s."""
-    _protected.add(function.__code__)
-    return function
+protected = Marked()
+"""Marks a function in which a signal is recorded instead of raised. It must be called by one that `deliver`s."""
 
 
 class _Desk:
@@ -72,7 +66,7 @@ def _terminate_process_handler(signum: int, frame: FrameType | None) -> None:
         _pass_on(signum, frame)
         return
     sig = signal.Signals(signum)
-    if _is_protected(frame):
+    if protected.on_stack(frame):
         _desk.recorded.append(sig)
         bell = _desk.bell
         if bell is not None:
@@ -106,14 +100,6 @@ def kill_signal() -> signal.Signals:
 
 def _exception(sig: signal.Signals) -> SignalException:
     return SignalException(f"Process {os.getpid()} got signal: {sig}", sigval=sig)
-
-
-def _is_protected(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code in _protected:
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _pass_on(signum: int, frame: FrameType | None) -> None:

@@ -15,16 +15,13 @@ import signal
 import sys
 from _thread import get_ident
 from threading import main_thread
-from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 from supervise._runtime.bell import Bell
+from supervise._runtime.marked import Marked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import CodeType, FrameType, TracebackType
-
-P = ParamSpec("P")
-T = TypeVar("T")
+    from types import TracebackType
 
 _MOST_S = 2_000_000.0
 """What the kernel can be asked for: after these 23 days, a longer wait ends as if it were rung."""
@@ -33,14 +30,8 @@ _displaced = -1
 """To what the interpreter wrote before."""
 _ends: tuple[int, int] | None = None
 """The pipe: one for the process, made when it is first needed, and never closed, since anybody may ring late."""
-_waiters: set[CodeType] = set()
-"""Of the functions that have a ``with`` block of a bell."""
-
-
-def waits(function: Callable[P, T]) -> Callable[P, T]:
-    """Mark a function that has a ``with`` block of a bell."""
-    _waiters.add(function.__code__)
-    return function
+waits = Marked()
+"""Marks a function that has a ``with`` block of a bell: one that is on the stack below another was interrupted."""
 
 
 def bell_for_this_thread() -> Bell | MainBell:
@@ -59,7 +50,7 @@ class MainBell:
         """Have signals ring."""
         self._ends = _ends
         # Else a handler's exception has left an earlier block before it could put back what it had displaced
-        self._nested = not _arm() and _in_a_handler(sys._getframe(1).f_back)
+        self._nested = not _arm() and waits.on_stack(sys._getframe(1).f_back)
         return self
 
     def __exit__(
@@ -111,15 +102,6 @@ def _hand_on(rings: bytes) -> None:
     """Tell whom we have displaced of the signals among them, at once: what we wait for may depend on it."""
     if _displaced >= 0 and (numbers := rings.replace(b"\0", b"")):
         _write(_displaced, numbers)
-
-
-def _in_a_handler(frame: FrameType | None) -> bool:
-    """Whether below this frame somebody waits, whom a handler of a signal has interrupted."""
-    while frame is not None:
-        if frame.f_code in _waiters:
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _both_ends() -> tuple[int, int]:

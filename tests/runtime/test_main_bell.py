@@ -209,10 +209,13 @@ def test_a_handler_that_runs_an_event_loop_leaves_the_wait_as_it_was():
         Reply().get(timeout=PATIENCE_S)
 
 
-def test_what_the_interpreter_wrote_to_before_is_put_back():
-    """Also where there was nothing."""
+@pytest.mark.parametrize("cut_short", [False, True])
+def test_what_the_interpreter_wrote_to_before_is_put_back(cut_short):
+    """Nothing, here; by the next block, where a handler's exception has cut one short."""
     before = signal.set_wakeup_fd(-1)
     try:
+        if cut_short:
+            main_bell.MainBell().__enter__()
         with bell_for_this_thread() as bell:
             assert not bell.wait(0)
         assert signal.set_wakeup_fd(-1) == -1
@@ -264,18 +267,6 @@ def test_k7_a_child_that_is_forked_in_a_wait_has_a_bell_of_its_own():
     """Its signals and rings are not ours."""
     done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=30, check=False)
     assert (done.stdout.split(), done.stderr) == (["False", "-1", "True", "False"], "")
-
-
-def test_a_block_that_a_handler_s_exception_cut_short_does_no_lasting_harm():
-    """What it could not put back is put back by the next, which waits as any other."""
-    before = signal.set_wakeup_fd(-1)
-    try:
-        main_bell.MainBell().__enter__()
-        with bell_for_this_thread() as bell:
-            assert not bell.wait(0)
-        assert signal.set_wakeup_fd(-1) == -1
-    finally:
-        signal.set_wakeup_fd(before)
 
 
 CLOSED = """
