@@ -78,7 +78,7 @@ class DepartingActor(LoopActor):
         return reply
 
     def _leave(self) -> None:
-        """Take all our actors out of the registry, answer the stops, end the loop."""
+        """Take all our actors out of the registry, end the loop; the stops are answered when it has."""
         if not self._leaving:
             self._leaving = True
             self._quietly(self._crew.dismiss)
@@ -90,7 +90,7 @@ class DepartingActor(LoopActor):
         exits.forget(self.actor_ref)
         self._quietly(self.leave)
         self._quietly(partial(self._answers.closed, self._crash))  # those that came between the burial and now
-        self._quietly(self._answers.stopped)
+        self.loop.ended.add_done_callback(self._answers.stopped)
         self.loop.end()
 
     def is_fatal(self, error: BaseException, *, asked: bool) -> bool:

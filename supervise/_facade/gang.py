@@ -6,6 +6,7 @@ import contextlib
 import logging
 import signal
 import threading
+import time
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,6 +19,7 @@ from supervise._actors.recipe import make_plan
 from supervise._facade import signals
 from supervise._facade.base import PContext
 from supervise._facade.signals import protected
+from supervise._runtime.bell import remaining
 from supervise._runtime.reply import Reply
 
 if TYPE_CHECKING:
@@ -120,6 +122,7 @@ class GangContext(PContext):
         self._pids: dict[int, int] = {}
         self._begun = False
         self._closed = False
+        self._thread: threading.Thread | None = None
         self._left: Reply[bool] | None = None
         """Of the actor's stop, where nobody has waited for it."""
 
@@ -177,9 +180,9 @@ class GangContext(PContext):
         self._unused.detach()
         box: Reply[pykka.ActorRef[GangActor]] = Reply()
         begin = partial(_begin, self._plan, self._grace, self._time_limit, box)
-        thread = threading.Thread(target=begin, name=f"supervise-{self.name}", daemon=True)
+        self._thread = threading.Thread(target=begin, name=f"supervise-{self.name}", daemon=True)
         try:
-            thread.start()
+            self._thread.start()
         except RuntimeError:  # no thread to be had
             self._plan.close()
             self._release()
@@ -337,10 +340,14 @@ class GangContext(PContext):
         self._end_logs()
 
     def _await_leave(self, left: Reply[bool], timeout: float) -> None:
+        """Wait for the end of the actor, and of its thread, which has nothing more to do then."""
+        deadline_s = time.monotonic() + timeout
         try:
             left.get(timeout=timeout)
         except (pykka.ActorDeadError, pykka.Timeout):
             log.debug("the supervisor of %s did not say that it has ended", self.name)
+        if self._thread is not None:
+            self._thread.join(remaining(deadline_s))
 
 
 _OURS = {name: getattr(GangContext, name) for name in ("_start", "_poll")}

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from supervise._runtime.reply import MUST_NOT_BLOCK
+from supervise._runtime.reply import MUST_NOT_BLOCK, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,6 +70,8 @@ class Loop:
         self._name = name
         self._own_thread = own_thread
         self._lost = lost
+        self.ended: Reply[None] = Reply()
+        """Set when every callback has been called and the loop's descriptors are closed."""
         self._ready: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
@@ -192,6 +194,7 @@ class Loop:
             self._drain()
             MUST_NOT_BLOCK.discard(threading.get_ident())
             self._give_back()
+            self._guard(self.ended.set, None)
 
     def _give_back(self) -> None:
         self._watched.clear()

@@ -24,6 +24,7 @@ from supervise import (
     WorkerStarted,
 )
 from supervise._actors.worker import Worker
+from supervise._runtime.loop import Loop
 from supervise.testing import FakeGang, FakeLauncher, Recorder
 
 PATIENCE_S = 10
@@ -202,6 +203,16 @@ def test_a_stop_closes_the_gang_answers_everybody_and_clears_the_registry():
         assert pykka.ActorRegistry.get_all() == []
         with pytest.raises(pykka.ActorDeadError):
             ask(gang, Wait())
+
+
+def test_a_stop_is_answered_when_the_descriptors_are_given_back(monkeypatch):
+    given_back, give_back, answered = [], Loop._give_back, threading.Event()
+    monkeypatch.setattr(Loop, "_give_back", lambda loop: (answered.wait(0.1), give_back(loop), given_back.append(loop)))
+    with FakeGang(1) as gang:
+        ask(gang, Start())
+        gang.supervisor.stop(timeout=PATIENCE_S)
+        assert given_back
+        answered.set()
 
 
 @pytest.mark.parametrize("stage", ["new", "starting", "running", "finished"])

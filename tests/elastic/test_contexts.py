@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import ranks
 
+from supervise._runtime.loop import Loop
 from supervise.elastic import (
     DefaultLogsSpecs,
     MultiprocessContext,
@@ -147,6 +148,19 @@ def test_the_hook_closes_by_keywords_and_by_position():
         assert context._close(*args, **kwargs) is None
         assert all(tail.stopped() for tail in context._tail_logs)
         context.close()
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_close_leaves_no_thread_behind_even_where_that_takes_its_time(monkeypatch, ended):
+    before, run, returned = set(threading.enumerate()), Loop.run, threading.Event()
+    monkeypatch.setattr(Loop, "run", lambda loop: (run(loop), returned.wait(0.1)))
+    context = start_processes("n", "sleep", {0: (0 if ended else 60,)}, {0: {}}, specs())
+    if ended:
+        context.wait()
+    context.close()
+    left = set(threading.enumerate()) - before
+    returned.set()
+    assert left == set()
 
 
 @pytest.mark.parametrize("closed", [True, False])
