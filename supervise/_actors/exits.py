@@ -67,14 +67,8 @@ def _drop_in_child() -> None:
     """A forked child has none of our threads: to it, all our actors are dead."""
     registry: Any = pykka.ActorRegistry
     registry._actor_refs_lock = threading.RLock()  # noqa: SLF001 - a thread that is no more may have held it
-    others = []
-    for ref in registry._actor_refs:  # noqa: SLF001
-        if getattr(ref.actor_class, "ends_with_its_thread", False):
-            ref.actor_stopped._at_fork_reinit()  # noqa: SLF001 - the same for the event's own lock
-            ref.actor_stopped.set()
-        else:
-            others.append(ref)
-    registry._actor_refs[:] = others  # noqa: SLF001
+    refs = registry._actor_refs  # noqa: SLF001
+    refs[:] = [ref for ref in refs if not getattr(ref.actor_class, "ends_with_its_thread", False)]
     MUST_NOT_BLOCK.clear()  # the thread that forked may have been a loop
     _supervisors.clear()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pykka
@@ -62,6 +64,35 @@ def refuse(envelope: Envelope[Any], who: object) -> None:
     reply.set_exception((pykka.ActorDeadError, error, None))
 
 
+class _Stopped(threading.Event):
+    """Whether an actor has stopped. In a forked child, where nobody would ever set it, it is set.
+
+    Without being touched: a rank that is forked off would copy the pages of all that were forked before it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._process = _process
+
+    def is_set(self) -> bool:
+        return self._process is not _process or super().is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self.is_set() or super().wait(timeout)
+
+
+_process = object()
+"""This process: a forked child has another."""
+
+
+def _begin_anew_in_child() -> None:
+    global _process  # noqa: PLW0603 - of the process
+    _process = object()
+
+
+os.register_at_fork(after_in_child=_begin_anew_in_child)
+
+
 class LoopActor(pykka.Actor):
     """An actor whose messages are handled on its gang's loop, in the order in which they were put.
 
@@ -77,6 +108,7 @@ class LoopActor(pykka.Actor):
         """Make the actor; `start` also registers it and queues `on_start` as its first envelope."""
         self.loop = loop
         super().__init__()
+        self.actor_stopped = self.actor_ref.actor_stopped = _Stopped()
 
     def _create_actor_inbox(self) -> Inbox:  # type: ignore[override]  # pykka calls it on the instance
         return Inbox(self.loop)

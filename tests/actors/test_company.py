@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 import signal
 import threading
 from signal import SIGTERM
@@ -213,6 +214,29 @@ def test_a_stop_is_answered_when_the_descriptors_are_given_back(monkeypatch):
         gang.supervisor.stop(timeout=PATIENCE_S)
         assert given_back
         answered.set()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_in_a_forked_child_all_actors_of_ours_have_stopped_and_a_strangers_have_not():
+    with Recorder() as recorder, FakeGang(2) as gang:
+        ask(gang, Start())
+        stranger = recorder.ref
+        ours = [ref for ref in pykka.ActorRegistry.get_all() if ref != stranger]
+        pid = os.fork()
+        if pid == 0:
+            stopped = [not ref.is_alive() and ref.actor_stopped.wait() for ref in ours]
+            refused = [isinstance(_failure(ref.ask(Pids(), block=False)), pykka.ActorDeadError) for ref in ours]
+            left = pykka.ActorRegistry.get_all() == [stranger] and stranger.is_alive()
+            os._exit(not (stopped == refused == [True] * 3 and left))
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert all(ref.is_alive() and not ref.actor_stopped.wait(0) for ref in ours)
+
+
+def _failure(future):
+    try:
+        return future.get(timeout=PATIENCE_S)
+    except BaseException as error:
+        return error
 
 
 @pytest.mark.parametrize("stage", ["new", "starting", "running", "finished"])
