@@ -18,7 +18,6 @@ import logging
 import os
 import sys
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -70,6 +69,8 @@ class EventLog:
         chain = self._listener(level)
         if chain is None and self._sink is None:
             return
+        from datetime import UTC, datetime  # a tenth of our import, and most gangs have no listener
+
         whole = {
             "event": event,
             "level": level,
