@@ -219,6 +219,7 @@ class GangContext(PContext):
 
         Raises:
             SignalException: A termination signal came. The gang runs on: pass it to `close`.
+            RuntimeError: This is the gang's own thread (a listener of its events waits).
         """
         if self._replaced("_poll"):
             return super().wait(timeout, period)
@@ -234,6 +235,8 @@ class GangContext(PContext):
     def _wait(self, timeout: float) -> RunProcsResult | None:
         if self._outcome is None:
             return None
+        if timeout and not self._outcome.done():
+            self._check_thread("wait")
         signals.wait_for(self._outcome, None if timeout < 0 else timeout)
         if not self._outcome.done():
             return None
@@ -250,7 +253,7 @@ class GangContext(PContext):
 
     def pids(self) -> dict[int, int]:
         """Return ``{rank: pid}``, also after the end; empty before the start. A restart changes them."""
-        if self._plan.policy is not None and self._supervisor is not None and not self._closed:
+        if self._plan.policy is not None and self._supervisor is not None and not (self._closed or self._in_own_thread):
             self._ask_pids(self._supervisor)
         return dict(self._pids)
 
@@ -276,6 +279,7 @@ class GangContext(PContext):
 
         Raises:
             UnkillableError: A process outlived SIGKILL; all others are reaped.
+            RuntimeError: This is the gang's own thread (a listener of its events closes it). Nothing was done.
         """
         polite = death_sig or signal.SIGTERM
         try:
@@ -294,6 +298,7 @@ class GangContext(PContext):
     @protected
     def _end(self, death_sig: signal.Signals, timeout: float) -> signal.Signals | None:
         """Stop everything; return the signal that came meanwhile, if it was the first."""
+        self._check_thread("close")
         if self._supervisor is None:  # nothing was started, or not by us
             self._begun = True
             self._unused()
@@ -301,6 +306,17 @@ class GangContext(PContext):
             return self._stop(as_signal("death_sig", death_sig), max(0.0, timeout))
         finally:
             self._end_logs()
+
+    @property
+    def _in_own_thread(self) -> bool:
+        """Whether this is the gang's thread: a listener is told of an event there."""
+        alive = self._supervisor is not None and self._supervisor.is_alive()  # not so in a forked rank
+        return alive and threading.current_thread() is self._thread
+
+    def _check_thread(self, call: str) -> None:
+        if self._in_own_thread:
+            msg = f"{call}() in the gang's own thread, where events are delivered, would wait for ever; use another one"
+            raise RuntimeError(msg)
 
     def _stop(self, death_sig: signal.Signals, timeout: float) -> signal.Signals | None:
         supervisor, first = self._supervisor, None

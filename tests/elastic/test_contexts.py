@@ -1,6 +1,7 @@
 """Contexts as PyTorch's agent, its tests and those who subclass them use them."""
 
 import inspect
+import logging
 import os
 import queue
 import signal
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import ranks
 
+from supervise import RestartPolicy
 from supervise._runtime.loop import Loop
 from supervise.elastic import (
     DefaultLogsSpecs,
@@ -161,6 +163,37 @@ def test_a_close_leaves_no_thread_behind_even_where_that_takes_its_time(monkeypa
     left = set(threading.enumerate()) - before
     returned.set()
     assert left == set()
+
+
+@pytest.mark.parametrize("policy", [None, RestartPolicy(max_restarts=1, backoff=0.01)], ids=["once", "restarted"])
+def test_a_listener_of_events_cannot_wait_for_its_own_gang(policy):
+    """It is called in the thread that would have to answer: that is an error there, and no hang."""
+    told = queue.SimpleQueue()
+
+    class Listener(logging.Handler):
+        def emit(self, record):
+            if not told.qsize() and "process.exited" in record.getMessage():
+                told.put((context.wait(0), context.pids()))
+                for call in (context.wait, context.close):
+                    with pytest.raises(RuntimeError) as caught:
+                        call()
+                    told.put(str(caught.value))
+
+    logger, listener = logging.getLogger("supervise"), Listener()
+    logger.addHandler(listener)
+    try:
+        context = SubprocessContext("n", "sleep", {0: (60,), 1: (60,)}, {0: {}, 1: {}}, specs(), restart_policy=policy)
+        context.start()
+        first = context.pids()
+        os.kill(first[1], signal.SIGKILL)
+        assert told.get(timeout=PATIENCE_S) == (None, first)
+        assert told.get(timeout=PATIENCE_S).startswith("wait() in the gang's own thread")
+        assert told.get(timeout=PATIENCE_S).startswith("close() in the gang's own thread")
+        if policy is None:
+            assert context.wait(PATIENCE_S).failures[1].exitcode == -9
+        context.close()
+    finally:
+        logger.removeHandler(listener)
 
 
 @pytest.mark.parametrize("closed", [True, False])
