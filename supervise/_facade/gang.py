@@ -19,6 +19,7 @@ from supervise._actors.recipe import make_plan
 from supervise._facade import signals
 from supervise._facade.base import PContext
 from supervise._facade.signals import protected
+from supervise._facade.tail_state import TailState
 from supervise._runtime.bell import remaining
 from supervise._runtime.reply import Reply
 
@@ -40,24 +41,6 @@ PROMPT_S = 5.0
 _TIDY_S = 0.5
 """How long a `close` after the end waits for the gang's thread, which needs a millisecond: what ranks have left
 in their groups may hold it up, and is nobody's wait."""
-
-
-class TailState:
-    """What is left of PyTorch's ``TailLog`` objects in a context: whether the log is still followed."""
-
-    def __init__(self) -> None:
-        self._stopped = False
-
-    def start(self) -> None:
-        """Do nothing: the gang shows its logs itself."""
-
-    def stop(self) -> None:
-        """Note that the context was closed."""
-        self._stopped = True
-
-    def stopped(self) -> bool:
-        """Whether the context was closed."""
-        return self._stopped
 
 
 class GangContext(PContext):

@@ -136,6 +136,7 @@ def test_s9_an_argument_of_rank_5_that_cannot_be_pickled(kind):
 OUT_OF_FILES = """
 import errno, gc, resource
 from supervise._process import limits
+from supervise._runtime.main_bell import bell_for_this_thread
 
 def fds():
     for thread in threading.enumerate():
@@ -145,6 +146,7 @@ def fds():
     return set(os.listdir("/proc/self/fd"))
 
 start_gang(kind, ["pass"]).stop(timeout=20)  # what a first gang starts for good
+assert bell_for_this_thread()  # and so does the first wait, which that gang may have been too fast for
 limits.check_open_files = lambda *args, **kwargs: None  # which would refuse most of them
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 before, full, ended = fds(), 0, 0
