@@ -91,7 +91,10 @@ class Client:
 
     def end(self) -> int:
         """Wait for its end, which must leave nothing of ours running; return its exit code."""
-        code = self.process.wait(PATIENCE_S)
+        try:
+            code = self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"still running after {PATIENCE_S} s: {self.told()}") from error
         assert self._report.exists(), self.told()
         if not REFERENCE:
             for line in self._report.read_text().splitlines():
