@@ -78,11 +78,21 @@ class GangActor(ConcludingActor):
         try:
             self.loop.start()
         except BaseException:  # no thread to be had: nobody would ever answer
-            pykka.ActorRegistry.unregister(self.actor_ref)
-            self._plan.close()
+            self._abandon()
             raise
-        exits.remember(self.actor_ref, self._gang.grace_s)
-        super()._start_actor_loop()
+        try:
+            exits.remember(self.actor_ref, self._gang.grace_s)
+            super()._start_actor_loop()
+        except BaseException:  # a signal's handler has raised: nobody would ever ask
+            self.loop.abandon()
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        exits.forget(self.actor_ref)
+        self._unbind()
+        pykka.ActorRegistry.unregister(self.actor_ref)
+        self._plan.close()
 
     # What can be asked
 

@@ -162,15 +162,11 @@ class GangContext(PContext):
         self._hold_signals()
         self._unused.detach()
         box: Reply[pykka.ActorRef[GangActor]] = Reply()
-        begin = partial(_begin, self._plan, self._grace, self._time_limit, box)
+        claim = threading.Lock()
+        begin = partial(_begin, claim, self._plan, self._grace, self._time_limit, box)
         self._thread = threading.Thread(target=begin, name=f"supervise-{self.name}", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError:  # no thread to be had
-            self._plan.close()
-            self._release()
-            raise
-        try:
             signals.wait_for(box, heed=False)
             self._supervisor = box.get(timeout=0)
             weakref.finalize(self, _dispose, self._supervisor)
@@ -182,7 +178,9 @@ class GangContext(PContext):
             self._pids = begun.get(timeout=0)
             self._outcome = _reply(self._supervisor.ask(ask.Wait(), block=False))
         except BaseException:
-            if self._supervisor is None:  # somebody else's signal handler has raised
+            if claim.acquire(blocking=False):  # no thread to be had; or somebody else's signal handler has raised
+                self._plan.close()
+            elif self._supervisor is None:
                 box.add_done_callback(partial(_give_up, box))
             self._stop(signal.SIGTERM, self._grace)
             raise
@@ -359,8 +357,12 @@ def _leaving(supervisor: pykka.ActorRef[GangActor]) -> Reply[bool]:
     return left
 
 
-def _begin(plan: Plan, grace: float, timeout: float | None, box: Reply[pykka.ActorRef[GangActor]]) -> None:
-    """Start the actor and be its thread, in which no signal handler runs."""
+def _begin(
+    claim: threading.Lock, plan: Plan, grace: float, timeout: float | None, box: Reply[pykka.ActorRef[GangActor]]
+) -> None:
+    """Start the actor and be its thread, in which no signal handler runs; unless `claim` says that nobody waits."""
+    if not claim.acquire(blocking=False):
+        return
     try:
         supervisor = GangActor.start(plan, grace=grace, timeout=timeout, own_thread=False)
     except BaseException as error:

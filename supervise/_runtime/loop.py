@@ -82,21 +82,30 @@ class Loop:
         self._ending = False
         self._closed = False
         self._thread: threading.Thread | None = None
+        self._claim = threading.Lock()
+        """Whoever gets it gives the descriptors back: the thread, or a start that fails before the thread runs."""
 
     def start(self) -> None:
         """Start the thread, a daemon, since a non-daemon one would hang the interpreter's exit; or prepare `run`."""
         self._selector = selectors.DefaultSelector()
-        self._wake_r, self._wake_w = _wake_pair()
-        self.watch(self._wake_r, self._woken)
-        if not self._own_thread:
-            self._thread = threading.current_thread()
-            return
-        self._thread = threading.Thread(target=self.run, name=self._name, daemon=True)
         try:
+            self._wake_r, self._wake_w = _wake_pair()
+            self.watch(self._wake_r, self._woken)
+            if not self._own_thread:
+                self._thread = threading.current_thread()
+                return
+            self._thread = threading.Thread(target=self.run, name=self._name, daemon=True)
             self._thread.start()
-        except BaseException:  # no thread to be had
-            self._give_back()
+        except BaseException:  # no thread to be had; or a signal's handler has raised, and the thread may run
+            self.abandon()
             raise
+
+    def abandon(self) -> None:
+        """Give everything back, or have the thread do it if it runs already: the start has failed."""
+        if self._claim.acquire(blocking=False):
+            self._give_back()
+        else:
+            self.post(self.end)
 
     @property
     def in_loop(self) -> bool:
@@ -175,6 +184,8 @@ class Loop:
 
     def run(self) -> None:
         """Be the loop, until `end`. Called by its thread."""
+        if not self._claim.acquire(blocking=False):
+            return
         MUST_NOT_BLOCK.add(threading.get_ident())
         try:
             while True:
@@ -199,7 +210,7 @@ class Loop:
     def _give_back(self) -> None:
         self._watched.clear()
         self._guard(self._selector.close)
-        for fd in {self._wake_r, self._wake_w}:
+        for fd in {self._wake_r, self._wake_w} - {-1}:
             self._guard(os.close, fd)
 
     def _drain(self, at_most: int | None = None) -> None:

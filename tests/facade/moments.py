@@ -1,16 +1,19 @@
 """A host program that is interrupted at random moments; run by test_signals.py. Prints what it counted.
 
-Usage: moments.py start|close|wait|foreign COUNT
+Usage: moments.py start|close|wait|foreign|foreign-start COUNT
 """
 
 import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import psutil
+import pykka
 
 from supervise import DefaultLogsSpecs, PContext, SignalException, start_processes
 
@@ -136,8 +139,42 @@ def foreign(count: int) -> dict[str, int]:
     return {"seen": seen, "count": count}
 
 
+def at_foreign_start(count: int) -> dict[str, int]:
+    """A handler of the user's raises anywhere inside a start: neither a process stays, nor an actor and its thread."""
+    seen = 0
+
+    def handler(_signum: int, _frame: object) -> None:
+        nonlocal seen
+        seen += 1
+        raise ForeignError
+
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGTERM"
+    signal.signal(signal.SIGALRM, handler)
+    gang().close()  # imports what is imported late
+    for _ in range(count):
+        context, before = None, seen
+        with suppress(ForeignError, RuntimeError):  # "release unlocked lock", CPython's from inside `Thread.start`
+            arm(0.006)
+            context = gang()
+            if seen == before:
+                await_signal(lambda: seen)
+        if context is not None:
+            context.close(signal.SIGKILL, 0)
+        context = None
+        deadline = time.monotonic() + 5
+        while any(left := (children(), pykka.ActorRegistry.get_all(), gang_threads())):
+            assert time.monotonic() < deadline, left
+    return {"seen": seen, "count": count}
+
+
+def gang_threads() -> list[str]:
+    """Those that run. (A start that is interrupted may leave the name of a thread that never ran its function.)"""
+    return [thread.name for thread in threading.enumerate() if thread.name == "supervise-m" and thread.is_alive()]
+
+
 if __name__ == "__main__":
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGALRM,SIGTERM"
     signal.signal(signal.SIGALRM, lambda *_: None)
-    what = {"start": at_start, "close": at_close, "wait": at_wait, "foreign": foreign}[sys.argv[1]]
-    print(what(int(sys.argv[2])))
+    moments = {"start": at_start, "close": at_close, "wait": at_wait}
+    moments |= {"foreign": foreign, "foreign-start": at_foreign_start}
+    print(moments[sys.argv[1]](int(sys.argv[2])))

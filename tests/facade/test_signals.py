@@ -150,7 +150,9 @@ def test_g2_a_signal_at_400_random_moments_of_start_leaves_nobody() -> None:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("what", "count"), [("wait", 15_000), ("close", 400), ("foreign", 5_000)])
+@pytest.mark.parametrize(
+    ("what", "count"), [("wait", 15_000), ("close", 400), ("foreign", 5_000), ("foreign-start", 400)]
+)
 def test_g8_a_raising_handler_at_random_moments_wedges_nothing(what: str, count: int) -> None:
     """Every signal is seen once, and the gang can be waited for and closed afterwards."""
     assert run_moments(what, count) == {"seen": count, "count": count}

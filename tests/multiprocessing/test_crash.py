@@ -2,6 +2,7 @@
 
 import _thread
 import multiprocessing
+import threading
 
 import pykka
 import pytest
@@ -40,18 +41,20 @@ def test_a_start_that_fails_raises_and_leaves_nothing(tmp_path):
 
 @pytest.mark.parametrize("early", [True, False])
 def test_an_interrupt_during_the_start_leaves_nothing(monkeypatch, early):
-    begin = _gang._begin
+    begin, begun = _gang._begin, threading.Event()
 
     def interrupting(*args):
         if early:
             _thread.interrupt_main()
         begin(*args)
+        begun.set()
         if not early:
             _thread.interrupt_main()
 
     monkeypatch.setattr(_gang, "_begin", interrupting)
     with pytest.raises(KeyboardInterrupt):
         mp.spawn(work.run, sources("block()"))
+    assert begun.wait(30)
     for gang in pykka.ActorRegistry.get_by_class(_gang.SpawnedGang):
         assert gang.actor_stopped.wait(30)
 

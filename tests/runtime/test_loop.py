@@ -158,6 +158,31 @@ def test_a_loop_that_gets_no_thread_gives_everything_back(lost, monkeypatch):
     assert open_fds() == before
 
 
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_start_that_a_handler_of_signals_interrupts_gives_everything_back_once(lost, monkeypatch, caplog, runs):
+    """It comes where the main thread waits for the thread's first step, which may be before or behind it."""
+    start, started = threading.Thread.start, []
+
+    def interrupted(thread):
+        started.append(thread)
+        if runs:
+            start(thread)
+        raise LookupError("a handler's")
+
+    before = open_fds()
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(LookupError, match="handler's"):
+        Loop("interrupted", lost=lost.put).start()
+    if not runs:
+        assert open_fds() == before
+        start(started[0])
+    started[0].join(PATIENCE_S)
+    assert not started[0].is_alive()
+    assert open_fds() == before
+    assert lost.empty()
+    assert not caplog.records
+
+
 def test_a_wake_up_by_pipe_where_there_is_no_eventfd(lost, monkeypatch):
     monkeypatch.delattr(os, "eventfd")
     loop, done = Loop("piped", lost=lost.put), threading.Semaphore(0)
