@@ -24,7 +24,9 @@ from supervise import (
     WorkerExited,
     WorkerStarted,
 )
+from supervise._actors import exits
 from supervise._actors.worker import Worker
+from supervise._runtime.actor import Inbox
 from supervise._runtime.loop import Loop
 from supervise.testing import FakeGang, FakeLauncher, Recorder
 
@@ -214,6 +216,28 @@ def test_a_stop_is_answered_when_the_descriptors_are_given_back(monkeypatch):
         gang.supervisor.stop(timeout=PATIENCE_S)
         assert given_back
         answered.set()
+
+
+@pytest.mark.parametrize(("owner", "name"), [(exits, "remember"), (Inbox, "bind"), (Loop, "post")])
+def test_a_supervisor_whose_start_is_interrupted_behind_its_thread_is_gone(monkeypatch, owner, name):
+    """By a handler of signals that raises, in the last steps of the start; nobody has a ref of it to stop it."""
+    call, main, raised = getattr(owner, name), threading.get_ident(), []
+
+    def interrupted(*args):
+        if threading.get_ident() == main and not raised:
+            raised.append(args)
+            raise LookupError("a handler's")
+        return call(*args)
+
+    monkeypatch.setattr(owner, name, interrupted)
+    before = set(threading.enumerate())
+    with pytest.raises(LookupError, match="handler's"), FakeGang(1):
+        pass
+    assert pykka.ActorRegistry.get_all() == []
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    exits._close_all()  # as at the interpreter's exit: it has nobody to close
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
