@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import logging
 import signal
@@ -36,7 +37,6 @@ log = logging.getLogger("supervise")
 
 PROMPT_S = 5.0
 """What the supervisor answers at once, it answers within this; longer means that it is dead."""
-
 
 _TIDY_S = 0.5
 """How long a `close` after the end waits for the gang's thread, which needs a millisecond: what ranks have left
@@ -162,11 +162,10 @@ class GangContext(PContext):
         self._hold_signals()
         self._unused.detach()
         box: Reply[pykka.ActorRef[GangActor]] = Reply()
-        claim = threading.Lock()
-        begin = partial(_begin, claim, self._plan, self._grace, self._time_limit, box)
+        begin = partial(_begin, self._plan, self._grace, self._time_limit, box)
         self._thread = threading.Thread(target=begin, name=f"supervise-{self.name}", daemon=True)
         try:
-            self._thread.start()
+            _start_thread(self._thread, self._plan, box)
             signals.wait_for(box, heed=False)
             self._supervisor = box.get(timeout=0)
             weakref.finalize(self, _dispose, self._supervisor)
@@ -178,9 +177,7 @@ class GangContext(PContext):
             self._pids = begun.get(timeout=0)
             self._outcome = _reply(self._supervisor.ask(ask.Wait(), block=False))
         except BaseException:
-            if claim.acquire(blocking=False):  # no thread to be had; or somebody else's signal handler has raised
-                self._plan.close()
-            elif self._supervisor is None:
+            if self._supervisor is None:  # somebody else's signal handler has raised
                 box.add_done_callback(partial(_give_up, box))
             self._stop(signal.SIGTERM, self._grace)
             raise
@@ -357,12 +354,25 @@ def _leaving(supervisor: pykka.ActorRef[GangActor]) -> Reply[bool]:
     return left
 
 
-def _begin(
-    claim: threading.Lock, plan: Plan, grace: float, timeout: float | None, box: Reply[pykka.ActorRef[GangActor]]
-) -> None:
-    """Start the actor and be its thread, in which no signal handler runs; unless `claim` says that nobody waits."""
-    if not claim.acquire(blocking=False):
-        return
+def _start_thread(thread: threading.Thread, plan: Plan, box: Reply[pykka.ActorRef[GangActor]]) -> None:
+    """Have `thread` started where no signal handler runs: threading's locks are not safe from one that raises."""
+
+    def start() -> None:
+        try:
+            thread.start()
+        except BaseException as error:
+            plan.close()
+            box.fail(error)
+
+    try:
+        _thread.start_new_thread(start, ())
+    except RuntimeError as error:  # no thread to be had
+        plan.close()
+        box.fail(error)
+
+
+def _begin(plan: Plan, grace: float, timeout: float | None, box: Reply[pykka.ActorRef[GangActor]]) -> None:
+    """Start the actor and be its thread, in which no signal handler runs."""
     try:
         supervisor = GangActor.start(plan, grace=grace, timeout=timeout, own_thread=False)
     except BaseException as error:

@@ -1,5 +1,6 @@
 """Contexts as PyTorch's agent, its tests and those who subclass them use them."""
 
+import _thread
 import inspect
 import logging
 import os
@@ -194,6 +195,20 @@ def test_a_listener_of_events_cannot_wait_for_its_own_gang(policy):
         context.close()
     finally:
         logger.removeHandler(listener)
+
+
+@pytest.mark.parametrize(("owner", "name"), [(threading.Thread, "start"), (_thread, "start_new_thread")])
+def test_a_start_that_gets_no_thread_gives_everything_back(monkeypatch, owner, name):
+    """A limit on processes counts threads as well."""
+
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    held = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(owner, name, refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        start_processes("s", "/bin/true", {0: ()}, {0: {}}, specs())
+    assert signal.getsignal(signal.SIGTERM) is held
 
 
 @pytest.mark.parametrize("closed", [True, False])
