@@ -172,9 +172,15 @@ def _end_actors(before: set[pykka.ActorRef[pykka.Actor]]) -> list[str]:
 
 def _end_threads(before: set[threading.Thread]) -> list[str]:
     until = time.monotonic() + PATIENCE_S
-    new = set(threading.enumerate()) - before
+    new, pause = set(threading.enumerate()) - before, threading.Event()
     for thread in new:
-        thread.join(max(0.0, until - time.monotonic()))
+        while time.monotonic() < until:
+            try:
+                thread.join(max(0.0, until - time.monotonic()))
+            except RuntimeError:  # it is about to begin, and cannot be joined before
+                pause.wait(0.01)
+            else:
+                break
     return [f"thread: {t.name}{' (daemon)' if t.daemon else ''}" for t in new if t.is_alive()]
 
 
