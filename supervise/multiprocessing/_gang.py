@@ -142,9 +142,13 @@ def launch(
     )
     _wait_at_exit()
     box: Reply[pykka.ActorRef[SpawnedGang]] = Reply()
-    # In a thread of its own: no lock of pykka's is ever taken where a KeyboardInterrupt may come.
-    _thread.start_new_thread(_begin, (plan, fates, not daemon, box))
     try:
+        # In a thread of its own: no lock of pykka's is ever taken where a KeyboardInterrupt may come.
+        try:
+            _thread.start_new_thread(_begin, (plan, fates, not daemon, box))
+        except RuntimeError:  # no thread to be had
+            plan.close()
+            raise
         gang = box.get(timeout=_BEGIN_S)
         pids = _pids(gang)
         return [

@@ -59,6 +59,22 @@ def test_an_interrupt_during_the_start_leaves_nothing(monkeypatch, early):
         assert gang.actor_stopped.wait(30)
 
 
+def test_an_interrupt_right_behind_the_first_thread_of_a_start_leaves_nothing(monkeypatch):
+    start, begun, begin = _thread.start_new_thread, threading.Event(), _gang._begin
+
+    def interrupted(function, args):
+        start(function, args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_gang, "_begin", lambda *args: (begin(*args), begun.set()))
+    monkeypatch.setattr(_gang._thread, "start_new_thread", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        mp.spawn(work.run, sources("block()"))
+    assert begun.wait(30)
+    for gang in pykka.ActorRegistry.get_by_class(_gang.SpawnedGang):
+        assert gang.actor_stopped.wait(30)
+
+
 def test_a_memory_file_that_the_rank_overwrote_is_no_trace():
     """The exit code is told all the same."""
     overwrite = (
