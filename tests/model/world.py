@@ -1,0 +1,295 @@
+"""Everything that can happen around the core: the processes, the asks, the timers, as one hashable state.
+
+A move is one event of the real world. Time exists only as the order of deaths and of recorded exceptions: both get
+stamps, and the stamps of a state are always the numbers from 1.
+"""
+
+from collections.abc import Iterable, Iterator
+from signal import SIGINT, SIGKILL, SIGTERM, Signals
+from typing import Any, NamedTuple
+
+from supervise._core import state as st
+from supervise.messages import (
+    GroupEmptied,
+    Swept,
+    TailEnded,
+    WorkerExited,
+    WorkerFailedToStart,
+    WorkerStarted,
+    WorkerUnkillable,
+)
+
+ABSENT, LAUNCHING, ALIVE, DEAD, REAPED = range(5)
+"""What the kernel knows of a rank: a dead one is not told to the core yet."""
+
+FATE = frozenset({"dies", "starts", "fails to start", "group empties", "records"})
+"""Moves that no one can enforce: a process may be stuck for ever."""
+
+
+class Rank(NamedTuple):
+    """One rank's process in this attempt."""
+
+    stage: int = ABSENT
+    recorded: int = 0
+    """Stamp of the exception that it has recorded."""
+    died: int = 0
+    """Stamp of its death."""
+    failed: bool = False
+    signaled: bool = False
+    """Whether its death came after our first signal."""
+    accused: bool = False
+    """Whether its exception was recorded when the first signal was sent."""
+    group: bool = False
+    """Whether it has left processes in its group."""
+    stuck: bool = False
+    """Whether the core wants it reported as unkillable."""
+    given_up: bool = False
+    late: bool = False
+    """Whether its launch was not answered until SIGKILL had had its time: nothing waits for it any more."""
+
+    @property
+    def left(self) -> bool:
+        """Whether something of it lives that must be waited for."""
+        return (self.stage in (LAUNCHING, ALIVE, DEAD) or self.group) and not (self.given_up or self.late)
+
+
+class World(NamedTuple):
+    """The state of everything but the core."""
+
+    ranks: tuple[Rank, ...]
+    tails: int
+    clock: int = 0
+    counting: bool = False
+    counted: bool = False
+    killed: bool = False
+    timers: frozenset[str] = frozenset()
+    sweep: str = ""
+    """"", "asked" or "done"."""
+    waiting: bool = False
+    """For the backoff."""
+    assembling: bool = False
+    running: bool = False
+    """Whether this attempt's start was announced."""
+    start: str = ""
+    """The ask: "", "owed" or "answered"."""
+    closes: int = 0
+    """How many were asked."""
+    close_owed: bool = False
+    close_answered: bool = False
+    ended: bool = False
+    """Whether a close or the deadline came."""
+    published: bool = False
+    aborted: bool = False
+    """Whether the next attempt's files and actors could not be had."""
+    restarts: int = 0
+
+    def with_rank(self, number: int, **changes: Any) -> "World":
+        """Return this world with one rank changed."""
+        ranks = list(self.ranks)
+        ranks[number] = ranks[number]._replace(**changes)
+        return self._replace(ranks=tuple(ranks))
+
+
+Move = tuple[str, World, object]
+"""Its name, the world behind it, and the event for the core; None where the core is not told."""
+
+CLOSES = {
+    "close, 9 s": (SIGTERM, 9.0, "close"),
+    "close, 1 s": (SIGINT, 1.0, "close"),
+    "kill": (SIGKILL, 0.0, "close"),
+    "deadline": (SIGTERM, 5.0, "timeout"),
+}
+
+
+def moves(world: World, *, asks: int, closes: Iterable[str], late: bool) -> Iterator[Move]:
+    """Yield every event that can come next.
+
+    Args:
+        world: The state before it.
+        asks: How many closes there may be.
+        closes: Which of `CLOSES`.
+        late: Whether a death may be told some time after it, as by a fork server; else the two are one move.
+    """
+    if not world.start:
+        yield "start", world._replace(start="owed"), st.StartAsked()
+    for number, rank in enumerate(world.ranks):
+        yield from _rank_moves(world, number, rank, late=late)
+    yield from _answers(world)
+    if world.closes < asks:
+        for name in closes:
+            sig, timeout_s, reason = CLOSES[name]
+            yield name, _closed(world, reason), st.CloseAsked(death_sig=sig, timeout_s=timeout_s, reason=reason)
+
+
+def _closed(world: World, reason: str) -> World:
+    owed = world.close_owed or reason == "close"
+    return world._replace(closes=world.closes + 1, close_owed=owed, ended=True)
+
+
+def _rank_moves(world: World, number: int, rank: Rank, *, late: bool) -> Iterator[Move]:
+    if rank.stage == LAUNCHING:
+        event = WorkerStarted(local_rank=number, pid=100 + number, started_ns=0)
+        yield "starts", world.with_rank(number, stage=ALIVE), event
+        error = WorkerFailedToStart(local_rank=number, error=_ERROR)
+        yield "fails to start", world.with_rank(number, stage=ABSENT), error
+    if rank.stage == ALIVE:
+        now = world.clock + 1
+        if not rank.recorded:
+            yield "records", world._replace(clock=now).with_rank(number, recorded=now), None
+        for failed in (False, True) if not rank.recorded else (True,):
+            for group in (False, True):
+                dead = rank._replace(stage=DEAD, died=now, failed=failed, group=group, signaled=world.counted)
+                after = world._replace(clock=now).with_rank(number, **dead._asdict())
+                yield ("dies", after, None) if late else ("dies", *_reaped(after, number, dead))
+    if rank.stage == DEAD:
+        yield "is reaped", *_reaped(world, number, rank)
+    if rank.group and rank.stage == REAPED:
+        yield "group empties", world.with_rank(number, group=False), GroupEmptied(local_rank=number)
+    if rank.stuck:
+        left = rank.stage in (ALIVE, DEAD) or rank.group
+        told = WorkerUnkillable(local_rank=number, pid=100 + number, state="D") if left else None
+        yield "is stuck", world.with_rank(number, stuck=False, given_up=left), told
+
+
+def _reaped(world: World, number: int, rank: Rank) -> tuple[World, WorkerExited]:
+    known = not rank.given_up  # the end of a rank that was given up is not told any more
+    after = world.with_rank(number, stage=REAPED, group=rank.group and known, failed=rank.failed and known)
+    told = WorkerExited(
+        local_rank=number,
+        pid=100 + number,
+        exitcode=1 if rank.failed else 0,
+        ended_ns=rank.died,
+        error_ns=rank.recorded or None,
+        group_left=rank.group,
+    )
+    return after, told
+
+
+def _answers(world: World) -> Iterator[Move]:
+    """Yield what was asked of the world, and the timers."""
+    if world.counting:
+        recorded = {n: r.recorded for n, r in enumerate(world.ranks) if r.recorded and r.stage in (ALIVE, DEAD)}
+        after = world._replace(counting=False, counted=True, clock=world.clock + 1)
+        for number in recorded:
+            after = after.with_rank(number, accused=True)
+        yield "census", after, st.CensusTaken(recorded=recorded, taken_ns=after.clock)
+    for name in sorted(world.timers):
+        event = {"grace": st.GraceExpired(), "kill": st.KillExpired(), "drain": st.DrainExpired()}[name]
+        yield name, _expired(world, name), event
+    if world.sweep == "asked":
+        yield "swept", world._replace(sweep="done"), Swept()
+    if world.waiting:
+        yield "backoff", world._replace(waiting=False), st.BackoffExpired()
+    if world.assembling:
+        yield "assembled", world._replace(assembling=False), st.Assembled()
+        yield "not assembled", world._replace(assembling=False, aborted=True), st.NotAssembled()
+    if world.tails and world.start and not world.assembling:
+        yield "tail ends", world._replace(tails=world.tails - 1), TailEnded(name="stdout")
+
+
+def _expired(world: World, name: str) -> World:
+    world = world._replace(timers=world.timers - {name})
+    if name == "kill":
+        for number, rank in enumerate(world.ranks):
+            if rank.stage == LAUNCHING:
+                world = world.with_rank(number, late=True)
+    return world
+
+
+_ERROR = OSError("cannot be launched")
+
+
+class BrokenPromiseError(AssertionError):
+    """An invariant does not hold."""
+
+
+def obey(world: World, action: object, *, tails: int) -> World:  # noqa: C901, PLR0911, PLR0912 - one line an action
+    """Do what the core says, and check that it may say so.
+
+    Raises:
+        BrokenPromiseError: Names the invariant.
+    """
+    match action:
+        case st.LaunchRank():
+            rank = world.ranks[action.local_rank]
+            _check(rank.stage == ABSENT and not rank.died, "two lives of a rank in one attempt")
+            _check(not world.published, "a launch after the end")
+            _check(not world.ended, "a launch after the end was asked for")
+            return world.with_rank(action.local_rank, stage=LAUNCHING)
+        case st.AnswerStart():
+            _check(not world.running, "a start announced twice")
+            return world._replace(running=True, start="answered")
+        case st.TakeCensus():
+            _check(not (world.counting or world.counted), "the dead counted twice")
+            return world._replace(counting=True)
+        case st.SendSignal():
+            return _signaled(world, action.ranks, action.sig)
+        case st.SetTimer():
+            return world._replace(timers=world.timers | {action.name})
+        case st.ReportUnkillable():
+            _check(world.killed, "called unkillable before SIGKILL")
+            for number in action.ranks:
+                world = world.with_rank(number, stuck=True)
+            return world
+        case st.AbandonTails():
+            return world._replace(timers=world.timers - {"drain"})
+        case st.SweepUp():
+            _check(not world.sweep, "swept twice")
+            return world._replace(sweep="asked")
+        case st.AnnounceRestart():
+            _check(not world.waiting, "two restarts at once")
+            return world._replace(waiting=True)
+        case st.Assemble():
+            return _assembled(world, tails)
+        case st.Publish():
+            return _published(world)
+        case st.AnswerClose():
+            return _answered(world)
+    return world
+
+
+def _signaled(world: World, targets: frozenset[int], sig: Signals) -> World:
+    _check(world.counted or world.published, "a signal before the dead were counted")
+    for number in targets:
+        rank = world.ranks[number]
+        there = rank.stage in (ALIVE, DEAD) or rank.group
+        _check(there and not rank.given_up, "a signal to a rank that does not run")
+    if sig == SIGKILL:
+        return world._replace(killed=True)
+    _check(not world.killed, "a polite signal after SIGKILL")
+    return world
+
+
+def _assembled(world: World, tails: int) -> World:
+    _check(not world.ended, "a restart after the end was asked for")
+    _check(not any(rank.left for rank in world.ranks), "a restart beside what is left")
+    _check(world.sweep == "done", "a restart before the sweep")
+    fresh = World(ranks=(Rank(),) * len(world.ranks), tails=tails, assembling=True, restarts=world.restarts + 1)
+    return fresh._replace(start=world.start, closes=world.closes)
+
+
+def _published(world: World) -> World:
+    _check(not world.published, "two results")
+    alive = (LAUNCHING, ALIVE, DEAD)
+    _check(not any(rank.left and rank.stage in alive for rank in world.ranks), "a result before a rank was reaped")
+    return world._replace(published=True, start="answered" if world.start else "")
+
+
+def _answered(world: World) -> World:
+    _check(not any(rank.left for rank in world.ranks), "a close answered beside what is left")
+    _check(world.published, "a close answered before the result")
+    return world._replace(close_owed=False, close_answered=True)
+
+
+def _check(holds: bool, what: str) -> None:
+    if not holds:
+        raise BrokenPromiseError(what)
+
+
+def causes(world: World) -> list[int]:
+    """Return the ranks that failed by themselves, the first cause first."""
+    found = []
+    for number, rank in enumerate(world.ranks):
+        if rank.stage == REAPED and rank.failed and (rank.accused or not rank.signaled):
+            found.append((rank.recorded or rank.died, number))
+    return [number for _, number in sorted(found)]
