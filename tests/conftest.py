@@ -26,6 +26,9 @@ import pykka
 import pytest
 
 from supervise._runtime.main_bell import bell_for_this_thread
+from tests import surroundings
+
+surroundings.reset()  # before the first test, and in the worker processes of xdist
 
 PATIENCE_S = 5.0
 """How long orphans, ending threads and closing descriptors may take."""

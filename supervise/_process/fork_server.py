@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from supervise._process.memory import write_all
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _SERVER_S = 60.0
 """A fork server starts in a fraction of a second."""
 
 _PRELOAD = ("supervise._process.child", "supervise._process.process_object", "pkgutil")
 """What every worker imports; `runpy` takes the last to run the main module."""
+DIED = (
+    "the fork server ended before it started the process; what it wrote to stderr may say why:"
+    " for example, what a module of set_forkserver_preload has raised"
+)
 
 
 def ensure_server() -> None:
@@ -40,16 +50,126 @@ def ensure_server() -> None:
 
 
 def _run_server() -> None:
-    """Have the fork server run. One that is started now imports what every worker would; the user's preload stays."""
+    """Have the fork server run. One that is started now imports what every worker would; the user's preload stays.
+
+    It does not import the main module: each rank does, with its own environment, streams and working directory.
+    """
     from multiprocessing import forkserver
 
     server: Any = forkserver._forkserver  # noqa: SLF001 - there is no public way to add to the list
     users = server._preload_modules  # noqa: SLF001
-    server._preload_modules = [*users, *_PRELOAD]  # noqa: SLF001
+    server._preload_modules = _Preload([*(name for name in users if name != "__main__"), *_PRELOAD])  # noqa: SLF001
     try:
         forkserver.ensure_running()
     finally:
         server._preload_modules = users  # noqa: SLF001
+
+
+class _Preload(list[str]):
+    """Modules that the fork server imports from where this process would.
+
+    `python -c`, which the server is, has the current directory first in `sys.path`. Before Python 3.14 it stays there
+    while the modules are imported. The server evaluates the text of this list behind its own imports.
+    """
+
+    def __repr__(self) -> str:
+        """Return an expression that sets `sys.path` and gives the names."""
+        path = [entry for entry in sys.path if isinstance(entry, str)]
+        return f"(__import__('sys').path.__setitem__(slice(None), {path!r}) or {list(self)!r})"
+
+
+def request(fds: Sequence[int], data: bytes) -> ServerStatus:
+    """Ask the fork server for a process that has copies of `fds` and reads `data`. Does not wait for the server.
+
+    Connecting waits for it where 128 others are connecting, and from Python 3.14 on until it has authenticated this
+    process. So a thread connects.
+
+    Raises:
+        OSError: There are too few descriptors.
+        RuntimeError: There can be no thread.
+    """
+    asking = _Asking(fds, data)
+    try:
+        asking.start()
+    except BaseException:
+        asking.end()
+        os.close(asking.told)
+        raise
+    return ServerStatus(asking.told, asking)
+
+
+class _Asking(threading.Thread):
+    """Connects to the fork server. `told` is readable when that is over."""
+
+    def __init__(self, fds: Sequence[int], data: bytes) -> None:
+        super().__init__(name="supervise-forkserver", daemon=True)
+        self._lock = threading.Lock()
+        self._wanted = True
+        self._data = data
+        self._fds: list[int] = []
+        self._status: int | None = None
+        self._problem: BaseException | None = None
+        self.told, self._tell = os.pipe()
+        try:
+            for fd in fds:
+                self._fds.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3))
+        except BaseException:
+            self.end()
+            os.close(self.told)
+            raise
+
+    def run(self) -> None:
+        """Connect; if the process is wanted then still, send it its data, without which it ends."""
+        try:
+            self._connect()
+        except BaseException as error:
+            self._problem = error
+        finally:
+            self.end()
+
+    def _connect(self) -> None:
+        from multiprocessing import AuthenticationError, forkserver
+
+        ensure_server()  # it may have been killed since; not by `connect_to_new_process`, which keeps the mask
+        check_room()  # out of descriptors in the call, it would kill the server
+        try:
+            status, stub = forkserver.connect_to_new_process(self._fds)
+        except (EOFError, ConnectionError, AuthenticationError) as error:
+            raise ChildProcessError(DIED) from error
+        try:
+            os.set_blocking(status, False)
+            with self._lock:
+                if self._wanted:
+                    write_all(stub, self._data)
+                    self._status, status = status, -1
+        finally:
+            os.close(stub)
+            if status >= 0:
+                os.close(status)
+
+    def end(self) -> None:
+        """Let go of what the process has now, or will never have, and tell."""
+        for fd in (*self._fds, self._tell):
+            os.close(fd)
+
+    def take(self) -> int:
+        """Once `told` is readable: return what the server tells of the process by.
+
+        Raises:
+            ChildProcessError: The server ended before it was asked.
+            OSError: There are too few descriptors, or no server can be started.
+        """
+        if self._problem is not None:
+            raise self._problem
+        assert self._status is not None  # noqa: S101
+        return self._status
+
+    def abandon(self) -> None:
+        """Have the process end where it has no data yet, and close what the server tells by."""
+        with self._lock:
+            self._wanted = False
+            if self._status is not None:
+                os.close(self._status)
 
 
 def check_room() -> None:
@@ -70,12 +190,13 @@ def check_room() -> None:
 class ServerStatus:
     """What the fork server says of one child: its number first, at the end its exit code."""
 
-    def __init__(self, fd: int) -> None:
-        """Take over the descriptor to read from; it does not block."""
+    def __init__(self, fd: int, asking: _Asking | None = None) -> None:
+        """Take over the descriptor to read from, which does not block. With `asking` it only tells of that."""
         self._fd = fd
+        self._asking = asking
 
     def fileno(self) -> int:
-        """The descriptor that is readable when there is something new."""
+        """The descriptor that is readable when there is something new. Another one once the server has been asked."""
         return self._fd
 
     def read(self) -> int | None:
@@ -83,7 +204,12 @@ class ServerStatus:
 
         Raises:
             EOFError: The server is gone and will not say.
+            OSError: It could not be asked.
         """
+        if self._asking is not None:
+            fd = self._asking.take()
+            os.close(self._fd)
+            self._fd, self._asking = fd, None
         try:
             data = os.read(self._fd, 8)  # written at once: eight bytes into an empty pipe
         except BlockingIOError:
@@ -104,3 +230,6 @@ class ServerStatus:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
+        if self._asking is not None:
+            self._asking.abandon()
+            self._asking = None

@@ -16,10 +16,10 @@ import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from supervise._process import child, dispositions, launch, lifeline
-from supervise._process.fork_server import ServerStatus, check_room, ensure_server
+from supervise._process import child, dispositions, fork, launch, lifeline
+from supervise._process.fork_server import DIED, ServerStatus, ensure_server, request
 from supervise._process.handle import Process
-from supervise._process.memory import file_of, write_all
+from supervise._process.memory import file_of
 from supervise._process.outcome import OutcomeFile
 from supervise.errors import SpecError
 
@@ -239,7 +239,7 @@ class FunctionLauncher:
             )
             mask = dispositions.block()  # until the child has handlers of its own
             try:
-                pid = os.fork()
+                pid = fork.fork()
                 if pid == 0:
                     child.forked(settings, self.fn, self.args)  # never returns
             finally:
@@ -251,12 +251,10 @@ class FunctionLauncher:
             launch.close(out, err, read_end)
 
     def _ask_server(self, outcome: OutcomeFile) -> Launched:
-        from multiprocessing import forkserver
-
         assert self.pickled is not None  # noqa: S101
         read_end = self.line.read_end()
         out = err = None
-        payload = status = stub = -1
+        payload = -1
         try:
             out, err = self.streams.open()
             own = [read_end, outcome.fd, 1 if out is None else out, 2 if err is None else err]
@@ -271,18 +269,12 @@ class FunctionLauncher:
             )
             payload = self._payload(settings)
             fds = [*users, *own, payload]
-            ensure_server()  # it may have been killed since; not by `connect_to_new_process`, which keeps the mask
-            check_room()  # out of descriptors in the call, it would kill the server
-            status, stub = forkserver.connect_to_new_process(fds)
-            write_all(stub, pickle.dumps({"sys_path": self.sys_path}) + pickle.dumps(child.Arrival(len(fds) - 1)))
-            os.set_blocking(status, False)
-        except BaseException:
-            launch.close(None if status < 0 else status)
-            raise
+            data = pickle.dumps({"sys_path": self.sys_path}) + pickle.dumps(child.Arrival(len(fds) - 1))
+            status = request(fds, data)
         finally:
-            launch.close(out, err, read_end, *(fd for fd in (payload, stub) if fd >= 0))
+            launch.close(out, err, read_end, None if payload < 0 else payload)
         self.pickled = None
-        return Launched(status=ServerStatus(status), outcome=outcome, line=self.line)
+        return Launched(status=status, outcome=outcome, line=self.line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,8 +298,7 @@ class Launched:
         try:
             pid = self.status.read()
         except EOFError:
-            msg = "the fork server died before it started the process"
-            raise ChildProcessError(msg) from None
+            raise ChildProcessError(DIED) from None
         if pid is None:
             return None
         try:

@@ -44,8 +44,16 @@ def redirect(std: str, to_file: str) -> Iterator[None]:
     numbers = {_NUMBERS[std]} | ({own} if own is not None else set())
     file = clear_of_stdio(os.open(to_file, _FLAGS, 0o600))
     try:
-        _flush(std, stream)
         saved = {number: _save(number) for number in numbers}
+        for number in numbers:
+            if saved[number] is None:  # before ctypes is imported: libffi would open a file by this number
+                os.dup2(file, number)
+        try:
+            _flush(std, stream)
+        except BaseException:
+            for number, copy in saved.items():
+                _restore(number, copy)
+            raise
         for number in numbers:
             os.dup2(file, number)
     finally:

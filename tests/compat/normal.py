@@ -6,13 +6,15 @@ _FRAME = re.compile(r'^(\s*(?:\| )?\s*)File "([^"]*)", line \d+,? in (.*)$')
 _SOURCE = re.compile(r"^(\s*\| )?\s{4}\s*\S")
 _MARKS = re.compile(r"^[\s|]*[~^]+[\s~^]*$")
 _THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+ (?:\[[^\]]*\] )?\(most recent call first\):")
+_C_STACK = re.compile(r"\n?Current thread's C stack trace \(most recent call first\):\n(?:  (?:Binary file|<).*\n?)*")
+"""What `faulthandler` adds from Python 3.14 on."""
 _OURS = ("/tests/compat/work.py", "/tests/compat/recorded.py", "/tests/compat/families.py")
 
 
 def traceback_text(text: str) -> str:
     """Return a text in which tracebacks have only the frames of the cases' own functions."""
     kept, keeping, skipping = [], True, False
-    for line in text.split("\n"):
+    for line in _C_STACK.sub("", text).split("\n"):
         frame = _FRAME.match(line)
         if frame:
             indent, path, name = frame.groups()

@@ -265,7 +265,7 @@ LOADING = {
     "below the guard": (
         "if __name__ == '__main__':\n    def f():\n        pass\n    GO\n",
         "AttributeError",
-        "Can't get attribute 'f'",
+        "attribute 'f'",
     ),
     "import": (
         "if __name__ != '__main__':\n    import no_such_module\ndef f(): ...\nif __name__ == '__main__':\n    GO\n",

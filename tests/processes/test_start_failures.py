@@ -5,13 +5,12 @@ import errno
 import os
 import subprocess
 import threading
-from multiprocessing import forkserver
 
 import psutil
 import pytest
 
 from supervise import DefaultLogsSpecs, SpawnError, SpecError, Start, Std, Supervisor
-from supervise._process import native
+from supervise._process import function, native
 from tests.processes import work
 from tests.processes.gangs import PATIENCE_S, each_kind
 from tests.processes.hosts import NO_FILES, Host, make_gang
@@ -23,7 +22,7 @@ LAUNCHES = {
     "binary": (os, "posix_spawn") if native.SHUTS else (subprocess, "_fork_exec"),
     "spawn": (subprocess, "_fork_exec"),
     "fork": (os, "fork"),
-    "forkserver": (forkserver, "connect_to_new_process"),
+    "forkserver": (function, "request"),
 }
 """What each kind calls once a rank."""
 
