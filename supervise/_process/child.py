@@ -63,6 +63,7 @@ class Settings:
         line: int,
         channel: int,
         tracker: int | None = None,
+        fds: tuple[int, ...] = (),
         stdio: tuple[int | None, int | None, int | None] | None = None,
         env: dict[str, str | None] | None = None,
         cwd: str | None = None,
@@ -79,6 +80,7 @@ class Settings:
             line: The read end of the lifeline.
             channel: For the outcome.
             tracker: Of multiprocessing's resource tracker, for spawn.
+            fds: What the arguments refer to (queues, connections, shared memory), for spawn.
             stdio: For stdin (None: empty), stdout, stderr (None: stays); None where the exec has set them.
             env: What is to be changed in the environment, None for a variable to be removed; None where the exec
                 has set it.
@@ -93,6 +95,7 @@ class Settings:
         self.line = line
         self.channel = channel
         self.tracker = tracker
+        self.fds = fds
         self.stdio = stdio
         self.env = env
         self.cwd = cwd
@@ -127,21 +130,36 @@ def spawned(file: BinaryIO) -> int:
     """Run what `file` describes, in a new interpreter; return the exit code."""
     settings: Settings = pickle.load(file)
     lifeline.arm_self(settings.line)
+    keep_private(file.fileno(), settings.channel, settings.tracker, *settings.fds)
     from supervise._process import lean
 
     return lean.live(settings, file)
 
 
+def keep_private(*fds: int | None) -> None:
+    """Set close-on-exec, which neither an exec nor a socket hands on. Before any code of the user's runs.
+
+    The host unpickles what comes through the result channel and through queues, the resource tracker unlinks what
+    it is told to: a program that the worker executes, perhaps as another user, must not write to them.
+    """
+    for fd in fds:
+        if fd is not None:
+            os.set_inheritable(fd, False)
+
+
 def _arrive(payload: int) -> Any:
     """Set up the fork server's child before anything of the user's is imported."""
     import marshal
-    from multiprocessing import forkserver
+    from multiprocessing import forkserver, resource_tracker
 
     inherited = forkserver.get_inherited_fds()
     if inherited is None:
         msg = "not in a child of the fork server"
         raise RuntimeError(msg)
     inherited[:] = fds = [clear_of_stdio(fd) for fd in inherited]
+    server: Any = forkserver._forkserver  # noqa: SLF001 - there is no public way
+    tracker: Any = resource_tracker._resource_tracker  # noqa: SLF001
+    keep_private(*fds, server._forkserver_alive_fd, tracker._fd)  # noqa: SLF001
     file = os.fdopen(fds[payload], "rb")
     marshal.load(file)  # noqa: S302 - the path, already in place
     settings: Settings = pickle.load(file)

@@ -200,7 +200,7 @@ class FunctionLauncher:
             tracker = resource_tracker.getfd()
             if tracker is not None and tracker <= 2:  # stdio is closed here; the worker gets a tracker of its own
                 tracker = None
-            settings = self._settings(outcome, line=read_end, channel=outcome.fd, tracker=tracker)
+            settings = self._settings(outcome, line=read_end, channel=outcome.fd, tracker=tracker, fds=self.pickled.fds)
             payload = self._payload(settings)
             flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing does
             executable = os.fsdecode(spawn.get_executable())

@@ -257,7 +257,13 @@ def arm(read_end: int, pgid: int) -> None:
 
 
 def arm_self(read_end: int) -> None:
-    """Arm the calling process, which leads its group; end it at once if the host is gone already."""
+    """Arm the calling process, which leads its group; end it at once if the host is gone already.
+
+    The read end stays open across an exec: a function that becomes a program (`os.execv`) is killed with the host,
+    too. Nothing is ever written to the pipe. Another user who inherits the read end cannot open the write end
+    through it, but can disarm it.
+    """
+    os.set_inheritable(read_end, True)
     arm(read_end, os.getpid())
     poll = select.poll()
     poll.register(read_end, select.POLLIN | select.POLLHUP)

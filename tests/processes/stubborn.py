@@ -44,7 +44,13 @@ LEAVES_CHILD = (
 
 LEAVES_CHILD_AND_FAILS = LEAVES_CHILD + "raise SystemExit(3)\n"
 
-STUBBORN = {"deaf": DEAF, "in_c": IN_C, "masked": MASKED, "parent": PARENT}
+PROGRAM = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.execvp("sh", ["sh", "-c", 'echo "ready $$" > "$EAR"; exec sleep 1000'])
+"""
+"""Becomes another program."""
+
+STUBBORN = {"deaf": DEAF, "in_c": IN_C, "masked": MASKED, "parent": PARENT, "program": PROGRAM}
 
 SLOW_VALUE = "from tests.processes.stubborn import Slow\nvalue = Slow()\n"
 
