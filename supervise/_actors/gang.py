@@ -311,8 +311,11 @@ class GangActor(ConcludingActor):
 
     def _set_timer(self, name: str, delay_s: float) -> None:
         events = {"grace": st.GraceExpired(), "kill": st.KillExpired(), "drain": st.DrainExpired()}
-        if name in self._timers:
-            self._timers[name].cancel()
+        earlier = self._timers.get(name)
+        if earlier is not None and earlier.pending:
+            if name != "kill" and earlier.due_s <= time.monotonic() + delay_s:
+                return
+            earlier.cancel()
         self._timers[name] = self.loop.call_later(delay_s, partial(self._guarded, self._step, events[name]))
 
     def _look_for_stops(self) -> None:
@@ -320,7 +323,7 @@ class GangActor(ConcludingActor):
             self._crew.look_for_stops(self._gang.running)
 
 
-def run_gang(supervisor: pykka.ActorRef[GangActor]) -> None:
+def run_gang(supervisor: pykka.ActorRef[Any]) -> None:
     """Run a gang that was started without a thread of its own, to its end. In the thread that has started it."""
     inbox = supervisor.actor_inbox
     assert isinstance(inbox, Inbox)  # noqa: S101 - made by us

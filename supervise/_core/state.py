@@ -166,7 +166,7 @@ class SendSignal:
 
 @dataclass(slots=True, kw_only=True)
 class SetTimer:
-    """Have the event of this name happen in `delay_s`; an earlier timer of the name is void."""
+    """Have the event of this name happen in `delay_s`, instead of an earlier timer's; grace and drain only sooner."""
 
     name: Literal["grace", "kill", "drain"]
     delay_s: float

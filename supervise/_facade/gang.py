@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
-import contextlib
 import logging
 import signal
 import threading
@@ -15,18 +13,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pykka
 
 from supervise import messages as ask
-from supervise._actors.gang import GangActor, as_signal, check_settings, run_gang
+from supervise._actors.gang import GangActor, as_signal, check_settings
 from supervise._actors.recipe import make_plan
-from supervise._facade import signals
+from supervise._facade import own_thread, signals
 from supervise._facade.base import PContext
 from supervise._facade.signals import protected
 from supervise._facade.tail_state import TailState
 from supervise._runtime.bell import remaining
 from supervise._runtime.reply import Reply
+from supervise.errors import SignalException
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
 
     from supervise._actors.plan import Plan
     from supervise.logs import LogsSpecs
@@ -37,10 +37,6 @@ log = logging.getLogger("supervise")
 
 PROMPT_S = 5.0
 """What the supervisor answers at once, it answers within this; longer means that it is dead."""
-
-_TIDY_S = 0.5
-"""How long a `close` after the end waits for the gang's thread, which needs a millisecond: what ranks have left
-in their groups may hold it up, and is nobody's wait."""
 
 
 class GangContext(PContext):
@@ -162,10 +158,10 @@ class GangContext(PContext):
         self._hold_signals()
         self._unused.detach()
         box: Reply[pykka.ActorRef[GangActor]] = Reply()
-        begin = partial(_begin, self._plan, self._grace, self._time_limit, box)
-        self._thread = threading.Thread(target=begin, name=f"supervise-{self.name}", daemon=True)
+        make = partial(GangActor.start, self._plan, grace=self._grace, timeout=self._time_limit, own_thread=False)
+        self._thread = own_thread.prepare(self._plan, make, box)
         try:
-            _start_thread(self._thread, self._plan, box)
+            own_thread.start(self._thread, self._plan, box)
             signals.wait_for(box, heed=False)
             self._supervisor = box.get(timeout=0)
             weakref.finalize(self, _dispose, self._supervisor)
@@ -178,7 +174,7 @@ class GangContext(PContext):
             self._outcome = _reply(self._supervisor.ask(ask.Wait(), block=False))
         except BaseException:
             if self._supervisor is None:  # somebody else's signal handler has raised
-                box.add_done_callback(partial(_give_up, box))
+                own_thread.give_up(box)
             self._stop(signal.SIGTERM, self._grace)
             raise
         return None
@@ -249,6 +245,7 @@ class GangContext(PContext):
     def close(self, death_sig: signal.Signals | None = None, timeout: float = 30) -> None:
         """Stop every rank; return when each process is reaped and the logs are shown. Again: harmless.
 
+        Behind a `wait` that has returned, it ends what the ranks have left in their groups, within the same time.
         A signal that comes meanwhile does not interrupt it; a second one means SIGKILL now.
 
         Args:
@@ -269,6 +266,10 @@ class GangContext(PContext):
         if came is not None and not signals.is_second():
             signals.hand_over(came)
 
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        """Close the gang with its own grace; by the signal, where that is why the block ends."""
+        self.close(error.sigval if isinstance(error, SignalException) else None, self._grace)
+
     def _close(self, death_sig: signal.Signals, timeout: float = 30) -> None:
         """End every rank (PyTorch's name for what `close` does), without raising for a signal."""
         self._came = self._end(death_sig, timeout) or self._came
@@ -280,6 +281,9 @@ class GangContext(PContext):
         if self._supervisor is None:  # nothing was started, or not by us
             self._begun = True
             self._unused()
+        if self._left is not None and threading.current_thread() is threading.main_thread():
+            self._handlers_held = None  # let go when the gang had ended, and what it has left may take its time
+            self._hold_signals()
         try:
             return self._stop(as_signal("death_sig", death_sig), max(0.0, timeout))
         finally:
@@ -298,13 +302,11 @@ class GangContext(PContext):
 
     def _stop(self, death_sig: signal.Signals, timeout: float) -> signal.Signals | None:
         supervisor, first = self._supervisor, None
+        if supervisor is None or (self._closed and self._left is None):
+            self._closed = True
+            self._release()
+            return None
         try:
-            if self._left is not None:
-                left, self._left = self._left, None
-                sweeps = self._plan.contained is not None and self._plan.contained.ends
-                self._await_leave(left, timeout + PROMPT_S if sweeps else _TIDY_S)
-            if supervisor is None or self._closed:
-                return None
             closed = _reply(supervisor.ask(ask.Close(death_sig=death_sig, timeout=timeout), block=False))
             while not signals.wait_for(closed):
                 came = signals.recorded()
@@ -314,17 +316,24 @@ class GangContext(PContext):
                     supervisor.ask(ask.Close(death_sig=signal.SIGKILL, timeout=0.0), block=False)
                 else:
                     first = came
-            self._await_leave(_leaving(supervisor), PROMPT_S)
+            self._await_leave(self._left or _leaving(supervisor))
+            self._left = None
             self._result = closed.get(timeout=0)
-        except pykka.ActorDeadError:  # it has ended by itself: the interpreter exits, or stop_all was called
+        except pykka.ActorDeadError:  # it has ended by itself: after a wait, at the interpreter's exit, by stop_all
             return first
+        except BaseException:  # a foreign handler has raised: the next close waits for what this one has begun
+            self._left = self._left or (_leaving(supervisor) if supervisor.is_alive() else None)
+            raise
         finally:
             self._closed = True
             self._release()
         return first
 
     def _retire(self) -> None:
-        """The gang has ended: have everything given back, in its thread; what ranks left behind may take longer."""
+        """The gang has ended: have everything given back, in its thread; what ranks left behind may take longer.
+
+        A `close` hurries that, and waits for it.
+        """
         supervisor = self._supervisor
         if supervisor is None or self._closed:
             return
@@ -333,13 +342,14 @@ class GangContext(PContext):
         self._release()
         self._end_logs()
 
-    def _await_leave(self, left: Reply[bool], timeout: float) -> None:
+    def _await_leave(self, left: Reply[bool]) -> None:
         """Wait for the end of the actor, and of its thread, which has nothing more to do then."""
-        deadline_s = time.monotonic() + timeout
-        try:
-            left.get(timeout=timeout)
-        except (pykka.ActorDeadError, pykka.Timeout):
-            log.debug("the supervisor of %s did not say that it has ended", self.name)
+        deadline_s = time.monotonic() + PROMPT_S
+        if self._supervisor is not None and self._supervisor.is_alive():  # in a forked child it is not, nor answers
+            try:
+                left.get(timeout=PROMPT_S)
+            except (pykka.ActorDeadError, pykka.Timeout):
+                log.debug("the supervisor of %s did not say that it has ended", self.name)
         if self._thread is not None:
             self._thread.join(remaining(deadline_s))
 
@@ -352,41 +362,6 @@ def _leaving(supervisor: pykka.ActorRef[GangActor]) -> Reply[bool]:
     left: Reply[bool] = Reply()
     left.set(_reply(supervisor.stop(block=False)))
     return left
-
-
-def _start_thread(thread: threading.Thread, plan: Plan, box: Reply[pykka.ActorRef[GangActor]]) -> None:
-    """Have `thread` started where no signal handler runs: threading's locks are not safe from one that raises."""
-
-    def start() -> None:
-        try:
-            thread.start()
-        except BaseException as error:
-            plan.close()
-            box.fail(error)
-
-    try:
-        _thread.start_new_thread(start, ())
-    except RuntimeError as error:  # no thread to be had
-        plan.close()
-        box.fail(error)
-
-
-def _begin(plan: Plan, grace: float, timeout: float | None, box: Reply[pykka.ActorRef[GangActor]]) -> None:
-    """Start the actor and be its thread, in which no signal handler runs."""
-    try:
-        supervisor = GangActor.start(plan, grace=grace, timeout=timeout, own_thread=False)
-    except BaseException as error:
-        plan.close()
-        box.fail(error)
-        return
-    box.set(supervisor)
-    run_gang(supervisor)
-
-
-def _give_up(box: Reply[pykka.ActorRef[GangActor]]) -> None:
-    """Nobody waits for the actor any more."""
-    with contextlib.suppress(BaseException):  # it was never there
-        box.get(timeout=0).stop(block=False)
 
 
 def _dispose(supervisor: pykka.ActorRef[GangActor]) -> None:

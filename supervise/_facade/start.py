@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any, overload
 
     from supervise._facade.base import PContext
+    from supervise._facade.gang import GangContext
     from supervise._process.containment import Containment
     from supervise.destinations import LogsDest
     from supervise.restarts import RestartPolicy
@@ -129,15 +130,15 @@ def start_processes(  # noqa: F811 - all generations
 
     given = _sort_out(positional, named)
     start_method = given.pop("start_method", "spawn")
-    context: PContext
+    context: GangContext
     if isinstance(entrypoint, str):
         context = SubprocessContext(name, entrypoint, args, envs, **given)
     else:
         context = MultiprocessContext(name, entrypoint, args, envs, start_method, **given)
     try:
         context.start()
-    except BaseException:
-        context.close()
+    except BaseException as error:
+        context.__exit__(type(error), error, None)
         raise
     return context
 

@@ -29,10 +29,11 @@ _AT_ONCE = 32
 class Timer:
     """A callback that is due at a moment; `cancel` may come at any time, from the loop's thread."""
 
-    __slots__ = ("_callback",)
+    __slots__ = ("_callback", "due_s")
 
-    def __init__(self, callback: Callable[[], object]) -> None:
+    def __init__(self, callback: Callable[[], object], due_s: float) -> None:
         self._callback: Callable[[], object] | None = callback
+        self.due_s = due_s
 
     def cancel(self) -> None:
         """Never call the callback; harmless when it was called already."""
@@ -153,7 +154,7 @@ class Loop:
         if math.isnan(when_s):
             msg = "a timer cannot be due at nan"
             raise ValueError(msg)
-        timer = Timer(callback)
+        timer = Timer(callback, when_s)
         heapq.heappush(self._timers, (when_s, next(self._order), timer))
         return timer
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import os
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pykka
@@ -17,6 +17,7 @@ from supervise._actors import exits
 from supervise._actors.gang import GangActor
 from supervise._actors.recipe import make_plan
 from supervise._actors.report import LOST_CODE
+from supervise._facade import own_thread
 from supervise._process.child import Plain
 from supervise._runtime.reply import Reply
 from supervise.destinations import LogsDest
@@ -52,7 +53,7 @@ class SpawnedGang(GangActor):
             fates: What to settle when the rank of that index has ended.
             waited_for: Whether the interpreter's exit waits for the ranks.
         """
-        super().__init__(plan, grace=_GRACE_S)
+        super().__init__(plan, grace=_GRACE_S, own_thread=False)
         self._gang = self._gang._replace(stop_on_failure=False)
         self._fates = fates
         if waited_for:
@@ -142,13 +143,10 @@ def launch(
     )
     _wait_at_exit()
     box: Reply[pykka.ActorRef[SpawnedGang]] = Reply()
+    make = partial(SpawnedGang.start, plan, fates, waited_for=not daemon)
+    thread = own_thread.prepare(plan, make, box)
     try:
-        # In a thread of its own: no lock of pykka's is ever taken where a KeyboardInterrupt may come.
-        try:
-            _thread.start_new_thread(_begin, (plan, fates, not daemon, box))
-        except RuntimeError:  # no thread to be had
-            plan.close()
-            raise
+        own_thread.start(thread, plan, box)
         gang = box.get(timeout=_BEGIN_S)
         pids = _pids(gang)
         return [
@@ -156,7 +154,7 @@ def launch(
             for rank, fate in enumerate(fates)
         ]
     except BaseException:
-        box.add_done_callback(lambda: _give_up(box))
+        own_thread.give_up(box)
         raise
 
 
@@ -171,24 +169,7 @@ def _pids(gang: pykka.ActorRef[SpawnedGang]) -> dict[int, int]:
 
 def abandon(processes: list[RankProcess], sig: signal.Signals) -> None:
     """Have the gang of these stopped, without waiting for it: nobody is left who could join them."""
-    if processes:
-        processes[0]._gang.ask(say.Close(death_sig=sig, timeout=_GRACE_S), block=False)  # noqa: SLF001 - our own
-
-
-def _begin(plan: Plan, fates: list[Fate], waited_for: bool, box: Reply[pykka.ActorRef[SpawnedGang]]) -> None:
-    try:
-        box.set(SpawnedGang.start(plan, fates, waited_for=waited_for))
-    except BaseException as error:
-        plan.close()
-        box.fail(error)
-
-
-def _give_up(box: Reply[pykka.ActorRef[SpawnedGang]]) -> None:
-    try:
-        gang = box.get(timeout=0)
-    except BaseException:  # it was never there
-        return
-    gang.stop(block=False)
+    processes[0]._gang.ask(say.Close(death_sig=sig, timeout=_GRACE_S), block=False)  # noqa: SLF001 - our own
 
 
 def _names(start_method: str, nprocs: int) -> tuple[str, int]:

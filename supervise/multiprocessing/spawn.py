@@ -281,22 +281,21 @@ def start_processes(  # noqa: PLR0917 - PyTorch's order
         msg = f"fn is {fn!r}; give a function"
         raise TypeError(msg)
     processes: list[RankProcess] = []
-    if nprocs > 0:
-        from supervise.multiprocessing import _gang
-
-        processes = _gang.launch(fn, args, nprocs, daemon=daemon, start_method=method, numa_options=numa_options)
-    context = ProcessContext(processes, [""] * len(processes))
-    if not join:
-        return context
     try:
-        while not context._join(None, None):  # noqa: SLF001 - our own, which signals nobody when interrupted
+        if nprocs > 0:
+            from supervise.multiprocessing import _gang
+
+            processes = _gang.launch(fn, args, nprocs, daemon=daemon, start_method=method, numa_options=numa_options)
+        context = ProcessContext(processes, [""] * len(processes))
+        while join and not context._join(None, None):  # noqa: SLF001 - our own, which signals nobody when interrupted
             pass
     except ProcessException:
         raise
     except BaseException as error:  # the caller has no context to stop them with
-        _gang.abandon(processes, signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
+        if processes:
+            _gang.abandon(processes, signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
         raise
-    return None
+    return None if join else context
 
 
 def spawn(  # noqa: PLR0917 - PyTorch's order

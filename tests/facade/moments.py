@@ -1,6 +1,6 @@
 """A host program that is interrupted at random moments; run by test_signals.py. Prints what it counted.
 
-Usage: moments.py start|close|wait|foreign|foreign-start COUNT
+Usage: moments.py start|close|wait|foreign|foreign-start|spawn COUNT
 """
 
 import os
@@ -15,7 +15,8 @@ from contextlib import suppress
 import psutil
 import pykka
 
-from supervise import DefaultLogsSpecs, PContext, SignalException, start_processes
+from supervise import DefaultLogsSpecs, PContext, SignalException, multiprocessing, start_processes
+from tests.multiprocessing import work
 
 NO_FILES = DefaultLogsSpecs(os.devnull)
 
@@ -167,13 +168,40 @@ def at_foreign_start(count: int) -> dict[str, int]:
     return {"seen": seen, "count": count}
 
 
+def at_spawn(count: int) -> dict[str, int]:
+    """A handler of the user's raises anywhere inside `spawn`: neither a process stays, nor an actor and its thread."""
+    seen = 0
+
+    def handler(_signum: int, _frame: object) -> None:
+        nonlocal seen
+        seen += 1
+        raise ForeignError
+
+    signal.signal(signal.SIGALRM, handler)
+    ends_by_itself = (
+        "select.select([], [], [], 5)"  # the interpreter may swallow the exception, in a weakref's callback
+    )
+    sources = dict.fromkeys(range(2), f"import select; {ends_by_itself}")
+    multiprocessing.spawn(work.run, ({0: ""},))  # imports what is imported late
+    for _ in range(count):
+        before = seen
+        with suppress(ForeignError):
+            arm(0.006)
+            multiprocessing.spawn(work.run, (sources,), 2)
+        assert seen == before + 1
+        deadline = time.monotonic() + 20
+        while any(left := (children(), pykka.ActorRegistry.get_all(), gang_threads())):
+            assert time.monotonic() < deadline, left
+    return {"seen": seen, "count": count}
+
+
 def gang_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "supervise-m"]
+    return [thread.name for thread in threading.enumerate() if thread.name in ("supervise-m", "supervise-spawn")]
 
 
 if __name__ == "__main__":
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGALRM,SIGTERM"
     signal.signal(signal.SIGALRM, lambda *_: None)
     moments = {"start": at_start, "close": at_close, "wait": at_wait}
-    moments |= {"foreign": foreign, "foreign-start": at_foreign_start}
+    moments |= {"foreign": foreign, "foreign-start": at_foreign_start, "spawn": at_spawn}
     print(moments[sys.argv[1]](int(sys.argv[2])))

@@ -8,6 +8,7 @@ import pykka
 import pytest
 
 from supervise import multiprocessing as mp
+from supervise._facade import own_thread
 from supervise.messages import ActorDown
 from supervise.multiprocessing import _gang
 from tests.multiprocessing import work
@@ -41,17 +42,22 @@ def test_a_start_that_fails_raises_and_leaves_nothing(tmp_path):
 
 @pytest.mark.parametrize("early", [True, False])
 def test_an_interrupt_during_the_start_leaves_nothing(monkeypatch, early):
-    begin, begun = _gang._begin, threading.Event()
+    begin, begun = own_thread.run_gang, threading.Event()
 
-    def interrupting(*args):
-        if early:
-            _thread.interrupt_main()
-        begin(*args)
+    def interrupting(supervisor):
         begun.set()
         if not early:
             _thread.interrupt_main()
+        begin(supervisor)
 
-    monkeypatch.setattr(_gang, "_begin", interrupting)
+    def interrupting_early(*args, **more):
+        if early:
+            _thread.interrupt_main()
+        return start(*args, **more)
+
+    start = _gang.SpawnedGang.start
+    monkeypatch.setattr(_gang.SpawnedGang, "start", interrupting_early)
+    monkeypatch.setattr(own_thread, "run_gang", interrupting)
     with pytest.raises(KeyboardInterrupt):
         mp.spawn(work.run, sources("block()"))
     assert begun.wait(30)
@@ -60,17 +66,31 @@ def test_an_interrupt_during_the_start_leaves_nothing(monkeypatch, early):
 
 
 def test_an_interrupt_right_behind_the_first_thread_of_a_start_leaves_nothing(monkeypatch):
-    start, begun, begin = _thread.start_new_thread, threading.Event(), _gang._begin
+    start, begun, begin = _thread.start_new_thread, threading.Event(), own_thread.run_gang
 
     def interrupted(function, args):
         start(function, args)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_gang, "_begin", lambda *args: (begin(*args), begun.set()))
-    monkeypatch.setattr(_gang._thread, "start_new_thread", interrupted)
+    monkeypatch.setattr(own_thread, "run_gang", lambda gang: (begun.set(), begin(gang)))
+    monkeypatch.setattr(own_thread._thread, "start_new_thread", interrupted)
     with pytest.raises(KeyboardInterrupt):
         mp.spawn(work.run, sources("block()"))
     assert begun.wait(30)
+    for gang in pykka.ActorRegistry.get_by_class(_gang.SpawnedGang):
+        assert gang.actor_stopped.wait(30)
+
+
+@pytest.mark.parametrize("join", [True, False])
+def test_an_interrupt_right_behind_a_start_leaves_nothing(monkeypatch, join):
+    """The caller has no context yet, with which the processes could be stopped."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mp.ProcessContext, "__init__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        mp.spawn(work.run, sources("block()"), join=join)
     for gang in pykka.ActorRegistry.get_by_class(_gang.SpawnedGang):
         assert gang.actor_stopped.wait(30)
 
