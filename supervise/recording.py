@@ -11,6 +11,7 @@ from __future__ import annotations
 import faulthandler
 import functools
 import os
+import sys
 
 TYPE_CHECKING = False  # instead of importing typing into every worker
 if TYPE_CHECKING:
@@ -54,20 +55,10 @@ class ErrorHandler:
         """
         import time
 
-        now_ns = time.time_ns()
+        self._moment_ns = time.time_ns()
         path = self._get_error_file_path()
-        if not path:
-            return
-        import json
-
-        record = {
-            "message": {
-                "message": f"{type(e).__name__}: {_text_of(e)}",
-                "extraInfo": {"py_callstack": _traceback_of(e), "timestamp": str(now_ns // _NS_PER_S)},
-            }
-        }
-        self._moment_ns = now_ns
-        self._write_error_file(path, json.dumps(record))
+        if path:
+            self._write_error_file(path, _record_of(e, self._moment_ns))
 
     _moment_ns: int | None = None
     """The modification time of what is written next; None is the time of the writing."""
@@ -208,6 +199,40 @@ def _record(handler: ErrorHandler, e: Exception) -> None:
         handler.dump_error_file(failure.error_file, failure.exitcode)
     except (OSError, ValueError):  # the child's file is torn or gone: ours says what the parent knows
         handler.record_exception(e)
+
+
+def record_uncaught(e: BaseException, now_ns: int) -> None:
+    """Write `e`, which nothing has caught, to the error file, unless something is recorded there already.
+
+    First without its traceback, for which modules are imported: as other ranks fail, this one is stopped soon.
+
+    Args:
+        e: Any exception.
+        now_ns: The time of it, in nanoseconds since the epoch.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    handler = get_error_handler()
+    path = handler._get_error_file_path()  # noqa: SLF001 - of this module
+    if not path or (os.path.isfile(path) and os.path.getsize(path)):
+        return
+    if "supervise.errors" in sys.modules and isinstance(e, sys.modules["supervise.errors"].ChildFailedError):
+        _record(handler, e)
+        return
+    text = f"{type(e).__name__}: {_text_of(e)}".encode("utf-16-be", "surrogatepass").hex()
+    text = "".join(f"\\u{text[at : at + 4]}" for at in range(0, len(text), 4))  # JSON without the module
+    extra = f'{{"py_callstack": "{text}", "timestamp": "{now_ns // _NS_PER_S}"}}'
+    _write_file(path, f'{{"message": {{"message": "{text}", "extraInfo": {extra}}}}}'.encode(), now_ns)
+    _write_file(path, _record_of(e, now_ns).encode(), now_ns)
+
+
+def _record_of(e: BaseException, now_ns: int) -> str:
+    """Return the record of `e`, as PyTorch's readers know it."""
+    import json
+
+    extra = {"py_callstack": _traceback_of(e), "timestamp": str(now_ns // _NS_PER_S)}
+    return json.dumps({"message": {"message": f"{type(e).__name__}: {_text_of(e)}", "extraInfo": extra}})
 
 
 def _write_file(path: str, content: bytes, time_ns: int | None) -> None:

@@ -61,7 +61,8 @@ def judge(gang: Gang) -> Verdict:
 
 
 def _by_itself(gang: Gang, end: WorkerExited) -> bool:
-    return end.local_rank in gang.spontaneous or end.local_rank in gang.accused
+    raised_first = end.error_ns is not None and end.error_ns < gang.census_ns  # and was written after the look
+    return raised_first or end.local_rank in gang.spontaneous or end.local_rank in gang.accused
 
 
 def _when(gang: Gang, end: WorkerExited) -> tuple[int, int]:

@@ -70,6 +70,8 @@ class Options:
     module: bool
     python: bool
     """False: execute also a ``.py`` file as it is."""
+    record: bool
+    """Whether an exception that a Python program does not catch is recorded at its moment."""
     log_dir: str | None
     redirects: dict[int, Std]
     """Streams that are written to files."""
@@ -134,6 +136,7 @@ def parse(words: Sequence[str]) -> Options:
         nproc=nproc,
         module=found.module,
         python=not found.no_python,
+        record=not found.no_record,
         log_dir=found.log_dir,
         redirects=redirects,
         tee=tee,
@@ -247,6 +250,12 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     )
     _option(group, "-m", "--module", action="store_true", help="PROGRAM is a module, as for python -m")
     _option(group, "--no-python", action="store_true", help="execute PROGRAM as it is, even if it ends in .py")
+    _option(
+        group,
+        "--no-record",
+        action="store_true",
+        help="do not record, at its moment, the exception that a Python PROGRAM does not catch",
+    )
     _option(
         group, "--run-id", metavar="ID", type=values.name, help="of this run (the program's name and a random part)"
     )

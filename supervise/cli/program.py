@@ -40,6 +40,11 @@ def command(options: Options) -> tuple[str, ...]:
     return program, *options.args
 
 
+def runs_python(options: Options) -> bool:
+    """Return whether PROGRAM runs under this Python."""
+    return options.module or (options.python and options.program.endswith(".py"))
+
+
 def start_code(error: BaseException) -> int:
     """Return the exit code for a start that failed, as shells have it."""
     if isinstance(error, FileNotFoundError):
@@ -52,7 +57,7 @@ def start_code(error: BaseException) -> int:
 def complaint(number: int, options: Options) -> str | None:
     """Say more than an error number does of PROGRAM, which could not be executed; None where there is no more."""
     program = options.program
-    if options.module or (options.python and program.endswith(".py")):
+    if runs_python(options):
         return None
     if number == errno.ENOENT and not os.path.dirname(program):
         here = f"; for the one here give ./{program}" if os.path.isfile(program) else ""

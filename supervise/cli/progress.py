@@ -95,7 +95,7 @@ class Progress:
                 self.story.stderr_shown = frozenset()
 
     def _restarts(self, event: dict[str, Any]) -> None:
-        rank, how = self._first_failure or (event["root_cause_rank"], event["error_type"])
+        rank, how = event["root_cause_rank"], event["error_type"]
         left = event["max_restarts"] - event["attempt"]
         count = f"restart {event['attempt']} of {event['max_restarts']}" if left >= 0 else f"restart {event['attempt']}"
         wait = f"in {seconds(event['backoff_s'])}" if event["backoff_s"] else "now"

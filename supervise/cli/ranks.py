@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 _LOOPBACK = "127.0.0.1"
 _MAX_TRIES = 100
+_STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
+"""The folder whose `sitecustomize` Python imports in ranks that record what they do not catch."""
 
 
 def worker_count(text: str) -> int:
@@ -94,11 +96,12 @@ def choose_master() -> Master:
 
 
 def environments(
-    nproc: int, *, run_id: str, role: str, master: Master, max_restarts: int = 0
+    nproc: int, *, run_id: str, role: str, master: Master, max_restarts: int = 0, record: bool = False
 ) -> dict[int, dict[str, str]]:
     """Return what is added to the environment of each rank: torchrun's variables, on one node, and two defaults.
 
-    ``TORCHELASTIC_ERROR_FILE`` is added by the log specs.
+    ``TORCHELASTIC_ERROR_FILE`` is added by the log specs. To `record` is for ranks that run under our own Python: two
+    variables that the ranks take back before they run anything of the user's.
     """
     size = str(nproc)
     common = {
@@ -116,6 +119,10 @@ def environments(
     }
     if "PYTHONUNBUFFERED" not in os.environ:
         common["PYTHONUNBUFFERED"] = "1"
+    if record and os.pathsep not in _STARTUP:
+        given = os.environ.get("PYTHONPATH")
+        common["PYTHONPATH"] = f"{_STARTUP}{os.pathsep}{given}" if given else _STARTUP
+        common["SUPERVISE_RECORD"] = f"{os.getpid()} {int(given is not None)}"
     if limits_threads(nproc):
         common["OMP_NUM_THREADS"] = "1"
     return {

@@ -78,6 +78,8 @@ def _headline(result: RunProcsResult, story: Story, root: int | None) -> str:
     if root is not None:
         failure = result.failures[root]
         how = ending(failure.exitcode, core_dumped=_core(result, root)) + _origin(root, failure.exitcode, story)
+        if stopped_by_us(root, failure.exitcode, story):
+            how = _raised(failure).partition(":")[0]
         if root in result.ends and result.ends[root].oom_kill:
             how += ", out of memory suspected"
         of = f" of {story.nproc}" if story.nproc > 1 else ""
@@ -100,6 +102,11 @@ def _no_restart(story: Story) -> str:
     if story.restarts and story.user_signal is None:
         return f"; gave up after {story.restarts} restart{'s' if story.restarts > 1 else ''}"
     return ""
+
+
+def stopped_by_us(rank: int, exitcode: int | None, story: Story) -> bool:
+    """Return whether our own signal ended a rank; if it is a cause, it had recorded an exception before."""
+    return exitcode is not None and -exitcode in story.sent.get(rank, ())
 
 
 def _origin(rank: int, exitcode: int | None, story: Story) -> str:
@@ -147,12 +154,16 @@ def _why(result: RunProcsResult, rank: int, story: Story) -> list[str]:
     """Return the reason of a failure in at most a good twenty lines; none where it stands right above."""
     failure = result.failures[rank]
     recorded = _recorded(failure.message)
-    if recorded is not None:
-        return _shortened(_without_our_frame(_clean(recorded)), f"in {failure.error_file}")
-    said = [_clipped(failure.message)] if _tells_more(failure) else []
     end = result.ends.get(rank)
+    alone = story.nproc == 1 and rank in story.stderr_shown  # nobody else's lines came in between
+    if recorded is not None:
+        rows = _clean(recorded)
+        if alone and end is not None and rows[-1] in _clean(end.stderr_tail):
+            return []
+        return _shortened(_without_our_frame(rows), f"in {failure.error_file}")
+    said = [_clipped(failure.message)] if _tells_more(failure) else []
     if end is not None and end.stderr_tail.strip():
-        if story.nproc == 1 and rank in story.stderr_shown:  # nobody else's lines came in between
+        if alone:
             return said
         return [*said, "the end of its stderr:", *(f"  {line}" for line in _clean(end.stderr_tail)[-_WHY_LINES:])]
     if not result.stderrs.get(rank):
@@ -209,7 +220,12 @@ def _rows(result: RunProcsResult, story: Story, root: int | None) -> list[tuple[
     """Return ``(ranks, how they ended)``, equal ends together; those that failed by themselves first."""
     kinds: dict[str, list[int]] = {}
     order = {"concurrent_failure": 0, "lost": 1, "bystander": 2, "finished": 3}
-    ends = sorted(result.ends.values(), key=lambda end: (order.get(end.role, 2), end.local_rank))
+    causes = {rank: at for at, rank in enumerate(result.failures)}  # they are in the order of their times
+    at_end = len(causes)
+    ends = sorted(
+        result.ends.values(),
+        key=lambda end: (order.get(end.role, 2), causes.get(end.local_rank, at_end), end.local_rank),
+    )
     for end in ends:
         if end.local_rank != root:
             kinds.setdefault(_fate(end, result, story), []).append(end.local_rank)
@@ -227,8 +243,7 @@ def _fate(end: RankEnd, result: RunProcsResult, story: Story) -> str:
     how = ending(end.exitcode, core_dumped=end.core_dumped)
     sent = story.sent.get(end.local_rank, [])
     if end.role == "concurrent_failure":
-        how += _origin(end.local_rank, end.exitcode, story)
-        return f"failed too: {how}{_last_word(result.failures.get(end.local_rank))}"
+        return f"failed too: {_cause(end, how, result.failures.get(end.local_rank), story)}"
     if end.role == "lost":
         return "outlived SIGKILL and is still there"
     if end.role == "finished":
@@ -241,12 +256,18 @@ def _fate(end: RankEnd, result: RunProcsResult, story: Story) -> str:
     return f"{how} after our {sent[0].name}" if sent else f"{how}, stopped by us"
 
 
-def _last_word(failure: ProcessFailure | None) -> str:
+def _cause(end: RankEnd, how: str, failure: ProcessFailure | None, story: Story) -> str:
+    if failure is not None and stopped_by_us(end.local_rank, end.exitcode, story):
+        return _raised(failure)
     recorded = _recorded(failure.message) if failure is not None else None
-    if not recorded:
-        return ""
-    text = _clean(recorded)[-1]
-    return f": {text[:120]}"
+    last_word = f": {_clean(recorded)[-1][:120]}" if recorded else ""
+    return f"{how}{_origin(end.local_rank, end.exitcode, story)}{last_word}"
+
+
+def _raised(failure: ProcessFailure) -> str:
+    """Return what a rank has recorded, in a line: ``ValueError: the 7th shard is empty``."""
+    recorded = failure.message.get("message") if isinstance(failure.message, dict) else failure.message
+    return _clean(str(recorded))[0][:120] or "an exception"
 
 
 def spans(ranks: Iterable[int]) -> str:

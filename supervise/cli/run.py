@@ -103,6 +103,7 @@ class _Run:
                 role=options.role,
                 master=self._master,
                 max_restarts=options.restarts.max_restarts if options.restarts else 0,
+                record=options.record and program.runs_python(options),
             ),
             logs_specs=specs,
             log_line_prefixes={rank: prefix(options.role, rank) for rank in range(options.nproc)},
@@ -235,6 +236,8 @@ class _Run:
         root = result.root_cause if result.outcome == "failed" else None
         if root is not None:
             code = result.failures[root].exitcode
+            if report.stopped_by_us(root, code, self._story):  # on its way out, behind an exception
+                return 1
             return 128 - code if code < 0 else code or 1
         return 128 + self._story.user_signal if self._story.user_signal is not None else 1
 

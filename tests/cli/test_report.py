@@ -209,6 +209,6 @@ def test_the_example_fails_where_it_is_told_to(supervise: Command):
     screen = screen_of(done.stderr)
     assert done.returncode == 1
     assert screen[0].startswith("supervise: rank 2 of 4 failed: exit code 1 ")
-    assert "    Traceback (most recent call last):" in screen
-    assert any(line.startswith("    RuntimeError: rank 2 was told to fail at byte") for line in screen)
+    assert "  Traceback (most recent call last):" in screen
+    assert any(line.startswith("  RuntimeError: rank 2 was told to fail at byte") for line in screen)
     assert sys.executable not in done.stderr

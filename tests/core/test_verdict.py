@@ -64,6 +64,15 @@ def test_three_deaths_within_a_microsecond_are_told_apart():
     assert verdict.blamed == (2, 1, 0)
 
 
+def test_o14_a_record_that_was_written_behind_the_look_counts_if_its_exception_was_before():
+    """It takes a moment to write one, and the first to die of four that raised together may end in that moment."""
+    census = CensusTaken(recorded={}, taken_ns=2_000)
+    late = exited(1, -15, at=9_000, error_ns=1_000), exited(2, -15, at=9_500, error_ns=3_000)
+    verdict = verdict_on(3, exited(0, 1, at=1_500, error_ns=900), census, *late)
+    assert verdict.blamed == (0, 1)
+    assert verdict.roles[2] == "bystander"
+
+
 def test_who_raised_first_is_the_root_cause_although_it_dies_last():
     """Rank 1 raises and takes two seconds to exit; rank 2 dies at once of the broken connection."""
     raised_ns, broke_ns = 1_000, 2_000

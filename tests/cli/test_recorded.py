@@ -1,0 +1,202 @@
+"""Exceptions that Python ranks do not catch are recorded at their moment, and nothing else is different for them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import PATIENCE_S, Command, environment
+
+RAISES = """
+import atexit, os, sys, threading
+rank = int(os.environ["RANK"])
+# An exit of its own that lasts until it is stopped, as that of a library which waits for its peers
+SLOW = lambda: (sys.stderr.flush(), threading.Event().wait(1000))
+"""
+PROBE = """
+import json, os, subprocess, sys, multiprocessing
+def seen():
+    main = sys.modules["__main__"]
+    ours = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "SUPERVISE_WORKER")
+    spec = main.__spec__
+    return {
+        "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path, "caches": sorted(sys.path_importer_cache),
+        "flags": repr(sys.flags), "warn": sys.warnoptions, "modules": sorted(sys.modules),
+        "cmdline": open("/proc/self/cmdline").read(),
+        "main": {k: repr(v) for k, v in vars(main).items() if isinstance(v, str) or v is None},
+        "spec": spec and [spec.name, spec.origin, type(spec.loader).__name__], "loader": type(main.__loader__).__name__,
+        "env": [[k, v] for k, v in os.environ.items() if not k.startswith(ours)],
+        "hooks": [sys.excepthook is sys.__excepthook__, len(sys.meta_path), len(sys.path_hooks), repr(sys.displayhook)],
+        "set": getattr(sys, "set_by_sitecustomize", None),
+        "custom": getattr(sys.modules.get("sitecustomize"), "__file__", None),
+    }
+def spawned(pipe):
+    pipe.send(seen())
+if __name__ == "__main__":
+    found = {"here": seen()}
+    if sys.argv[1:] != ["child"]:
+        again = [sys.executable, "-W", "error", __file__, "child"]
+        found["child"] = json.loads(subprocess.run(again, capture_output=True, check=True).stdout)
+        context = multiprocessing.get_context("spawn")
+        mine, yours = context.Pipe()
+        process = context.Process(target=spawned, args=(yours,))
+        process.start()
+        found["spawned"] = mine.recv()
+        process.join()
+        for name in ("cmdline", "orig_argv"):  # numbers of descriptors
+            del found["spawned"][name]
+    print(json.dumps(found))
+"""
+
+
+def records(supervise: Command) -> dict[int, str]:
+    """Return what was recorded, by rank: the text of the exception."""
+    files = supervise.directory().glob("attempt_0/*/error.json")
+    return {int(file.parent.name): json.loads(file.read_text())["message"]["message"] for file in files}
+
+
+def screen_of(done: "subprocess.CompletedProcess[str]") -> list[str]:
+    lines = done.stderr.splitlines()
+    return lines[next(at for at, line in enumerate(lines) if line.startswith("supervise: rank")) :]
+
+
+@pytest.mark.parametrize("module", [False, True])
+def test_o14_a_plain_script_that_raises_and_is_slow_to_exit_is_the_root_cause(supervise: Command, module: bool):
+    """Its victim ends first. The screen and the exit code know nothing of the SIGTERM by which we ended the wait."""
+    source = RAISES + (
+        "if rank == 1:\n    atexit.register(SLOW)\n    raise ValueError('the 7th shard is empty')\n"
+        "import time\nwhile not any(f.endswith('error.json') for _, _, fs in os.walk('.') for f in fs):\n"
+        "    threading.Event().wait(0.01)\nos._exit(7)\n"
+    )
+    (supervise.tmp_path / "work.py").write_text(source)
+    words = ["-m", "work"] if module else ["work.py"]
+    done = supervise.run("-n", "3", "--log-dir", "torchelastic_logs", *words)
+    screen = screen_of(done)
+    assert done.returncode == 1
+    assert screen[0].startswith("supervise: rank 1 of 3 failed: ValueError (host ")
+    assert "  ValueError: the 7th shard is empty" in screen
+    assert "SIGTERM" not in screen[0]
+    assert any(line.endswith("failed too: exit code 7") for line in screen[3:])
+    assert records(supervise) == {1: "ValueError: the 7th shard is empty"}
+
+
+def test_o14_four_that_raise_together_have_all_failed_in_the_order_of_their_exceptions(supervise: Command):
+    """None of them is called stopped by us, although we stopped those whose exit was slower."""
+    source = RAISES + (
+        "import pathlib\n"
+        "turn = {2: 0, 0: 1, 3: 2, 1: 3}[rank]\n"
+        "while len([f for f in os.listdir('.') if f.startswith('raised')]) < turn:\n    threading.Event().wait(0.005)\n"
+        "def last():\n"
+        "    pathlib.Path(f'raised{rank}').touch()\n"
+        "    while len([f for f in os.listdir('.') if f.startswith('raised')]) < 4:\n"
+        "        threading.Event().wait(0.005)\n"
+        "    if rank != 3: SLOW()\n"
+        "atexit.register(last)\n"
+        "raise ValueError(rank)\n"
+    )
+    (supervise.tmp_path / "work.py").write_text(source)
+    done = supervise.run("-n", "4", "work.py")
+    screen = screen_of(done)
+    assert done.returncode == 1
+    assert screen[0].startswith("supervise: rank 2 of 4 failed: ValueError (host ")
+    assert screen[-4:-1] == [
+        "  rank 0: failed too: ValueError: 0",
+        "  rank 3: failed too: exit code 1: ValueError: 3",
+        "  rank 1: failed too: ValueError: 1",
+    ]
+    result = json.loads((supervise.directory() / "result.json").read_text())
+    assert result["root_cause"] == 2
+    assert list(result["failures"]) == ["2", "0", "3", "1"]
+
+
+@pytest.mark.parametrize("words", [("-m", "probe", "a b"), ("probe.py", "a b")])
+@pytest.mark.parametrize("paths", [None, "", "/nowhere", ":/nowhere", "{}/custom", "{}/broken"])
+def test_o14_nothing_of_a_rank_differs_from_a_bare_run(supervise: Command, words: tuple[str, ...], paths: str | None):
+    """Nor of its children: arguments, path, modules, flags, environment, main module, a sitecustomize of the user's."""
+    here = supervise.tmp_path
+    for name, text in (("custom", "import sys\nsys.set_by_sitecustomize = 1\n"), ("broken", "1 / 0\n")):
+        (here / name).mkdir()
+        (here / name / "sitecustomize.py").write_text(text)
+    (here / "probe.py").write_text(PROBE)
+    env = environment(here, PYTHONUNBUFFERED="1")
+    if paths is None:
+        del env["PYTHONPATH"]  # the checkout itself is installed for the tests
+    else:
+        env["PYTHONPATH"] = paths.format(here)
+    run = [
+        sys.executable,
+        "-c",
+        "import sys; sys.path.insert(0, sys.argv.pop(1)); from supervise.cli import main; main()",
+    ]
+    commands = ([sys.executable], [*run, str(Path(__file__).parents[2]), "run", "--no-prefix"])
+    bare, ranked = (
+        subprocess.run(
+            [*command, *words],
+            env=env,
+            cwd=here,
+            stdin=-3,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=True,
+        )
+        for command in commands
+    )
+    assert json.loads(ranked.stdout) == json.loads(bare.stdout)
+    assert ranked.stderr.endswith(bare.stderr)
+
+
+NOT_OURS = {
+    "shown and survived": "try: 1 / 0\nexcept Exception: sys.excepthook(*sys.exc_info())\nsys.exit(3)",
+    "of a thread": "t = threading.Thread(target=lambda: 1 / 0)\nt.start()\nt.join()\nsys.exit(3)",
+    "of a forked child": "pid = os.fork()\nif not pid: 1 / 0\nos.waitpid(pid, 0)\nsys.exit(3)",
+    "of a child": "import subprocess\nsubprocess.run([sys.executable, '-c', '1 / 0'])\nsys.exit(3)",
+    "an exit": "sys.exit('no')",
+    "hidden by a hook": "sys.excepthook = lambda *a: print('mine')\n1 / 0",
+}
+
+
+@pytest.mark.parametrize("name", NOT_OURS)
+def test_what_is_no_uncaught_exception_of_the_rank_is_not_recorded(supervise: Command, name: str):
+    """A traceback that is only shown, a thread, a child, an exit; and a hook that calls no other is left alone."""
+    (supervise.tmp_path / "work.py").write_text(f"import os, sys, threading\n{NOT_OURS[name]}\n")
+    done = supervise.run("work.py")
+    assert done.returncode == (1 if name in ("an exit", "hidden by a hook") else 3)
+    assert not records(supervise)
+
+
+def test_hooks_and_record_of_the_program_and_ours_record_once(supervise: Command):
+    """A hook of the program's that goes on to Python's own, under either name; and `record`, whose file stays."""
+    (supervise.tmp_path / "work.py").write_text(
+        "import atexit, glob, os, sys, threading\nfrom supervise import record\n"
+        "rank, before, path = os.environ['RANK'], sys.excepthook, os.environ['TORCHELASTIC_ERROR_FILE']\n"
+        "def wait_for_all():\n"
+        "    while len(glob.glob('torchelastic*/*/*/*/error.json')) < 4: threading.Event().wait(0.01)\n"
+        "atexit.register(wait_for_all)\n"
+        "if rank == '1': sys.excepthook = lambda *a: before(*a)\n"
+        "if rank == '2': sys.excepthook = lambda *a: sys.__excepthook__(*a)\n"
+        "def main(): raise ValueError(rank)\n"
+        "if rank == '3': main = record(main)\n"
+        "try: main()\n"
+        "finally:\n"
+        "    if rank == '3': os.link(path, path + '.first')\n"
+    )
+    done = supervise.run("-n", "4", "work.py")
+    assert done.returncode == 1
+    first, now = (supervise.directory() / f"attempt_0/3/error.json{end}" for end in (".first", ""))
+    assert first.samefile(now)
+    assert records(supervise) == {rank: f"ValueError: {rank}" for rank in range(4)}
+
+
+def test_no_record_leaves_a_rank_alone(supervise: Command):
+    """The option, and programs that are not Python's."""
+    (supervise.tmp_path / "work.py").write_text("import sys, os\nprint(os.environ.get('PYTHONPATH'))\n1 / 0\n")
+    done = supervise.run("--no-record", "work.py")
+    assert done.returncode == 1
+    assert not records(supervise)
+    shown = supervise.supervise(
+        "run", "--no-prefix", "--log-dir", "x", "--", "sh", "-c", "env | grep -c SUPERVISE_RECORD"
+    )
+    assert shown.stdout == "0\n"
