@@ -238,7 +238,7 @@ class RunProcsResult:
     return_values: dict[int, Any] = field(default_factory=dict)
     """What functions returned; None for each rank of a binary."""
     failures: dict[int, ProcessFailure] = field(default_factory=dict)
-    """The causes; of a gang that was closed before its end, the ranks that were stopped."""
+    """The causes; of a gang that was closed before its end, the ranks that did not exit with code 0."""
     stdouts: dict[int, str] = field(default_factory=dict)
     """Path of each rank's stdout; ``""`` where it is not redirected."""
     stderrs: dict[int, str] = field(default_factory=dict)

@@ -136,7 +136,7 @@ class Crew:
     def drain(
         self, ends: Sequence[say.WorkerExited], loaded: Callable[[dict[int, Any], dict[int, str]], object]
     ) -> None:
-        """All ranks are reaped: have their last lines shown and, where all went well, their values read.
+        """All ranks are reaped: have their last lines shown and, where all exited with code 0, their values read.
 
         Args:
             ends: How they ended.
@@ -150,11 +150,12 @@ class Crew:
         if self._plan.kind != "function":
             return
         good = {end.local_rank for end in ends if end.has_value and not failed(end)}
-        if not good or len(good) < self._plan.nprocs:
+        clean = [end for end in ends if end.exitcode == 0]
+        if not good or len(clean) < self._plan.nprocs:
             self._loop.post(loaded, {}, {})
             return
-        values = {rank: outcome for rank, outcome in self.roster.outcomes.items() if outcome.kind() != "None"}
-        nothing = dict.fromkeys(self.roster.outcomes.keys() - values.keys())
+        values = {rank: self.roster.outcomes[rank] for rank in good if self.roster.outcomes[rank].kind() != "None"}
+        nothing = dict.fromkeys(good - values.keys())
         if not values:
             self._loop.post(loaded, nothing, {})
             return

@@ -33,11 +33,11 @@ def build_result(
         verdict: How it is judged.
         plan: What was asked for.
         started_ns: Local rank to monotonic nanoseconds of its start.
-        values: Local rank to return value, where the gang succeeded.
+        values: Local rank to return value, where all ranks exited with code 0.
     """
     ends = {end.local_rank: end for end in gang.ends}
     result = RunProcsResult(stdouts=dict(plan.dest.stdouts), stderrs=dict(plan.dest.stderrs), outcome=verdict.outcome)
-    if verdict.outcome == "succeeded":
+    if not verdict.blamed:
         result.return_values = {rank: values.get(rank) for rank in range(plan.nprocs)}
     to_wall_ns = time.time_ns() - time.monotonic_ns()
     stopped = verdict.kind == "stopped"

@@ -24,7 +24,8 @@ class Verdict:
     roles: dict[int, Role]
     """Of every rank that was started."""
     blamed: tuple[int, ...]
-    """The ranks to list as failures: the causes, the root cause first, or those that a close cut short."""
+    """The ranks to list as failures: the causes, the root cause first; without one, those that a close cut short and
+    that did not exit with code 0, or every rank that a timeout cut short."""
     kind: Literal["cause", "stopped"]
     """What the blamed ranks are."""
 
@@ -56,8 +57,16 @@ def judge(gang: Gang) -> Verdict:
     unfinished = tuple(rank for rank in range(gang.nprocs) if roles.get(rank) != "finished")
     if gang.reason is None or not unfinished:
         return Verdict(outcome="succeeded", roles=roles, blamed=(), kind="cause")
-    outcome: Outcome = "timed_out" if gang.reason == "timeout" else "stopped"
-    return Verdict(outcome=outcome, roles=roles, blamed=unfinished, kind="stopped")
+    if gang.reason == "timeout":  # nobody asked for this end, so a clean exit is no success either
+        return Verdict(outcome="timed_out", roles=roles, blamed=unfinished, kind="stopped")
+    clean = {end.local_rank for end in gang.ends if _clean(end)}
+    blamed = tuple(rank for rank in unfinished if rank not in clean)
+    return Verdict(outcome="stopped", roles=roles, blamed=blamed, kind="stopped")
+
+
+def _clean(end: WorkerExited) -> bool:
+    """Whether a rank that a close cut short exited with code 0, and without losing a value that it had returned."""
+    return end.exitcode == 0 and not (end.has_value and end.complaint is not None)
 
 
 def _by_itself(gang: Gang, end: WorkerExited) -> bool:

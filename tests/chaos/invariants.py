@@ -149,8 +149,8 @@ def _verdict(case: Case, result: RunProcsResult) -> Iterator[str]:
             yield f"succeeded, with exit codes {codes} and failures {sorted(result.failures)}"
         if endless := [rank for rank, script in enumerate(spec.ranks) if script.name in scripts.ENDLESS]:
             yield f"succeeded, though ranks {endless} never end"
-    elif not result.is_failed():
-        yield f"{result.outcome} without a failure"
+    elif not (result.is_failed() or (result.outcome == "stopped" and list(codes.values()) == [0] * len(spec.ranks))):
+        yield f"{result.outcome} without a failure, with exit codes {codes}"
     if result.outcome == "stopped" and not case.close_asked:
         yield "stopped, though nobody asked for it"
     if result.outcome == "timed_out" and spec.timeout is None:

@@ -105,11 +105,24 @@ def test_who_had_recorded_an_exception_and_still_returns_is_no_cause():
     assert verdict.roles[1] == "bystander"
 
 
-@pytest.mark.parametrize("code", [0, -15, 1, 143])
+@pytest.mark.parametrize("code", [-15, 1, 143])
 def test_a_gang_that_was_closed_has_no_cause_and_never_looks_like_success(code):
     verdict = verdict_on(2, CLOSE, counted(), exited(0, code), exited(1, -15))
     assert (verdict.outcome, verdict.blamed, verdict.kind) == ("stopped", (0, 1), "stopped")
     assert set(verdict.roles.values()) == {"bystander"}
+
+
+def test_o15_a_clean_exit_on_our_polite_signal_is_no_failure():
+    verdict = verdict_on(3, exited(0), CLOSE, counted(), exited(1, 0, complaint="no return value"), exited(2, 0))
+    assert (verdict.outcome, verdict.blamed, verdict.kind) == ("stopped", (), "stopped")
+    assert verdict.roles == {0: "finished", 1: "bystander", 2: "bystander"}
+
+
+def test_o15_a_clean_exit_after_a_timeout_or_with_a_lost_value_is_a_failure():
+    timeout = replace(CLOSE, reason="timeout")
+    assert verdict_on(2, timeout, counted(), exited(0, 0), exited(1, 0)).blamed == (0, 1)
+    lost = exited(1, 0, has_value=True, complaint="its return value could not be unpickled here")
+    assert verdict_on(2, CLOSE, counted(), exited(0, 0), lost).blamed == (1,)
 
 
 def test_of_a_closed_gang_only_the_unfinished_ranks_are_listed():
