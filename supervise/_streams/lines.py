@@ -15,7 +15,6 @@ A line ends with ``\n`` and passes with every byte it has, whatever it is encode
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,8 +25,6 @@ LIMIT_BYTES = 64 * 1024
 
 UPDATE_INTERVAL_NS = 100_000_000
 r"""The least time between two updates of a line that rewrites itself with ``\r``."""
-
-_BREAK = re.compile(rb"\r\n|\n|\r")
 
 
 class LineStream:
@@ -145,21 +142,37 @@ class LineStream:
         return self.prefix + piece
 
     def _rewrite(self, chunk: bytes, out: list[bytes]) -> None:
-        r"""Go from break to break, since a ``\r`` is among them."""
+        r"""Go from line to line, since a ``\r`` is among them."""
         if self._ends_in_cr:
             chunk = b"\r" + chunk
-        ends_in_cr = chunk.endswith(b"\r")
-        stop = len(chunk) - ends_in_cr
-        start = 0
-        for found in _BREAK.finditer(chunk, 0, stop):
-            self._extend(chunk[start : found.start()], out)
-            if found[0] == b"\r":
-                self._end_segment(out)
+        last_is_cr = chunk.endswith(b"\r")
+        *lines, rest = chunk[: len(chunk) - last_is_cr].split(b"\n")
+        for number, line in enumerate(lines):
+            text = line.rstrip(b"\r")
+            ending = b"\n" if len(text) == len(line) else b"\r\n"
+            if number and len(line) <= self._limit:  # it begins here, too, and no segment is too long to be kept
+                out += (self.prefix, text.rpartition(b"\r")[2], ending)
             else:
-                self._end_line(found[0], out)
-            start = found.end()
-        self._extend(chunk[start:stop], out)
-        self._ends_in_cr = ends_in_cr
+                self._segments(line[: len(line) - len(ending) + 1], out)
+                self._end_line(ending, out)
+        self._segments(rest, out)
+        self._ends_in_cr = last_is_cr
+
+    def _segments(self, part: bytes, out: list[bytes]) -> None:
+        r"""Take a part of one line. Of the segments that begin and end in it, only the last matters."""
+        first, cr, rest = part.partition(b"\r")
+        self._extend(first, out)
+        while cr:
+            self._end_segment(out)
+            if len(rest) <= self._limit:  # and so are its segments: none is to be passed on in pieces
+                ended, _, rest = rest.rpartition(b"\r")
+                self._held = ended.rstrip(b"\r").rpartition(b"\r")[2]
+                if self._held:
+                    self._end_segment(out)
+                self._extend(rest, out)
+                return
+            segment, cr, rest = rest.partition(b"\r")
+            self._extend(segment, out)
 
     def _extend(self, text: bytes, out: list[bytes]) -> None:
         if self.reserved:
