@@ -87,14 +87,19 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _one_household() -> Iterator[None]:
-    """Adopt orphans, and start what lives for the session."""
+def settle_down() -> None:
+    """Adopt orphans, and start what lives as long as this process."""
     if sys.platform == "linux":
         pr_set_child_subreaper = 36
         assert ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0) == 0
     _keep_fork_server()
     assert bell_for_this_thread()  # what the main thread waits with stays for the life of a process
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_household() -> Iterator[None]:
+    """Have what lives for the session."""
+    settle_down()
     yield
     forkserver._forkserver._stop()
 

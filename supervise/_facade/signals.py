@@ -15,6 +15,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from supervise._facade.uncovered import put_off
 from supervise._runtime.bell import remaining
 from supervise._runtime.main_bell import bell_for_this_thread, waits
 from supervise._runtime.marked import Marked
@@ -71,6 +72,8 @@ def _terminate_process_handler(signum: int, frame: FrameType | None) -> None:
         bell = _desk.bell
         if bell is not None:
             bell.ring()
+        return
+    if put_off(signum, frame):
         return
     _desk.delivered += 1
     raise _exception(sig)

@@ -135,6 +135,13 @@ def test_handle_failure_logs_unregisters_and_stops_without_hooks(probe, caplog):
     assert probe.actor_ref not in pykka.ActorRegistry.get_all()
 
 
+def test_the_registry_is_a_list_with_a_lock():
+    """Both are replaced in a forked child, which has none of the threads."""
+    assert isinstance(pykka.ActorRegistry._actor_refs, list), NEW_PYKKA + "the registry's list"
+    with pykka.ActorRegistry._actor_refs_lock:
+        assert isinstance(pykka.ActorRegistry._actor_refs_lock, type(threading.RLock())), NEW_PYKKA + "its lock"
+
+
 # What an actor of ours is to everybody else
 
 

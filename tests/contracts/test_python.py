@@ -1,0 +1,72 @@
+"""The other private parts of Python and of small libraries that we stand on."""
+
+import argparse
+import atexit
+import sys
+import threading
+import warnings
+
+import inotify_simple
+import pytest
+
+NEW = "Python has changed: "
+
+
+def test_exit_functions_can_be_forgotten_and_run():
+    import subprocess
+
+    source = (
+        "import atexit, os; atexit.register(print, 'forgotten'); atexit._clear();"
+        " atexit.register(print, 'run', flush=True); atexit._run_exitfuncs(); os._exit(0)"
+    )
+    done = subprocess.run([sys.executable, "-c", source], check=True, capture_output=True, text=True, timeout=30)
+    assert done.stdout == "run\n", NEW + "the exit functions"
+    assert callable(atexit._clear)
+
+
+def test_a_thread_keeps_whether_it_is_a_daemon_in_an_attribute():
+    thread = threading.Thread(daemon=True)
+    thread._daemonic = False
+    assert not thread.daemon, NEW + "how a thread is a daemon"
+
+
+def test_the_end_of_an_interpreter_waits_for_threads_by_a_function():
+    assert callable(threading._shutdown), NEW + "who waits for threads"
+
+
+def test_a_parser_lists_its_options():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--option", help=argparse.SUPPRESS)
+    assert [action.option_strings for action in parser._actions] == [["-h", "--help"], ["--option"]], NEW + "argparse"
+
+
+def test_a_filter_of_warnings_that_is_added_is_the_first():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"no_such_module\Z")
+        first = warnings.filters[0]
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", module=r"no_such_module\Z")
+        assert warnings.filters[0] == first, NEW + "the list of filters"
+
+
+def test_inotify_finds_its_library_unless_it_has_one():
+    assert hasattr(inotify_simple, "_libc"), "inotify_simple has changed: it may start ldconfig to find libc"
+
+
+def test_a_module_s_code_sees_the_spec_s_loader():
+    """A worker acts as soon as multiprocessing is imported: its loader's `exec_module` can be replaced."""
+    import importlib.util
+
+    spec = importlib.util.find_spec("json")
+    assert spec is not None
+    assert spec.loader is not None
+    called = []
+    execute = spec.loader.exec_module
+    spec.loader.exec_module = lambda module: (execute(module), called.append(module.__name__))
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert called == ["json"]
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_a_stream_of_the_interpreter_is_known_twice(name):
+    assert hasattr(sys, f"__{name}__"), NEW + "the standard streams"
