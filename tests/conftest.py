@@ -25,6 +25,7 @@ import psutil
 import pykka
 import pytest
 
+from supervise._process import native
 from supervise._runtime.main_bell import bell_for_this_thread
 from tests import surroundings
 
@@ -54,6 +55,7 @@ for _module, _name in (
     (os, "fork"),
     (os, "posix_spawn"),
     (os, "posix_spawnp"),
+    (native, "spawn"),
     (subprocess, "_fork_exec"),
     (sys.modules["_posixsubprocess"], "fork_exec"),
 ):

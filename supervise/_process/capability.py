@@ -11,7 +11,7 @@ import signal
 import sys
 
 LINUX = sys.platform == "linux"
-NAMES = frozenset({"pidfd", "group", "inotify", "memfd", "setsig"})
+NAMES = frozenset({"pidfd", "group", "inotify", "memfd", "setsig", "glibc"})
 """What ``SUPERVISE_WITHOUT`` may name; ``group`` is the signal to a group through its leader's pidfd."""
 _WITHOUT = frozenset(filter(None, os.environ.get("SUPERVISE_WITHOUT", "").split(",")))
 
@@ -26,6 +26,9 @@ INOTIFY = LINUX and "inotify" not in _WITHOUT
 
 F_SETSIG = 10 if LINUX and "setsig" not in _WITHOUT else None
 """The lifeline is the kernel's own: a hang-up sends SIGKILL; otherwise a guard does it, a process."""
+
+GLIBC = LINUX and "glibc" not in _WITHOUT
+"""Programs are started by glibc's own `posix_spawn`, where it is 2.34 or later; otherwise by Python's."""
 
 PIDFD_SIGNAL_PROCESS_GROUP = 4
 """Flag of pidfd_send_signal since Linux 6.9."""

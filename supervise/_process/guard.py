@@ -13,10 +13,10 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import threading
 from typing import TYPE_CHECKING, Literal
 
+from supervise._process import native
 from supervise._process.memory import clear_of_stdio
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ log = logging.getLogger("supervise")
 
 _SHELL = "/bin/sh"
 _PROGRAM = """
+cd /
 trap '' HUP INT QUIT PIPE TERM USR1 USR2
 while read -r word group; do
     case $word in
@@ -83,7 +84,7 @@ class Guard:
             self._thread = self._in_thread(self._await_ends)
         except RuntimeError as error:
             self._socket.close()
-            self._process.wait()
+            self._reap()
             raise OSError(str(error)) from error
 
     def _start(self) -> None:
@@ -92,15 +93,7 @@ class Guard:
         with theirs:
             self._socket = ours = socket.socket(fileno=clear_of_stdio(ours.detach()))
             try:
-                self._process: subprocess.Popen[bytes] = subprocess.Popen(
-                    [_SHELL, "-c", _PROGRAM],
-                    stdin=theirs.fileno(),
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    cwd="/",
-                    env={"PATH": os.defpath},
-                    start_new_session=True,
-                )
+                self._pid = _run(theirs.fileno())
             except BaseException:
                 ours.close()
                 raise
@@ -158,12 +151,15 @@ class Guard:
     def _await_ends(self) -> None:
         """Reap it, and replace it if nobody has ended it."""
         while True:
-            self._process.wait()
-            with self._lock:
+            pid = self._pid
+            with contextlib.suppress(ChildProcessError):  # reaped by somebody else
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            with self._lock:  # so that `dismiss` does not signal the number when it is another's
+                self._reap()
                 self._socket.close()
                 if not self._wanted:
                     return
-                log.warning("pid %d, which ends the workers if this process dies, was killed", self._process.pid)
+                log.warning("pid %d, which ends the workers if this process dies, was killed", pid)
                 if self._starts >= _MOST_STARTS:
                     log.error("it was killed %d times and is not started again", self._starts)
                     return
@@ -173,11 +169,17 @@ class Guard:
                     log.exception("the guard could not be started again")
                     return
 
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):  # reaped by somebody else
+            os.waitpid(self._pid, 0)
+        self._pid = 0
+
     def dismiss(self) -> None:
         """Have it end: the host has killed what there was to kill."""
         self._wanted = False
-        if self._unsent:  # it has not heard of all that is gone
-            self._process.kill()
+        if self._unsent and self._pid:  # it has not heard of all that is gone
+            with contextlib.suppress(ProcessLookupError):  # reaped by somebody else
+                os.kill(self._pid, signal.SIGKILL)
         with contextlib.suppress(OSError):  # it has gone by itself
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -189,7 +191,16 @@ class Guard:
     def forget(self) -> None:
         """In a forked child: close the write end, or the guard would live as long as the child."""
         self._socket.close()
-        self._process.returncode = 0  # it is not this process's to wait for
+
+
+def _run(stdin: int) -> int:
+    """Start the shell, which goes to the root folder by itself; return its pid."""
+    null = clear_of_stdio(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
+    try:
+        argv = [_SHELL, "-c", _PROGRAM]
+        return native.spawn(argv, {"PATH": os.defpath}, (stdin, null, null), (), reset=frozenset())[0]
+    finally:
+        os.close(null)
 
 
 def kill(group: int, word: Word) -> None:

@@ -66,7 +66,9 @@ class Process:
     _members: tuple[Member, ...] = ()
     _ended: Exit | None = None
 
-    def __init__(self, pid: int, *, keep: object = None, parent: Parent | None = None, execs: bool = True) -> None:
+    def __init__(
+        self, pid: int, *, keep: object = None, parent: Parent | None = None, execs: bool = True, pidfd: int = -1
+    ) -> None:
         """Take over a process.
 
         Args:
@@ -74,6 +76,7 @@ class Process:
             keep: What must live as long (a `Popen`, which would otherwise reap by itself).
             parent: Who tells its exit code, where it is not our child.
             execs: Whether the kernel counted this process's memory as its peak before it had its own program.
+            pidfd: Of the process, taken over; -1: it is opened here.
 
         Raises:
             OSError: There can be no descriptor for it, or no thread where that takes one.
@@ -91,7 +94,7 @@ class Process:
             self._fd = self._notice.fileno()
             return
         try:
-            self._fd = os.pidfd_open(pid)
+            self._fd = os.pidfd_open(pid) if pidfd < 0 else pidfd
         except ProcessLookupError:  # dead, and reaped already: by its parent, or behind our back
             self._fd = -1
             self._gone_at_once = True

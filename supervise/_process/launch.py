@@ -6,14 +6,13 @@ import contextlib
 import os
 import select
 import signal
-import subprocess
 import sys
 import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from supervise._process import lifeline, native, shell
+from supervise._process import capability, lifeline, native, shell
 from supervise._process.appending import open_to_append
 from supervise._process.handle import Process
 from supervise._process.memory import clear_of_stdio
@@ -100,23 +99,27 @@ def run_program(
     Raises:
         OSError: It could not be started; nothing of it is left.
     """
-    cheaper = native.SHUTS and cwd is None and not pass_fds
-    spawns = bool(reset or cheaper or signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-    go_there = spawns and cwd is not None
+    go_there = cwd is not None and not native.CHANGES_FOLDER
     if enter is not None or gate is not None or go_there:
         argv, env = shell.becoming(argv, env, cwd, go_there=go_there, enter=enter, gated=gate is not None)
     stdin = stdin if gate is None else gate.read_end
     out, err = streams.open()
     try:
-        if spawns:
-            pid = native.spawn(argv, env, (stdin, out, err), (*pass_fds, read_end), reset=reset)
+        pid, pidfd = native.spawn(
+            argv,
+            env,
+            (stdin, out, err),
+            (*pass_fds, read_end),
+            reset=reset,
+            cwd=None if go_there else cwd,
+            arm=None if capability.F_SETSIG is None else read_end,
+            hold=capability.PIDFD,
+        )
+        if not native.ARMS:
             _arm(read_end, pid)
-            process = hold(pid)
-        else:
-            process = _popen(argv, env, cwd, (stdin, out, err), (*pass_fds, read_end))
+        return hold(pid, pidfd=pidfd)
     finally:
         close(out, err)
-    return process
 
 
 def _arm(read_end: int, pid: int) -> None:
@@ -125,41 +128,20 @@ def _arm(read_end: int, pid: int) -> None:
         lifeline.arm(read_end, pid)
 
 
-def _popen(
-    argv: Sequence[str],
-    env: Mapping[str, str] | Mapping[bytes, bytes],
-    cwd: str | None,
-    stdio: tuple[int | None, int | None, int | None],
-    fds: tuple[int, ...],
-) -> Process:
-    stdin, out, err = stdio
-    popen = subprocess.Popen(
-        argv,
-        env=env,
-        cwd=cwd,
-        stdin=subprocess.DEVNULL if stdin is None else stdin,
-        stdout=out,
-        stderr=err,
-        pass_fds=fds,
-        start_new_session=True,
-    )
-    _arm(fds[-1], popen.pid)
-    return hold(popen.pid, keep=popen)
-
-
-def hold(pid: int, keep: object = None, *, execs: bool = True) -> Process:
+def hold(pid: int, keep: object = None, *, execs: bool = True, pidfd: int = -1) -> Process:
     """Return the handle of a child that was just started; where there can be none, the child is ended first.
 
     Args:
         pid: The child.
         keep: As for `Process`.
         execs: As for `Process`.
+        pidfd: As for `Process`.
 
     Raises:
         OSError: Descriptors are exhausted, for one; nothing of the child is left.
     """
     try:
-        return Process(pid, keep=keep, execs=execs)
+        return Process(pid, keep=keep, execs=execs, pidfd=pidfd)
     except OSError:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):  # reaped by somebody else
             os.kill(pid, signal.SIGKILL)

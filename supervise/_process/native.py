@@ -1,29 +1,48 @@
-"""Programs started by the C library's own `posix_spawn`, which resets signals and costs less than `Popen`."""
+"""Programs started by `posix_spawn`: it resets signals, and waits for nothing but the `exec` itself.
+
+`subprocess.Popen` also waits for the end of a pipe, which a child that another thread forks meanwhile keeps open.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING, Any, cast
 
+from supervise._process import capability
 from supervise._process.dispositions import RESTORED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from types import ModuleType
 
-_CLOSE_FROM: int | None = getattr(os, "POSIX_SPAWN_CLOSEFROM", None)
-SHUTS = _CLOSE_FROM is not None
-"""Whether every descriptor but those given can be closed in the child at one stroke: since Python 3.13, glibc 2.34."""
+glibc: ModuleType | None = None
+if capability.GLIBC:
+    try:
+        from supervise._process import glibc
+    except (ImportError, AttributeError):  # no ctypes, another C library, or glibc before 2.34
+        glibc = None
+
+CLOSE_FROM: int | None = getattr(os, "POSIX_SPAWN_CLOSEFROM", None) if glibc is None else glibc.CLOSE_FROM
+"""Closes all descriptors from a number on: by `glibc`, or since Python 3.13."""
+CHANGES_FOLDER = glibc is not None
+"""Whether `spawn` can start a program in another folder."""
+ARMS = glibc is not None
+"""Whether `spawn` arms the lifeline and opens the pidfd."""
 
 
 def spawn(
     argv: Sequence[str],
     env: Mapping[str, str] | Mapping[bytes, bytes],
     stdio: tuple[int | None, int | None, int | None],
-    fds: tuple[int, ...],
+    fds: Sequence[int],
     *,
     reset: frozenset[int],
-) -> int:
-    """Start a program in a session of its own, in this process's folder, with an empty signal mask; return its pid.
+    cwd: str | None = None,
+    arm: int | None = None,
+    hold: bool = False,
+) -> tuple[int, int]:
+    """Start a program in a session of its own, with an empty signal mask; return its pid and its pidfd.
 
     Args:
         argv: As for `launch.run_program`.
@@ -31,14 +50,29 @@ def spawn(
         stdio: Descriptors for its stdin (None: empty), stdout and stderr (None: the host's).
         fds: What else to leave open: a single one under any number, several under their own.
         reset: Signals to be set to their default, beside `RESTORED`.
+        cwd: Its working directory; None is this process's, and must be where `CHANGES_FOLDER` is not.
+        arm: A prepared read end of a lifeline, to be armed for the program's group where `ARMS` says so; None is none.
+        hold: Whether to open a pidfd. It is -1 where that was not possible, or `ARMS` is not.
 
     Raises:
-        OSError: It could not be started; names the program.
+        OSError: It could not be started; names the program, or `cwd`.
     """
     program = argv[0]
-    path = program if os.path.dirname(program) else find(program, env, None)
     try:
-        return os.posix_spawn(
+        path = program if os.path.dirname(program) else find(program, env, cwd)
+        if glibc is not None:
+            started: tuple[int, int] = glibc.posix_spawn(
+                path,
+                argv,
+                [os.fsencode(name) + b"=" + os.fsencode(value) for name, value in env.items()],
+                cwd=cwd,
+                file_actions=_actions(stdio, fds),
+                setsigdef=RESTORED | reset,
+                arm=arm,
+                hold=hold,
+            )
+            return started
+        pid = os.posix_spawn(
             path,
             list(argv),
             env,
@@ -48,12 +82,16 @@ def spawn(
             setsigdef=RESTORED | reset,
         )
     except OSError as error:
-        if error.filename is not None:
-            error.filename = program  # as it was given, not where it was found
+        if cwd is not None:
+            check_folder(cwd)
+        if error.errno == errno.EAGAIN:  # no process to be had, whatever the program
+            raise OSError(error.errno, error.strerror) from None
+        error.filename = program  # as it was given, not where it was found
         raise
+    return pid, -1
 
 
-def _actions(stdio: tuple[int | None, int | None, int | None], fds: tuple[int, ...]) -> list[tuple[Any, ...]]:
+def _actions(stdio: tuple[int | None, int | None, int | None], fds: Sequence[int]) -> list[tuple[Any, ...]]:
     """Return what the child does with its descriptors. dup2 onto itself clears the close-on-exec flag."""
     actions: list[tuple[Any, ...]] = []
     if stdio[0] is None:
@@ -61,10 +99,31 @@ def _actions(stdio: tuple[int | None, int | None, int | None], fds: tuple[int, .
     for target, source in enumerate(stdio):
         if source is not None:
             actions.append((os.POSIX_SPAWN_DUP2, source, target))
-    if _CLOSE_FROM is not None and len(fds) == 1:
-        return [*actions, (os.POSIX_SPAWN_DUP2, fds[0], 3), (_CLOSE_FROM, 4)]
-    actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable_fds() - set(fds)]
-    return [*actions, *((os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds)]
+    if CLOSE_FROM is None:
+        actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable_fds() - set(fds)]
+        return [*actions, *((os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds)]
+    if len(fds) == 1:
+        return [*actions, (os.POSIX_SPAWN_DUP2, fds[0], 3), (CLOSE_FROM, 4)]
+    end = max(fds, default=2) + 1
+    # All numbers, not only those that are open: another thread may open one meanwhile. It is no error if none does.
+    actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in set(range(3, end)).difference(fds)]
+    actions += [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds]
+    if not 0 <= os.sysconf("SC_OPEN_MAX") <= end:  # glibc refuses numbers from this limit on
+        actions.append((CLOSE_FROM, end))
+    return actions
+
+
+def check_folder(cwd: str) -> None:
+    """Refuse a working directory that a process cannot enter.
+
+    Raises:
+        OSError: As from the `chdir`; names it.
+    """
+    try:
+        os.stat(os.path.join(cwd, "."))
+    except OSError as error:
+        error.filename = cwd
+        raise
 
 
 def find(program: str, env: Mapping[str, str] | Mapping[bytes, bytes], cwd: str | None) -> str:

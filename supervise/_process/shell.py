@@ -55,6 +55,8 @@ def becoming(
     Raises:
         OSError: The program is not there or cannot be executed, or the folder is not there; names it.
     """
+    if cwd is not None:
+        native.check_folder(cwd)
     program = native.find(argv[0], env, cwd)
     _check_format(argv[0], os.path.join(cwd or "", program), cwd)
     whole = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
@@ -62,7 +64,6 @@ def becoming(
     kept = {name: value for name, value in whole.items() if name not in odd}
     steps, given = [], []
     if go_there and cwd is not None:
-        os.stat(os.path.join(cwd, "."))
         steps.append('cd -P -- "$1" && shift')
         given.append(os.path.join(os.getcwd(), cwd))  # not in short: a symbolic link before ".." leads elsewhere
     if enter is not None:

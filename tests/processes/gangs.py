@@ -17,6 +17,7 @@ from typing import Any, Self
 import pytest
 
 from supervise import Close, DefaultLogsSpecs, Pids, RunProcsResult, Start, Std, Supervisor, Wait
+from supervise._process import native
 from tests.processes import work
 
 PATIENCE_S = 30.0
@@ -25,6 +26,12 @@ KINDS = ("binary", *FUNCTIONS)
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 each_function = pytest.mark.parametrize("kind", FUNCTIONS)
+
+
+def without_glibc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have programs be started by what Python has where the C library is another: before 3.13, for all of them."""
+    for name, value in (("glibc", None), ("CHANGES_FOLDER", False), ("ARMS", False), ("CLOSE_FROM", None)):
+        monkeypatch.setattr(native, name, value)
 
 
 class Fifo:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from supervise._process import native
-from tests.processes.gangs import each_function, faulty, launched
+from tests.processes.gangs import each_function, faulty, launched, without_glibc
 
 TELLS = """
 found = []
@@ -27,11 +27,20 @@ say(repr(found))
 """
 
 
-@pytest.mark.parametrize("how", ["as it is", "a signal ignored", "a working directory", "an older Python"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "as it is",
+        "a signal ignored",
+        "a working directory",
+        "another C library",
+        "another C library, a working directory",
+    ],
+)
 def test_a_program_has_its_streams_the_lifeline_and_nothing_else(tmp_path, monkeypatch, how):
     """Not even what the host has open to be inherited, at numbers below and above the lifeline's."""
-    if how == "an older Python":
-        monkeypatch.setattr(native, "SHUTS", False)
+    if "C library" in how:
+        without_glibc(monkeypatch)
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN if how == "a signal ignored" else signal.SIG_DFL)
     secret = tmp_path / "secret"
     secret.touch()
@@ -39,7 +48,7 @@ def test_a_program_has_its_streams_the_lifeline_and_nothing_else(tmp_path, monke
     high = os.dup2(low, 500)  # inheritable, as dup2 makes it
     os.set_inheritable(low, True)
     try:
-        cwd = {"cwd": str(tmp_path)} if how == "a working directory" else {}
+        cwd = {"cwd": str(tmp_path)} if "a working directory" in how else {}
         with faulty(tmp_path, "binary", [TELLS], **cwd) as gang:
             found = eval(gang.hear()[0])
             gang.wait()

@@ -12,7 +12,7 @@ import pytest
 
 from supervise import DefaultLogsSpecs, SpecError, Start, Std, Supervisor, Wait, start_processes
 from supervise._process import shell
-from tests.processes.gangs import KINDS, faulty
+from tests.processes.gangs import KINDS, faulty, without_glibc
 from tests.processes.hosts import NO_FILES, PATIENCE_S, Host, watched
 from tests.processes.stubborn import OBEDIENT
 
@@ -28,7 +28,7 @@ args = {{0: ("-c", "touch {ran}; exec sleep 1000")}}
 Supervisor.start(name="host", entrypoint="sh", args=args, gate={gate}).ask(Start())
 """
 WINDOWS = {
-    "before the lifeline is armed": ("launch._arm", ""),
+    "before the lifeline is armed": ("launch._arm", "glibc"),
     "before the guard is told": ("lifeline.Lifeline.hold", "setsig"),
     "before the guard is told, without pidfd": ("lifeline.Lifeline.hold", "setsig,pidfd"),
 }
@@ -144,7 +144,7 @@ PLACES = [{"PWD": "/tmp", "OLDPWD": "/nowhere", "SHLVL": "3", "_": "me"}, dict.f
 
 @pytest.mark.usefixtures("_shell")
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
-@pytest.mark.parametrize("ignoring", [False, True], ids=["", "ignoring"])
+@pytest.mark.parametrize("ignoring", [False, True], ids=["", "ignoring, without glibc"])
 @pytest.mark.parametrize("own", PLACES, ids=["set", "unset"])
 def test_a_program_behind_a_gate_has_all_as_without(tmp_path, monkeypatch, elsewhere, ignoring, own):
     """Environment, arguments, folder, an empty stdin, no further descriptor, its session and its signals."""
@@ -156,6 +156,8 @@ def test_a_program_behind_a_gate_has_all_as_without(tmp_path, monkeypatch, elsew
     (tmp_path / "a b" / "c").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "a b" / "c")
     cwd = tmp_path / "link" / ".." if elsewhere else None
+    if ignoring:
+        without_glibc(monkeypatch)
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN if ignoring else signal.SIG_DFL)
     try:
         without, behind = (shown(tmp_path, gate=gate, cwd=cwd) for gate in (False, True))
@@ -257,9 +259,10 @@ def test_a_gate_is_yes_or_no():
         Supervisor.start(name="job", entrypoint="true", args={0: ()}, logs_specs=NO_FILES, gate="no")
 
 
-def test_a_forked_child_of_the_host_does_not_hold_a_gate(tmp_path):
+def test_a_forked_child_of_the_host_does_not_hold_a_gate(tmp_path, monkeypatch):
     """The host is killed in the window, while a child that it forked there lives on."""
-    where, _ = WINDOWS["before the lifeline is armed"]
+    where, without = WINDOWS["before the lifeline is armed"]
+    monkeypatch.setenv("SUPERVISE_WITHOUT", without)
     forks = f"""
 def fork_and_die(*started):
     child = os.fork()

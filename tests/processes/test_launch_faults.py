@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from supervise import Close, Start, Wait
-from supervise._process import capability, child
+from supervise._process import capability, child, native
 from supervise._process.fork_server import ServerStatus
 from tests.processes import work
 from tests.processes.gangs import PATIENCE_S, Stopwatch, each_kind, faulty, launched
@@ -51,6 +51,8 @@ def test_s9_a_process_that_we_cannot_hold_is_ended_and_the_start_fails(tmp_path,
     how = {} if kind == "binary" else {"start_method": kind}
     with launched(tmp_path, sys.executable if kind == "binary" else work.run_source, args, **how) as gang:
         monkeypatch.setattr(os, "pidfd_open", scarce)
+        if native.glibc is not None:
+            monkeypatch.setattr(native.glibc, "_PIDFD_OPEN", None)  # so that it is opened by the other
         with pytest.raises(OSError, match="rank 1 could not be started") as raised:
             gang.ask(Start())
         monkeypatch.undo()

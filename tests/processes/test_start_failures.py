@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import os
-import subprocess
 import threading
 
 import psutil
@@ -19,8 +18,8 @@ from tests.processes.stubborn import DEAF
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 LAUNCHES = {
-    "binary": (os, "posix_spawn") if native.SHUTS else (subprocess, "_fork_exec"),
-    "spawn": (subprocess, "_fork_exec"),
+    "binary": (native, "spawn"),
+    "spawn": (native, "spawn"),
     "fork": (os, "fork"),
     "forkserver": (function, "request"),
 }

@@ -1,0 +1,118 @@
+"""glibc's own `posix_spawn`: beside what `os.posix_spawn` can, it changes the folder, and closes all descriptors.
+
+The lifeline is armed, and the pidfd opened, before any other thread can run Python: it may fork, which takes long, or
+handle SIGCHLD and reap whatever has ended.
+
+Importing this fails where the C library does not have these two, or Python has no `ctypes`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import os
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+CLOSE_FROM: int = getattr(os, "POSIX_SPAWN_CLOSEFROM", 3)
+"""As the constants of `os`, which has this one since Python 3.13."""
+_SETSIGDEF, _SETSIGMASK, _SETSID = 0x04, 0x08, 0x80
+_ROOM = 1024
+"""Larger than any of the structures: the attributes, the largest, take 336 bytes."""
+_SIGNALS_BYTES = 128
+
+_F_SETOWN_EX, _F_OWNER_PGRP = 15, 2
+
+_LIBC = ctypes.PyDLL(None)  # which keeps the GIL during a call
+_PIDFD_OPEN = getattr(_LIBC, "pidfd_open", None)  # glibc 2.36
+_ADD = {
+    os.POSIX_SPAWN_OPEN: _LIBC.posix_spawn_file_actions_addopen,
+    os.POSIX_SPAWN_CLOSE: _LIBC.posix_spawn_file_actions_addclose,
+    os.POSIX_SPAWN_DUP2: _LIBC.posix_spawn_file_actions_adddup2,
+    CLOSE_FROM: _LIBC.posix_spawn_file_actions_addclosefrom_np,  # glibc 2.34
+}
+_CHANGE_FOLDER = _LIBC.posix_spawn_file_actions_addchdir_np  # glibc 2.29
+
+
+def posix_spawn(
+    path: str,
+    argv: Sequence[str],
+    env: Iterable[bytes],
+    *,
+    cwd: str | None,
+    file_actions: Iterable[tuple[Any, ...]],
+    setsigdef: frozenset[int],
+    arm: int | None,
+    hold: bool,
+) -> tuple[int, int]:
+    """Start a program in a session of its own, with an empty signal mask; return its pid and its pidfd.
+
+    Args:
+        path: Of the program; the kernel looks it up in `cwd`.
+        argv: Its arguments.
+        env: Its whole environment, as ``name=value``.
+        cwd: Its working directory; None is this process's.
+        file_actions: As of `os.posix_spawn`.
+        setsigdef: Signals to be set to their default.
+        arm: A prepared read end of a lifeline, to be armed for the program's group; None is none.
+        hold: Whether to open a pidfd; it is -1 otherwise, and where it cannot be had.
+
+    Raises:
+        OSError: It could not be started; names nothing.
+    """
+    actions, owner = ctypes.create_string_buffer(_ROOM), (ctypes.c_int * 2)(_F_OWNER_PGRP, 0)
+    pid = ctypes.c_int.from_buffer(owner, ctypes.sizeof(ctypes.c_int))
+    _check(_LIBC.posix_spawn_file_actions_init(actions))
+    try:
+        if cwd is not None:
+            _check(_CHANGE_FOLDER(actions, _coded(cwd)))
+        for kind, *words in file_actions:
+            _check(_ADD[kind](actions, *(_coded(word) if isinstance(word, str) else word for word in words)))
+        arrays = _array([_coded(word) for word in argv]), _array(list(env))
+        steps = [partial(_LIBC.posix_spawn, ctypes.byref(pid), _coded(path), actions, _attributes(setsigdef), *arrays)]
+        if arm is not None:
+            steps.append(partial(_LIBC.fcntl, arm, _F_SETOWN_EX, owner))
+        if hold and _PIDFD_OPEN is not None:
+            steps.append(partial(_PIDFD_OPEN, pid, 0))
+        # A loop in C: between two instructions of Python's, the interpreter may hand the GIL to another thread
+        error, *others = map(operator.call, steps)
+    finally:
+        _LIBC.posix_spawn_file_actions_destroy(actions)
+    _check(error)
+    return pid.value, others[-1] if hold and _PIDFD_OPEN is not None else -1
+
+
+@cache
+def _attributes(setsigdef: frozenset[int]) -> Any:
+    """Return what is the same at each start. glibc reads it only."""
+    made = ctypes.create_string_buffer(_ROOM)
+    _check(_LIBC.posix_spawnattr_init(made))
+    signals = ctypes.create_string_buffer(_SIGNALS_BYTES)
+    _LIBC.sigemptyset(signals)
+    _check(_LIBC.posix_spawnattr_setsigmask(made, signals))
+    for number in setsigdef:
+        _LIBC.sigaddset(signals, number)
+    _check(_LIBC.posix_spawnattr_setsigdefault(made, signals))
+    _check(_LIBC.posix_spawnattr_setflags(made, ctypes.c_short(_SETSIGDEF | _SETSIGMASK | _SETSID)))
+    return made
+
+
+def _array(words: list[bytes]) -> Any:
+    return (ctypes.c_char_p * (len(words) + 1))(*words, None)
+
+
+def _coded(text: str) -> bytes:
+    """Return a text for C, which would take a NUL for its end."""
+    coded = os.fsencode(text)
+    if b"\0" in coded:
+        msg = "embedded null byte"
+        raise ValueError(msg)
+    return coded
+
+
+def _check(error: int) -> None:
+    if error:
+        raise OSError(error, os.strerror(error))
