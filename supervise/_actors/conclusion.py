@@ -18,7 +18,6 @@ from supervise.errors import SpawnError, SuperviseError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from supervise._actors.watchman import Watchman
     from supervise._core.verdict import Verdict
     from supervise.result import RunProcsResult
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 class ConcludingActor(DepartingActor):
     """An actor whose gang has ended does with it what the core says."""
 
-    _watchman: Watchman
     _pids: dict[int, int]
     _started_ns: dict[int, int]
     _values: dict[int, Any]

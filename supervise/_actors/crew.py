@@ -182,6 +182,7 @@ class Crew:
 
     def dismiss(self) -> None:
         """Have the Workers leave; the Tails have ended by themselves. Give back what is left. Idempotent."""
+        self._loaded = None
         workers, self._workers = self._workers, []
         for worker in workers:
             with contextlib.suppress(pykka.ActorDeadError):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from supervise._actors.plan import Plan
     from supervise._actors.reporter import Reporter
     from supervise._actors.sweep import Sweep
+    from supervise._actors.watchman import Watchman
     from supervise._runtime.loop import Timer
     from supervise._runtime.reply import Reply
 
@@ -45,6 +46,7 @@ class DepartingActor(LoopActor):
     _report: Reporter
     _answers: Answers
     _audience: Audience
+    _watchman: Watchman
     _timers: dict[str, Timer]
     _crash: SupervisorCrashed | None = None
     """Set once a handler has failed: from then on only the last rites go on."""
@@ -87,6 +89,7 @@ class DepartingActor(LoopActor):
     def _left(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
+        self._watchman.end()
         exits.forget(self.actor_ref)
         self._quietly(self.leave)
         self._quietly(partial(self._answers.closed, self._crash))  # those that came between the burial and now

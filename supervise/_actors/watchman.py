@@ -46,8 +46,9 @@ class Watchman:
             self._soon = self._loop.call_later(max(0.0, wait_s), self._look_now)
 
     def end(self) -> None:
-        """There is nobody left."""
+        """There is nobody left: let go of the actor whose method looks."""
         self._cancel()
+        self._look = _nothing
 
     def _look_now(self) -> None:
         self._last_s = time.monotonic()
@@ -62,3 +63,7 @@ class Watchman:
         for timer in (self._seldom, self._soon):
             if timer is not None:
                 timer.cancel()
+
+
+def _nothing() -> None:
+    """Nobody is left who could be stopped."""

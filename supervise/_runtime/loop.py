@@ -210,6 +210,8 @@ class Loop:
 
     def _give_back(self) -> None:
         self._watched.clear()
+        self._timers.clear()
+        self._lost = _nobody  # the actor's own method, so actor and loop would keep each other alive
         self._guard(self._selector.close)
         for fd in {self._wake_r, self._wake_w} - {-1}:
             self._guard(os.close, fd)
@@ -250,6 +252,10 @@ class Loop:
         except BaseException:
             with contextlib.suppress(BaseException):  # a handler of the application's logging may raise, too
                 log.exception("unhandled exception in a callback of %s", self._name)
+
+
+def _nobody(_error: BaseException) -> None:
+    """The loop has ended."""
 
 
 def _wake_pair() -> tuple[int, int]:

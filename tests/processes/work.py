@@ -129,3 +129,22 @@ def fork_and_return(code: int | None) -> int:
         if code is not None:
             os._exit(code)
     return os.getpid()
+
+
+class Weak:
+    """A value that tells when it is gone."""
+
+    def __init__(self, size: int) -> None:
+        self.data = bytes(size)
+
+
+def weakly(size: int) -> Weak:
+    return Weak(size)
+
+
+def weakly_at_second(size: int, path: str) -> Weak:
+    """Raise at the first call."""
+    if not Path(path).exists():
+        Path(path).touch()
+        raise ValueError("the first attempt")
+    return Weak(size)
