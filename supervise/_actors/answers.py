@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, ref
 
 from supervise._runtime.reply import Reply
 
@@ -18,7 +19,8 @@ class Answers:
     def __init__(self, loop: Loop) -> None:
         """Owe nothing yet."""
         self._loop = loop
-        self._waits: dict[Reply[RunProcsResult | None], Timer | None] = {}
+        self._waits: WeakKeyDictionary[Reply[RunProcsResult | None], Timer | None] = WeakKeyDictionary()
+        """Those that somebody can still get the answer of, with the end of their time."""
         self._closes: list[Reply[RunProcsResult | None]] = []
         self._stops: list[Reply[None]] = []
         self.start: Reply[dict[int, int]] | None = None
@@ -55,7 +57,7 @@ class Answers:
             return reply
         self._waits[reply] = None
         if timeout is not None:
-            self._waits[reply] = self._loop.call_later(max(0.0, timeout), partial(self._time_is_up, reply))
+            self._waits[reply] = self._loop.call_later(max(0.0, timeout), partial(self._time_is_up, ref(reply)))
         return reply
 
     def close(self) -> Reply[RunProcsResult | None]:
@@ -81,8 +83,8 @@ class Answers:
         start, self.start = self.start, None
         if start is not None:
             start.fail(self.error or start_error)
-        waits, self._waits = self._waits, {}
-        for reply, timer in waits.items():
+        waits, self._waits = self._waits, WeakKeyDictionary()
+        for reply, timer in list(waits.items()):
             if timer is not None:
                 timer.cancel()
             self._give(reply)
@@ -108,7 +110,8 @@ class Answers:
         else:
             reply.set(self.result)
 
-    def _time_is_up(self, reply: Reply[RunProcsResult | None]) -> None:
-        if reply in self._waits:
+    def _time_is_up(self, waiting: ref[Reply[RunProcsResult | None]]) -> None:
+        reply = waiting()
+        if reply is not None and reply in self._waits:
             del self._waits[reply]
             reply.set(None)

@@ -28,6 +28,8 @@ class ConcludingActor(DepartingActor):
     _pids: dict[int, int]
     _started_ns: dict[int, int]
     _values: dict[int, Any]
+    _failed: RunProcsResult | None = None
+    """Of the attempt before this one."""
 
     def _guarded(self, act: Callable[..., object], *args: Any) -> None:
         """Call what comes from a timer or a post, where no envelope's guard stands around it."""
@@ -71,7 +73,7 @@ class ConcludingActor(DepartingActor):
         delay_s *= random.uniform(0.75, 1.25)  # noqa: S311 - so that many machines do not start at once
         attempt = self._gang.attempt + 1
         verdict = judge(self._gang)
-        result = self._result(verdict)
+        self._failed = result = self._result(verdict)
         self._report.restarting(result, verdict, attempt, policy.max_restarts, delay_s)
         self._audience.tell(
             say.GangRestarting(attempt=attempt, max_restarts=policy.max_restarts, delay_s=delay_s, result=result)
@@ -93,11 +95,16 @@ class ConcludingActor(DepartingActor):
             self._crew = Crew(self._plan, self.loop, self.actor_ref, self._report)
             self._gang = self._gang._replace(tails=self._crew.assemble())
         except (OSError, SuperviseError) as error:
-            error.add_note(f"{self._plan.name} had failed, and attempt {self._gang.attempt} could not be started")
             self._answers.error = error
             self.loop.post(self._guarded, self._step, st.NotAssembled())
         else:
             self.loop.post(self._guarded, self._step, st.Assembled())
+
+    def _remember_failed(self, error: BaseException) -> None:
+        """Have an error that ends a restart tell what had failed before."""
+        if self._failed is not None:
+            error.add_note(f"{self._plan.name} had failed, and attempt {self._gang.attempt} could not be started")
+            error.previous_result = self._failed  # type: ignore[attr-defined]
 
     # The result
 
@@ -113,6 +120,7 @@ class ConcludingActor(DepartingActor):
         if self._answers.error is None and self._gang.start_failure is not None:
             self._answers.error = start_error(self._gang.start_failure)
         if self._answers.error is not None:
+            self._remember_failed(self._answers.error)
             self._report.aborted(self._answers.error)
         else:
             verdict = judge(self._gang)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pykka
 from pykka import messages as pykka_messages
 
+from supervise import _threads
 from supervise._actors.tail_inbox import Due, DueInbox
 from supervise._runtime.reply import Reply
 from supervise._streams.feed import CHUNK_BYTES, Feed
 from supervise._streams.lines import LineStream, source_bytes
 from supervise._streams.pace import Pace
 from supervise._streams.sinks import Abandon, Abandoned
-from supervise._streams.watch import cancel_all
+from supervise._streams.watch import Watch, cancel_all, hold
 from supervise.messages import Drain, MemberStopRequested, TailEnded
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class Tail(pykka.ThreadingActor):
         self._pace = Pace()
         self._draining = False
         self._stop_replies: list[Reply[None]] = []
+        self._held: Watch | None = None
 
     @staticmethod
     def _create_actor_inbox() -> DueInbox:
@@ -110,9 +112,28 @@ class Tail(pykka.ThreadingActor):
     def _create_future() -> Reply[Any]:
         return Reply()
 
+    def _start_actor_loop(self) -> None:
+        """Start this actor's thread, and the one that watches files: without either there is no Tail.
+
+        Raises:
+            OSError: There is no thread to be had, or no descriptor.
+        """
+        try:
+            self._held = hold()
+            super()._start_actor_loop()
+        except (OSError, RuntimeError) as error:
+            pykka.ActorRegistry.unregister(self.actor_ref)
+            if self._held is not None:
+                self._held.cancel()
+            if isinstance(error, RuntimeError):
+                raise _threads.none_left(f"the logs of {self.name}", error) from error
+            raise
+
     def on_start(self) -> None:
         """Open and watch the files, and show what is there."""
         self._guarded(self._open)
+        if self._held is not None:
+            self._held.cancel()
 
     def _handle_receive(self, message: Any) -> Any:
         if isinstance(message, Drain):

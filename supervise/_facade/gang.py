@@ -194,6 +194,7 @@ class GangContext(PContext):
         Raises:
             SignalException: A termination signal came. The gang runs on: pass it to `close`.
             RuntimeError: This is the gang's own thread (a listener of its events waits).
+            pykka.ActorDeadError: This process was forked from the one that supervises the gang.
         """
         if self._replaced("_poll"):
             return super().wait(timeout, period)
@@ -209,6 +210,7 @@ class GangContext(PContext):
     def _wait(self, timeout: float) -> RunProcsResult | None:
         if self._outcome is None:
             return None
+        self._outcome.check_process()
         if timeout and not self._outcome.done():
             self._check_thread("wait")
         signals.wait_for(self._outcome, None if timeout < 0 else timeout)

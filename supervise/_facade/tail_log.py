@@ -190,15 +190,20 @@ class _Follower:
         self._sink = sink
         self._ref: pykka.ActorRef[PatientTail] | None = None
         owner = cast("pykka.ActorRef[Any]", self)
-        self._ref = PatientTail.start(
-            name=name,
-            sink=sink,
-            sources=sources,
-            owner=owner,
-            line_filter=line_filter,
-            abandon=self._abandon,
-            on_error=on_error,
-        )
+        try:
+            self._ref = PatientTail.start(
+                name=name,
+                sink=sink,
+                sources=sources,
+                owner=owner,
+                line_filter=line_filter,
+                abandon=self._abandon,
+                on_error=on_error,
+            )
+        except OSError:  # no thread to be had
+            self._abandon.close()
+            sink.close()
+            raise
 
     def tell(self, message: object) -> None:
         """Hear of the end, or that somebody stops every actor. On the thread of the tail."""

@@ -14,6 +14,8 @@ from supervise._process.memory import write_all
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+from supervise import _threads
+
 _SERVER_S = 60.0
 """A fork server starts in a fraction of a second."""
 
@@ -40,7 +42,7 @@ def ensure_server() -> None:
         _run_server()
         return
     thread = threading.Thread(target=begin, name="supervise-forkserver", daemon=True)
-    thread.start()
+    _threads.start(thread, "the start of the fork server")
     thread.join(_SERVER_S)
     if thread.is_alive():
         msg = f"the fork server did not start within {_SERVER_S:.0f} s"

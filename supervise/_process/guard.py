@@ -16,6 +16,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Literal
 
+from supervise import _threads
 from supervise._process import native
 from supervise._process.memory import clear_of_stdio
 
@@ -82,10 +83,10 @@ class Guard:
         self._start()
         try:
             self._thread = self._in_thread(self._await_ends)
-        except RuntimeError as error:
+        except OSError:
             self._socket.close()
             self._reap()
-            raise OSError(str(error)) from error
+            raise
 
     def _start(self) -> None:
         self._starts += 1
@@ -125,7 +126,7 @@ class Guard:
                 del self._unsent[: self._socket.send(self._unsent, _NO_SIGNAL)]
         except BlockingIOError:
             if not self._catching_up:
-                with contextlib.suppress(RuntimeError):  # no more threads: the rest goes with what is said next
+                with contextlib.suppress(OSError):  # no more threads: the rest goes with what is said next
                     self._in_thread(self._catch_up)
                     self._catching_up = True
         except OSError:  # it has just ended; the next one is told everything
@@ -145,7 +146,7 @@ class Guard:
 
     def _in_thread(self, run: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=run, name="supervise-guard", daemon=True)
-        thread.start()
+        _threads.start(thread, "the process that ends the ranks if this one dies")
         return thread
 
     def _await_ends(self) -> None:

@@ -270,7 +270,10 @@ def arm_self(read_end: int) -> None:
     if poll.poll(0):
         os.killpg(0, signal.SIGKILL)
     if capability.F_SETSIG is None:
-        threading.Thread(target=_watch, args=(read_end,), name="supervise-lifeline", daemon=True).start()
+        from supervise import _threads
+
+        watching = threading.Thread(target=_watch, args=(read_end,), name="supervise-lifeline", daemon=True)
+        _threads.start(watching, "the wait for the end of the host")
 
 
 def _watch(read_end: int) -> None:

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from supervise import _threads
 from supervise._runtime.reply import MUST_NOT_BLOCK, Reply
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Loop:
                 self._thread = threading.current_thread()
                 return
             self._thread = threading.Thread(target=self.run, name=self._name, daemon=True)
-            self._thread.start()
+            _threads.start(self._thread, f"the supervisor {self._name!r}")
         except BaseException:  # no thread to be had; or a signal's handler has raised, and the thread may run
             self.abandon()
             raise

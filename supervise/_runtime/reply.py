@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import sys
 import time
+import weakref
 from _thread import get_ident
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pykka
@@ -31,6 +34,10 @@ MUST_NOT_BLOCK: set[int] = set()
 """Identifiers of the threads that run a loop: waiting there for an answer would wait for ever."""
 
 
+_forks = 0
+"""How many forks lead to this process, of those that this module has seen."""
+
+
 class Reply(pykka.Future[T]):
     """A future whose setter and getters share no lock.
 
@@ -38,13 +45,15 @@ class Reply(pykka.Future[T]):
     stay owned and the setter, which is our loop, would block for ever. Here the result is put into
     its slot by one atomic operation, and each waiter has a private lock that only it acquires.
 
-    Setting it to another `Reply` resolves it with that one: this is how an actor defers an answer.
+    Setting it to another `Reply` resolves it with that one: this is how an actor defers an answer. It
+    holds that one, and is not held by it: an answer that nobody can get any more is forgotten.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._slot: dict[str, Outcome] = {}
-        self._chained = False
+        self._awaited: Reply[T] | None = None
+        self._forks = _forks
         self._waiters: deque[Callable[[], object]] = deque()
         self._sources: tuple[Reply[Any], ...] = ()
 
@@ -68,8 +77,19 @@ class Reply(pykka.Future[T]):
             raise error
         return cast("T", value)
 
+    def check_process(self) -> None:
+        """Refuse to wait where nobody will ever answer.
+
+        Raises:
+            pykka.ActorDeadError: This process was forked from the one that has asked.
+        """
+        if self._forks != _forks and not self._settled:
+            msg = "this process was forked from the one that has asked: the answer comes there, and never here"
+            raise pykka.ActorDeadError(msg)
+
     @waits
     def _block(self, timeout: float | None) -> None:
+        self.check_process()
         if get_ident() in MUST_NOT_BLOCK:
             msg = "get() on a supervisor's own thread would wait for ever; tell, or give the reply on, instead"
             raise RuntimeError(msg)
@@ -127,12 +147,12 @@ class Reply(pykka.Future[T]):
             queue.Full: There is a result already.
         """
         if isinstance(value, Reply):
-            if self._chained or self._settled:
+            if self._awaited is not None or self._settled:
                 raise queue.Full
-            self._chained = True
-            value.add_done_callback(lambda: self._follow(value))
+            self._awaited = value
+            value.add_done_callback(partial(_follow, weakref.ref(self)))
             return
-        if self._chained or self._get_hook is not None:
+        if self._awaited is not None or self._get_hook is not None:
             raise queue.Full
         self._resolve(value, None)
 
@@ -147,7 +167,7 @@ class Reply(pykka.Future[T]):
             error = (kind or RuntimeError)()
         if traceback is not None and error.__traceback__ is not traceback:
             error = error.with_traceback(traceback)
-        if self._chained or self._get_hook is not None:
+        if self._awaited is not None or self._get_hook is not None:
             raise queue.Full
         self._resolve(None, error)
 
@@ -157,8 +177,10 @@ class Reply(pykka.Future[T]):
             self._slot.setdefault("result", (None, error))
             self._wake()
 
-    def _follow(self, source: Reply[T]) -> None:
-        """Take over what `source` has come to."""
+    def _follow(self) -> None:
+        """Take over what the one that was given to `set` has come to."""
+        source = self._awaited
+        assert source is not None  # noqa: S101 - it calls this
         if source._get_hook is not None:
             self._sources = (source,)
             self._get_hook = lambda timeout: source.get(timeout=timeout)
@@ -174,7 +196,7 @@ class Reply(pykka.Future[T]):
 
     def set_get_hook(self, func: Callable[[float | None], T]) -> None:
         """Compute the result in the getter's thread (pykka's contract for `map` and `stop`)."""
-        if self._slot or self._chained:
+        if self._slot or self._awaited is not None:
             raise queue.Full
         super().set_get_hook(func)
         self._wake()
@@ -205,6 +227,7 @@ class Reply(pykka.Future[T]):
         """Wait in an asyncio task without blocking its event loop."""
         import asyncio
 
+        self.check_process()
         loop = asyncio.get_running_loop()
         if (yield from self._at_hand(loop)):
             return self.get(timeout=0)
@@ -215,7 +238,7 @@ class Reply(pykka.Future[T]):
     def _at_hand(self, loop: Any) -> Generator[Any, None, bool]:
         """Wait for what the result is made of; False: that cannot be known here, `get` may block."""
         if self._get_hook is None:
-            yield from _arrival(self, loop).__await__()
+            yield from _arrival(self, loop)
         if self._get_hook is None:
             return True
         for source in self._sources:
@@ -224,8 +247,15 @@ class Reply(pykka.Future[T]):
         return bool(self._sources)
 
 
-def _arrival(reply: Reply[Any], loop: Any) -> Any:
-    """Return an asyncio future of `loop` that is done when `reply` is."""
+def _follow(follower: weakref.ref[Reply[Any]]) -> None:
+    """Have a reply that was set to another follow it, unless nobody holds it any more."""
+    reply = follower()
+    if reply is not None:
+        reply._follow()
+
+
+def _arrival(reply: Reply[Any], loop: Any) -> Generator[Any, None, None]:
+    """Wait in a task of `loop` until `reply` is there; a task that is canceled leaves nothing behind."""
     arrived = loop.create_future()
 
     def settle() -> None:
@@ -239,4 +269,15 @@ def _arrival(reply: Reply[Any], loop: Any) -> Any:
             return
 
     reply.add_done_callback(hand_over)
-    return arrived
+    try:
+        yield from arrived
+    finally:
+        reply.forget(hand_over)
+
+
+def _count_forks() -> None:
+    global _forks  # noqa: PLW0603 - of the process
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_forks)

@@ -45,7 +45,7 @@ class Arrival:
                 self._watch = watch(folder, self._changed)
             except FileNotFoundError:  # gone again
                 self._seen = None
-            except (OSError, RuntimeError) as error:  # it may not be read, or no more threads
+            except OSError as error:  # it may not be read, or no more threads
                 log.debug("nobody will tell when %s is there: %s", self.path, error)
         return True
 

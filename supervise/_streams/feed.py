@@ -42,10 +42,7 @@ class Feed:
             OSError: It cannot be opened, or not be watched; in the latter case it can be read.
         """
         self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self._watch = watch(self._same_file(), changed)
-        except RuntimeError as error:  # no more threads
-            raise OSError(str(error)) from error
+        self._watch = watch(self._same_file(), changed)
 
     def _same_file(self) -> str:
         """Return a path to the very file that is open, whatever has its name by now."""

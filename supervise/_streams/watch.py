@@ -15,11 +15,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
+from supervise import _threads
 from supervise._process import capability
 from supervise._streams.pace import Pace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 log = logging.getLogger("supervise")
 
@@ -49,15 +50,29 @@ def watch(path: str, changed: Callable[[], None]) -> Watch:
     thread and must not block.
 
     Raises:
-        OSError: There is no such file, or it may not be read.
+        OSError: There is no such file, or it may not be read; or there is no thread to be had.
     """
+    return _with_hub(lambda hub: hub.add(path, changed))
+
+
+def hold() -> Watch:
+    """Have the watching thread run until this is cancelled, so that who watches meanwhile needs no thread.
+
+    Raises:
+        OSError: There is no thread to be had, or no descriptor.
+    """
+    return _with_hub(lambda hub: hub.hold())
+
+
+def _with_hub(add: Callable[[_Hub], Watch]) -> Watch:
+    """Add to the hub, which is made if there is none."""
     global _hub  # noqa: PLW0603 - one for the process
     with _lock:
         hub = _hub or _Hub()
         try:
-            made = hub.add(path, changed)
+            made = add(hub)
             if _hub is None:
-                hub.thread.start()
+                _threads.start(hub.thread, "the watch of log files")
         except BaseException:
             if _hub is None:
                 hub.close()
@@ -108,6 +123,18 @@ class PollingWatch:
         _cancel(self.hub, [self])
 
 
+class Hold:
+    """What `hold` returns: it watches nothing."""
+
+    def __init__(self, hub: _Hub) -> None:
+        """Made by the hub."""
+        self.hub = hub
+
+    def cancel(self) -> None:
+        """Let the thread end."""
+        _cancel(self.hub, [self])
+
+
 class _Hub:
     """The thread and what it waits for. All but `_run` is called under the lock of this module."""
 
@@ -115,6 +142,7 @@ class _Hub:
         self.ended = False
         self._by_wd: dict[int, list[InotifyWatch]] = {}
         self._polled: list[PollingWatch] = []
+        self._holds: list[Hold] = []
         self._wake_fd, self._waker_fd = os.pipe()
         self._inotify = _new_inotify()  # last, since it may be None, and never fails
         os.set_blocking(self._wake_fd, False)
@@ -138,11 +166,25 @@ class _Hub:
         self._wake()
         return polled
 
-    def remove(self, gone: list[InotifyWatch | PollingWatch]) -> bool:
+    def hold(self) -> Hold:
+        held = Hold(self)
+        self._holds.append(held)
+        return held
+
+    @property
+    def _used(self) -> bool:
+        return bool(self._by_wd or self._polled or self._holds)
+
+    def remove(self, gone: Sequence[InotifyWatch | PollingWatch | Hold]) -> bool:
         """Forget watches; False: none of them was there any more."""
         found = False
         unwatched = []
         for each in gone:
+            if isinstance(each, Hold):
+                if each in self._holds:
+                    self._holds.remove(each)
+                    found = True
+                continue
             if isinstance(each, PollingWatch):
                 if each in self._polled:
                     self._polled.remove(each)
@@ -156,7 +198,7 @@ class _Hub:
                 if not sharing:
                     del self._by_wd[each.wd]
                     unwatched.append(each.wd)
-        if self._by_wd or self._polled:  # otherwise all of it is closed, at once
+        if self._used:  # otherwise all of it is closed, at once
             self._unwatch(unwatched)
         return found
 
@@ -169,7 +211,7 @@ class _Hub:
 
     def end_if_unused(self) -> bool:
         """Have the thread end, unless there are watches."""
-        if self._by_wd or self._polled:
+        if self._used:
             return False
         self.ended = True
         self._wake()
@@ -255,7 +297,7 @@ def cancel_all(watches: Iterable[Watch]) -> None:
         _cancel(hub, [found for found in gone if found.hub is hub])
 
 
-def _cancel(hub: _Hub, gone: list[InotifyWatch | PollingWatch]) -> None:
+def _cancel(hub: _Hub, gone: Sequence[InotifyWatch | PollingWatch | Hold]) -> None:
     global _hub  # noqa: PLW0603
     with _lock:
         if hub.ended or not hub.remove(gone) or not hub.end_if_unused():

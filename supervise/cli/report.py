@@ -287,6 +287,8 @@ def spans(ranks: Iterable[int]) -> str:
 
 def not_started(error: BaseException, rank: int | None, options: Options) -> str:
     """Say why a start failed: ``cannot start rank 0: nope.py: No such file or directory``."""
+    if isinstance(error, OSError) and rank is None and error.filename is None and error.strerror:
+        return f"cannot start: {error.strerror}"
     if isinstance(error, OSError) and error.errno is not None:
         who = "" if rank is None else f" rank {rank}"
         file = options.program if error.filename is None else os.fsdecode(error.filename)

@@ -76,9 +76,10 @@ class _Run:
         try:
             self._prepare(command)
         except (OSError, SuperviseError) as error:
+            of_a_file = isinstance(error, OSError) and error.filename is not None
             advice = "; give --log-dir a directory that we can write to" if self._options.log_dir else ""
-            self._console.note(f"{_complaint(error)}{advice if isinstance(error, OSError) else ''}")
-            return _USAGE
+            self._console.note(f"{_complaint(error)}{advice if of_a_file else ''}")
+            return _USAGE if of_a_file or isinstance(error, SuperviseError) else _INTERNAL
         try:
             return self._supervise()
         finally:
@@ -145,9 +146,13 @@ class _Run:
         if (failed := _error(start)) is not None and not stopped:
             text = report.not_started(failed, self._progress.unstarted_rank, self._options)
             return self._no_result(program.start_code(failed), text)
-        if lost is not None:
+        if lost is None:
+            return self._report(end.get(timeout=0))
+        if (failed_before := getattr(lost, "previous_result", None)) is None:
             return self._no_result(_INTERNAL, _complaint(lost))
-        return self._report(end.get(timeout=0))
+        self._story.waiting = None
+        self._console.note(text := f"the restart failed: {_complaint(lost)}")
+        return self._report(failed_before, text)
 
     def _ask(self, message: object) -> Any:
         reply = self._gang.ask(message, block=False)
@@ -219,9 +224,9 @@ class _Run:
 
     # The end
 
-    def _report(self, result: RunProcsResult) -> int:
+    def _report(self, result: RunProcsResult, error: str | None = None) -> int:
         code = self._exit_code(result)
-        self._keep_result(code, result, None)
+        self._keep_result(code, result, error)
         if result.outcome != "succeeded":
             self._console.show(report.lines(result, self._story, self._console.paint))
         return code
@@ -279,8 +284,8 @@ def _error(reply: Reply[Any]) -> BaseException | None:
 
 
 def _complaint(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     return str(error) or repr(error)
 
 

@@ -145,8 +145,21 @@ class RankProcess:
 
         Args:
             timeout: Seconds; None waits for ever.
+
+        Raises:
+            AssertionError: This process was forked from the one that started it, where its end is told.
         """
+        self.check_host()
         self._fate.wait(timeout)
+
+    def check_host(self) -> None:
+        """Refuse what only the process can do that has started this one (`multiprocessing`'s words).
+
+        Raises:
+            AssertionError: This is another process.
+        """
+        if self._host_pid != os.getpid():
+            raise AssertionError("can only join a child process")
 
     def terminate(self) -> None:
         """Send SIGTERM to its process group; nothing if it has ended."""

@@ -148,6 +148,9 @@ class ProcessContext:
             return True
         from multiprocessing import connection
 
+        for process in self.processes[:1]:
+            if isinstance(process, RankProcess):
+                process.check_host()
         ready = connection.wait(list(self.sentinels), timeout)
         seen_ns = now_ns()
         failed = []

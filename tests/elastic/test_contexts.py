@@ -206,7 +206,7 @@ def test_a_start_that_gets_no_thread_gives_everything_back(monkeypatch, owner, n
 
     held = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(owner, name, refuse)
-    with pytest.raises(RuntimeError, match="can't start new thread"):
+    with pytest.raises(BlockingIOError, match=r"no thread for the supervisor of 's': can't start new thread"):
         start_processes("s", "/bin/true", {0: ()}, {0: {}}, specs())
     assert signal.getsignal(signal.SIGTERM) is held
 

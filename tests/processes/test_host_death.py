@@ -177,6 +177,49 @@ def test_k7_a_forked_child_cannot_disturb_the_gang(tmp_path, kind, fork):
         assert host.exit_code() == 0
 
 
+WAITS_IN_CHILD = """
+import asyncio, pykka
+from supervise import DefaultLogsSpecs, multiprocessing as mp, start_processes
+from tests.multiprocessing import work
+
+context = start_processes("k7", "sleep", {0: "1000"}, logs_specs=DefaultLogsSpecs(os.devnull))
+spawned = mp.spawn(work.run, ({0: "block()"},), join=False)
+gang = start_gang("binary", ["signal.pause()"])
+answer = gang.ask(Wait(), block=False)
+process = context.subprocess_handlers[0].proc
+
+async def awaiting():
+    await answer
+
+def refused(call):
+    try:
+        return call()
+    except (pykka.ActorDeadError, AssertionError) as error:
+        return "refused"
+
+if os.fork() == 0:
+    calls = [context.wait, lambda: context.wait(0), lambda: context.wait(60), answer.get, process.wait, spawned.join,
+             spawned.processes[0].join, lambda: asyncio.run(awaiting()), lambda: answer.map(str).get()]
+    print(*map(refused, calls), context.close(), context.close(), len(context.pids()), flush=True)
+    os._exit(0)
+os.wait()
+print(context.wait(0), answer.done(), spawned.join(0), flush=True)
+spawned.processes[0].kill()
+context.close()
+print(context.wait().outcome, flush=True)
+gang.stop()
+"""
+
+
+def test_k7_in_a_forked_child_every_wait_is_refused(tmp_path):
+    """Its answer comes in the parent, where all goes on. A close is harmless there, and returns."""
+    with Host(WAITS_IN_CHILD) as host:
+        assert host.hear().split() == ["refused"] * 9 + ["None", "None", "1"]
+        assert host.hear() == "None False False"
+        assert host.hear() == "stopped"
+        assert host.exit_code() == 0
+
+
 @each_kind
 def test_k7_the_lifeline_fires_while_a_forked_child_lives(tmp_path, kind):
     """The child keeps none of the write ends that it inherited."""

@@ -153,7 +153,7 @@ def test_a_loop_that_gets_no_thread_gives_everything_back(lost, monkeypatch):
 
     before = open_fds()
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(RuntimeError, match="new thread"):
+    with pytest.raises(BlockingIOError, match="new thread"):
         Loop("unlucky", lost=lost.put).start()
     assert open_fds() == before
 
