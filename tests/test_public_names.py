@@ -15,7 +15,18 @@ import supervise
 PACKAGE = Path(supervise.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-WORDS = {"_seconds", "messages", "logs", "destinations", "errors", "restarts", "result", "recording", "events"}
+WORDS = {
+    "_printable",
+    "_seconds",
+    "messages",
+    "logs",
+    "destinations",
+    "errors",
+    "restarts",
+    "result",
+    "recording",
+    "events",
+}
 MAY_IMPORT = {
     "words": {"words"},
     "_runtime": {"words", "_runtime"},

@@ -8,7 +8,7 @@ import time
 from signal import SIGINT, Signals
 from typing import TYPE_CHECKING, Any
 
-from supervise.cli.report import Story, seconds
+from supervise.cli.report import Story, seconds, shortened
 
 if TYPE_CHECKING:
     from supervise.cli.arguments import Options
@@ -95,7 +95,7 @@ class Progress:
                 self.story.stderr_shown = frozenset()
 
     def _restarts(self, event: dict[str, Any]) -> None:
-        rank, how = event["root_cause_rank"], event["error_type"]
+        rank, how = event["root_cause_rank"], shortened(event["error_type"], 60)
         left = event["max_restarts"] - event["attempt"]
         count = f"restart {event['attempt']} of {event['max_restarts']}" if left >= 0 else f"restart {event['attempt']}"
         wait = f"in {seconds(event['backoff_s'])}" if event["backoff_s"] else "now"

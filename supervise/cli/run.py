@@ -213,7 +213,7 @@ class _Run:
             what = shlex.join([*(["-m"] if options.module else []), options.program, *options.args])
             on = "1 rank" if options.nproc == 1 else f"{options.nproc} ranks"
             where = f", logs in {self._story.directory}" if self._story.directory else ", no logs are kept"
-            self._console.note(f"{report.printable(what, 60)} on {on}{where}")
+            self._console.note(f"{report.shortened(what, 60)} on {on}{where}")
         if ranks.limits_threads(options.nproc):
             self._console.note("each rank gets OMP_NUM_THREADS=1; set it to use more threads in each")
 
