@@ -160,13 +160,33 @@ def _why(result: RunProcsResult, rank: int, story: Story) -> list[str]:
             return []
         return _shortened(_without_our_frame(rows), f"in {failure.error_file}")
     said = _shortened(_clean(str(failure.message)), f"in {failure.error_file}") if _tells_more(failure) else []
-    if end is not None and end.stderr_tail.strip():
-        if alone:
-            return said
-        return [*said, "the end of its stderr:", *(f"  {line}" for line in _clean(end.stderr_tail)[-_WHY_LINES:])]
-    if not result.stderrs.get(rank):
-        return [*said, "its stderr was not recorded"]
-    return [*said, "it wrote nothing to stderr"]
+    if end is None or not end.stderr_tail.strip():
+        return [*said, _nothing_in(result.stderrs.get(rank))]
+    if alone:
+        return said
+    cut = ", as far as there was room on its disk" if _is_full(end.stderr_log) else ""
+    return [*said, f"the end of its stderr{cut}:", *(f"  {line}" for line in _clean(end.stderr_tail)[-_WHY_LINES:])]
+
+
+def _nothing_in(log: str | None) -> str:
+    """Say why there is nothing to show of a rank's stderr."""
+    if not log:
+        return "its stderr was not recorded"
+    if not os.path.lexists(log):
+        return f"the log of its stderr is gone: {log}"
+    if _is_full(log):
+        return f"the log of its stderr is empty, and its disk is full: {log}"
+    return "it wrote nothing to stderr"
+
+
+def _is_full(path: str) -> bool:
+    """Return whether the disk that holds a file takes nothing more from us."""
+    try:
+        disk = os.statvfs(path)
+    except OSError:
+        return False
+    free = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
+    return bool(disk.f_blocks) and free == 0
 
 
 def _recorded(message: str | dict[str, Any]) -> str | None:

@@ -30,6 +30,7 @@ _STOPPING = (SIGINT, SIGTERM, SIGHUP, SIGQUIT)
 _PASSED_ON = (SIGUSR1, SIGUSR2)
 _INTERNAL, _USAGE, _TIMED_OUT = 1, 2, 124
 _LEAVE_S = 10.0
+_STATUS_S = 1.0
 _STARTED = "supervise.gang.started"
 
 
@@ -58,7 +59,7 @@ class _Run:
         self._options = options
         self._console = console
         self._mailbox = mailbox
-        self._progress = Progress(options, console)
+        self._progress = Progress(options, console, self._left_behind)
         self._story = self._progress.story
         self._events = EventFile(None)
         self._run_id = options.run_id or f"{_title(options)}-{os.urandom(4).hex()}"
@@ -148,6 +149,14 @@ class _Run:
         if lost is not None:
             return self._no_result(_INTERNAL, _complaint(lost))
         return self._report(end.get(timeout=0))
+
+    def _left_behind(self) -> bool:
+        """Return whether processes are left in the groups of ranks that have ended."""
+        try:
+            status: say.GangStatus = self._ask(say.Status()).get(timeout=_STATUS_S)
+        except (pykka.ActorDeadError, pykka.Timeout):
+            return False
+        return bool(status.leftovers)
 
     def _ask(self, message: object) -> Any:
         reply = self._gang.ask(message, block=False)
