@@ -154,7 +154,9 @@ class ChildFailedError(_Portable):
         """
         import socket
 
-        title = f"{self.name} FAILED"
+        from supervise._printable import one_line
+
+        title = one_line(f"{self.name} FAILED")
         host = socket.getfqdn()
         blocks = {
             rank: _failure_block(index, rank, failure, host)
@@ -198,9 +200,11 @@ def _failure_block(index: int, rank: int, failure: ProcessFailure, host: str) ->
 
 def _failure_text(message: str | dict[str, Any]) -> str:
     """Return a failure's message, or the best that its record holds: traceback, then message, then nothing."""
+    from supervise._printable import printable
+
     if isinstance(message, str):
-        return message
+        return printable(message)
     extra = message.get("extraInfo")
     fallback = message.get("message", _NOT_AVAILABLE)
     text = extra.get("py_callstack", fallback) if isinstance(extra, dict) else fallback
-    return str(text).replace("\n", "\n  ")
+    return printable(str(text)).replace("\n", "\n  ")

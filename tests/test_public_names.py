@@ -16,6 +16,7 @@ PACKAGE = Path(supervise.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 WORDS = {
+    "_printable",
     "_seconds",
     "_threads",
     "messages",

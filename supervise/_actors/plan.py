@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from supervise._printable import as_prefix
 from supervise._streams import sinks
 from supervise._streams.files import move_aside
 
@@ -90,7 +91,7 @@ def add_tails(
 
     def sources(paths: Mapping[int, str]) -> list[Source]:
         return [
-            Source(local_rank=rank, path=path, prefix=prefixes.get(rank, f"[{plan.name}{rank}]:").encode())
+            Source(local_rank=rank, path=path, prefix=as_prefix(prefixes.get(rank, f"[{plan.name}{rank}]:")).encode())
             for rank, path in sorted(paths.items())
             if path and path != os.devnull
         ]

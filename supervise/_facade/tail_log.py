@@ -11,6 +11,7 @@ import pykka
 
 from supervise._actors.patient_tail import PatientTail
 from supervise._actors.plan import Source
+from supervise._printable import as_prefix
 from supervise._runtime.reply import Reply
 from supervise._streams import sinks
 from supervise.messages import Drain, TailEnded
@@ -92,7 +93,7 @@ class TailLog:
             Source(
                 local_rank=rank,
                 path=str(path),
-                prefix=self._log_line_prefixes.get(rank, f"[{self._name}{rank}]:").encode(),
+                prefix=as_prefix(self._log_line_prefixes.get(rank, f"[{self._name}{rank}]:")).encode(),
             )
             for rank, path in self._log_files.items()
             if path and path != os.devnull

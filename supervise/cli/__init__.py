@@ -63,7 +63,9 @@ def _dispatch(words: list[str], *, own_process: bool) -> int:
     else:
         import shlex
 
-        line = shlex.join(["supervise", "run", *words])
+        from supervise._printable import one_line
+
+        line = one_line(shlex.join(["supervise", "run", *words]))
         print(f"supervise: {command!r} is not a command; did you mean: {line}", file=sys.stderr)
     return 2
 

@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from supervise._printable import below_itself
 from supervise.cli import torchrun, values
 from supervise.logs import Std, to_map
 from supervise.restarts import RestartPolicy
@@ -202,7 +203,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and end with code 2."""
-        print(f"supervise run: {message}\nTry 'supervise run --help'.", file=sys.stderr)
+        print(f"supervise run: {below_itself(message)}\nTry 'supervise run --help'.", file=sys.stderr)
         raise SystemExit(2)
 
 

@@ -11,6 +11,8 @@ from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from supervise._printable import as_prefix, below_itself, one_line
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -66,8 +68,8 @@ class Console:
             return 0
 
     def note(self, text: str) -> None:
-        """Say one thing, behind our name."""
-        self.show([f"{self.paint('supervise:', '1')} {text}"])
+        """Say one thing, behind our name; its text may be anybody's."""
+        self.show([f"{self.paint('supervise:', '1')} {below_itself(text)}"])
 
     def show(self, lines: list[str]) -> None:
         """Write lines as they are."""
@@ -90,7 +92,7 @@ class Console:
         if self._pending:
             return
         self._status = True
-        text, room = f"supervise: {text}", max(self.width - 1, 20)
+        text, room = f"supervise: {one_line(text)}", max(self.width - 1, 20)
         text = text if len(text) <= room else f"{text[: room - 1]}…"
         self._write(f"{_ERASE}{self.paint(text, '2')}\r")
 
@@ -109,7 +111,7 @@ class Console:
 
     def prefix(self, role: str, rank: int) -> str:
         """Return what stands before each line of a rank; on a terminal it first takes the status line away."""
-        plain = f"[{role}{rank}]:"
+        plain = as_prefix(f"[{role}{rank}]:")
         shown = f"\x1b[{_RANK_COLORS[rank % len(_RANK_COLORS)]}m{plain}\x1b[0m" if self.rank_color else plain
         return f"\x1b[K{shown}" if self.live else shown
 
@@ -155,7 +157,7 @@ class LibraryLog(logging.NullHandler):
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Show one record, with its traceback if it has one; now on the main thread, soon from any other."""
-        lines = self.format(record).splitlines()
+        lines = below_itself(self.format(record)).split("\n")
         if threading.current_thread() is threading.main_thread():
             self._console.show(lines)
         else:

@@ -8,9 +8,11 @@ import time
 from signal import SIGINT, Signals
 from typing import TYPE_CHECKING, Any
 
-from supervise.cli.report import Story, seconds
+from supervise.cli.report import Story, seconds, shortened
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from supervise.cli.arguments import Options
     from supervise.cli.console import Console
 
@@ -39,8 +41,15 @@ OF_INTEREST = frozenset(
 class Progress:
     """Follows one run by its events. Used on the main thread."""
 
-    def __init__(self, options: Options, console: Console) -> None:
-        """Begin before the start."""
+    def __init__(self, options: Options, console: Console, left_behind: Callable[[], bool] = lambda: True) -> None:
+        """Begin before the start.
+
+        Args:
+            options: What was asked for.
+            console: Where it is said.
+            left_behind: Tells whether processes of ranks that have ended are still there in their groups.
+        """
+        self._left_behind = left_behind
         self._options = options
         self._console = console
         self.story = Story(
@@ -55,6 +64,8 @@ class Progress:
         """The rank that could not be started."""
         self._first_failure: tuple[int, str] | None = None
         self._ended: set[int] = set()
+        self._over = False
+        """Whether the gang has its result."""
         self._speak_at_s = 0.0
         self._kill_at_s = 0.0
         self._announced = False
@@ -95,7 +106,7 @@ class Progress:
                 self.story.stderr_shown = frozenset()
 
     def _restarts(self, event: dict[str, Any]) -> None:
-        rank, how = event["root_cause_rank"], event["error_type"]
+        rank, how = event["root_cause_rank"], shortened(event["error_type"], 60)
         left = event["max_restarts"] - event["attempt"]
         count = f"restart {event['attempt']} of {event['max_restarts']}" if left >= 0 else f"restart {event['attempt']}"
         wait = f"in {seconds(event['backoff_s'])}" if event["backoff_s"] else "now"
@@ -139,6 +150,7 @@ class Progress:
 
     def all_ended(self) -> None:
         """Every rank has ended; what they left behind is being stopped."""
+        self._over = True
         self._ended.update(range(self._options.nproc))
         self._stops("left behind")
 
@@ -172,6 +184,9 @@ class Progress:
         return self._console.live and self._options.prefix and not self._options.straight_through
 
     def _text(self, now_s: float) -> str:
+        if len(self._ended) == self._options.nproc and not self._left_behind():
+            what = "looking for what the ranks left behind" if self._over else "showing the rest of the output"
+            return f"{self._why()}{what}{self._what_then()}"
         left_s = math.ceil(self._kill_at_s - now_s)
         when = f"SIGKILL in {left_s} s" if left_s > 0 else "SIGKILL sent"
         return f"{self._why()}stopping {self._running()}, {when}{self._what_then()}"

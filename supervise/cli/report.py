@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, field
 from itertools import pairwise
 from signal import SIGKILL, Signals
 from typing import TYPE_CHECKING, Any
 
+from supervise._printable import one_line, printable
 from supervise.cli import program
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ _WHY_HEAD = 3
 _ROWS = 10
 _SPANS = 12
 _LINE_CHARS = 300
-_ESCAPES = r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
-_CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f]"
 
 
 def _plain(text: str, _style: str) -> str:
@@ -64,13 +62,13 @@ def lines(result: RunProcsResult, story: Story, paint: Callable[[str, str], str]
         paint: Gives a text a style (SGR numbers), or leaves it as it is.
     """
     root = result.root_cause if result.outcome == "failed" else None
-    shown = [f"{paint('supervise:', '1')} {paint(_headline(result, story, root), '1;31')}"]
+    shown = [f"{paint('supervise:', '1')} {paint(one_line(_headline(result, story, root)), '1;31')}"]
     if root is not None and (why := _why(result, root, story)):
-        shown += ["", *(f"  {line}".rstrip() for line in why), ""]
+        shown += ["", *(f"  {one_line(line)}".rstrip() for line in why), ""]
     rows = _rows(result, story, root)
     shown += [f"  {paint(spans(who) + ':', '1')} {how}" for who, how in rows]
     if story.directory is not None:
-        shown.append(f"  {paint('logs:', '1')} {story.directory}")
+        shown.append(f"  {paint('logs:', '1')} {one_line(story.directory)}")
     return shown
 
 
@@ -161,14 +159,34 @@ def _why(result: RunProcsResult, rank: int, story: Story) -> list[str]:
         if alone and end is not None and rows[-1] in _clean(end.stderr_tail):
             return []
         return _shortened(_without_our_frame(rows), f"in {failure.error_file}")
-    said = [_clipped(failure.message)] if _tells_more(failure) else []
-    if end is not None and end.stderr_tail.strip():
-        if alone:
-            return said
-        return [*said, "the end of its stderr:", *(f"  {line}" for line in _clean(end.stderr_tail)[-_WHY_LINES:])]
-    if not result.stderrs.get(rank):
-        return [*said, "its stderr was not recorded"]
-    return [*said, "it wrote nothing to stderr"]
+    said = _shortened(_clean(str(failure.message)), f"in {failure.error_file}") if _tells_more(failure) else []
+    if end is None or not end.stderr_tail.strip():
+        return [*said, _nothing_in(result.stderrs.get(rank))]
+    if alone:
+        return said
+    cut = ", as far as there was room on its disk" if _is_full(end.stderr_log) else ""
+    return [*said, f"the end of its stderr{cut}:", *(f"  {line}" for line in _clean(end.stderr_tail)[-_WHY_LINES:])]
+
+
+def _nothing_in(log: str | None) -> str:
+    """Say why there is nothing to show of a rank's stderr."""
+    if not log:
+        return "its stderr was not recorded"
+    if not os.path.lexists(log):
+        return f"the log of its stderr is gone: {log}"
+    if _is_full(log):
+        return f"the log of its stderr is empty, and its disk is full: {log}"
+    return "it wrote nothing to stderr"
+
+
+def _is_full(path: str) -> bool:
+    """Return whether the disk that holds a file takes nothing more from us."""
+    try:
+        disk = os.statvfs(path)
+    except OSError:
+        return False
+    free = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
+    return bool(disk.f_blocks) and free == 0
 
 
 def _recorded(message: str | dict[str, Any]) -> str | None:
@@ -197,11 +215,10 @@ def _tells_more(failure: ProcessFailure) -> bool:
 def _clean(text: str) -> list[str]:
     """Return lines that move no cursor and fill no screen."""
     rows = (row.rstrip("\r").rpartition("\r")[2] for row in text.rstrip().split("\n"))
-    return [_clipped(re.sub(_CONTROLS, "", re.sub(_ESCAPES, "", row)).expandtabs()) for row in rows]
+    return [_clipped(printable(row).expandtabs()) for row in rows]
 
 
-def _clipped(row: str | dict[str, Any]) -> str:
-    row = str(row)
+def _clipped(row: str) -> str:
     return row if len(row) <= _LINE_CHARS else f"{row[:_LINE_CHARS]} ... ({len(row) - _LINE_CHARS} more characters)"
 
 
@@ -297,7 +314,7 @@ def not_started(error: BaseException, rank: int | None, options: Options) -> str
     return f"cannot start: {error}"
 
 
-def printable(text: str, limit: int) -> str:
+def shortened(text: str, limit: int) -> str:
     """Return `text` on one line of at most `limit` characters."""
-    text = "".join(char if char.isprintable() else " " for char in text)
+    text = one_line(text)
     return text if len(text) <= limit else f"{text[: limit - 4]} ..."

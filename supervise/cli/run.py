@@ -30,6 +30,7 @@ _STOPPING = (SIGINT, SIGTERM, SIGHUP, SIGQUIT)
 _PASSED_ON = (SIGUSR1, SIGUSR2)
 _INTERNAL, _USAGE, _TIMED_OUT = 1, 2, 124
 _LEAVE_S = 10.0
+_STATUS_S = 1.0
 _STARTED = "supervise.gang.started"
 
 
@@ -58,7 +59,7 @@ class _Run:
         self._options = options
         self._console = console
         self._mailbox = mailbox
-        self._progress = Progress(options, console)
+        self._progress = Progress(options, console, self._left_behind)
         self._story = self._progress.story
         self._events = EventFile(None)
         self._run_id = options.run_id or f"{_title(options)}-{os.urandom(4).hex()}"
@@ -154,6 +155,14 @@ class _Run:
         self._console.note(text := f"the restart failed: {_complaint(lost)}")
         return self._report(failed_before, text)
 
+    def _left_behind(self) -> bool:
+        """Return whether processes are left in the groups of ranks that have ended."""
+        try:
+            status: say.GangStatus = self._ask(say.Status()).get(timeout=_STATUS_S)
+        except (pykka.ActorDeadError, pykka.Timeout):
+            return False
+        return bool(status.leftovers)
+
     def _ask(self, message: object) -> Any:
         reply = self._gang.ask(message, block=False)
         self._mailbox.expect(reply)  # type: ignore[arg-type]  # a Supervisor's futures are Replies
@@ -218,7 +227,7 @@ class _Run:
             what = shlex.join([*(["-m"] if options.module else []), options.program, *options.args])
             on = "1 rank" if options.nproc == 1 else f"{options.nproc} ranks"
             where = f", logs in {self._story.directory}" if self._story.directory else ", no logs are kept"
-            self._console.note(f"{report.printable(what, 60)} on {on}{where}")
+            self._console.note(f"{report.shortened(what, 60)} on {on}{where}")
         if ranks.limits_threads(options.nproc):
             self._console.note("each rank gets OMP_NUM_THREADS=1; set it to use more threads in each")
 

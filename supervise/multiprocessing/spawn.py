@@ -210,7 +210,9 @@ class ProcessContext:
         process = self.processes[index]
         trace = self._trace(index)
         if trace is not None:
-            msg = f"\n\n-- Process {index} terminated with the following error:\n{trace}"
+            from supervise._printable import printable
+
+            msg = f"\n\n-- Process {index} terminated with the following error:\n{printable(trace)}"
             return ProcessRaisedException(msg, index, process.pid)
         code = process.exitcode
         complaint = getattr(process, "complaint", None)

@@ -76,7 +76,7 @@ def test_what_the_library_logs_is_shown(capfd: pytest.CaptureFixture[str]):
     logger.error("unheard")
     shown = capfd.readouterr().err.splitlines()
     assert shown[0] == "supervise: ERROR: the tail of stdout crashed"
-    assert shown[-1].startswith("ZeroDivisionError")
+    assert shown[-1].startswith("  ZeroDivisionError")
 
 
 def test_the_command_leaves_its_process_as_it_was(supervise: Command):

@@ -1,6 +1,7 @@
 """Exceptions that Python ranks do not catch are recorded at their moment, and nothing else is different for them."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -59,7 +60,7 @@ def records(supervise: Command) -> dict[int, str]:
 
 def screen_of(done: "subprocess.CompletedProcess[str]") -> list[str]:
     lines = done.stderr.splitlines()
-    return lines[next(at for at, line in enumerate(lines) if line.startswith("supervise: rank")) :]
+    return lines[next(at for at, line in enumerate(lines) if re.match(r"supervise: rank \d of \d failed", line)) :]
 
 
 @pytest.mark.parametrize("module", [False, True])

@@ -1,6 +1,7 @@
 """The screen at the end of a run that failed."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
@@ -93,6 +94,32 @@ def test_of_a_line_that_was_rewritten_its_last_state_is_shown():
 def test_where_there_is_no_reason_that_is_said(supervise: Command, words: tuple[str, ...], told: str):
     """An empty stderr, or one that is not redirected."""
     assert screen_of(supervise.run(*words, "--", "sh", "-c", "exit 3").stderr)[2] == told
+
+
+@pytest.mark.parametrize(
+    ("before", "script", "told"),
+    [
+        ((), "mv logs/* gone; rmdir logs; echo oops >&2; exit 3", "  the log of its stderr is gone: "),
+        (
+            ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=64k none logs; exec "$@"', "sh"),
+            "cat /dev/zero > logs/fill; echo oops >&2; exit 3",
+            "  the log of its stderr is empty, and its disk is full: ",
+        ),
+    ],
+    ids=["log deleted", "disk full"],
+)
+def test_of_a_stderr_that_is_lost_it_is_not_said_that_there_was_none(
+    supervise: Command, before: tuple[str, ...], script: str, told: str
+):
+    """The rank has written, and nobody can tell what."""
+    (supervise.tmp_path / "logs").mkdir()
+    (supervise.tmp_path / "gone").mkdir()
+    if before and subprocess.run(["unshare", "--mount", "true"], check=False, stderr=-3).returncode:
+        pytest.skip("nothing can be mounted here")
+    done = supervise.run("--log-dir", "logs", "--", "sh", "-c", script, before=before)
+    assert done.returncode == 3
+    assert any(line.startswith(told) for line in screen_of(done.stderr)), done.stderr
+    assert "it wrote nothing" not in done.stderr
 
 
 def test_sixty_four_ranks_fit_on_one_screen(supervise: Command):

@@ -141,6 +141,16 @@ def test_the_run_survives_us_not(supervise: Command):
         assert run.end()[0] == -signal.SIGKILL
 
 
+def test_a_slow_reader_of_the_output_is_not_called_something_that_was_left_behind(supervise: Command):
+    """All ranks have ended, and nothing of them is there but their output."""
+    with supervise.started("-t", "3", "--", "sh", "-c", "seq 100000; exit 3") as run:
+        assert run.hear_error("supervise:").endswith("showing the rest of the output\n")
+        code, out, err = run.end()
+    assert code == 3
+    assert out.endswith("[default0]:100000\n")
+    assert "left behind" not in err
+
+
 def test_what_finished_ranks_left_behind_is_ended(supervise: Command):
     """Success waits for the end of it, and can be hurried."""
     leave = f"""

@@ -1,0 +1,39 @@
+"""Text of ranks and of users, made safe for a terminal that people read."""
+
+from __future__ import annotations
+
+import re
+
+_SEQUENCES = (
+    r"(?:\x1b\[|\x9b)[0-9;:<=>?]*[ -/]*[@-~]"  # CSI: colors, the cursor, erasing
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS: titles, the clipboard
+    r"|\x1b[ -/]*[0-~]"
+)
+_CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+_DIRECTIONS = r"[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+_SEPARATORS = r"[\u2028\u2029]"
+_REMOVED = re.compile(f"{_SEQUENCES}|{_CONTROLS}|{_DIRECTIONS}|{_SEPARATORS}")
+_ALL_BUT_COLORS = re.compile(rf"(\x1b\[[0-9;]*[mK])|\n|{_REMOVED.pattern}")
+
+
+def printable(text: str) -> str:
+    r"""Return `text` without what a terminal obeys instead of showing it; ``\n`` and ``\t`` stay.
+
+    Removed are escape sequences, control characters (of C0 and C1) and those that turn the direction of writing.
+    """
+    return _REMOVED.sub("", text)
+
+
+def one_line(text: str) -> str:
+    """Return `text` as `printable` does, on one line."""
+    return " ".join(printable(text).split("\n"))
+
+
+def below_itself(text: str) -> str:
+    """Return `text` as `printable` does; further lines are indented, so that none looks like one of ours."""
+    return printable(text).replace("\n", "\n  ")
+
+
+def as_prefix(text: str) -> str:
+    """Return what may stand before the lines of a rank: one line, in which only colors and erasing are left."""
+    return _ALL_BUT_COLORS.sub(lambda found: found[1] or "", text)
