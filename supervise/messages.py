@@ -117,6 +117,17 @@ class GangStatus:
     """How many times it was restarted."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoFar:
+    """What has failed by now? The reply is a result of the ranks that have ended, while others run on; otherwise None.
+
+    Asked by PyTorch's contexts, where an agent decides when the others are ended.
+    """
+
+    stop_on_failure: bool
+    """Whether a failed rank stops the others from now on."""
+
+
 # Told to subscribers
 
 

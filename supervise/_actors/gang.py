@@ -19,6 +19,7 @@ from supervise._actors.reporter import Reporter
 from supervise._actors.watchman import Watchman
 from supervise._core import state as st
 from supervise._core.decide import by_itself, decide
+from supervise._core.verdict import judge
 from supervise._runtime.actor import Inbox
 from supervise._runtime.loop import Loop, Timer
 from supervise._seconds import check_seconds
@@ -62,7 +63,13 @@ class GangActor(ConcludingActor):
         check_settings(grace, timeout, event_sink)
         super().__init__(Loop(f"supervise-{plan.name}", lost=self._loop_lost, own_thread=own_thread))
         self._plan = plan
-        self._gang = st.Gang(nprocs=plan.nprocs, grace_s=grace, window=plan.window, policy=plan.policy)
+        self._gang = st.Gang(
+            nprocs=plan.nprocs,
+            grace_s=grace,
+            window=plan.window,
+            stop_on_failure=plan.stop_on_failure,
+            policy=plan.policy,
+        )
         self._timeout = timeout
         self._report = Reporter(plan, event_sink)
         self._crew = Crew(plan, self.loop, self.actor_ref, self._report)
@@ -128,6 +135,12 @@ class GangActor(ConcludingActor):
             raise self._answers.error
         return self._answers.result
 
+    def so_far(self, *, stop_on_failure: bool) -> RunProcsResult | None:
+        """Answer with what has failed of a gang that runs on all the same; see `SoFar`."""
+        self._step(st.StopOnFailure(on=stop_on_failure))
+        verdict = judge(self._gang)
+        return self._result(verdict) if self._gang.phase == "running" and verdict.outcome == "failed" else None
+
     def pids(self) -> dict[int, int]:
         """Answer with ``{rank: pid}`` of the ranks that were started; see `Pids`."""
         return dict(sorted(self._pids.items()))
@@ -182,7 +195,7 @@ class GangActor(ConcludingActor):
         self._deliver(reached, sig, reason="user", escalation=0)
         return reached
 
-    def on_receive(self, message: Any) -> Any:  # noqa: PLR0911 - one line a message
+    def on_receive(self, message: Any) -> Any:  # noqa: C901, PLR0911 - one line a message
         """Answer what is asked; take in what Workers and Tails tell."""
         match message:
             case say.Start():
@@ -191,6 +204,8 @@ class GangActor(ConcludingActor):
                 return self.wait(message.timeout)
             case say.Poll():
                 return self.poll()
+            case say.SoFar():
+                return self.so_far(stop_on_failure=message.stop_on_failure)
             case say.Pids():
                 return self.pids()
             case say.Status():

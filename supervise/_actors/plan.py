@@ -60,6 +60,8 @@ class Plan:
     tails: list[TailPlan] = field(default_factory=list)
     window: int = 1
     policy: RestartPolicy | None = None
+    stop_on_failure: bool = True
+    """Whether a rank that fails ends the others, too, until somebody says otherwise."""
     contained: Contained | None = None
     """None only in tests without processes."""
     again: Callable[[int], Plan] | None = field(default=None, repr=False)

@@ -40,6 +40,8 @@ def _advance(gang: Gang, event: object) -> Decision:  # noqa: C901, PLR0911, PLR
             return _exited(gang, event)
         case st.CloseAsked():
             return _close(gang, event)
+        case st.StopOnFailure():
+            return _stop_on_failure(gang, event)
         case st.CensusTaken():
             return _signal(gang, event)
         case st.GraceExpired():
@@ -109,6 +111,13 @@ def _exited(gang: Gang, event: said.WorkerExited) -> Decision:
         spontaneous=gang.spontaneous | rank if by_itself(gang, event) else gang.spontaneous,
     )
     if failed(event) and gang.phase == "running" and gang.stop_on_failure:
+        return _stop(gang, "peer_failed", Signals.SIGTERM, gang.grace_s)
+    return gang, []
+
+
+def _stop_on_failure(gang: Gang, event: st.StopOnFailure) -> Decision:
+    gang = gang._replace(stop_on_failure=event.on)
+    if event.on and gang.phase == "running" and any(map(failed, gang.ends)):
         return _stop(gang, "peer_failed", Signals.SIGTERM, gang.grace_s)
     return gang, []
 

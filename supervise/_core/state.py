@@ -104,6 +104,13 @@ class CloseAsked:
 
 
 @dataclass(slots=True, kw_only=True)
+class StopOnFailure:
+    """From now on a rank that fails stops the others, or does not; one that has failed before counts, too."""
+
+    on: bool
+
+
+@dataclass(slots=True, kw_only=True)
 class CensusTaken:
     """The exits of all ranks that are dead by now have been told; no signal was sent before."""
 

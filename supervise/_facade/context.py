@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pykka
 
 from supervise import messages as ask
-from supervise._facade.gang import PROMPT_S, GangContext
+from supervise._facade.gang import PROMPT_S
+from supervise._facade.polled import PolledContext
 
 if TYPE_CHECKING:
     import signal
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervise")
 
 
-class MultiprocessContext(GangContext):
+class MultiprocessContext(PolledContext):
     """A gang whose ranks call a function."""
 
     def __init__(  # noqa: PLR0917 - PyTorch's order
@@ -56,7 +57,7 @@ class MultiprocessContext(GangContext):
         )
 
 
-class SubprocessContext(GangContext):
+class SubprocessContext(PolledContext):
     """A gang whose ranks run a program."""
 
     def __init__(  # noqa: PLR0917 - PyTorch's order

@@ -105,10 +105,6 @@ class GangContext(PContext):
         self._left: Reply[bool] | None = None
         """Of the actor's stop, where nobody has waited for it."""
 
-    def _replaced(self, name: str) -> bool:
-        """Whether a subclass, or somebody at run time, has put a method of their own in place of ours."""
-        return getattr(getattr(self, name), "__func__", None) is not _OURS[name]
-
     # Start
 
     def start(self) -> None:
@@ -229,18 +225,21 @@ class GangContext(PContext):
 
     def pids(self) -> dict[int, int]:
         """Return ``{rank: pid}``, also after the end; empty before the start. A restart changes them."""
-        if self._plan.policy is not None and self._supervisor is not None and not (self._closed or self._in_own_thread):
-            self._ask_pids(self._supervisor)
+        if self._plan.policy is not None:
+            self._pids = self._ask_now(ask.Pids()) or self._pids
         return dict(self._pids)
 
     @protected
-    def _ask_pids(self, supervisor: pykka.ActorRef[GangActor]) -> None:
+    def _ask_now(self, message: object) -> Any:
+        """Return the supervisor's answer; None where it has ended, or this is its thread."""
+        if self._supervisor is None or self._closed or self._in_own_thread:
+            return None
         try:
-            asked = _reply(supervisor.ask(ask.Pids(), block=False))
+            asked = _reply(self._supervisor.ask(message, block=False))
             signals.wait_for(asked, PROMPT_S, heed=False)
-            self._pids = asked.get(timeout=0)
+            return asked.get(timeout=0)
         except (pykka.ActorDeadError, pykka.Timeout):
-            log.debug("the supervisor of %s has ended", self.name)
+            return None
 
     # End
 
@@ -354,9 +353,6 @@ class GangContext(PContext):
                 log.debug("the supervisor of %s did not say that it has ended", self.name)
         if self._thread is not None:
             self._thread.join(remaining(deadline_s))
-
-
-_OURS = {name: getattr(GangContext, name) for name in ("_start", "_poll")}
 
 
 def _leaving(supervisor: pykka.ActorRef[GangActor]) -> Reply[bool]:

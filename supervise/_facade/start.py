@@ -45,7 +45,7 @@ _NOW = (
     "duplicate_stderr_filters",
 )
 _ONCE = ("log_dir", "start_method", "redirects", "tee")
-_OURS = ("grace", "cwd", "timeout", "restart_policy", "containment", "gate")
+_OURS = ("grace", "cwd", "timeout", "restart_policy", "containment", "gate", "until_polled")
 
 
 @overload

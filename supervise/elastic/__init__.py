@@ -51,7 +51,7 @@ _HOMES = {
     "api": "",
     "errors": "",
     "redirects": "",
-    "start_processes": "_facade.start",
+    "start_processes": "_facade.start_polled",
     "subprocess_handler": "",
     "tail_log": "",
     "to_map": "logs",

@@ -24,6 +24,7 @@ from supervise._core.state import (
     SendSignal,
     SetTimer,
     StartAsked,
+    StopOnFailure,
     SweepUp,
     TakeCensus,
 )
@@ -148,6 +149,15 @@ def test_a_gang_that_does_not_stop_on_failure_ends_with_its_last_rank():
     gang, actions = decide(gang, exited(2, -9))
     assert actions == [DrainTails(), Publish(), AnswerClose()]
     assert judge(gang).blamed == (1, 2)
+
+
+def test_a_failure_that_stopped_nobody_stops_the_others_when_it_is_to():
+    gang, actions = run(running(3)._replace(stop_on_failure=False), exited(1, 7))
+    assert decide(gang, StopOnFailure(on=False)) == (gang, [])
+    gang, actions = decide(gang, StopOnFailure(on=True))
+    assert (gang.phase, gang.reason, actions) == ("stopping", "peer_failed", [TakeCensus()])
+    assert decide(gang, StopOnFailure(on=True)) == (gang, [])
+    assert decide(running(1), StopOnFailure(on=True))[1] == []
 
 
 def test_success_alone_signals_nobody():

@@ -94,9 +94,10 @@ def test_one_implementation_nothing_is_defined_twice(name):
 
 
 def test_the_same_objects_are_public_names_of_supervise():
+    """But for the one function whose gangs leave a failure to the first wait, as PyTorch's do."""
     for where in PYTORCH["modules"]:
         for name in module(where).__all__:
-            if name in supervise.__all__:
+            if name in supervise.__all__ and name != "start_processes":
                 assert getattr(module(where), name) is getattr(supervise, name)
 
 
