@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 
+from supervise._process import capability
 from supervise._process.memory import anonymous_file
 
 VARIABLE = "SUPERVISE_WORKER"
@@ -31,3 +32,29 @@ def carry() -> None:
     mine = os.environ.get(VARIABLE, "").rpartition(" ")[2]
     if mine:
         anonymous_file(FILE + mine)  # open for as long as the process lives
+
+
+# Others can name their files and variables as they like: what is not exactly of our making is no marker.
+
+_RANK = rb"(\d{1,7})"
+_IN_ENVIRONMENT = rb"(?:\A|\0)%b=(?:[^\0]* )?%b:" + _RANK + rb"(?=[ \0]|\Z)"
+_IN_MEMORY = rb"/memfd:%b%b:" + _RANK + rb" \(deleted\)"
+_UNLINKED = rb"/(?:.*/)?%b%b:" + _RANK + rb"-[a-z0-9_]{8} \(deleted\)"
+"""As `anonymous_file` names it where there is no memfd."""
+
+
+def rank_in_environment(environment: bytes, token: str) -> int | None:
+    """Return the rank that the environment of a process names for a gang; None where it names none."""
+    import re
+
+    found = re.search(_IN_ENVIRONMENT % (VARIABLE.encode(), token.encode()), environment)
+    return None if found is None else int(found[1])
+
+
+def rank_of_file(target: bytes, token: str) -> int | None:
+    """Return the rank that an open file, by its link in /proc, names for a gang; None where it names none."""
+    import re
+
+    pattern = _IN_MEMORY if capability.MEMFD else _UNLINKED
+    found = re.fullmatch(pattern % (FILE.encode(), token.encode()), target, re.DOTALL)
+    return None if found is None else int(found[1])
