@@ -15,7 +15,7 @@ _EXEC_S = 0.1
 _EXEC_LOOK_S = 0.0002
 _ENOUGH = 1 << 17
 _MOST = 1 << 23
-"""The kernel gives no program an environment as large as that; but a process may say of any memory that it is its own."""
+"""No program gets an environment as large as that; but a process may say of any memory that it is its own."""
 
 
 def rank_of(pid: int, token: str, *, forked: bool) -> int | None:

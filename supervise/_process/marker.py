@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 
-from supervise._process import capability
 from supervise._process.memory import anonymous_file
 
 VARIABLE = "SUPERVISE_WORKER"
@@ -38,9 +37,8 @@ def carry() -> None:
 
 _RANK = rb"(\d{1,7})"
 _IN_ENVIRONMENT = rb"(?:\A|\0)%b=(?:[^\0]* )?%b:" + _RANK + rb"(?=[ \0]|\Z)"
-_IN_MEMORY = rb"/memfd:%b%b:" + _RANK + rb" \(deleted\)"
-_UNLINKED = rb"/(?:.*/)?%b%b:" + _RANK + rb"-[a-z0-9_]{8} \(deleted\)"
-"""As `anonymous_file` names it where there is no memfd."""
+_FILE = rb"/(?:memfd:%b%b:" + _RANK + rb"|(?:.*/)?%b%b:" + _RANK + rb"-[a-z0-9_]{8}) \(deleted\)"
+"""As `anonymous_file` names it, with memfd and without."""
 
 
 def rank_in_environment(environment: bytes, token: str) -> int | None:
@@ -55,6 +53,6 @@ def rank_of_file(target: bytes, token: str) -> int | None:
     """Return the rank that an open file, by its link in /proc, names for a gang; None where it names none."""
     import re
 
-    pattern = _IN_MEMORY if capability.MEMFD else _UNLINKED
-    found = re.fullmatch(pattern % (FILE.encode(), token.encode()), target, re.DOTALL)
-    return None if found is None else int(found[1])
+    names = (FILE.encode(), token.encode())
+    found = re.fullmatch(_FILE % (*names, *names), target, re.DOTALL)
+    return None if found is None else int(found[1] or found[2])
