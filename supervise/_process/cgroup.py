@@ -50,7 +50,8 @@ class Tree:
             unless_gone(error)
             return None
         for line in lines:
-            number, controllers, path = line.split(":", 2)
+            number, _, rest = line.partition(":")
+            controllers, _, path = rest.partition(":")
             if (number == "0") if not self.controller else (self.controller in controllers.split(",")):
                 return path.removesuffix(" (deleted)")
         return None
@@ -141,7 +142,7 @@ class GangFolder:
     def members(self) -> Iterator[tuple[int, int | None]]:
         """Give pid and rank of everybody who is in it at this moment."""
         for folder, _, _ in os.walk(self.path, onerror=unless_gone):
-            rank = re.match(r"/rank-(\d+)(/|$)", folder[len(self.path) :])
+            rank = re.match(r"/rank-(\d{1,7})(/|$)", folder[len(self.path) :])
             try:
                 with open(f"{folder}/cgroup.procs", encoding="ascii") as file:
                     pids = file.read().split()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import threading
 import time
 
@@ -15,6 +14,8 @@ _EXEC_S = 0.1
 """How long an exec is waited for; it takes microseconds, where no disk is in the way."""
 _EXEC_LOOK_S = 0.0002
 _ENOUGH = 1 << 17
+_MOST = 1 << 23
+"""No program gets an environment as large as that; but a process may say of any memory that it is its own."""
 
 
 def rank_of(pid: int, token: str, *, forked: bool) -> int | None:
@@ -40,8 +41,7 @@ def _rank_at(place: str, token: str, *, forked: bool) -> tuple[int | None, bool]
     if forked and (rank := _rank_by_file(place, token)) is not None:
         return rank, False
     environment = _environment(place)
-    found = re.search(rf"{marker.VARIABLE}=[^\0]*\b{token}:(\d+)".encode(), environment)
-    return (None if found is None else int(found[1])), not environment
+    return marker.rank_in_environment(environment, token), not environment
 
 
 def _another_thread(pid: int) -> str | None:
@@ -84,7 +84,7 @@ def _environment_now(place: str) -> bytes:
         fd = os.open(f"/proc/{place}/environ", os.O_RDONLY | os.O_CLOEXEC)
         try:
             size = _ENOUGH
-            while len(read := os.pread(fd, size, 0)) == size:
+            while len(read := os.pread(fd, size, 0)) == size and size < _MOST:
                 size *= 4
             return read
         finally:
@@ -106,7 +106,6 @@ def _environment_without_proc(pid: int) -> bytes:
 
 
 def _rank_by_file(place: str, token: str) -> int | None:
-    mark = f"{marker.FILE}{token}:"
     try:
         numbers = os.listdir(f"/proc/{place}/fd")
     except OSError as error:
@@ -114,9 +113,9 @@ def _rank_by_file(place: str, token: str) -> int | None:
         return None
     for number in numbers:
         try:
-            target = os.readlink(f"/proc/{place}/fd/{number}")
+            target = os.readlink(f"/proc/{place}/fd/{number}".encode())
         except OSError:  # closed meanwhile
             continue
-        if mark in target:
-            return int(target.partition(mark)[2].replace("-", " ").split()[0])
+        if (rank := marker.rank_of_file(target, token)) is not None:
+            return rank
     return None
