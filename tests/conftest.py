@@ -139,7 +139,22 @@ def _keep_fork_server() -> None:
 def _descendants() -> set[psutil.Process]:
     """Every process below this one; equality is by pid and start time, so a reused pid is another process."""
     session = {forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid}
-    return {p for p in psutil.Process().children(recursive=True) if p.pid not in session}
+    if not Path(f"/proc/self/task/{os.getpid()}/children").exists():  # a kernel without CONFIG_PROC_CHILDREN
+        return {p for p in psutil.Process().children(recursive=True) if p.pid not in session}
+    found, look = set(), [os.getpid()]
+    while look:  # psutil would read the state of every process on the machine, three times a test
+        for pid in _children(look.pop()):
+            look.append(pid)
+            if pid not in session:
+                with suppress(psutil.NoSuchProcess):
+                    found.add(psutil.Process(pid))
+    return found
+
+
+def _children(pid: int) -> Iterator[int]:
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            yield from map(int, (thread / "children").read_text().split())
 
 
 def _end_processes(before: set[psutil.Process]) -> list[str]:

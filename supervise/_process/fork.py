@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def fork() -> int:
@@ -16,27 +19,34 @@ def fork() -> int:
     """
     from multiprocessing import resource_tracker
 
-    if sys.version_info >= (3, 15):
-        _ignore_warning()
-    intent: Any = getattr(resource_tracker, "_fork_intent", None)
-    if intent is None:  # Python 3.13 and before: every fork keeps the tracker
-        return os.fork()
-    intent.preserve_fd = True
-    try:
-        return os.fork()
-    finally:
-        intent.preserve_fd = False
+    intent: Any = getattr(resource_tracker, "_fork_intent", None)  # None: every fork keeps the tracker
+    with _without_warning():
+        if intent is None:
+            return os.fork()
+        intent.preserve_fd = True
+        try:
+            return os.fork()
+        finally:
+            intent.preserve_fd = False
 
 
-def _ignore_warning() -> None:
-    """Have the warning about a fork beside threads ignored, for this module alone.
+@contextlib.contextmanager
+def _without_warning() -> Iterator[None]:
+    """Have Python's warning about a fork beside threads ignored.
 
     From Python 3.15 on, a warning that is an error is raised in the parent when the child exists already: the parent
-    would not learn its pid. A filter that is first already is left alone, since a change resets what was warned once.
+    would not learn its pid. One filter comes and goes, and no copy of all is put back: other threads may change them.
     """
-    if _last_filters != warnings.filters[:1]:
-        warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"supervise\._process\.fork\Z")
-        _last_filters[:] = warnings.filters[:1]
+    if sys.version_info < (3, 15):
+        yield
+        return
+    import warnings
 
-
-_last_filters: list[object] = []
+    message = r"This process \(pid=\d+\) is multi-threaded, use of fork"
+    warnings.filterwarnings("ignore", message=message, category=DeprecationWarning)
+    ours = warnings.filters[0]
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # another thread has put back what was there before
+            warnings.filters.remove(ours)

@@ -7,6 +7,7 @@ from tests.chaos.driver import run
 from tests.chaos.machine import BrokenError
 
 
+@pytest.mark.stress
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a rank that is lost is never reaped
 @pytest.mark.parametrize("bug", planted.PLANTS)

@@ -10,6 +10,7 @@ from tests.compat.case import all_cases
 pytestmark = pytest.mark.timeout(200)
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("name", sorted(mutations.DEFECTS))
 def test_a_defect_turns_its_cases_red(name, tmp_path):
     """None of them may pass by not looking."""

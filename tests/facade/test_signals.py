@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from supervise import DefaultLogsSpecs, SignalException, start_processes
 
@@ -143,15 +144,22 @@ def run_moments(what: str, count: int) -> dict[str, int]:
     return counted
 
 
+def often(*counts: tuple[str, int]) -> list[ParameterSet]:
+    """Return cases with a twentieth of these counts, and with all of them as stress."""
+    few = [pytest.param(what, count // 20) for what, count in counts]
+    return few + [pytest.param(what, count, marks=pytest.mark.stress) for what, count in counts]
+
+
 @pytest.mark.timeout(120)
-def test_g2_a_signal_at_400_random_moments_of_start_leaves_nobody() -> None:
+@pytest.mark.parametrize(("what", "count"), often(("start", 400)))
+def test_g2_a_signal_at_random_moments_of_start_leaves_nobody(what: str, count: int) -> None:
     """Each is raised exactly once, out of the start or after it, and no process is left."""
-    assert run_moments("start", 400) == {"seen": 400, "count": 400}
+    assert run_moments(what, count) == {"seen": count, "count": count}
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
-    ("what", "count"), [("wait", 15_000), ("close", 400), ("foreign", 5_000), ("foreign-start", 400)]
+    ("what", "count"), often(("wait", 15_000), ("close", 400), ("foreign", 5_000), ("foreign-start", 400))
 )
 def test_g8_a_raising_handler_at_random_moments_wedges_nothing(what: str, count: int) -> None:
     """Every signal is seen once, and the gang can be waited for and closed afterwards."""

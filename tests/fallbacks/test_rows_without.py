@@ -58,7 +58,7 @@ def test_what_is_named_is_off(without):
     assert said.stdout.strip() == str(expected)
 
 
-@pytest.mark.skipif(os.environ.get("SUPERVISE_FALLBACK_ROWS") == "no", reason="SUPERVISE_FALLBACK_ROWS=no says so")
+@pytest.mark.stress
 @pytest.mark.timeout(PATIENCE_S + 30)
 @pytest.mark.parametrize("without", APART)
 def test_rows_hold_without(tmp_path, without):

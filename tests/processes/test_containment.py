@@ -31,7 +31,8 @@ FORKED = _DAEMON.format(
 )
 """Never executes anything: it has what the rank had in memory."""
 DEAF_FORKED = FORKED.replace("say(", "signal.signal(signal.SIGTERM, signal.SIG_IGN); say(")
-EXECUTED = _DAEMON.format(become="os.execvp('sh', ['sh', '-c', 'echo ready $$ > $EAR; exec sleep 1000'])")
+EXECUTED = _DAEMON.format(become="os.execvp('sh', ['sh', '-c', 'echo ready $$ > $EAR; read word < $GATE'])")
+"""Executes nothing behind its word: in the middle of an exec, a process cannot be looked at."""
 DAEMONS = {"forked": FORKED, "deaf": DEAF_FORKED, "executed": EXECUTED}
 
 IN_THE_MAKING = """

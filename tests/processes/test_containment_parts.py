@@ -17,6 +17,7 @@ import pytest
 from supervise import SpecError
 from supervise._actors.sweep import Sweep
 from supervise._process import capability, cgroup, descent, launch, lifeline, marker
+from supervise._process import containment as containments
 from supervise._process.containment import Contained, Escaped, make
 from supervise._process.look import Layout
 from supervise._runtime.loop import Loop
@@ -147,6 +148,7 @@ def test_a_forked_rank_and_what_it_forks_are_known_by_their_file(monkeypatch, me
 def test_who_dies_at_once_was_not_left_behind(monkeypatch, pidfd):
     """A lifeline may have killed it just before the look."""
     monkeypatch.setattr(capability, "PIDFD", pidfd)
+    monkeypatch.setattr(containments, "_DYING_MS", 1000)  # a busy machine takes more than the usual time to kill
     contained = make("group", "a")
     real = Escaped.alive
 

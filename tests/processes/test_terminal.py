@@ -2,6 +2,7 @@
 
 import os
 import pty
+import sys
 
 import pytest
 
@@ -25,7 +26,8 @@ gang.stop(timeout=20)
 
 WISHES = {
     "input": ("input()", "EOFError"),
-    "pdb": ("import pdb; pdb.set_trace()", "BdbQuit"),
+    # From Python 3.14 on it ends the process, and says so to stdout
+    "pdb": ("import pdb; pdb.set_trace()", "BdbQuit" if sys.version_info < (3, 14) else ""),
     "tcsetattr": ("import termios; termios.tcsetattr(0, termios.TCSANOW, [0, 0, 0, 0, 0, 0, []])", "termios.error"),
     "getpass": ("import getpass; getpass.getpass()", "EOFError"),
     "the terminal itself": ("open('/dev/tty')", "No such device or address"),

@@ -22,6 +22,7 @@ def run(folder, kind, function, *args):
         return gang.start().wait()
 
 
+@pytest.mark.stress
 def test_o6_a_value_of_one_gibibyte_arrives_whole(tmp_path):
     """There is no pipe that it could fill."""
     result = run(tmp_path, "spawn", work.bytes_of, 1 << 30)
