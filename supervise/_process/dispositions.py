@@ -22,6 +22,16 @@ def to_reset() -> frozenset[int]:
     return frozenset(n for n in _ALL - RESTORED - {_PASSED_ON} if _signal.getsignal(n) == _IGNORED)
 
 
+def kernel_reaps() -> bool:
+    """Whether this process ignores SIGCHLD: a child is gone as soon as it is dead, held or not."""
+    return bool(_signal.getsignal(signal.SIGCHLD) == _IGNORED)
+
+
+def others_may_reap() -> bool:
+    """Whether this process ignores SIGCHLD, or has a handler for it, which may reap whatever has ended."""
+    return bool(_signal.getsignal(signal.SIGCHLD) != _DEFAULT)
+
+
 def block() -> set[int]:
     """Block every signal in this thread; return the mask for `unblock`."""
     mask: set[int] = _signal.pthread_sigmask(signal.SIG_BLOCK, _ALL)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from supervise._process import child, dispositions, fork, launch, lifeline
 from supervise._process.fork_server import DIED, ServerStatus, ensure_server, request
+from supervise._process.gate import gate_if
 from supervise._process.handle import Process
 from supervise._process.memory import file_of
 from supervise._process.outcome import OutcomeFile
@@ -206,16 +207,18 @@ class FunctionLauncher:
             executable = os.fsdecode(spawn.get_executable())
             argv = [executable, *flags, "-c", _BOOT, str(payload), "--multiprocessing-fork"]
             fds = {payload, outcome.fd, *self.pickled.fds} | ({tracker} if tracker is not None else set())
-            process = launch.run_program(
-                argv,
-                env=self.env,
-                cwd=self.cwd,
-                streams=self.streams,
-                read_end=read_end,
-                reset=self.reset,
-                pass_fds=sorted(fds),
-                enter=self.enter,
-            )
+            with gate_if(dispositions.kernel_reaps()) as gate:
+                process = launch.run_program(
+                    argv,
+                    env=self.env,
+                    cwd=self.cwd,
+                    streams=self.streams,
+                    read_end=read_end,
+                    reset=self.reset,
+                    pass_fds=sorted(fds),
+                    enter=self.enter,
+                    gate=gate,
+                )
         finally:
             launch.close(read_end, None if payload < 0 else payload)
         self.line.hold(process.pid)
@@ -237,15 +240,18 @@ class FunctionLauncher:
                 env=child.changes(dict(self.env)),
                 cwd=self.cwd,
             )
-            mask = dispositions.block()  # until the child has handlers of its own
-            try:
-                pid = fork.fork()
-                if pid == 0:
-                    child.forked(settings, self.fn, self.args)  # never returns
-            finally:
-                dispositions.unblock(mask)
-            process = launch.hold(pid, execs=False)
-            self.line.hold(pid)
+            with gate_if(dispositions.others_may_reap()) as gate:  # so that it is held before it can have ended
+                mask = dispositions.block()  # until the child has handlers of its own
+                try:
+                    pid = fork.fork()
+                    if pid == 0:
+                        if gate is not None:
+                            gate.wait()
+                        child.forked(settings, self.fn, self.args)  # never returns
+                finally:
+                    dispositions.unblock(mask)
+                process = launch.hold(pid, execs=False)
+                self.line.hold(pid)
             return Launched(process=process, outcome=outcome)
         finally:
             launch.close(out, err, read_end)

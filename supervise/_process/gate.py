@@ -7,9 +7,14 @@ there is nobody left who could let it through: the shell reads the end of the fi
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from supervise._process import lifeline
 from supervise._process.memory import clear_of_stdio
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Gate:
@@ -32,7 +37,29 @@ class Gate:
         """Let the program run."""
         os.write(self._write, b"\n")
 
+    def wait(self) -> None:
+        """In a forked child, whose hook has closed the write end: wait until it is opened, or this process has died."""
+        os.read(self.read_end, 1)
+        os.close(self.read_end)
+
     def close(self) -> None:
         """Give the pipe back. Who still waits at it ends."""
         lifeline.close_private(self._write)
         os.close(self.read_end)
+
+
+@contextmanager
+def gate_if(wanted: bool) -> Iterator[Gate | None]:
+    """Give a gate that is open when the block has succeeded, and is closed at its end; None where none is wanted.
+
+    Raises:
+        OSError: There is no descriptor left.
+    """
+    gate = Gate() if wanted else None
+    try:
+        yield gate
+        if gate is not None:
+            gate.open()
+    finally:
+        if gate is not None:
+            gate.close()

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from supervise._process import launch
+from supervise._process import dispositions, launch
 from supervise._process.function import Launched
-from supervise._process.gate import Gate
+from supervise._process.gate import gate_if
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from supervise._process.gate import Gate
     from supervise._process.handle import Process
     from supervise._process.lifeline import Lifeline
 
@@ -40,15 +41,10 @@ class ProgramLauncher:
         """
         read_end = self.line.read_end()
         try:
-            gate = Gate() if self.gated else None
-            try:
+            # Where the kernel reaps, it tells how a program has ended only if it was held before
+            with gate_if(self.gated or dispositions.kernel_reaps()) as gate:
                 process = self._run(read_end, gate)
                 self.line.hold(process.pid)
-                if gate is not None:
-                    gate.open()
-            finally:
-                if gate is not None:
-                    gate.close()
         finally:
             launch.close(read_end)
         return Launched(process=process)

@@ -1,5 +1,6 @@
 """The host forks without exec in another thread, without pause, while gangs start: no start waits for that."""
 
+import faulthandler
 import os
 import random
 import signal
@@ -142,6 +143,7 @@ def test_k8_no_start_waits_for_a_pool_or_for_another_gang(tmp_path, forks):
 @pytest.mark.parametrize("start", STARTS)
 def test_k8_two_hundred_starts_beside_a_host_that_forks(tmp_path, start, forks):
     """All of them are answered."""
+    faulthandler.cancel_dump_traceback_later()  # this takes minutes
     starts_beside(tmp_path, forks, start, 200)
 
 
@@ -187,6 +189,7 @@ def test_k8_a_host_that_forks_and_is_killed_while_it_starts_leaves_nobody(tmp_pa
 @pytest.mark.parametrize("start", STARTS)
 def test_k8_a_host_that_forks_and_is_killed_at_any_moment_leaves_nobody(tmp_path, monkeypatch, start):
     """But for the one program that is being started at that moment, where there is no gate."""
+    faulthandler.cancel_dump_traceback_later()  # this takes minutes
     moments = random.Random(4711)
     at_most = 0 if "gate" in start or "function" in start else 1
     assert max(outlive(tmp_path, monkeypatch, start, [moments.uniform(0, 0.2) for _ in range(100)])) <= at_most

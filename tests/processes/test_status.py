@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from supervise._process import capability
+from supervise._process import capability, native
 from tests.processes.gangs import each_kind
 from tests.processes.hosts import Host
 
@@ -86,7 +86,7 @@ def test_o10_a_stolen_status_is_had_from_the_kernel(kind, thief):
     lost = {end for end in found if end[2] is None}
     if lost and not _kernel_remembers():
         pytest.skip("this kernel has no PIDFD_GET_INFO with the exit code (Linux 6.15)")
-    if kind != "forkserver" and thief in {"ignored", "waitpid"}:
+    if kind != "forkserver" and thief == "waitpid":
         # Of what was gone before it could be held, the kernel cannot be asked
         assert {outcome for _, outcome, code, _ in found if code is None} <= {"failed"}
         found = [end for end in found if end[2] is not None]
@@ -112,6 +112,42 @@ def test_o10_a_status_that_nobody_can_tell_is_a_failure_and_never_a_guess(kind, 
         assert lost == 0
     elif thief == "ignored":
         assert lost == len(found)
+
+
+SHORT = """
+def reap(*_):
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+def end():
+    os._exit(3)
+
+if __name__ == "__main__":
+    from contextlib import suppress
+    from tests.processes.hosts import NO_FILES
+    signal.signal(signal.SIGCHLD, {handler})
+    how = {{"entrypoint": "sh"}} if kind == "binary" else {{"entrypoint": end, "start_method": kind}}
+    for _ in range({rounds}):
+        args = {{0: ("-c", "exit 3") if kind == "binary" else ()}}
+        gang = Supervisor.start(name="short", args=args, logs_specs=NO_FILES, **how)
+        gang.ask(Start(), timeout=20)
+        print(gang.ask(Wait(), timeout=20).ends[0].exitcode, flush=True)
+        gang.stop(timeout=20)
+"""
+
+
+@pytest.mark.parametrize("kind", ["binary", "fork"])
+@pytest.mark.parametrize("handler", ["signal.SIG_IGN", "reap"])
+def test_o10_a_rank_that_lives_for_a_millisecond_is_not_reaped_before_it_is_held(kind, handler):
+    """Neither by the kernel, of a host that ignores SIGCHLD, nor by its handler of SIGCHLD."""
+    if not _kernel_remembers():
+        pytest.skip("this kernel has no PIDFD_GET_INFO with the exit code (Linux 6.15)")
+    if not capability.PIDFD or (handler == "reap" and kind == "binary" and not native.ARMS):
+        pytest.skip("without a pidfd the kernel cannot be asked; see the page of promises")
+    with Host(SHORT.format(handler=handler, rounds=30), kind) as host:
+        assert [host.hear() for _ in range(30)] == ["3"] * 30
+        assert host.exit_code() == 0
 
 
 def _kernel_remembers():
