@@ -202,22 +202,34 @@ def check_main(fn: object, args: Mapping[int, tuple[Any, ...]]) -> None:
     Raises:
         SpecError: Names the function, or the rank whose argument it is, and what to do.
     """
-    main = sys.modules.get("__main__")
-    if getattr(main, "__spec__", None) is not None or os.path.isfile(getattr(main, "__file__", None) or ""):
+    where = _unimportable_main()
+    if where is None:
         return
     while isinstance(fn, partial):
         fn = fn.func
     if getattr(fn, "__module__", None) == "__main__":
-        _refuse_main(getattr(fn, "__qualname__", None) or shown(fn))
+        _refuse_main(getattr(fn, "__qualname__", None) or shown(fn), where)
     for rank, given in args.items():
         for arg in given:
             if getattr(arg, "__module__", None) == "__main__":
-                _refuse_main(f"rank {rank}: its argument {shown(arg)}")
+                _refuse_main(f"rank {rank}: its argument {shown(arg)}", where)
 
 
-def _refuse_main(what: str) -> None:
-    msg = (
-        f"{what} was defined at a prompt, by -c or from stdin, which the new processes cannot import;"
-        " put it into a file, or use start_method='fork'"
-    )
+def _unimportable_main() -> str | None:
+    """Return where the main module was defined, and what to do, if new interpreters do not import it; or None."""
+    main = sys.modules.get("__main__")
+    if getattr(sys, "frozen", False):  # each new process is one more of it, with the same main module
+        return None
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        inside = spec.name == "__main__" or spec.name.endswith(".__main__")
+        where = "in the __main__.py of a package or an archive, which the new processes do not import"
+        return f"{where}; put it into another module" if inside else None
+    known = os.path.isfile(getattr(main, "__file__", None) or "")
+    where = "at a prompt, by -c or from stdin, which the new processes cannot import"
+    return None if known else f"{where}; put it into a file"
+
+
+def _refuse_main(what: str, where: str) -> None:
+    msg = f"{what} was defined {where}, or use start_method='fork'"
     raise SpecError(msg)

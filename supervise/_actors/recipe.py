@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from supervise._actors import checks
 from supervise._actors.plan import Plan, add_tails
 from supervise._process import containment as containing
-from supervise._process import dispositions, function, launch, limits
+from supervise._process import dispositions, function, interpreter, launch, limits
 from supervise._process.function import FunctionLauncher, StartMethod
 from supervise._process.lifeline import Lifeline
 from supervise._process.program import ProgramLauncher
@@ -179,6 +179,7 @@ def make_plan(
     limits.check_open_files(len(tuples), each=limits.held_by_rank(method), shown=0)
     cpus = {} if numa_options is None else _cpus_of_ranks(tuples, numa_options)
     travels = method in ("spawn", "forkserver")
+    interpreter.check(method if travels else None)
     if travels:
         checks.check_main(entrypoint, tuples)
     sys_path, prepared = function.preparation(cast("StartMethod", method)) if travels else ([], b"")

@@ -111,19 +111,21 @@ class Settings:
 
 
 class Arrival:
-    """Travels to the fork server's child, where unpickling it sets everything up and gives the process object."""
+    """Travels through multiprocessing, where unpickling it sets the worker up and gives the process object."""
 
-    def __init__(self, payload: int) -> None:
+    def __init__(self, payload: int, *, execs: bool) -> None:
         """Make it.
 
         Args:
-            payload: Index of the descriptor with all the rest.
+            payload: The descriptor with all the rest; its index where a fork server passes it.
+            execs: Whether a frozen program was executed, which has its session, streams and environment.
         """
         self.payload = payload
+        self.execs = execs
 
     def __reduce__(self) -> tuple[Any, tuple[int]]:
         """Arrive instead of being rebuilt."""
-        return _arrive, (self.payload,)
+        return _arrive_frozen if self.execs else _arrive, (self.payload,)
 
 
 def spawned(file: BinaryIO) -> int:
@@ -167,6 +169,18 @@ def _arrive(payload: int) -> Any:
     if settings.env is not None:
         settings.env = changes({name: value for name, value in settings.env.items() if value is not None})
     _settle_in(settings)
+    return _worker(settings, file)
+
+
+def _arrive_frozen(payload: int) -> Any:
+    """Set up a frozen program, in `multiprocessing.freeze_support`. Its main module is imported so far."""
+    import marshal
+
+    file = os.fdopen(payload, "rb")
+    marshal.load(file)  # noqa: S302 - the path, already in place
+    settings: Settings = pickle.load(file)
+    lifeline.arm_self(settings.line)
+    keep_private(payload, settings.channel, settings.tracker, *settings.fds)
     return _worker(settings, file)
 
 

@@ -13,10 +13,11 @@ import marshal
 import os
 import pickle
 import signal
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from supervise._process import child, dispositions, fork, launch, lifeline
+from supervise._process import child, dispositions, fork, interpreter, launch, lifeline
 from supervise._process.fork_server import DIED, ServerStatus, ensure_server, request
 from supervise._process.gate import gate_if
 from supervise._process.handle import Process
@@ -116,15 +117,20 @@ def preparation(method: StartMethod) -> tuple[list[str], bytes]:
 
     That is two pickles: the pickle of what multiprocessing is to know once it is imported, and the rest.
     """
-    from multiprocessing import context, reduction, resource_tracker, spawn
+    from multiprocessing import context, process, reduction, resource_tracker, spawn
 
+    main = sys.modules.get("__main__")
+    if main is not None and not hasattr(main, "__spec__"):  # `python -m pdb` before 3.13 has cleared it
+        main.__spec__ = None  # as in any script
     resource_tracker.ensure_running()  # which all ranks share
     if method == "forkserver":
         ensure_server()
     data = spawn.get_preparation_data("supervise")
     data.pop("dir", None)  # the launch sets it
-    if os.path.basename(data.get("init_main_from_path") or "").startswith("<"):  # a program read from stdin
-        del data["init_main_from_path"]
+    key: Any = process.AuthenticationString  # type: ignore[attr-defined]
+    data["authkey"] = key(data["authkey"])  # in a worker of Celery it is of a type that does not pickle
+    if interpreter.is_frozen() or os.path.basename(data.get("init_main_from_path") or "").startswith("<"):
+        data.pop("init_main_from_path", None)  # a worker has the frozen main module; stdin was read
     theirs = {key: data.pop(key) for key in _OF_MULTIPROCESSING if key in data}
     context.set_spawning_popen(cast("Any", _Travel("spawn")))  # the authentication key asks for it
     try:
@@ -132,6 +138,18 @@ def preparation(method: StartMethod) -> tuple[list[str], bytes]:
     finally:
         context.set_spawning_popen(None)
     return [entry for entry in data["sys_path"] if isinstance(entry, str)], prepared
+
+
+def _command(payload: int) -> list[str]:
+    from multiprocessing import util
+
+    flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing does
+    return [interpreter.executable(), *flags, "-c", _BOOT, str(payload), "--multiprocessing-fork"]
+
+
+def _frozen_command(tracker: int | None, begin: int) -> list[str]:
+    """Return what `multiprocessing.freeze_support` understands."""
+    return [interpreter.executable(), "--multiprocessing-fork", f"tracker_fd={tracker}", f"pipe_handle={begin}"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -191,25 +209,29 @@ class FunctionLauncher:
         head = marshal.dumps(self.sys_path) + pickle.dumps(settings)
         return file_of("supervise-arguments", head, self.prepared, self.pickled.data)
 
+    def _beginning(self, arrival: child.Arrival) -> bytes:
+        """Return the two pickles that multiprocessing reads in a child of its own."""
+        return pickle.dumps({"sys_path": self.sys_path}) + pickle.dumps(arrival)
+
     def _spawn(self, outcome: OutcomeFile) -> Launched:
-        from multiprocessing import resource_tracker, spawn, util
+        from multiprocessing import resource_tracker
 
         assert self.pickled is not None  # noqa: S101
         read_end = self.line.read_end()
-        payload = -1
+        payload = begin = -1
         try:
             tracker = resource_tracker.getfd()
             if tracker is not None and tracker <= 2:  # stdio is closed here; the worker gets a tracker of its own
                 tracker = None
             settings = self._settings(outcome, line=read_end, channel=outcome.fd, tracker=tracker, fds=self.pickled.fds)
             payload = self._payload(settings)
-            flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing does
-            executable = os.fsdecode(spawn.get_executable())
-            argv = [executable, *flags, "-c", _BOOT, str(payload), "--multiprocessing-fork"]
             fds = {payload, outcome.fd, *self.pickled.fds} | ({tracker} if tracker is not None else set())
+            if interpreter.is_frozen():
+                begin = file_of("supervise-arguments", self._beginning(child.Arrival(payload, execs=True)))
+                fds.add(begin)
             with gate_if(dispositions.kernel_reaps()) as gate:
                 process = launch.run_program(
-                    argv,
+                    _frozen_command(tracker, begin) if begin >= 0 else _command(payload),
                     env=self.env,
                     cwd=self.cwd,
                     streams=self.streams,
@@ -220,7 +242,7 @@ class FunctionLauncher:
                     gate=gate,
                 )
         finally:
-            launch.close(read_end, None if payload < 0 else payload)
+            launch.close(read_end, *(fd for fd in (payload, begin) if fd >= 0))
         self.line.hold(process.pid)
         self.pickled = None
         return Launched(process=process, outcome=outcome)
@@ -275,8 +297,7 @@ class FunctionLauncher:
             )
             payload = self._payload(settings)
             fds = [*users, *own, payload]
-            data = pickle.dumps({"sys_path": self.sys_path}) + pickle.dumps(child.Arrival(len(fds) - 1))
-            status = request(fds, data)
+            status = request(fds, self._beginning(child.Arrival(len(fds) - 1, execs=False)))
         finally:
             launch.close(out, err, read_end, None if payload < 0 else payload)
         self.pickled = None

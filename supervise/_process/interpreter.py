@@ -1,0 +1,96 @@
+"""Whether a new interpreter can be started for a function, and with which command line.
+
+An ordinary Python is started with ``-c``. A frozen program (PyInstaller, cx_Freeze) is no Python: started again, it
+runs its own main module, in which `multiprocessing.freeze_support` becomes the worker if it is called. So it is
+started as multiprocessing starts it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+from types import CodeType
+from typing import TYPE_CHECKING
+
+from supervise.errors import SpecError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+_PYTHON = re.compile("py", re.IGNORECASE)
+"""In the name of every Python: python3.13, pypy3, graalpy, .python3-wrapped."""
+_HELPERS = ("from multiprocessing.", "import sys; from multiprocessing.")
+"""How the code begins that multiprocessing gives to its resource tracker and fork server."""
+_FREEZE = "freeze_support"
+
+
+def is_frozen() -> bool:
+    """Whether this program carries its own Python, and understands multiprocessing's command line only."""
+    return bool(getattr(sys, "frozen", False))
+
+
+def executable() -> str:
+    """Return what multiprocessing starts, which a program may set; "" if there is nothing."""
+    from multiprocessing import spawn
+
+    return os.fsdecode(spawn.get_executable() or "")
+
+
+def check(start_method: str | None) -> None:
+    """Refuse what would run this program once more instead of a worker. In the caller's thread.
+
+    Args:
+        start_method: Of a function in a new interpreter; None for programs and for a fork.
+
+    Raises:
+        SpecError: Says what to do.
+    """
+    if is_frozen():
+        _check_frozen(start_method)
+    elif start_method is not None:
+        _check_python(start_method)
+
+
+def _check_python(start_method: str) -> None:
+    program = executable()
+    if not program:
+        msg = f"start_method {start_method!r} needs a Python to start, and sys.executable is empty; {_ways()}"
+        raise SpecError(msg)
+    real = os.path.realpath(program)
+    if not _PYTHON.search(os.path.basename(real)) and real == os.path.realpath("/proc/self/exe"):
+        msg = (
+            f"start_method {start_method!r} needs a Python to start, and sys.executable is this program, {program},"
+            f" in which Python is embedded; {_ways()}"
+        )
+        raise SpecError(msg)
+
+
+def _ways() -> str:
+    return "give one to multiprocessing.set_executable(), or use start_method='fork'"
+
+
+def _check_frozen(start_method: str | None) -> None:
+    first = "call multiprocessing.freeze_support() first in the main module"
+    if "--multiprocessing-fork" in sys.argv[1:2] or any(arg.startswith(_HELPERS) for arg in sys.argv):
+        msg = f"multiprocessing has started this frozen program for a worker, and its main module runs instead; {first}"
+        raise SpecError(msg)
+    frames = sys._current_frames()  # noqa: SLF001 - documented
+    if start_method is not None and not _freezes(frames.get(threading.main_thread().ident or 0)):
+        again = f"start_method {start_method!r} would run the main module of this frozen program again"
+        msg = f"{again}; {first}, or use start_method='fork'"
+        raise SpecError(msg)
+
+
+def _freezes(frame: FrameType | None) -> bool:
+    """Whether the main module, or a function that it is in, names `freeze_support`: the call itself leaves no trace."""
+    while frame is not None:
+        if _names(frame.f_code, _FREEZE):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _names(code: CodeType, name: str) -> bool:
+    return name in code.co_names or any(isinstance(c, CodeType) and _names(c, name) for c in code.co_consts)

@@ -1,0 +1,234 @@
+"""Functions in programs that are no ordinary run of a Python: each works, or is refused by name; none runs twice."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipapp
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = str(Path(__file__).parents[2])
+PATIENCE_S = 50.0
+
+WORK = """
+def work(number):
+    import multiprocessing, os
+    multiprocessing.get_context("spawn").SimpleQueue()  # needs the resource tracker
+    return number, multiprocessing.current_process().name, multiprocessing.parent_process().pid != os.getpid()
+"""
+
+MAIN = """
+def main():
+    import os, supervise
+    for method in os.environ["METHODS"].split():
+        entry, args = ("true", {0: (), 1: ()}) if method == "program" else (work, {0: (0,), 1: (1,)})
+        more = {} if method == "program" else {"start_method": method}
+        try:
+            with supervise.start_processes("strange", entry, args, **more) as context:
+                print(method, "values", sorted(context.wait().return_values.values()), flush=True)
+        except supervise.SpecError as error:
+            print(method, "refused:", error, flush=True)
+"""
+VALUES = "values [(0, 'Rank-0', True), (1, 'Rank-1', True)]"
+GUARDED = f'{WORK}{MAIN}\nif __name__ == "__main__":\n    main()\n'
+
+
+def run(folder: Path, *command: str, methods: str = "spawn forkserver fork", **env: str) -> dict[str, str]:
+    """Run a program to its end, in `folder`; return what it has printed for each start method."""
+    whole = os.environ | {"PYTHONPATH": ROOT, "METHODS": methods} | env
+    more: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    done = subprocess.run(command, check=False, cwd=folder, env=whole, timeout=PATIENCE_S, **more)
+    lines = (line.split(" ", 1) for line in done.stdout.splitlines())
+    found = {line[0]: line[1] for line in lines if line[0] in methods.split()}
+    assert found.keys() == set(methods.split()), done
+    return found
+
+
+# Frozen programs
+
+FREEZER = """
+import multiprocessing, multiprocessing.spawn, os, sys
+
+sys.frozen, sys.executable = True, os.environ["APP"]
+multiprocessing.spawn.set_executable(sys.executable)
+
+def freeze_support():
+    if "-c" in sys.argv:  # the resource tracker and the fork server
+        exec(sys.argv[sys.argv.index("-c") + 1], {})
+        sys.exit()
+    if sys.argv[1:2] == ["--multiprocessing-fork"]:
+        multiprocessing.spawn.spawn_main(**{name: eval(value) for name, value in (a.split("=") for a in sys.argv[2:])})
+
+multiprocessing.freeze_support = freeze_support
+"""
+"""What PyInstaller does before the main module."""
+
+
+def run_frozen(folder: Path, first: str, *arguments: str, **more: Any) -> dict[str, str]:
+    """Run a program that knows no option of Python: its file `started` says how often, `mains` how far.
+
+    Args:
+        folder: Where it is.
+        first: The first statement of its main.
+        arguments: Of the program.
+        more: As for `run`.
+    """
+    (folder / "freezer.py").write_text(FREEZER)
+    main = f"    {first}\n    print(file=open('mains', 'a'))\n    main()\n"
+    (folder / "frozen.py").write_text(
+        f'import freezer, multiprocessing\n{WORK}{MAIN}\nif __name__ == "__main__":\n{main}'
+    )
+    app = folder / "app"
+    app.write_text(f'#!/bin/sh\necho "$*" >> {folder}/started\nexec "{sys.executable}" {folder}/frozen.py "$@"\n')
+    app.chmod(0o700)
+    return run(folder, str(app), *arguments, APP=str(app), **more)
+
+
+def test_p6_a_frozen_program_that_calls_freeze_support_works(tmp_path):
+    """Its main is run once, however many processes are one more of it."""
+    found = run_frozen(tmp_path, "multiprocessing.freeze_support()")
+    assert found == dict.fromkeys(found, VALUES)
+    assert (tmp_path / "mains").read_text() == "\n"
+
+
+def test_p6_a_frozen_program_without_freeze_support_is_refused_before_anything_starts(tmp_path):
+    found = run_frozen(tmp_path, "pass", methods="spawn forkserver")
+    for method, said in found.items():
+        assert said == (
+            f"refused: start_method '{method}' would run the main module of this frozen program again; call"
+            " multiprocessing.freeze_support() first in the main module, or use start_method='fork'"
+        )
+    assert (tmp_path / "started").read_text() == "\n"
+
+
+@pytest.mark.parametrize(
+    "command", [["--multiprocessing-fork", "pipe_handle=9"], ["-c", "from multiprocessing.x import"]]
+)
+def test_p6_a_frozen_program_that_is_a_worker_and_did_not_call_freeze_support_starts_nothing(tmp_path, command):
+    """Nor forks, nor runs programs: each of them might do the same."""
+    never = "__file__ or multiprocessing.freeze_support()"
+    found = run_frozen(tmp_path, never, *command, methods="spawn forkserver fork program")
+    for said in found.values():
+        assert said.startswith("refused: multiprocessing has started this frozen program for a worker")
+    assert (tmp_path / "started").read_text().count("\n") == 1
+
+
+OF_PYINSTALLER = "import multiprocessing\n" + GUARDED.replace(
+    "    main()\n", "    multiprocessing.freeze_support()\n    main()\n"
+)
+APART = ["unshare", "--map-root-user", "--pid", "--fork", "--kill-child"]
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(600)
+def test_p6_a_program_of_pyinstaller_works_or_is_refused(tmp_path):
+    """The real thing, where it is installed; in a pid namespace of its own, since what it disproves is a fork bomb."""
+    pytest.importorskip("PyInstaller", reason="not installed: after `pip install pyinstaller` this test runs")
+    if subprocess.run([*APART, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("we may not make a pid namespace here")
+    (tmp_path / "app.py").write_text(OF_PYINSTALLER)
+    (tmp_path / "late.py").write_text(f"import supervise\n{GUARDED}")
+    for script in ("app.py", "late.py"):
+        build = [sys.executable, "-m", "PyInstaller", "--onedir", "--noconfirm", "--paths", ROOT, script]
+        subprocess.run(build, cwd=tmp_path, check=True, capture_output=True)
+    app, late = (str(tmp_path / "dist" / name / name) for name in ("app", "late"))
+    found = run(tmp_path, *APART, app)
+    assert found == dict.fromkeys(found, VALUES)
+    refused = run(tmp_path, *APART, late, methods="spawn forkserver")
+    for said in refused.values():
+        assert "would run the main module of this frozen program again" in said
+
+
+# Embedded interpreters
+
+
+@pytest.mark.parametrize("executable", ["", None])
+def test_p6_without_an_executable_the_start_is_refused(tmp_path, executable):
+    (tmp_path / "script.py").write_text(f"import sys\nsys.executable = {executable!r}\n{GUARDED}")
+    found = run(tmp_path, sys.executable, "script.py", methods="spawn forkserver")
+    for method, said in found.items():
+        assert said == (
+            f"refused: start_method '{method}' needs a Python to start, and sys.executable is empty;"
+            " give one to multiprocessing.set_executable(), or use start_method='fork'"
+        )
+
+
+def test_p6_in_a_program_that_embeds_python_a_start_is_refused_until_it_has_a_python(tmp_path):
+    """An executable of another name than Python's has its own options, and would run itself again."""
+    engine = shutil.copy(os.path.realpath(sys.executable), tmp_path / "engine")
+    env = {"PYTHONHOME": f"{sys.base_prefix}:{sys.base_exec_prefix}", "PYTHONPATH": os.pathsep.join([ROOT, *sys.path])}
+    if subprocess.run([engine, "-c", "import supervise"], env=os.environ | env, check=False).returncode:
+        pytest.skip("a copy of this Python does not run")
+    (tmp_path / "script.py").write_text(GUARDED)
+    found = run(tmp_path, engine, "script.py", **env)
+    assert found.pop("fork") == VALUES
+    for said in found.values():
+        assert f"and sys.executable is this program, {engine}, in which Python is embedded; give one to" in said
+    given = f"import multiprocessing\nmultiprocessing.set_executable({sys.executable!r})\n"
+    (tmp_path / "script.py").write_text(given + GUARDED)
+    found = run(tmp_path, engine, "script.py", **env)
+    assert found == dict.fromkeys(found, VALUES)
+
+
+# Archives and packages
+
+
+@pytest.mark.parametrize("form", ["archive", "package"])
+@pytest.mark.parametrize("place", ["work", "__main__"])
+def test_p6_a_function_of_a_zipapp_or_package_works_or_is_refused(tmp_path, form, place):
+    """As in multiprocessing, a new process does not import a ``__main__.py``: what is defined there is refused."""
+    folder = tmp_path / "app"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "work.py").write_text(WORK)
+    dot = "." if form == "package" else ""
+    source = WORK if place == "__main__" else f"from {dot}work import work\n"
+    (folder / "__main__.py").write_text(f'{source}{MAIN}\nif __name__ == "__main__":\n    main()\n')
+    if form == "archive":
+        zipapp.create_archive(folder, tmp_path / "app.pyz")
+        shutil.rmtree(folder)
+    found = run(tmp_path, sys.executable, *(["app.pyz"] if form == "archive" else ["-m", "app"]))
+    assert found.pop("fork") == VALUES
+    for said in found.values():
+        if place == "work":
+            assert said == VALUES
+        else:
+            assert said.startswith("refused: work was defined in the __main__.py of a package or an archive, which")
+
+
+# Debuggers, profilers and Celery
+
+
+@pytest.mark.parametrize("tool", [["pdb", "-c", "continue", "-c", "quit"], ["cProfile"], ["trace", "--listfuncs"]])
+def test_p6_under_a_debugger_a_profiler_or_a_tracer_a_function_works_or_is_refused(tmp_path, tool):
+    """The last two have a main module of their own, from which a function cannot be pickled."""
+    (tmp_path / "script.py").write_text(GUARDED)
+    found = run(tmp_path, sys.executable, "-m", *tool, "script.py")
+    assert found.pop("fork") == VALUES
+    for said in found.values():
+        assert said == VALUES or (tool[0] != "pdb" and said.startswith("refused: rank 0: work or one of its arguments"))
+
+
+CELERY = """
+import multiprocessing.process
+
+class Key(bytes):
+    def __reduce__(self):
+        raise TypeError("Pickling an AuthenticationString object is disallowed for security reasons")
+
+class Process:  # not multiprocessing's
+    name, daemon, _identity, _parent_pid, authkey = "ForkPoolWorker-1", True, (1,), 1, Key(b"secret")
+    _config = {"authkey": authkey, "semprefix": "/mp", "daemon": True}
+
+multiprocessing.process._current_process = Process()
+"""
+
+
+def test_p6_in_a_celery_worker_a_function_works(tmp_path):
+    """billiard's process stands for multiprocessing's; its key refuses to be pickled."""
+    (tmp_path / "script.py").write_text(GUARDED.replace("    main()\n", f"    exec({CELERY!r})\n    main()\n"))
+    found = run(tmp_path, sys.executable, "script.py")
+    assert found == dict.fromkeys(found, VALUES)
