@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 from supervise.errors import SpecError
+
+GRACE_S = 30.0
+"""Seconds from the polite signal to SIGKILL, where nobody says another time."""
+ENV_GRACE = "SUPERVISE_GRACE"
+"""The variable that holds another grace for programs that cannot pass one: they speak PyTorch's words only."""
 
 
 def check_seconds(what: str, value: object, *, above_zero: bool = False) -> None:
@@ -21,3 +28,20 @@ def check_seconds(what: str, value: object, *, above_zero: bool = False) -> None
         return
     most = " above 0, or None" if above_zero else ", 0 or more"
     raise SpecError(f"{what} is {value!r}; it is a number of seconds{most}")
+
+
+def usual_grace_s() -> float:
+    """Return the grace of a gang whose starter gives none: the environment's, or 30 seconds.
+
+    Raises:
+        SpecError: The variable holds something else than a number of seconds; names it and the value.
+    """
+    text = os.environ.get(ENV_GRACE)
+    if not text:
+        return GRACE_S
+    try:
+        value = float(text)
+        check_seconds(ENV_GRACE, value)
+    except (ValueError, SpecError):
+        raise SpecError(f"the environment's {ENV_GRACE} is {text!r}; it is a number of seconds, 0 or more") from None
+    return value

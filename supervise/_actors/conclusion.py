@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
     from supervise._core.verdict import Verdict
     from supervise.result import RunProcsResult
+
+_LEAST_SWEEP_S = 1.0
+"""What has left the groups is given at the least, from SIGTERM to SIGKILL, though the groups took all of the grace."""
 
 
 class ConcludingActor(DepartingActor):
@@ -51,6 +55,9 @@ class ConcludingActor(DepartingActor):
         if contained is None or not (contained.ends or self._report.listens()):
             self.loop.post(self._guarded, self._step, say.Swept())
             return
+        grace = self._timers.get("grace")
+        if grace is not None:  # the groups were given the same time: what is left of it, and a moment to end politely
+            timeout_s = min(timeout_s, max(grace.due_s - time.monotonic(), _LEAST_SWEEP_S))
         stuck = [found.pid for found in self._gang.unkillable]
         self._sweep = Sweep(self.loop, contained, end=contained.ends, timeout_s=timeout_s, skip=stuck, done=self._swept)
         self._sweep.begin()
@@ -84,7 +91,7 @@ class ConcludingActor(DepartingActor):
         """Make the next attempt's plan, files and actors; what is known of the ranks is known anew."""
         for name in ("grace", "kill", "drain"):
             if name in self._timers:
-                self._timers[name].cancel()
+                self._timers.pop(name).cancel()
         self._crew.dismiss()
         self._pids, self._started_ns, self._values = {}, {}, {}
         try:

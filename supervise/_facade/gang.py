@@ -21,6 +21,7 @@ from supervise._facade.signals import protected
 from supervise._facade.tail_state import TailState
 from supervise._runtime.bell import remaining
 from supervise._runtime.reply import Reply
+from supervise._seconds import usual_grace_s
 from supervise.errors import SignalException
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class GangContext(PContext):
         numa_options: Any = None,
         duplicate_stdout_filters: Sequence[str] | None = None,
         duplicate_stderr_filters: Sequence[str] | None = None,
-        grace: float = 30.0,
+        grace: float | None = None,
         cwd: str | os.PathLike[str] | None = None,
         timeout: float | None = None,
         restart_policy: RestartPolicy | None = None,
@@ -71,6 +72,7 @@ class GangContext(PContext):
             SpecError: Something makes no sense, or cannot be pickled; names the rank.
             OSError: The log folder cannot be used.
         """
+        grace = usual_grace_s() if grace is None else grace
         check_settings(grace, timeout, None)
         self._plan: Plan = make_plan(
             name=name,

@@ -61,7 +61,7 @@ def start_processes(  # noqa: PLR0917 - PyTorch's
     duplicate_stdout_filters: Sequence[str] | None = None,
     duplicate_stderr_filters: Sequence[str] | None = None,
     *,
-    grace: float = 30.0,
+    grace: float | None = None,
     cwd: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
     restart_policy: RestartPolicy | None = None,
@@ -81,7 +81,7 @@ def start_processes(  # noqa: F811, PLR0917 - PyTorch's, of another generation
     redirects: Streams = Std.NONE,
     tee: Streams = Std.NONE,
     *,
-    grace: float = 30.0,
+    grace: float | None = None,
     cwd: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
     restart_policy: RestartPolicy | None = None,
@@ -113,7 +113,8 @@ def start_processes(  # noqa: F811 - all generations
         envs: Local rank to what is added to this process's environment; omitted means nothing.
             ``TORCHELASTIC_ERROR_FILE`` is set in each.
         *positional: What follows in either generation.
-        **named: The same by name; and ``grace`` (seconds from the polite signal to SIGKILL),
+        **named: The same by name; and ``grace`` (seconds from the polite signal to SIGKILL; None: the environment's
+            ``SUPERVISE_GRACE``, or 30),
             ``cwd`` (working directory of the ranks), ``timeout`` (seconds after which the gang is stopped),
             ``restart_policy`` (a `RestartPolicy`; None: a gang that failed is not restarted),
             ``containment`` (how what leaves its process group is treated: ``group`` reports it at the close,

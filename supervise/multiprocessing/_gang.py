@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from supervise._actors.plan import Plan
 
-_GRACE_S = 30.0
 _BEGIN_S = 60.0
 """A supervisor starts in milliseconds: one that takes longer than this is lost."""
 _LOOK_S = 60.0
@@ -45,15 +44,16 @@ _registered_in: set[int] = set()
 class SpawnedGang(GangActor):
     """Stops nobody because somebody failed, and ends by itself when the last rank has."""
 
-    def __init__(self, plan: Plan, fates: list[Fate], *, waited_for: bool) -> None:
+    def __init__(self, plan: Plan, fates: list[Fate], *, grace_s: float, waited_for: bool) -> None:
         """Take over `plan`.
 
         Args:
             plan: What to run.
             fates: What to settle when the rank of that index has ended.
+            grace_s: Seconds from SIGTERM to SIGKILL.
             waited_for: Whether the interpreter's exit waits for the ranks.
         """
-        super().__init__(plan, grace=_GRACE_S, own_thread=False)
+        super().__init__(plan, grace=grace_s, own_thread=False)
         self._gang = self._gang._replace(stop_on_failure=False)
         self._fates = fates
         if waited_for:
@@ -114,7 +114,14 @@ class _Inherited(LogsSpecs):
 
 
 def launch(
-    fn: Callable[..., Any], args: Iterable[Any], nprocs: int, *, daemon: bool, start_method: str, numa_options: Any
+    fn: Callable[..., Any],
+    args: Iterable[Any],
+    nprocs: int,
+    *,
+    daemon: bool,
+    start_method: str,
+    numa_options: Any,
+    grace_s: float,
 ) -> list[RankProcess]:
     """Start the processes; return when all run.
 
@@ -143,7 +150,7 @@ def launch(
     )
     _wait_at_exit()
     box: Reply[pykka.ActorRef[SpawnedGang]] = Reply()
-    make = partial(SpawnedGang.start, plan, fates, waited_for=not daemon)
+    make = partial(SpawnedGang.start, plan, fates, grace_s=grace_s, waited_for=not daemon)
     thread = own_thread.prepare(plan, make, box)
     try:
         own_thread.start(thread, plan, box)
@@ -167,9 +174,9 @@ def _pids(gang: pykka.ActorRef[SpawnedGang]) -> dict[int, int]:
     return cast("dict[int, int]", reply.get(timeout=_LOOK_S))  # its last word
 
 
-def abandon(processes: list[RankProcess], sig: signal.Signals) -> None:
+def abandon(processes: list[RankProcess], sig: signal.Signals, grace_s: float) -> None:
     """Have the gang of these stopped, without waiting for it: nobody is left who could join them."""
-    processes[0]._gang.ask(say.Close(death_sig=sig, timeout=_GRACE_S), block=False)  # noqa: SLF001 - our own
+    processes[0]._gang.ask(say.Close(death_sig=sig, timeout=grace_s), block=False)  # noqa: SLF001 - our own
 
 
 def _names(start_method: str, nprocs: int) -> tuple[str, int]:

@@ -8,6 +8,7 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from supervise._seconds import GRACE_S, usual_grace_s
 from supervise.multiprocessing._rank import RankProcess, now_ns
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ __all__ = [
 ENV_VAR_PARALLEL_START = "TORCH_MP_PARALLEL_START"
 """PyTorch's variable. Here it changes nothing: processes are always started beside each other."""
 
-_GRACE_S = 30.0
 _KILL_WAIT_S = 5.0
 
 log = logging.getLogger("supervise")
@@ -112,6 +112,7 @@ class ProcessContext:
     def __init__(self, processes: Sequence[Any], error_files: Sequence[str | None]) -> None:
         self.processes = processes
         self.error_files = error_files
+        self._grace_s = GRACE_S
         self.sentinels = {process.sentinel: index for index, process in enumerate(processes)}
 
     def pids(self) -> list[int]:
@@ -127,7 +128,8 @@ class ProcessContext:
         Args:
             timeout: Seconds to wait; None waits for ever.
             grace_period: Seconds that the others have to end by themselves, and from SIGTERM to SIGKILL
-                once more; None: SIGTERM at once, and 30 seconds to SIGKILL.
+                once more; None: SIGTERM at once, and 30 seconds to SIGKILL, or what ``SUPERVISE_GRACE`` in the
+                environment said at the start.
 
         Raises:
             ProcessRaisedException: The function of a process raised; of several, the first.
@@ -181,7 +183,7 @@ class ProcessContext:
         for process in self._alive().values():
             log.warning("Terminating process %s via signal SIGTERM", process.pid)
             process.terminate()
-        self._join_all(_GRACE_S if grace_period is None else grace_period)
+        self._join_all(self._grace_s if grace_period is None else grace_period)
         for process in self._alive().values():
             log.warning("Unable to shutdown process %s via SIGTERM, forcefully exiting via SIGKILL", process.pid)
             process.kill()
@@ -285,20 +287,23 @@ def start_processes(  # noqa: PLR0917 - PyTorch's order
     if not callable(fn):
         msg = f"fn is {fn!r}; give a function"
         raise TypeError(msg)
+    grace_s = usual_grace_s()
     processes: list[RankProcess] = []
     try:
         if nprocs > 0:
             from supervise.multiprocessing import _gang
 
-            processes = _gang.launch(fn, args, nprocs, daemon=daemon, start_method=method, numa_options=numa_options)
+            how = {"daemon": daemon, "start_method": method, "numa_options": numa_options, "grace_s": grace_s}
+            processes = _gang.launch(fn, args, nprocs, **how)
         context = ProcessContext(processes, [""] * len(processes))
+        context._grace_s = grace_s  # noqa: SLF001 - our own
         while join and not context._join(None, None):  # noqa: SLF001 - our own, which signals nobody when interrupted
             pass
     except ProcessException:
         raise
     except BaseException as error:  # the caller has no context to stop them with
         if processes:
-            _gang.abandon(processes, signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
+            _gang.abandon(processes, signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM, grace_s)
         raise
     return None if join else context
 

@@ -252,6 +252,14 @@ def test_the_result_waits_for_the_logs_and_a_close_bounds_that():
     assert actions == [Publish(), SweepUp(timeout_s=4.0)]
 
 
+def test_an_exit_while_stopping_sets_no_timer_anew():
+    """The deadline is that of the first signal."""
+    gang, _ = run(running(4), exited(0, 3), census())
+    for rank in (1, 2):
+        gang, actions = decide(gang, exited(rank, -15, group_left=rank == 2))
+        assert SetTimer not in kinds(actions)
+
+
 def test_a_timer_that_is_late_does_nothing():
     gang, _ = run(running(1), exited(0))
     for event in (GraceExpired(), KillExpired(), DrainExpired(), census()):

@@ -156,6 +156,19 @@ def test_s12_a_close_of_the_actor_behind_its_end_keeps_to_its_timeout(tmp_path, 
         assert 0.4 < taken.seconds < 0.5 + NOT_MUCH_LATER_S
 
 
+def test_s12_who_left_the_group_is_given_what_is_left_of_the_time(tmp_path):
+    """And a moment to end politely; not all of it once more behind those who stayed."""
+    daemon = LEAVES_DEAF_CHILD.replace("os.fork() == 0:", "os.fork() == 0:\n    os.fork() or os.setsid()", 1)
+    with faulty(tmp_path, "fork", [daemon], grace=60.0, containment="sweep") as gang:
+        with watched([int(said.removeprefix("child ")) for said in gang.hear(2)]) as watch:
+            gang.tell(0)
+            gang.wait()
+            with Stopwatch() as taken:
+                gang.close(timeout=4.0)
+            assert watch.survivors(0) == set()
+        assert 3.9 < taken.seconds < 7.5
+
+
 def test_s10_a_further_close_never_lengthens_the_grace(tmp_path):
     """Not even one whose timeout is a little shorter, and which comes late."""
     deaf = f"signal.signal(signal.SIGTERM, signal.SIG_IGN); say('deaf'); {BLOCK}"

@@ -155,6 +155,50 @@ def test_o4_the_first_exception_is_the_cause_though_its_rank_dies_later(tmp_path
     assert result.ends[1].ended_ns > result.ends[2].ended_ns
 
 
+SLOW_TO_TELL = """
+sys.path.insert(0, os.environ["HOST_PATH"])
+from supervise.recording import record
+
+class SlowError(Exception):
+    def __str__(self):
+        if SLOW and not told:
+            told.append(True)
+            say("raised")
+            wait_for_word()
+        return "mine"
+
+told = []
+
+@record
+def main():
+    raise SlowError
+
+try:
+    main()
+except SlowError:
+    say("recorded")
+    wait_for_word()
+    os._exit(1)
+"""
+
+
+@each_kind
+def test_o4_the_moment_of_an_exception_counts_and_not_when_its_record_was_written(tmp_path, kind):
+    """Rank 1 raises first, and what it raises takes its time to be printed; rank 0 raises and is recorded meanwhile."""
+    sources = ["wait_for_word()\nSLOW = False" + SLOW_TO_TELL, "SLOW = True" + SLOW_TO_TELL]
+    envs = {rank: WITH_US[rank] for rank in range(2)}
+    with faulty(tmp_path, kind, sources, envs=envs) as gang:
+        assert gang.hear() == ["raised"]
+        gang.tell(0)
+        assert gang.hear() == ["recorded"]
+        gang.tell(1)
+        assert gang.hear() == ["recorded"]
+        gang.tell(0)
+        result = gang.wait()
+    assert result.root_cause == 1
+    assert list(result.failures) == [1, 0]
+
+
 class Barrier:
     """An event sink that holds the gang's thread at the first death until the other ranks are dead too, in order."""
 

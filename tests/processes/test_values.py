@@ -165,6 +165,29 @@ def test_o13_a_process_that_the_function_forked_does_not_answer_for_the_rank(tmp
         assert "without a return value" in told(result.failures[0])
 
 
+@each_function
+def test_o7_a_value_that_is_shorter_than_its_header_says_is_none(tmp_path, kind):
+    """What is there could be read, and would be believed: its end is missing."""
+    source = """
+import pickle, struct
+whole = pickle.dumps("half of it")
+header = struct.pack("<8scQQ", b"supervis", b"v", 0, 25 + len(whole) + 4096)
+for name in os.listdir("/proc/self/fd"):
+    try:
+        if "supervise-outcome" in os.readlink(f"/proc/self/fd/{name}"):
+            os.pwrite(int(name), header + whole, 0)
+            found = True
+    except FileNotFoundError:
+        pass
+assert found
+os._exit(0)
+"""
+    with faulty(tmp_path, kind, [source]) as gang:
+        result = gang.wait()
+    assert result.outcome == "failed"
+    assert "exited with code 0 without a return value" in told(result.failures[0])
+
+
 def test_o6_none_is_a_value_that_nobody_has_to_read(tmp_path, monkeypatch):
     """Most functions return it: it arrives beside other values, and where there are no others no thread begins."""
     with faulty(tmp_path, "fork", ["", "value = 'text'"]) as gang:

@@ -1,0 +1,80 @@
+"""Row S10: the one grace holds on every path that stops ranks, from the first signal to SIGKILL."""
+
+import os
+import signal
+
+import pytest
+
+from supervise import RestartPolicy, Start
+from tests.processes.gangs import PATIENCE_S, Stopwatch, each_kind, faulty, launched
+from tests.processes.work import BLOCK
+
+DEAF = f"signal.signal(signal.SIGTERM, signal.SIG_IGN); say('deaf')\nwhile True: {BLOCK}"
+FAR_LESS_THAN_30_S = 15.0
+
+
+@each_kind
+def test_s10_the_grace_holds_in_the_next_attempt(tmp_path, kind):
+    fails = "wait_for_word()\nos._exit(3)"
+    policy = RestartPolicy(max_restarts=1, backoff=0.0)
+    with faulty(tmp_path, kind, [DEAF, fails], grace=0.5, restart_policy=policy) as gang, Stopwatch() as taken:
+        for _ in range(2):
+            assert gang.hear() == ["deaf"]
+            gang.tell(1)
+        assert gang.wait().failures[1].exitcode == 3
+    assert 0.9 < taken.seconds < FAR_LESS_THAN_30_S
+
+
+def test_s10_the_grace_holds_when_the_time_of_a_gang_is_up(tmp_path):
+    with faulty(tmp_path, "fork", [DEAF], grace=0.5, timeout=3.0) as gang:
+        assert gang.hear() == ["deaf"]
+        with Stopwatch() as taken:
+            result = gang.wait()
+    assert (result.outcome, result.ends[0].exitcode) == ("timed_out", -signal.SIGKILL)
+    assert taken.seconds < FAR_LESS_THAN_30_S
+
+
+@pytest.mark.parametrize("late", ["one cannot be started", "one fails before all run"])
+def test_s10_the_grace_holds_when_a_start_fails(tmp_path, late):
+    """The start goes on when its first rank ignores SIGTERM, and where a rank is to fail, when that is dead."""
+    pids, gangs = {}, []
+
+    def wait_for_ranks(event):
+        if event["event"] != "supervise.process.started":
+            return
+        pids[event["local_rank"]] = event["pid"]
+        if event["local_rank"] == 0:
+            gangs[0].hear()
+        elif event["local_rank"] == 2:
+            os.waitid(os.P_PID, pids[1], os.WEXITED | os.WNOWAIT)
+
+    deaf = "trap '' TERM; echo deaf > $EAR; while :; do sleep 1000; done"
+    sources = [deaf, "exit 3", *["exec sleep 1000"] * 22]  # so many that the death is noticed before all run
+    args = {rank: ("-c", source) for rank, source in enumerate(sources)}
+    if late == "one cannot be started":
+        args[1] = ("x" * (1 << 20),)
+    with launched(tmp_path, "sh", args, grace=0.5, event_sink=wait_for_ranks) as gang:
+        gangs.append(gang)
+        with Stopwatch() as taken:
+            if late == "one cannot be started":
+                with pytest.raises(OSError, match="rank 1 could not be started"):
+                    gang.supervisor.ask(Start(), timeout=PATIENCE_S * 2)
+            else:
+                gang.ask(Start())
+                assert gang.wait().failures[1].exitcode == 3
+    assert 0.4 < taken.seconds < FAR_LESS_THAN_30_S
+
+
+def test_s10_no_exit_of_a_rank_gives_the_others_more_time(tmp_path):
+    """One deadline, set at the first signal: ranks that end while the gang is being stopped do not move it."""
+
+    def slow(seconds):
+        wait = f"__import__('select').select([], [], [], {seconds})"
+        return f"signal.signal(signal.SIGTERM, lambda *_: ({wait}, os._exit(0)))\nsay('slow')\nwhile True: {BLOCK}"
+
+    with faulty(tmp_path, "fork", [DEAF, slow(1.0), slow(1.5), slow(1.8)], grace=2.0) as gang:
+        gang.hear(4)
+        with Stopwatch() as taken:
+            result = gang.close()
+    assert result.ends[0].exitcode == -signal.SIGKILL
+    assert 1.9 < taken.seconds < 3.5
