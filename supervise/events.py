@@ -1,4 +1,4 @@
-"""Everything that happens, as structured events. Silent until the application configures logging.
+"""Everything that happens, as structured events. Silent until logging is configured, but for a gang that has failed.
 
 Events go through structlog: the application's own configuration where it has one, otherwise one that
 ends in the standard library's logger ``supervise``. While nobody listens no event is built and
@@ -29,7 +29,8 @@ SCHEMA_VERSION = 1
 
 _NUMBERS = {name.lower(): number for name, number in logging.getLevelNamesMapping().items()}
 _logger = logging.getLogger("supervise")
-_logger.addHandler(logging.NullHandler())
+_silence = logging.NullHandler()
+_logger.addHandler(_silence)
 
 _OTEL = {
     "pid": "process.pid",
@@ -98,6 +99,18 @@ class EventLog:
         """Whether anybody would get an event of `level`; asked before one is put together."""
         return self._sink is not None or self._listener(level) is not None
 
+    def show_at_last(self, text: str) -> None:
+        """Show one line at ERROR by logging's last resort, unless the application has configured anything.
+
+        A stderr that takes nothing now costs the line: the gang's thread must not block.
+        """
+        handler = logging.lastResort
+        if handler is None or self.listens("error") or _is_configured() or not _takes_a_line(sys.stderr):
+            return
+        record = _logger.makeRecord(_logger.name, logging.ERROR, __file__, 0, text, (), None)
+        if _logger.filter(record):
+            handler.handle(record)
+
     def _listener(self, level: str) -> Sink | None:
         try:
             if "structlog" in sys.modules:
@@ -120,6 +133,33 @@ def _has_listener() -> bool:
             return True
         found = found.parent if found.propagate else None
     return False
+
+
+def _is_configured() -> bool:
+    """Whether the application has said that it wants no errors of ours: by a level, a handler, no propagation."""
+    if not _logger.isEnabledFor(logging.ERROR) or not _logger.propagate:
+        return True
+    found: logging.Logger | None = _logger
+    while found is not None:
+        if any(handler is not _silence for handler in found.handlers):
+            return True
+        found = found.parent
+    return False
+
+
+def _takes_a_line(stream: Any) -> bool:
+    """Whether a write to `stream` does not block, as far as the kernel can tell."""
+    import select
+
+    if stream is None:
+        return False
+    try:
+        fd = stream.fileno()
+    except (AttributeError, OSError, ValueError):  # no file: a notebook's, for example
+        return True
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return any(flags & select.POLLOUT for _, flags in poll.poll(0))
 
 
 def _standard() -> Any:

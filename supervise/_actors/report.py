@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from supervise._printable import one_line
 from supervise._streams.files import last_lines
 from supervise.errors import SpawnError
 from supervise.result import ProcessFailure, RankEnd, RunProcsResult
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 OUT_OF_MEMORY = "out of memory suspected"
 """Begins the message of a failure whose cgroup has counted a kill for want of memory."""
+_KNOWN_BY_CODE = ("To enable traceback see:", "Signal ")
+"""How the texts begin that say nothing beside the exit code."""
+_CAUSE_CHARS = 300
 LOST_CODE = 255
 """Stands in `ProcessFailure.exitcode`, a number, for an exit status that nobody can tell."""
 
@@ -92,6 +97,19 @@ def _failure(
         message=message,
         timestamp_ns=end.ended_ns + to_wall_ns,
     )
+
+
+def failed_line(name: str, result: RunProcsResult, root: ProcessFailure) -> str:
+    """Return one line about a gang that has failed: which rank, why, and where more is to be found."""
+    recorded = root.message.get("message") if isinstance(root.message, dict) else None
+    if recorded is None:
+        how = f"exit code {root.exitcode}" if root.exitcode >= 0 else root.signal_name()
+        recorded = how if str(root.message).startswith(_KNOWN_BY_CODE) else f"{how}: {root.message}"
+    logs = [path for path in (result.stderrs.get(root.local_rank), root.error_file) if path and os.path.isabs(path)]
+    where = f"; see {logs[0]}" if logs else ""
+    cause = one_line(str(recorded))
+    cause = cause if len(cause) <= _CAUSE_CHARS else f"{cause[:_CAUSE_CHARS]} ..."
+    return f"supervise: {one_line(name)} failed: rank {root.local_rank} (pid {root.pid}): {cause}{one_line(where)}"
 
 
 def start_error(failure: WorkerFailedToStart) -> Exception:

@@ -7,6 +7,7 @@ import time
 from signal import Signals
 from typing import TYPE_CHECKING, Any
 
+from supervise._actors.report import failed_line
 from supervise.events import EventLog
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ class Reporter:
     def __init__(self, plan: Plan, sink: Sink | None) -> None:
         """Take the fields that every event has from the plan."""
         first = plan.envs.get(0, {})
+        self.raised_to_nobody = True
+        """Whether a failure that the application does not ask for is told to nobody."""
         self._plan = plan
         self._ranks = {rank: _int(env.get("RANK"), rank) for rank, env in plan.envs.items()}
         self._begun_ns = self._attempt_ns = time.monotonic_ns()
@@ -200,6 +203,8 @@ class Reporter:
         self._errors(result, verdict)
         if result.outcome == "failed":
             root = result.failures[verdict.blamed[0]]
+            if self.raised_to_nobody:
+                self._log.show_at_last(failed_line(self._plan.name, result, root))
             self._log.emit(
                 "supervise.gang.failed",
                 "error",

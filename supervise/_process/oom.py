@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MOST_FOLDERS = 256
-"""So many cgroups below our own are looked at, at most."""
+"""So many cgroups below our own, and of the first version in all, are looked at, at most."""
 
 
 class Counters:
@@ -37,7 +37,7 @@ class Counters:
             self._begin()
 
     def _begin(self) -> None:
-        self._known.update(self._read_all(self._own_files()))
+        self._known.update(self._read_all(itertools.chain(self._own_files(), self._files_elsewhere())))
         self._based = True
 
     def killed_for_memory(self, pid: int | None) -> bool:
@@ -49,12 +49,16 @@ class Counters:
         with self._lock:
             if not self._based:  # what has been counted so far is none of ours, as far as we know
                 self._begin()
-            for path, count in self._read_all(self._files_of(pid)).items():
-                known = self._known.get(path, 0)
-                if count > known:
-                    self._known[path] = known + 1
-                    return True
-                self._known[path] = count
+            return self._takes_one(self._files_of(pid)) or self._takes_one(self._files_elsewhere())
+
+    def _takes_one(self, paths: Iterator[str]) -> bool:
+        """Tell whether one of these counters has a kill that nothing explains yet, and count it as explained."""
+        for path, count in self._read_all(paths).items():
+            known = self._known.get(path, 0)
+            if count > known:
+                self._known[path] = known + 1
+                return True
+            self._known[path] = count
         return False
 
     def _files_of(self, pid: int | None) -> Iterator[str]:
@@ -84,6 +88,20 @@ class Counters:
                 yield from (_counter(found, path) for path in itertools.islice(below, _MOST_FOLDERS))
         if not any_tree:  # the root of a version 2 tree, or no cgroups: the whole machine's
             yield f"{self._proc}/vmstat"
+
+    def _files_elsewhere(self) -> Iterator[str]:
+        """Give the counters of the first version that are not ours: it does not tell where a dead process had gone.
+
+        None where there are too many to know them all: an old kill would look like a new one.
+        """
+        for found in self._memory_trees():
+            if not found.controller:
+                continue
+            own = found.own(self._proc)
+            folders = [path for path, _, _ in itertools.islice(os.walk(found.mount), _MOST_FOLDERS + 1)]
+            if len(folders) <= _MOST_FOLDERS:
+                ours = (path for path in folders if own is None or (path != own and not path.startswith(f"{own}/")))
+                yield from (_counter(found, path) for path in ours)
 
     def _memory_trees(self) -> list[Tree]:
         if self._trees is None:

@@ -25,6 +25,8 @@ _KEPT_BYTES = 256 * 1024
 """How much is kept for a stderr that takes nothing; what comes on top of it is lost, which is said later."""
 _LEFT_LINES = 1000
 """The same for what other threads want to have said, in lines."""
+_COLUMNS = 80
+"""The width of a terminal that says 0 x 0, as that of a serial line or of a bare pty."""
 _ERASE = "\r\x1b[J"
 """To the end of the screen: a line that wrapped, since the window was made narrower, is more than one."""
 _RANK_COLORS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
@@ -63,7 +65,7 @@ class Console:
     def width(self) -> int:
         """Columns of the terminal; 0 where there is none."""
         try:
-            return os.get_terminal_size(self._fd).columns
+            return os.get_terminal_size(self._fd).columns or _COLUMNS
         except OSError:
             return 0
 

@@ -161,22 +161,24 @@ def _why(result: RunProcsResult, rank: int, story: Story) -> list[str]:
         return _shortened(_without_our_frame(rows), f"in {failure.error_file}")
     said = _shortened(_clean(str(failure.message)), f"in {failure.error_file}") if _tells_more(failure) else []
     if end is None or not end.stderr_tail.strip():
-        return [*said, _nothing_in(result.stderrs.get(rank))]
+        return [*said, *_nothing_in(result.stderrs.get(rank))]
     if alone:
         return said
     cut = ", as far as there was room on its disk" if _is_full(end.stderr_log) else ""
     return [*said, f"the end of its stderr{cut}:", *(f"  {line}" for line in _clean(end.stderr_tail)[-_WHY_LINES:])]
 
 
-def _nothing_in(log: str | None) -> str:
+def _nothing_in(log: str | None) -> list[str]:
     """Say why there is nothing to show of a rank's stderr."""
     if not log:
-        return "its stderr was not recorded"
+        return ["its stderr was not recorded", "it went straight to ours, and is shown above as it came"]
+    if log == os.devnull:
+        return ["its stderr was not recorded", "--local-ranks-filter leaves it out"]
     if not os.path.lexists(log):
-        return f"the log of its stderr is gone: {log}"
+        return [f"the log of its stderr is gone: {log}"]
     if _is_full(log):
-        return f"the log of its stderr is empty, and its disk is full: {log}"
-    return "it wrote nothing to stderr"
+        return [f"the log of its stderr is empty, and its disk is full: {log}"]
+    return ["it wrote nothing to stderr"]
 
 
 def _is_full(path: str) -> bool:

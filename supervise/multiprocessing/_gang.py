@@ -55,6 +55,7 @@ class SpawnedGang(GangActor):
         """
         super().__init__(plan, grace=grace_s, own_thread=False)
         self._gang = self._gang._replace(stop_on_failure=False)
+        self._report.raised_to_nobody = False
         self._fates = fates
         if waited_for:
             _standing[self.actor_urn] = fates

@@ -68,15 +68,14 @@ class Command:
                 process.kill()
 
     @contextmanager
-    def on_terminal(self, *words: str, stdout: Any = None, **env: str) -> Iterator["Terminal"]:
-        """Start ``supervise run`` on a terminal of its own, 100 columns wide; it is gone afterwards."""
+    def on_terminal(self, *words: str, stdout: Any = None, columns: int = 100, **env: str) -> Iterator["Terminal"]:
+        """Start ``supervise run`` on a terminal of its own; it is gone afterwards."""
         master, slave = pty.openpty()
         os.set_blocking(master, False)
         name = os.ttyname(slave)
         to = "" if stdout else '>"$0"'
-        script = (
-            f'stty cols 100 rows 40 <"$0"; exec "$@" <"$0" {to} 2>"$0"'  # a new session's first terminal is its own
-        )
+        size = f"cols {columns} rows {40 if columns else 0}"
+        script = f'stty {size} <"$0"; exec "$@" <"$0" {to} 2>"$0"'  # a new session's first terminal is its own
         process = subprocess.Popen(
             ["sh", "-c", script, name, *SUPERVISE, "run", *words],
             env=environment(self.tmp_path, **env),

@@ -122,6 +122,27 @@ def test_of_a_stderr_that_is_lost_it_is_not_said_that_there_was_none(
     assert "it wrote nothing" not in done.stderr
 
 
+@pytest.mark.parametrize("words", [("-t", "1"), ("-t", "0"), ("--log-dir", "/dev/null")])
+def test_a_stderr_that_is_not_recorded_is_shown_and_the_screen_says_where(supervise: Command, words: tuple[str, ...]):
+    """As torchrun shows it, bare and as it comes; of a Python program the traceback is on the screen all the same."""
+    done = supervise.run("-n", "2", *words, "--", "sh", "-c", "echo oops >&2; [ $RANK = 0 ] || exec sleep 1000; exit 3")
+    assert "oops" in done.stderr.splitlines()
+    assert screen_of(done.stderr)[2:4] == [
+        "  its stderr was not recorded",
+        "  it went straight to ours, and is shown above as it came",
+    ]
+    if words[0] == "-t":
+        (supervise.tmp_path / "work.py").write_text("raise ValueError('boom')\n")
+        assert screen_of(supervise.run(*words, "-n", "2", "work.py").stderr)[5:6] == ["  ValueError: boom"]
+
+
+def test_a_stderr_that_the_filter_leaves_out_is_not_called_empty(supervise: Command):
+    """It goes nowhere, as with torchrun, and the screen says so."""
+    words = ("-n", "2", "-t", "1", "--local-ranks-filter", "0")
+    done = supervise.run(*words, "--", "sh", "-c", "[ $RANK = 1 ] || exec sleep 1000; echo oops >&2; exit 3")
+    assert screen_of(done.stderr)[2:4] == ["  its stderr was not recorded", "  --local-ranks-filter leaves it out"]
+
+
 def test_sixty_four_ranks_fit_on_one_screen(supervise: Command):
     """Equal ends share a line, however many ranks there are."""
     script = f"""

@@ -65,6 +65,21 @@ def test_ctrl_c_shows_a_countdown_that_is_removed(supervise: Command):
     ]
 
 
+def test_a_terminal_of_size_0_x_0_has_room_for_the_countdown(supervise: Command):
+    """A bare pty, or a serial line, does not know its size."""
+    words = ("--shutdown-timeout", "600", sys.executable, "-c", STUBBORN)
+    with supervise.on_terminal(*words, columns=0) as terminal:
+        terminal.until("ready")
+        terminal.type(b"\x03")
+        terminal.until("SIGINT: stopping 1 rank, SIGKILL in 600 s; Ctrl-C again kills now")
+        terminal.type(b"\x03")
+        assert terminal.end()[0] == 130
+    with supervise.on_terminal("--help", columns=0) as terminal:
+        code, shown = terminal.end()
+    assert code == 0
+    assert "how many ranks (1)" in shown
+
+
 def test_the_ranks_lines_go_over_the_countdown(supervise: Command):
     """A line that is shorter than the countdown leaves nothing of it beside itself."""
     program = STUBBORN.replace("signal.pause()", "signal.sigtimedwait([], 0.1), print('still here', flush=True)")

@@ -93,6 +93,32 @@ def test_o11_the_cause_says_out_of_memory(tmp_path, kind, limited):
     assert "out of memory" in result.failures[1].message.lower()
 
 
+@pytest.mark.stress  # its kill is counted by whatever test runs meanwhile
+@pytest.mark.usefixtures("_alone")
+def test_o11_a_rank_that_has_gone_to_another_cgroup_of_the_first_version(tmp_path):
+    """It is no longer below its host's; the kernel shows the dead of that version in no cgroup at all."""
+    found = tree("memory")
+    own = None if found is None else found.own()
+    if own is None:
+        pytest.skip("no cgroup v1 tree for memory is mounted here")
+    host, limited = (Path(own, f"test-memory-{os.getpid()}{name}") for name in ("-host", ""))
+    with ExitStack() as stack:
+        try:
+            for folder in (host, limited):
+                folder.mkdir()
+                stack.callback(folder.rmdir)
+            (limited / "memory.limit_in_bytes").write_text(str(LIMIT_BYTES))
+            (host / "cgroup.procs").write_text(str(os.getpid()))
+        except OSError:
+            pytest.skip("no memory limit can be set here")
+        stack.callback(Path(own, "cgroup.procs").write_text, str(os.getpid()))
+        oom.baseline()
+        with faulty(tmp_path, "binary", [GREEDY], envs={0: {"LIMITED": str(limited / "cgroup.procs")}}) as gang:
+            result = gang.wait()
+    assert result.failures[0].exitcode == -signal.SIGKILL
+    assert "out of memory" in result.failures[0].message.lower()
+
+
 @each_kind
 def test_o11_another_kill_is_no_want_of_memory(tmp_path, kind, limited):
     """Somebody sent SIGKILL, and there had been a memory kill in that cgroup before."""
@@ -169,6 +195,24 @@ def test_a_cgroup_that_came_later_counts_from_nothing(tmp_path, version):
     kernel.place(7, "/box/job/step" if version == 2 else "/")
     kernel.kills(1, "/job/step")
     assert counters.killed_for_memory(7)
+    assert not counters.killed_for_memory(7)
+
+
+def test_the_first_version_is_looked_through_unless_it_is_too_large_to_be_known(tmp_path):
+    """A kill beside our own cgroup may be a rank's; an old one, or one in a tree too large to know, is nobody's."""
+    kernel = Kernel(tmp_path, 1)
+    kernel.place("self", "/box/job")
+    kernel.place(7, "/")
+    kernel.kills(0, "/job")
+    kernel.kills(3, "/beside")
+    counters = oom.Counters(str(kernel.proc))
+    counters.baseline()
+    assert not counters.killed_for_memory(7)
+    kernel.kills(4, "/beside")
+    assert [counters.killed_for_memory(7) for _ in range(2)] == [True, False]
+    for number in range(300):
+        kernel.kills(0, f"/beside/{number}")
+    kernel.kills(5, "/beside")
     assert not counters.killed_for_memory(7)
 
 
