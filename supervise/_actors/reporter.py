@@ -26,6 +26,8 @@ class Reporter:
 
     def __init__(self, plan: Plan, sink: Sink | None) -> None:
         """Take the fields that every event has from the plan."""
+        self.failure_level = "error"
+        """Of a rank's failure, and of the gang's; "info" where the caller gets an exception that says it."""
         first = plan.envs.get(0, {})
         self.raised_to_nobody = True
         """Whether a failure that the application does not ask for is told to nobody."""
@@ -97,7 +99,7 @@ class Reporter:
         """A rank could not be started."""
         self._rank(
             "supervise.process.start_failed",
-            "error",
+            self.failure_level,
             message.local_rank,
             exception_type=type(message.error).__name__,
             exception_message=str(message.error),
@@ -121,7 +123,7 @@ class Reporter:
         """A rank's process is reaped."""
         code = message.exitcode
         fine = code == 0 and message.complaint is None
-        level = "info" if fine or not spontaneous else "error"
+        level = "info" if fine or not spontaneous else self.failure_level
         if not self._log.listens(level):
             return
         self._rank(
@@ -207,7 +209,7 @@ class Reporter:
                 self._log.show_at_last(failed_line(self._plan.name, result, root))
             self._log.emit(
                 "supervise.gang.failed",
-                "error",
+                self.failure_level,
                 root_cause_rank=verdict.blamed[0],
                 error_type=_error_type(root),
                 failed_ranks=list(verdict.blamed),

@@ -124,6 +124,8 @@ def _stop_on_failure(gang: Gang, event: st.StopOnFailure) -> Decision:
 
 def by_itself(gang: Gang, event: said.WorkerExited) -> bool:
     """Whether a rank that is told to have ended now had ended before our first signal."""
+    if event.ended_ns >= gang.stopped_ns.get(event.local_rank, event.ended_ns + 1):
+        return False
     return not gang.signaled or event.ended_ns < gang.census_ns
 
 

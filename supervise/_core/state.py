@@ -67,6 +67,8 @@ class Gang(NamedTuple):
     """Ranks alive at our first signal that had recorded an exception by then: rank -> monotonic ns."""
     spontaneous: frozenset[int] = frozenset()
     """Ranks that had ended when stopping began."""
+    stopped_ns: Mapping[int, int] = MappingProxyType({})
+    """Ranks that are stopped one by one, since another has failed: rank -> monotonic ns of the decision."""
     start_failure: WorkerFailedToStart | None = None
     unkillable: tuple[WorkerUnkillable, ...] = ()
 

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 from typing import TYPE_CHECKING, Any, cast
 
 import pykka
 
 from supervise import messages as ask
+from supervise._facade import signals
+from supervise._facade.base import PContext
 from supervise._facade.gang import PROMPT_S
 from supervise._facade.polled import PolledContext
+from supervise._facade.signals import protected
+from supervise.errors import SpecError
+from supervise.result import RunProcsResult
 
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Callable, Mapping, Sequence
 
     from supervise._actors.gang import GangActor
+    from supervise._facade.foreign_handlers import ForeignHandlers
     from supervise.logs import LogsSpecs
-    from supervise.result import ProcessFailure
+    from supervise.result import Outcome, ProcessFailure
 
 log = logging.getLogger("supervise")
 
@@ -56,6 +62,10 @@ class MultiprocessContext(PolledContext):
             **ours,
         )
 
+    def _is_done(self) -> bool:
+        """Whether every rank has returned (PyTorch's name)."""
+        return self._result is not None and len(self._result.return_values) == self.nprocs
+
 
 class SubprocessContext(PolledContext):
     """A gang whose ranks run a program."""
@@ -86,9 +96,89 @@ class SubprocessContext(PolledContext):
             duplicate_stderr_filters=duplicate_stderr_filters,
             **ours,
         )
+        self._numa_options = numa_options
+        self._own_settings = sorted(ours.keys() - {"grace", "until_polled"})
+        self._foreign: ForeignHandlers | None = None
+        """Of ranks that a handler of somebody else's has started."""
         self._handlers: Mapping[int, Any] = {}
         self._running_local_ranks = set(range(self.nprocs))  # for subclasses that keep PyTorch's books
         self._failures: dict[int, ProcessFailure] = {}
+
+    def _start(self) -> None:
+        """Start every rank; by a handler of somebody else's where one is in place of ours."""
+        from supervise._facade import foreign_handlers
+
+        make = foreign_handlers.factory()
+        if make is None:
+            super()._start()
+            return
+        if self._begun:
+            self._refuse()
+        if self._own_settings:
+            settings = ", ".join(self._own_settings)
+            msg = f"{settings} cannot be had where get_subprocess_handler is not ours, since it starts the ranks"
+            raise SpecError(msg)
+        self._begun = True
+        self._hold_signals()
+        signals.deliver()
+        made: dict[int, Any] = {}
+        self._handlers = made
+        self._foreign = foreign_handlers.ForeignHandlers(made, self.error_files)
+        try:
+            for rank in range(self.nprocs):
+                made[rank] = make(
+                    entrypoint=self.entrypoint,
+                    args=self._plan.args[rank],
+                    env=self._plan.envs[rank],
+                    stdout=self.stdouts[rank],
+                    stderr=self.stderrs[rank],
+                    local_rank_id=rank,
+                    numa_options=self._numa_options,
+                )
+        except BaseException:
+            self._close(signal.SIGTERM, self._grace)
+            raise
+
+    def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
+        """Wait for the result, as `PolledContext.wait`; ranks that a foreign handler has started are looked at."""
+        if self._foreign is not None:
+            return PContext.wait(self, timeout, period)
+        return super().wait(timeout, period)
+
+    def _poll(self) -> RunProcsResult | None:
+        if self._foreign is None:
+            return super()._poll()
+        foreign = self._foreign
+        if self._result is None and (foreign.look() or foreign.failures):
+            self.close()
+            outcome: Outcome = "stopped" if foreign.cut_short else "failed" if foreign.failures else "succeeded"
+            result = RunProcsResult(
+                return_values={} if foreign.failures else dict.fromkeys(range(self.nprocs)),
+                failures=dict(foreign.failures),
+                stdouts=self.stdouts,
+                stderrs=self.stderrs,
+                outcome=outcome,
+            )
+            if not self._closed:  # a close that is not ours lets the others live
+                return result
+            self._result = result
+        return self._result
+
+    def pids(self) -> dict[int, int]:
+        """Return ``{rank: pid}``, also after the end; empty before the start. A restart changes them."""
+        if self._foreign is None:
+            return super().pids()
+        return {rank: handler.proc.pid for rank, handler in self._foreign.by_rank.items()}
+
+    def _close(self, death_sig: signal.Signals, timeout: float = 30) -> None:
+        if self._foreign is None:
+            super()._close(death_sig, timeout)
+        else:
+            self._close_foreign(self._foreign, death_sig, timeout)
+
+    @protected
+    def _close_foreign(self, foreign: ForeignHandlers, death_sig: signal.Signals, timeout: float) -> None:
+        foreign.close(death_sig, timeout)
 
     @property
     def subprocess_handlers(self) -> Mapping[int, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from supervise._actors.checks import as_tuple
 from supervise._actors.recipe import argv_of
@@ -16,6 +17,8 @@ from supervise.destinations import LogsDest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from supervise._process.handle import Process
 
 
 class SubprocessHandler:
@@ -41,6 +44,12 @@ class SubprocessHandler:
     """Its rank."""
     proc: subprocess.Popen[bytes]
     """The process."""
+    _stdout: TextIO | None = None
+    """For `_popen`: the file of its stdout; None is this process's own."""
+    _stderr: TextIO | None = None
+    """The same of stderr."""
+    _group: Process | None = None
+    """None where a subclass has started the process without us."""
 
     def __init__(  # noqa: PLR0917 - PyTorch's order
         self,
@@ -57,16 +66,27 @@ class SubprocessHandler:
         cpus = numa.cpus_of_ranks([local_rank_id], numa_options).get(local_rank_id)
         whole_env = {**os.environ, **{str(key): str(value) for key, value in env.items()}}
         make_ready(LogsDest({local_rank_id: stdout or ""}, {local_rank_id: stderr or ""}))
-        out, err = launch.Streams(stdout=stdout or "", stderr=stderr or "").open()
-        try:
+        with contextlib.ExitStack() as stack:
+            fds = launch.Streams(stdout=stdout or "", stderr=stderr or "").open()
+            files = [None if fd is None else stack.enter_context(open(fd, "w", encoding="utf-8")) for fd in fds]
+            self._stdout, self._stderr = files
             with numa.bound_thread(cpus):
-                self.proc = subprocess.Popen(
-                    argv, env=whole_env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
-                )
-        finally:
-            launch.close(out, err)
+                self.proc = self._popen(tuple(argv), whole_env)
+            if getattr(self._popen, "__func__", None) is not _OUR_POPEN:  # it may write to the files later on
+                weakref.finalize(self, stack.pop_all().close)
         self._group = launch.hold(self.proc.pid, keep=self.proc)
         weakref.finalize(self, self._group.close)
+
+    def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> subprocess.Popen[bytes]:
+        """Start the program. A subclass may start it in its own way.
+
+        Args:
+            args: The program and its arguments.
+            env: Its whole environment.
+        """
+        return subprocess.Popen(
+            args, env=env, stdin=subprocess.DEVNULL, stdout=self._stdout, stderr=self._stderr, start_new_session=True
+        )
 
     def close(self, death_sig: signal.Signals | None = None) -> None:
         """Send a signal to the program's process group, SIGTERM unless told otherwise. Does not wait.
@@ -74,9 +94,18 @@ class SubprocessHandler:
         Args:
             death_sig: The signal. Harmless where nobody is left.
         """
+        sig = death_sig or signal.SIGTERM
+        if self._group is None:
+            if self.proc.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.proc.pid, sig)
+            return
         # Reaped by whoever waited for it, its number may be a stranger's by now; unreaped, it is still its own
         if self.proc.returncode is None or capability.GROUP_BY_PIDFD:
-            self._group.signal_group(death_sig or signal.SIGTERM)
+            self._group.signal_group(sig)
+
+
+_OUR_POPEN = SubprocessHandler._popen  # noqa: SLF001 - to notice another in its place
 
 
 def get_subprocess_handler(  # noqa: PLR0917 - PyTorch's order

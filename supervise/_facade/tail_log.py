@@ -39,6 +39,12 @@ def _is_terminal(stream: TextIO) -> bool:
         return False
 
 
+class _NoPool:
+    """What is left of PyTorch's thread pool: whether it was shut down."""
+
+    _shutdown = False
+
+
 class TailLog:
     """Show what is written to files, as it is written, from `start` until `stop`.
 
@@ -70,6 +76,7 @@ class TailLog:
         self._log_line_prefixes = log_line_prefixes or {}
         self._interval_sec = interval_sec
         self._log_line_filter = log_line_filter
+        self._threadpool = _NoPool() if log_files else None
         self._follower: _Follower | None = None
         self._stopped = False
 
@@ -119,6 +126,8 @@ class TailLog:
         """
         follower, self._follower = self._follower, None
         self._stopped = True
+        if self._threadpool is not None:
+            self._threadpool._shutdown = True  # noqa: SLF001 - our own
         if follower is not None:
             ended = follower.end()
             if ended.error is not None or ended.remaining_bytes:

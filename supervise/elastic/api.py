@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from supervise._streams.redirects import redirect_stderr as redirect_stderr
     from supervise._streams.redirects import redirect_stdout as redirect_stdout
     from supervise.destinations import LogsDest
+    from supervise.elastic._logger import logger as logger
     from supervise.errors import SignalException
     from supervise.logs import DefaultLogsSpecs, LogsSpecs, Std, to_map
     from supervise.logs import validate_full_rank as _validate_full_rank
@@ -67,6 +68,7 @@ _HOMES = {
     "_validate_full_rank": "logs:validate_full_rank",
     "_wrap": "_facade.wrap",
     "get_std_cm": "_streams.redirects",
+    "logger": "elastic._logger",
     "get_subprocess_handler": "_facade.subprocess_handler",
     "record": "recording",
     "redirect_stderr": "_streams.redirects",

@@ -8,5 +8,8 @@ from supervise._streams.redirects import (
     redirect_stderr,
     redirect_stdout,
 )
+from supervise.elastic._lazy import names
 
 __all__ = ["IS_MACOS", "IS_WINDOWS", "get_libc", "redirect", "redirect_stderr", "redirect_stdout"]
+
+__getattr__ = names(__name__, globals(), {"logger": "elastic._logger"})

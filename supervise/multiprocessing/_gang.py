@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -41,6 +41,13 @@ _registered_in: set[int] = set()
 """This process's pid, once it has arranged to wait for them."""
 
 
+@dataclass(frozen=True, slots=True)
+class PeersStopped:
+    """These ranks are going to be signaled because another has failed: their ends are no failures."""
+
+    ranks: frozenset[int]
+
+
 class SpawnedGang(GangActor):
     """Stops nobody because somebody failed, and ends by itself when the last rank has."""
 
@@ -56,11 +63,18 @@ class SpawnedGang(GangActor):
         super().__init__(plan, grace=grace_s, own_thread=False)
         self._gang = self._gang._replace(stop_on_failure=False)
         self._report.raised_to_nobody = False
+        self._report.failure_level = "info"  # the caller gets it as an exception
         self._fates = fates
         if waited_for:
             _standing[self.actor_urn] = fates
 
     def _told(self, message: Any) -> None:
+        if isinstance(message, PeersStopped):
+            self._crew.roster.ring_if_dead()
+            self.loop.poll()  # who is dead by now has not been stopped
+            stopped = dict.fromkeys(message.ranks, time.monotonic_ns())
+            self._gang = self._gang._replace(stopped_ns={**stopped, **self._gang.stopped_ns})
+            return
         if isinstance(message, say.WorkerExited):
             fine = message.exitcode == 0  # a return value is not expected
             message = replace(message, has_value=False, complaint=None if fine else message.complaint)
@@ -173,6 +187,14 @@ def _pids(gang: pykka.ActorRef[SpawnedGang]) -> dict[int, int]:
         with contextlib.suppress(pykka.Timeout):
             return cast("dict[int, int]", reply.get(timeout=_LOOK_S))
     return cast("dict[int, int]", reply.get(timeout=_LOOK_S))  # its last word
+
+
+def excuse(processes: list[RankProcess]) -> None:
+    """Tell the gang of these that they are going to be stopped because another has failed."""
+    if processes:
+        gang = processes[0]._gang  # noqa: SLF001 - our own
+        with contextlib.suppress(pykka.ActorDeadError):
+            gang.tell(PeersStopped(frozenset(process._local_rank for process in processes)))  # noqa: SLF001 - the same
 
 
 def abandon(processes: list[RankProcess], sig: signal.Signals, grace_s: float) -> None:

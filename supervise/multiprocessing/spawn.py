@@ -180,7 +180,12 @@ class ProcessContext:
         """
         if grace_period is not None:
             self._join_all(grace_period)
-        for process in self._alive().values():
+        alive = self._alive()
+        if ours := [process for process in alive.values() if isinstance(process, RankProcess)]:
+            from supervise.multiprocessing import _gang
+
+            _gang.excuse(ours)
+        for process in alive.values():
             log.warning("Terminating process %s via signal SIGTERM", process.pid)
             process.terminate()
         self._join_all(self._grace_s if grace_period is None else grace_period)

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -15,12 +16,10 @@ import supervise
 
 PYTORCH = json.loads(Path(__file__).with_name("signatures.json").read_text())
 INTERNAL = {
-    ("MultiprocessContext", "_is_done"): "the gang knows",
     ("SubprocessContext", "_capture_process_failures"): "failures are found by the gang's actors",
     ("ProcessFailure", "_get_error_data"): "the file is read by a function of the module",
     ("ProcessFailure", "_set_no_reply_file"): "same",
     ("ChildFailedError", "_format_failure"): "the text is made by a function of the module",
-    ("SubprocessHandler", "_popen"): "one line here",
     ("Std", "_generate_next_value_"): "enum's own",
     ("AffinityMode", "_generate_next_value_"): "enum's own",
     ("redirects", "_c_std"): "takes the library here",
@@ -81,6 +80,12 @@ def test_method_is_there_with_their_signature(cls, name):
 @pytest.mark.parametrize("name", ["IS_WINDOWS", "IS_MACOS"])
 def test_the_constants_are_there(name):
     assert getattr(module("api"), name) is getattr(module("redirects"), name) is False
+
+
+@pytest.mark.parametrize("name", ["api", "errors", "errors.error_handler", "tail_log", "redirects"])
+def test_the_loggers_are_there(name):
+    """Clients set their levels, and add handlers."""
+    assert module(name).logger is logging.getLogger("supervise")
 
 
 @pytest.mark.parametrize("name", PYTORCH["modules"])

@@ -246,3 +246,11 @@ def test_tail_logfile_raises_what_the_file_raises(tmp_path):
     tail_logfile("h:", str(tmp_path / "never"), io.StringIO(), finished, 0.1)
     with pytest.raises(IsADirectoryError):
         tail_logfile("h:", str(tmp_path), io.StringIO(), finished, 0.1)
+
+
+def test_the_name_of_pytorchs_thread_pool_tells_whether_it_was_shut_down(tmp_path):
+    tail = TailLog("trainer", {0: str(tmp_path / "never")}, io.StringIO()).start()
+    assert not tail._threadpool._shutdown
+    tail.stop()
+    assert tail._threadpool._shutdown
+    assert TailLog("trainer", {}, io.StringIO())._threadpool is None
