@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -74,6 +75,31 @@ def _writable(fd: int, path: str, *kinds: Callable[[int], bool]) -> int:
 
 def _pipe_error(path: str) -> OSError:
     return OSError(errno.EINVAL, "it is a pipe, a socket or a disk, and no file that a log can be written to", path)
+
+
+_readers: dict[str, Callable[[int], object]] = {}
+
+
+def tell_of_open(path: str, reader: Callable[[int], object]) -> None:
+    """Have `reader` called with a copy of each descriptor that a worker is given for `path`, which it has to close.
+
+    The copy shares its position with the worker's: the end of what the worker has written last.
+    """
+    _readers.setdefault(path, reader)
+
+
+def forget_reader(path: str, reader: Callable[[int], object]) -> None:
+    """Undo `tell_of_open`; again is harmless."""
+    if _readers.get(path) == reader:
+        _readers.pop(path, None)
+
+
+def tell_reader(path: str, fd: int) -> None:
+    """Tell who has asked that a worker is given `fd`; without a descriptor to spare, nobody is told."""
+    reader = _readers.get(path)
+    if reader is not None:
+        with contextlib.suppress(OSError):
+            reader(os.dup(fd))
 
 
 def leads_to_file(link: str) -> bool:
