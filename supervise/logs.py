@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 import os
-import stat
 from abc import ABC, abstractmethod
 from enum import IntFlag
 
+from supervise._folders import is_own, make_folders, make_new_folder, not_a_folder, open_folder
 from supervise.errors import SpecError
 
 TYPE_CHECKING = False  # typing and dataclasses would be several more for a worker whose main module imports this
@@ -201,6 +201,7 @@ class DefaultLogsSpecs(LogsSpecs):
             _check_log_dir(log_dir)
         super().__init__(log_dir, redirects, tee, local_ranks_filter)
         self._run_log_dir: str | None = None
+        self._made: dict[str, tuple[int, int]] = {}
 
     @property
     def root_log_dir(self) -> str:
@@ -209,15 +210,18 @@ class DefaultLogsSpecs(LogsSpecs):
 
     def _make_log_dir(self, log_dir: str | None, rdzv_run_id: str) -> str:
         """Make the folder of this run and return its absolute path."""
-        import tempfile
-
         base = log_dir or _new_temp_dir()
         _check_log_dir(base)
+        path = os.path.abspath(base)
         try:
-            made = tempfile.mkdtemp(prefix=f"{_one_name(rdzv_run_id)}_", dir=base)
-        except PermissionError as e:
-            raise PermissionError(e.errno, e.strerror, base) from e
-        return os.path.abspath(made)
+            at = open_folder(path)
+        except OSError:  # a link of another user on the way, which the caller has chosen: only now it is followed
+            path = os.path.realpath(path)
+            at = open_folder(path)
+        try:
+            return os.path.join(path, make_new_folder(f"{_one_name(rdzv_run_id)}_", at, base))
+        finally:
+            os.close(at)
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Return the files of one attempt and make their folders; the same paths each time for the same attempt.
@@ -248,9 +252,9 @@ class DefaultLogsSpecs(LogsSpecs):
             filtered_stderr=os.path.join(attempt_dir, "filtered_stderr.log"),
         )
         redirects, tees = to_map(self._redirects, nprocs), to_map(self._tee, nprocs)
+        make_folders(attempt_dir, map(str, sorted(envs)), self._made)
         for rank, env in sorted(envs.items()):
             rank_dir = os.path.join(attempt_dir, str(rank))
-            _make_own_dir(rank_dir)
             # What is shown is read back from a file, so it is redirected too. As numbers: flags are slow
             tee = int(tees[rank])
             to_file = tee | int(redirects[rank])
@@ -271,9 +275,9 @@ class DefaultLogsSpecs(LogsSpecs):
         if not self._run_log_dir:
             self._run_log_dir = self._make_log_dir(self._root_log_dir, run_id)
         _make_private_dirs(self._run_log_dir)
-        path = os.path.join(self._run_log_dir, f"attempt_{_one_name(restart_count)}")
-        _make_own_dir(path)
-        return path
+        name = f"attempt_{_one_name(restart_count)}"
+        make_folders(self._run_log_dir, [name], self._made)
+        return os.path.join(self._run_log_dir, name)
 
     def __repr__(self) -> str:
         """Return PyTorch's text."""
@@ -322,6 +326,15 @@ def _check_log_dir(path: str) -> None:
         import errno
 
         raise PermissionError(errno.EACCES, "log_dir cannot be written to", path)
+    owner = os.stat(path).st_uid
+    if not is_own(owner):
+        import logging
+
+        logging.getLogger("supervise").warning(
+            "log_dir %s belongs to another user (number %d), who can replace the logs; give a folder of your own",
+            path,
+            owner,
+        )
 
 
 def _make_private_dirs(path: str) -> None:
@@ -335,26 +348,7 @@ def _make_private_dirs(path: str) -> None:
         os.mkdir(path, _PRIVATE)
     except FileExistsError as e:
         if not os.path.isdir(path):  # not made by somebody else at the same moment
-            raise _not_a_folder(path) from e
-
-
-def _make_own_dir(path: str) -> None:
-    """Make a folder for its owner only where all are ours; take the one that an earlier call has made.
-
-    A symbolic link in its place is refused: it was planted, and leads to what is not ours.
-    """
-    try:
-        os.mkdir(path, _PRIVATE)
-    except FileExistsError as e:
-        if not stat.S_ISDIR(os.lstat(path).st_mode):
-            raise _not_a_folder(path) from e
-
-
-def _not_a_folder(path: str) -> NotADirectoryError:
-    if not os.path.islink(path):
-        return NotADirectoryError(f"log_dir: {path} is a file")
-    where = "in place of a folder of ours" if os.path.exists(path) else "that leads nowhere"
-    return NotADirectoryError(f"log_dir: {path} is a symbolic link {where}")
+            raise not_a_folder(path) from e
 
 
 def _new_temp_dir() -> str:

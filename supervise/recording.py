@@ -83,10 +83,11 @@ class ErrorHandler:
         """
         import json
 
-        with open(rootcause_error_file, "rb") as file:
-            content = file.read()
-            time_ns = os.fstat(file.fileno()).st_mtime_ns
-        rootcause_error = json.loads(content)
+        from supervise._opening import read_regular
+        from supervise.result import MOST_BYTES, load_record
+
+        content, time_ns = read_regular(rootcause_error_file, MOST_BYTES)
+        rootcause_error = load_record(content)
         if error_code:
             self.override_error_code_in_rootcause_data(rootcause_error_file, rootcause_error, error_code)
         text = json.dumps(rootcause_error)
@@ -132,9 +133,12 @@ class ErrorHandler:
             return
         import json
 
+        from supervise._opening import read_regular
+        from supervise.result import MOST_BYTES, load_record
+
         try:
-            with open(my_error_file, "rb") as file:
-                original = json.dumps(json.loads(file.read()), indent=2)
+            content, _ = read_regular(my_error_file, MOST_BYTES)
+            original = json.dumps(load_record(content), indent=2)
         except (OSError, ValueError):
             _logger().warning(
                 "%s already exists and will be overwritten. Unable to load original contents:\n", my_error_file
@@ -236,32 +240,68 @@ def _record_of(e: BaseException, now_ns: int) -> str:
 
 
 def _write_file(path: str, content: bytes, time_ns: int | None) -> None:
-    """Put a file at `path` in one step, readable by its owner only; a device or pipe is written to instead."""
-    if os.path.exists(path) and not os.path.isfile(path):
-        with open(path, "wb") as file:
-            file.write(content)
-        return
-    target = os.path.realpath(path)  # through links, as open() goes
-    folder = os.path.dirname(target)
-    temporary = os.path.join(folder, f".error.{os.getpid()}.{os.urandom(8).hex()}")
+    """Put a file at `path` in one step, readable by its owner only; a device or pipe is written to instead.
+
+    A symbolic link to a file is replaced, since it may be planted. So is one of another user on the way refused.
+    """
+    from supervise._folders import open_folder
+
+    folder, name = os.path.split(path)
+    at = open_folder(folder)
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        if _is_stream(path, name, at):
+            _overwrite(path, content, None)
+        else:
+            _replace(name, content, time_ns, at)
+    finally:
+        os.close(at)
+
+
+def _replace(name: str, content: bytes, time_ns: int | None, at: int) -> None:
+    temporary = f".error.{os.getpid()}.{os.urandom(8).hex()}"
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=at)
     except OSError:  # a file of ours in a folder that is not: in place is the only way
-        with open(target, "wb") as file:
-            file.write(content)
-        if time_ns is not None:
-            os.utime(target, ns=(time_ns, time_ns))
+        _overwrite(name, content, time_ns, at)
         return
     try:
-        with open(fd, "wb") as file:
-            file.write(content)
-        if time_ns is not None:
-            os.utime(temporary, ns=(time_ns, time_ns))
-        os.replace(temporary, target)
+        _fill(fd, content, time_ns)
+        os.replace(temporary, name, src_dir_fd=at, dst_dir_fd=at)
     except BaseException:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
+        os.unlink(temporary, dir_fd=at)
         raise
+
+
+def _is_stream(path: str, name: str, at: int) -> bool:
+    """Whether what is there is neither a file nor a link of another user: a terminal, ``/dev/stderr``, a pipe."""
+    import stat
+
+    from supervise._folders import is_own
+
+    try:
+        found = os.lstat(name, dir_fd=at)
+        if stat.S_ISLNK(found.st_mode) and is_own(found.st_uid):
+            found = os.stat(path)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISCHR(found.st_mode) or stat.S_ISFIFO(found.st_mode)
+
+
+def _overwrite(path: str, content: bytes, time_ns: int | None, at: int | None = None) -> None:
+    """Write into what is there: where `at` is a folder, not through a link. A pipe without a reader is an error."""
+    flags = os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    fd = os.open(path, flags if at is None else flags | os.O_NOFOLLOW, dir_fd=at)
+    os.set_blocking(fd, True)
+    _fill(fd, content, time_ns)
+
+
+def _fill(fd: int, content: bytes, time_ns: int | None) -> None:
+    """Write, set the time of the file if one is given, and close it."""
+    with open(fd, "wb", buffering=0) as file:
+        while content:
+            content = content[file.write(content) :]
+        if time_ns is not None:
+            os.utime(fd, ns=(time_ns, time_ns))
 
 
 def _text_of(e: BaseException) -> str:

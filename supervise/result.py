@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from supervise._opening import read_regular
+
 Outcome = Literal["succeeded", "failed", "stopped", "timed_out"]
 """How a gang ended."""
 
@@ -21,6 +23,12 @@ __all__ = ["ProcessFailure", "RankEnd", "RunProcsResult"]
 _NOT_AVAILABLE = "<N/A>"
 _NO_TRACEBACK = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 _NS_PER_S = 1_000_000_000
+
+MOST_BYTES = 4 << 20
+"""The largest error file that is read: a message and a traceback of 1 MiB each fit in."""
+_MOST_VALUES = 10_000
+_DEEPEST = 32
+_TOO_DEEP = "it is nested too deeply"
 
 
 class _ErrorFile(NamedTuple):
@@ -35,22 +43,20 @@ class _ErrorFile(NamedTuple):
 
 
 def _read_error_file(path: str) -> _ErrorFile | None:
-    """Read the record at `path`; None where there is no regular file. Never raises over what the file holds."""
-    if not path:
-        return None
+    """Read the record at `path`; None where there is no regular file. Never raises over what is there."""
     try:
-        found = os.stat(path)
+        found = os.lstat(path)  # there is none where `path` is empty
     except (OSError, ValueError):
         return None
+    if stat.S_ISLNK(found.st_mode):
+        return _ErrorFile(found.st_mtime_ns, problem="it is a symbolic link")
     if not stat.S_ISREG(found.st_mode):
         return None
     try:
-        with open(path, "rb") as file:
-            content = file.read()
-            # The file may have been replaced since: take the time that belongs to what was read.
-            mtime_ns = os.fstat(file.fileno()).st_mtime_ns
-    except OSError as e:
-        return _ErrorFile(found.st_mtime_ns, problem=e.strerror or str(e))
+        # The file may have been replaced since: take the time that belongs to what was read.
+        content, mtime_ns = read_regular(path, MOST_BYTES)
+    except (OSError, ValueError) as e:
+        return _ErrorFile(found.st_mtime_ns, problem=getattr(e, "strerror", None) or str(e))
     try:
         data, message, timestamp = _parse_record(content)
     except Exception as e:  # the file is the worker's and may hold anything
@@ -58,13 +64,39 @@ def _read_error_file(path: str) -> _ErrorFile | None:
     return _ErrorFile(mtime_ns, data, message, timestamp)
 
 
-def _parse_record(content: bytes) -> tuple[dict[str, Any], str | dict[str, Any], int]:
-    """Return a record's data, message and timestamp (seconds since the epoch); ValueError says what is wrong."""
+def load_record(content: bytes) -> Any:
+    """Return what the JSON in an error file says; what is kept of it is bounded in number and depth.
+
+    Raises:
+        ValueError: It is not JSON, or holds more than any record does.
+    """
     import json
 
+    try:
+        data = json.loads(content)
+    except RecursionError as e:
+        raise ValueError(_TOO_DEEP) from e
+    level, count = [data], 0
+    for _ in range(_DEEPEST):
+        level = [
+            value
+            for each in level
+            if isinstance(each, (dict, list))
+            for value in (each.values() if isinstance(each, dict) else each)
+        ]
+        count += len(level)
+        if count > _MOST_VALUES:
+            raise ValueError(f"it holds more than {_MOST_VALUES} values")
+        if not level:
+            return data
+    raise ValueError(_TOO_DEEP)
+
+
+def _parse_record(content: bytes) -> tuple[dict[str, Any], str | dict[str, Any], int]:
+    """Return a record's data, message and timestamp (seconds since the epoch); ValueError says what is wrong."""
     if not content.strip():
         raise ValueError("the file is empty")
-    data = json.loads(content)
+    data = load_record(content)
     message = data.get("message") if isinstance(data, dict) else None
     if isinstance(message, str):
         return data, message, _seconds(data.get("timestamp", 0))

@@ -46,6 +46,7 @@ class Crew:
         """Whom to give the return values that are being read."""
         self.roster = Roster()
         self._spoiled = False
+        self._roomy = True
 
     def assemble(self) -> int:
         """Make the files ready and start the actors; return how many ends of logs and values to wait for.
@@ -60,7 +61,13 @@ class Crew:
             raise SpecError(msg)
         function = plan.kind == "function"
         shown = sum(len(tail.sources) for tail in plan.tails)
-        limits.check_open_files(plan.nprocs, each=limits.held_by_rank(plan.start_method), shown=shown)
+        each = limits.held_by_rank(plan.start_method)
+        try:
+            limits.check_open_files(plan.nprocs, each=each, shown=2 * shown)
+            self._roomy = True
+        except SpecError:  # what a log's reader holds beside it is a help, and no need
+            limits.check_open_files(plan.nprocs, each=each, shown=shown)
+            self._roomy = False
         make_ready(plan.dest)
         try:
             for tail in plan.tails:
@@ -84,6 +91,8 @@ class Crew:
             line_filter=tail.line_filter,
             abandon=abandon,
             on_error=partial(self._loop.post, self._report.log_failed, tail.name),
+            warns=not self._report.listens(),
+            follows_writers=self._roomy and tail.sink.is_console,
         )
 
     def _give_up_tails(self) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import stat
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +69,6 @@ class PatientTail(Tail):
             arrival.cancel()
             del self._awaited[feed]
             try:
-                _check(feed.path)
                 feed.open(partial(self._notice, feed))
             except OSError as error:
                 self._report(feed.path, error)
@@ -83,16 +79,3 @@ class PatientTail(Tail):
         for arrival in self._awaited.values():
             self._quietly(arrival.cancel)
         super()._leave(error)
-
-
-def _check(path: str) -> None:
-    """Refuse what cannot be read like a file: opening a named pipe would wait for its writer.
-
-    Raises:
-        OSError: It is not a regular file.
-    """
-    mode = os.stat(path).st_mode
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "not a regular file", path)

@@ -42,6 +42,12 @@ class _DestinationError(Exception):
     """The destination takes nothing more; the cause says why."""
 
 
+WRITTEN_OVER = (
+    "the log was truncated or written over, and lines are lost"
+    " (in a shell, write '>> /dev/stderr' for '> /dev/stderr' and 'tee -a' for 'tee')"
+)
+
+
 class Tail(pykka.ThreadingActor):
     """Show files on one destination until told to `Drain`; then tell the owner `TailEnded`, once.
 
@@ -66,6 +72,8 @@ class Tail(pykka.ThreadingActor):
         line_filter: Callable[[bytes], bool] | None = None,
         abandon: Abandon | None = None,
         on_error: Callable[[str, OSError], object] | None = None,
+        warns: bool = False,
+        follows_writers: bool = False,
     ) -> None:
         """Make a Tail; it opens its sources when it starts.
 
@@ -79,6 +87,8 @@ class Tail(pykka.ThreadingActor):
                 belongs to this Tail, which closes it.
             on_error: Called on the Tail's thread with the path of a file that failed and the error;
                 once for each.
+            warns: Whether to say on stderr, too, that a log was written over: nobody listens to events.
+            follows_writers: Whether to hold a copy of the descriptor that each worker writes to, which tells more.
         """
         super().__init__()
         self.name = name
@@ -86,14 +96,19 @@ class Tail(pykka.ThreadingActor):
         self._owner = owner
         self._abandon = abandon or Abandon()
         self._on_error = on_error
+        self._warns = warns
         self._feeds = [
             Feed(source.path, LineStream(source.prefix, console=sink.is_console, line_filter=line_filter))
             for source in sources
         ]
-        self._lock = threading.Lock()  # guards the next four, which other threads touch
+        if follows_writers:
+            for feed in self._feeds:
+                feed.follow_writer()
+        self._lock = threading.Lock()  # guards the next five, which other threads touch
         self._changed: dict[Feed, None] = {}
         self._told = False
         self._writing = False
+        self._warning = False
         self._ended = False
         self._ready: dict[Feed, None] = {}  # those that may have more to read, in turn
         self._updating: set[Feed] = set()  # those with an update that is not due yet
@@ -204,8 +219,7 @@ class Tail(pykka.ThreadingActor):
             for feed in self._feeds:
                 if feed.is_done():
                     continue
-                if feed.was_cut_short():
-                    self._start_again(feed)
+                feed.changed = True
                 feed.end_at(message.sizes.get(feed.path))
                 if feed.is_open:
                     self._ready[feed] = None
@@ -237,9 +251,12 @@ class Tail(pykka.ThreadingActor):
     def _take_changed(self, now_ns: int) -> None:
         if self._changed and now_ns >= self._pace.due_ns and not self._draining:
             with self._lock:
-                self._ready |= dict.fromkeys(feed for feed in self._changed if feed.is_open)
-                self._changed = {}
+                changed, self._changed = self._changed, {}
                 self._told = False
+            for feed in changed:
+                feed.changed = True
+                if feed.is_open:
+                    self._ready[feed] = None
             self._pace.look(now_ns)
 
     def _turns(self) -> list[Feed]:
@@ -254,6 +271,10 @@ class Tail(pykka.ThreadingActor):
         return min(moments, default=None)
 
     def _read(self, feed: Feed, now_ns: int) -> None:
+        if feed.changed and feed.was_written_over():
+            self._start_again(feed)
+            return
+        hole_bytes = feed.hole_bytes
         try:
             chunk = feed.read()
         except OSError as error:
@@ -261,9 +282,11 @@ class Tail(pykka.ThreadingActor):
             self._finish(feed)
             feed.close()
             return
-        if not chunk and feed.was_cut_short():
+        if not chunk and feed.was_written_over():
             self._start_again(feed)
             return
+        if feed.hole_bytes and not hole_bytes:
+            self._report(feed.path, OSError(errno.ENODATA, "the log has a hole, which is not shown", feed.path))
         continues = feed.lines.reserved
         self._show(feed, feed.lines.feed(chunk, now_ns), continues=continues)
         self._note(feed)
@@ -274,11 +297,13 @@ class Tail(pykka.ThreadingActor):
                 self._ready.pop(feed, None)
 
     def _start_again(self, feed: Feed) -> None:
-        """Go back to the beginning of a file that was cut short; say so the first time."""
+        """Go back to the beginning of a file that was written over; say so the first time."""
         self._finish(feed)
         self._ready[feed] = None
         if not feed.was_truncated:
-            self._report(feed.path, OSError(errno.ESTALE, "the log was truncated", feed.path))
+            self._report(feed.path, OSError(errno.ESTALE, WRITTEN_OVER, feed.path))
+            if self._warns and self._sink.is_console:
+                self._warn(f"{feed.path}: {WRITTEN_OVER}")
         feed.start_again()
 
     def _note(self, feed: Feed) -> None:
@@ -333,6 +358,20 @@ class Tail(pykka.ThreadingActor):
         if self._ended:  # meanwhile, by `_abandoned`
             raise Abandoned(0)
 
+    def _warn(self, text: str) -> None:
+        """Say something on stderr where nobody listens to events; should stderr take nothing, we can be abandoned."""
+        if logging.lastResort is None or not log.isEnabledFor(logging.WARNING):
+            return
+        with self._lock:
+            self._warning = True
+        try:
+            logging.lastResort.handle(log.makeRecord(log.name, logging.WARNING, __file__, 0, text, (), None))
+        finally:
+            with self._lock:
+                self._warning = False
+        if self._ended:  # meanwhile, by `_abandoned`
+            raise Abandoned(0)
+
     def _report(self, path: str, error: OSError) -> None:
         try:
             if self._on_error is not None:
@@ -345,7 +384,7 @@ class Tail(pykka.ThreadingActor):
     def _abandoned(self) -> None:
         """End soon; now, if a write is going on that nothing can interrupt. On the abandoning thread."""
         with self._lock:
-            stuck = self._writing and not self._sink.interruptible and not self._ended
+            stuck = (self._warning or (self._writing and not self._sink.interruptible)) and not self._ended
             self._ended = self._ended or stuck
         if stuck:
             self._leave(None)  # the thread closes the destination, should it ever come back

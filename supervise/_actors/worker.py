@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -348,10 +349,10 @@ def recorded_ns(error_file: str) -> int | None:
     if not error_file or not os.access(error_file, os.F_OK):  # by far the most, and without an exception
         return None
     try:
-        found = os.stat(error_file)
+        found = os.lstat(error_file)
     except OSError:
         return None
-    if not found.st_size or error_file == os.devnull:
+    if not found.st_size or not stat.S_ISREG(found.st_mode):
         return None
     return found.st_mtime_ns - _epoch_ns()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from supervise._folders import make_folders
 from supervise.logs import (
     DefaultLogsSpecs,
     LogsSpecs,
@@ -195,6 +196,7 @@ class FlatLogsSpecs(LogsSpecs):
         path = None if log_dir is None else os.fspath(log_dir)
         self._base = DefaultLogsSpecs(path)
         super().__init__(self._base.root_log_dir, redirects, tee)
+        self._made: dict[str, tuple[int, int]] = {}
 
     @property
     def root_log_dir(self) -> str:
@@ -214,9 +216,11 @@ class FlatLogsSpecs(LogsSpecs):
         from supervise.destinations import LogsDest
 
         dest = LogsDest()
+        root = os.path.abspath(self.root_log_dir)
+        os.makedirs(root, mode=0o700, exist_ok=True)
+        make_folders(root, map(str, sorted(envs)), self._made)
         for rank, env in sorted(envs.items()):
-            folder = os.path.abspath(os.path.join(self.root_log_dir, str(rank)))
-            os.makedirs(folder, mode=0o700, exist_ok=True)
+            folder = os.path.join(root, str(rank))
             to_file = redirects[rank] | tees[rank]
             dest.stdouts[rank] = os.path.join(folder, "stdout.log") if Std.OUT in to_file else ""
             dest.stderrs[rank] = os.path.join(folder, "stderr.log") if Std.ERR in to_file else ""

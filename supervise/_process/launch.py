@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from supervise._process import capability, lifeline, native, shell
-from supervise._process.appending import open_to_append
+from supervise._process.appending import open_to_append, tell_reader
 from supervise._process.handle import Process
 from supervise._process.memory import clear_of_stdio
 
@@ -58,7 +58,11 @@ def _host_stream(stream: object, number: int) -> str:
 
 def append_to(path: str) -> int | None:
     """Open `path` for a worker's output, made private to the user; "" is None."""
-    return clear_of_stdio(open_to_append(path)) if path else None
+    if not path:
+        return None
+    fd = clear_of_stdio(open_to_append(path))
+    tell_reader(path, fd)
+    return fd
 
 
 def close(*fds: int | None) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from typing import TYPE_CHECKING
 
+from supervise._folders import open_folder
+from supervise._opening import open_regular
 from supervise._process.appending import leads_to_file, link_error, open_to_append
 
 if TYPE_CHECKING:
@@ -40,17 +41,33 @@ def move_aside(path: str) -> bool:
     Raises:
         OSError: It cannot be moved; ``filename`` names it.
     """
+    folder, name = os.path.split(path)
     try:
-        found = os.lstat(path)
+        at = open_folder(folder)
     except FileNotFoundError:
         return False
-    if not found.st_size or not stat.S_ISREG(found.st_mode):
-        return True
-    number = 1
-    while os.path.lexists(f"{path}.{number}"):
-        number += 1
-    with contextlib.suppress(FileNotFoundError):
-        os.rename(path, f"{path}.{number}")
+    try:
+        found = os.lstat(name, dir_fd=at)
+        if not found.st_size or not stat.S_ISREG(found.st_mode):
+            return True
+        number = 1
+        while _exists(f"{name}.{number}", at):
+            number += 1
+        os.rename(name, f"{name}.{number}", src_dir_fd=at, dst_dir_fd=at)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
+    finally:
+        os.close(at)
+    return True
+
+
+def _exists(name: str, at: int) -> bool:
+    try:
+        os.lstat(name, dir_fd=at)
+    except FileNotFoundError:
+        return False
     return True
 
 
@@ -63,10 +80,10 @@ def last_lines(path: str, count: int = 20) -> str:
     if not path or path == os.devnull:
         return ""
     try:
-        with open(path, "rb") as file:
+        with open(open_regular(path), "rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _TAIL_BYTES))
             text = file.read(_TAIL_BYTES).decode(errors="replace")
     except OSError:
         return ""
-    return "\n".join(text.rstrip("\n").split("\n")[-count:])
+    return "\n".join(text.strip("\0").rstrip("\n").split("\n")[-count:])  # NUL is what the hole in a file reads as

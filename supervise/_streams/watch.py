@@ -102,7 +102,7 @@ class PollingWatch:
         """Made by the hub."""
         self.changed = changed
         self.hub = hub
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # by now it may be a pipe
         self._seen = self._look()
 
     def _look(self) -> tuple[int, int]:

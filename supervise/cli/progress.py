@@ -100,10 +100,13 @@ class Progress:
             case "supervise.gang.started", _:
                 pass
             case _:  # a log, or where it is shown
-                rest = f"; the logs are in {self.story.directory}" if self.story.directory else ""
-                why = re.sub(r"^\[Errno \d+\] ", "", str(event["error"]))
-                self._console.note(f"{event['log_iostream']} is not shown any more: {why}{rest}")
                 self.story.stderr_shown = frozenset()
+                why = re.sub(r"^\[Errno \d+\] ", "", str(event["error"]))
+                if event["path"] is not None:
+                    self._console.note(f"{event['log_iostream']}: {why}")
+                    return
+                rest = f"; the logs are in {self.story.directory}" if self.story.directory else ""
+                self._console.note(f"{event['log_iostream']} is not shown any more: {why}{rest}")
 
     def _restarts(self, event: dict[str, Any]) -> None:
         rank, how = event["root_cause_rank"], shortened(event["error_type"], 60)

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from supervise._folders import open_folder
 from supervise._process.appending import open_to_append
 from supervise.result import RunProcsResult
 
@@ -93,18 +94,24 @@ def write_result(
         "stdouts": found.stdouts,
         "stderrs": found.stderrs,
     }
-    path = os.path.join(directory, "result.json")
-    new = f"{path}.new"
+    name, new = "result.json", "result.json.new"
+    at = open_folder(directory)
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(new, flags, 0o600), "w") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new, dir_fd=at)
+        with open(os.open(new, flags, 0o600, dir_fd=at), "w") as file:
             json.dump(whole, file, indent=2, default=str)
             file.write("\n")
-        os.replace(new, path)
-    except BaseException:
+        os.replace(new, name, src_dir_fd=at, dst_dir_fd=at)
+    except BaseException as e:
         with contextlib.suppress(OSError):
-            os.unlink(new)
+            os.unlink(new, dir_fd=at)
+        if isinstance(e, OSError):
+            raise OSError(e.errno, e.strerror, os.path.join(directory, name)) from e
         raise
+    finally:
+        os.close(at)
 
 
 def _failure(failure: ProcessFailure) -> dict[str, Any]:

@@ -66,9 +66,9 @@ def test_a_reader_sees_a_whole_record_or_the_one_before(mine, monkeypatch):
     seen = []
     replace = os.replace
 
-    def look(source, target):
+    def look(source, target, **folders):
         seen.append(recorded(mine)["message"])
-        replace(source, target)
+        replace(source, target, **folders)
 
     monkeypatch.setattr("os.replace", look)
     ErrorHandler().record_exception(ValueError("second"))
@@ -77,7 +77,7 @@ def test_a_reader_sees_a_whole_record_or_the_one_before(mine, monkeypatch):
 
 
 def test_a_failed_write_leaves_nothing_and_only_warns(mine, monkeypatch):
-    def full(source, target):
+    def full(source, target, **folders):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.replace", full)
@@ -95,20 +95,34 @@ def test_a_missing_folder_does_not_hide_the_exception(mine, monkeypatch):
 def test_a_folder_that_takes_no_new_file_is_no_obstacle(mine, monkeypatch):
     mine.touch()
 
-    def refuse(path, *args):
-        raise PermissionError(13, "Permission denied", path)
+    real = os.open
+
+    def refuse(path, flags, *args, **more):
+        if flags & os.O_CREAT:
+            raise PermissionError(13, "Permission denied", path)
+        return real(path, flags, *args, **more)
 
     monkeypatch.setattr("os.open", refuse)
     ErrorHandler().record_exception(ValueError("x"))
     assert recorded(mine)["message"] == "ValueError: x"
 
 
-def test_a_link_stays_a_link(mine):
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_is_replaced_and_what_it_leads_to_stays_as_it_is(mine, there):
     target = mine.with_name("target.json")
+    if there:
+        target.write_text("precious")
     mine.symlink_to(target)
     ErrorHandler().record_exception(ValueError("x"))
-    assert mine.is_symlink()
-    assert recorded(target)["message"] == "ValueError: x"
+    assert not mine.is_symlink()
+    assert recorded(mine)["message"] == "ValueError: x"
+    assert (target.read_text() == "precious") if there else not target.exists()
+
+
+def test_a_named_pipe_without_a_reader_is_not_waited_for(mine):
+    os.mkfifo(mine)
+    with pytest.warns(UserWarning, match="Unable to write error to file. OSError: .*No such device"):
+        ErrorHandler().record_exception(ValueError("x"))
 
 
 def test_a_device_is_written_to_and_not_replaced(monkeypatch):

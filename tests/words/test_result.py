@@ -123,7 +123,7 @@ def test_a_file_that_may_not_be_read_says_so(error_file, monkeypatch):
     def refuse(*args, **kwargs):
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr("builtins.open", refuse)
+    monkeypatch.setattr("os.open", refuse)
     failure = ProcessFailure(0, 1, 1, path)
     assert failure.message == f"error file {path} could not be read: Permission denied; exit code 1"
 

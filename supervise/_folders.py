@@ -1,0 +1,141 @@
+"""Folders of logs: made and opened so that no other user can have files made or written elsewhere.
+
+Whoever owns a folder can rename what is in it, and put links in the place of our folders and files, at any moment.
+"""
+
+# The words use it, and a worker imports those: nothing but `os` and what is built in.
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_PRIVATE = 0o700
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", 0)
+_MOST_LINKS = 40
+
+
+def open_folder(path: str) -> int:
+    """Open a folder for calls that take a `dir_fd`; return the descriptor.
+
+    A symbolic link on the way is followed only if it belongs to this user or to the system. One of another user may
+    be planted, to have files made where that user may not make them.
+
+    Raises:
+        OSError: There is no such folder, or a link of another user is on the way; ``filename`` names it.
+    """
+    path = path or "."
+    fd = os.open(path, _FOLDER)
+    try:
+        if os.readlink(f"/proc/self/fd/{fd}") == path:  # no link was on the way
+            return fd
+    except OSError:  # no /proc
+        pass
+    os.close(fd)
+    return _walk(path)
+
+
+def is_own(owner: int) -> bool:
+    """Whether what belongs to `owner` can be trusted: it is this user, or the system's own."""
+    return owner in (os.geteuid(), 0) or owner == os.stat("/").st_uid  # root may have no number in a user namespace
+
+
+def _check_link(path: str, name: str, owner: int, links: int) -> None:
+    if links > _MOST_LINKS:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+    if not is_own(owner):
+        msg = f"{name!r} in it is a symbolic link of another user (number {owner}), which is not followed"
+        raise OSError(errno.ELOOP, msg, path)
+
+
+def _walk(path: str) -> int:
+    """Open a folder, one step after the other."""
+    at, steps, links = os.open("/" if path.startswith("/") else ".", _FOLDER), path.split("/")[::-1], 0
+    try:
+        while steps:
+            name = steps.pop()
+            if name in ("", "."):
+                continue
+            found = os.lstat(name, dir_fd=at)
+            if stat.S_ISLNK(found.st_mode):
+                links += 1
+                _check_link(path, name, found.st_uid, links)
+                target = os.readlink(name, dir_fd=at)
+                steps += target.split("/")[::-1]
+                name = "/" if target.startswith("/") else "."
+            # A link that is put there meanwhile is not followed
+            step = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
+            os.close(at)
+            at = step
+    except BaseException as error:
+        os.close(at)
+        if isinstance(error, OSError) and error.filename != path:
+            raise OSError(error.errno, error.strerror, path) from error
+        raise
+    return at
+
+
+def make_new_folder(prefix: str, at: int, base: str) -> str:
+    """Make a private folder of a new name in the folder `at`, and return its name."""
+    while True:
+        name = f"{prefix}{os.urandom(4).hex()}"
+        try:
+            os.mkdir(name, _PRIVATE, dir_fd=at)
+        except FileExistsError:
+            continue
+        except PermissionError as e:
+            raise PermissionError(e.errno, e.strerror, base) from e
+        except OSError as e:
+            raise OSError(e.errno, e.strerror, os.path.join(base, name)) from e
+        return name
+
+
+def make_folders(parent: str, names: Iterable[str], made: dict[str, tuple[int, int]]) -> None:
+    """Make folders for their owner only in a folder of ours; take those that an earlier call has made.
+
+    Args:
+        parent: Where; no symbolic link of another user is followed on the way.
+        names: Of the folders.
+        made: Path to device and inode of each that was made, for the next call.
+
+    Raises:
+        NotADirectoryError: A link or a file is in its place. It was planted.
+        PermissionError: Another user's folder is in its place.
+        OSError: It cannot be made; ``filename`` names it.
+    """
+    at = open_folder(parent)
+    try:
+        for name in names:
+            _make_folder(os.path.join(parent, name), name, at, made)
+    finally:
+        os.close(at)
+
+
+def _make_folder(path: str, name: str, at: int, made: dict[str, tuple[int, int]]) -> None:
+    try:
+        os.mkdir(name, _PRIVATE, dir_fd=at)
+    except FileExistsError as e:
+        found = os.lstat(name, dir_fd=at)
+        if not stat.S_ISDIR(found.st_mode):
+            raise not_a_folder(path) from e
+        # A network's file system may give what root makes to another user, so who owns it is not enough to ask
+        if not is_own(found.st_uid) and made.get(path) != (found.st_dev, found.st_ino):
+            why = f"it is a folder of another user (number {found.st_uid}), which is not used for logs"
+            raise PermissionError(e.errno, why, path) from e
+    except OSError as e:
+        raise OSError(e.errno, e.strerror, path) from e
+    else:
+        found = os.lstat(name, dir_fd=at)
+        made[path] = found.st_dev, found.st_ino
+
+
+def not_a_folder(path: str) -> NotADirectoryError:
+    if not os.path.islink(path):
+        return NotADirectoryError(f"log_dir: {path} is a file")
+    where = "in place of a folder of ours" if os.path.exists(path) else "that leads nowhere"
+    return NotADirectoryError(f"log_dir: {path} is a symbolic link {where}")
