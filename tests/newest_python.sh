@@ -27,9 +27,9 @@ mirror() {
         /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1
 }
 
-# Runs a command in the folder, with pip's settings of this machine, as the first process of a pid namespace.
+# Becomes a command in the folder, with pip's settings of this machine and a pid namespace: it ends with all it started.
 inside() {
-    unshare --mount --pid --fork --kill-child bash -euo pipefail -c '
+    exec unshare --mount --pid --fork --kill-child bash -euo pipefail -c '
         root=$1 checkout=$2; shift 2
         mount -t proc proc "$root/proc"
         mount --rbind /dev "$root/dev"
@@ -64,7 +64,7 @@ settings=(
 
 if [[ ! -x $root/venv-$version/bin/pytest ]]; then
     step "installing Python $version and the tests' tools"
-    inside /usr/bin/env "${settings[@]}" bash -euo pipefail -c '
+    (inside /usr/bin/env "${settings[@]}" bash -euo pipefail -c '
         # A mirror may lag behind; the signatures of what it serves are checked all the same
         apt-get -qq -o Acquire::Check-Valid-Until=false update
         apt-get -qq install -y --no-install-recommends "python$1" "python$1-venv" "python$1-dev" \
@@ -73,7 +73,7 @@ if [[ ! -x $root/venv-$version/bin/pytest ]]; then
         cd /checkout
         pip install -qq -U pip
         pip install -qq --group dev  # what has no wheel for this Python yet is compiled
-    ' bash "$version" >"$root/install-$version.log" 2>&1 || { tail -n 30 "$root/install-$version.log" >&2; exit 1; }
+    ' bash "$version") >"$root/install-$version.log" 2>&1 || { tail -n 30 "$root/install-$version.log" >&2; exit 1; }
 fi
 
 inside /usr/bin/env "${settings[@]}" bash -euo pipefail -c '

@@ -50,6 +50,7 @@ signal.pause()
 """
 
 
+@pytest.mark.stress
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("gate", [False, True], ids=["", "gate"])
 def test_k1_a_host_killed_during_the_start_leaves_at_most_one_binary(tmp_path, monkeypatch, gate):
