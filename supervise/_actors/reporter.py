@@ -25,8 +25,8 @@ class Reporter:
 
     def __init__(self, plan: Plan, sink: Sink | None) -> None:
         """Take the fields that every event has from the plan."""
-        self.failure_level = "error"
-        """Of a rank's failure, and of the gang's; "info" where the caller gets an exception that says it."""
+        self.failures_raise = False
+        """Whether the caller gets a failure as an exception, so that it is no error here."""
         first = plan.envs.get(0, {})
         self._plan = plan
         self._ranks = {rank: _int(env.get("RANK"), rank) for rank, env in plan.envs.items()}
@@ -96,7 +96,7 @@ class Reporter:
         """A rank could not be started."""
         self._rank(
             "supervise.process.start_failed",
-            self.failure_level,
+            "info" if self.failures_raise else "error",
             message.local_rank,
             exception_type=type(message.error).__name__,
             exception_message=str(message.error),
@@ -120,7 +120,7 @@ class Reporter:
         """A rank's process is reaped."""
         code = message.exitcode
         fine = code == 0 and message.complaint is None
-        level = "info" if fine or not spontaneous else self.failure_level
+        level = "info" if fine or not spontaneous or self.failures_raise else "error"
         if not self._log.listens(level):
             return
         self._rank(
@@ -204,7 +204,7 @@ class Reporter:
             root = result.failures[verdict.blamed[0]]
             self._log.emit(
                 "supervise.gang.failed",
-                self.failure_level,
+                "info" if self.failures_raise else "error",
                 root_cause_rank=verdict.blamed[0],
                 error_type=_error_type(root),
                 failed_ranks=list(verdict.blamed),
