@@ -26,11 +26,9 @@ class Reporter:
 
     def __init__(self, plan: Plan, sink: Sink | None) -> None:
         """Take the fields that every event has from the plan."""
-        self.failure_level = "error"
-        """Of a rank's failure, and of the gang's; "info" where the caller gets an exception that says it."""
+        self.failures_raise = False
+        """Whether the caller gets a failure as an exception, so that it is no error here."""
         first = plan.envs.get(0, {})
-        self.raised_to_nobody = True
-        """Whether a failure that the application does not ask for is told to nobody."""
         self._plan = plan
         self._ranks = {rank: _int(env.get("RANK"), rank) for rank, env in plan.envs.items()}
         self._begun_ns = self._attempt_ns = time.monotonic_ns()
@@ -99,7 +97,7 @@ class Reporter:
         """A rank could not be started."""
         self._rank(
             "supervise.process.start_failed",
-            self.failure_level,
+            "info" if self.failures_raise else "error",
             message.local_rank,
             exception_type=type(message.error).__name__,
             exception_message=str(message.error),
@@ -123,7 +121,7 @@ class Reporter:
         """A rank's process is reaped."""
         code = message.exitcode
         fine = code == 0 and message.complaint is None
-        level = "info" if fine or not spontaneous else self.failure_level
+        level = "info" if fine or not spontaneous or self.failures_raise else "error"
         if not self._log.listens(level):
             return
         self._rank(
@@ -205,11 +203,11 @@ class Reporter:
         self._errors(result, verdict)
         if result.outcome == "failed":
             root = result.failures[verdict.blamed[0]]
-            if self.raised_to_nobody:
+            if not self.failures_raise:
                 self._log.show_at_last(failed_line(self._plan.name, result, root))
             self._log.emit(
                 "supervise.gang.failed",
-                self.failure_level,
+                "info" if self.failures_raise else "error",
                 root_cause_rank=verdict.blamed[0],
                 error_type=_error_type(root),
                 failed_ranks=list(verdict.blamed),

@@ -62,8 +62,7 @@ class SpawnedGang(GangActor):
         """
         super().__init__(plan, grace=grace_s, own_thread=False)
         self._gang = self._gang._replace(stop_on_failure=False)
-        self._report.raised_to_nobody = False
-        self._report.failure_level = "info"  # the caller gets it as an exception
+        self._report.failures_raise = True
         self._fates = fates
         if waited_for:
             _standing[self.actor_urn] = fates

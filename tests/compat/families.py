@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.compat.normal import Normal
 
-MODULES = ("words", "failing", "recording", "streams", "contexts", "differing")
+MODULES = ("words", "failing", "recording", "streams", "contexts", "replaced", "differing")
 
 Family = Callable[[ModuleType, Path], Any]
 

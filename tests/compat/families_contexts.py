@@ -2,6 +2,7 @@
 # ruff: noqa: PTH110, PTH123 - paths are strings in the libraries, too
 
 import os
+import select
 import signal
 import sys
 import threading
@@ -127,6 +128,34 @@ def polled(lib, folder):
     context._close(death_sig=signal.SIGTERM, timeout=5)
     seen.append([os.path.exists(f"/proc/{pid}") for pid in context.pids().values()])
     context.close(signal.SIGTERM, 5)
+    return seen
+
+
+@family
+def closed_programs_that_exit_cleanly(lib, folder):
+    """Ranks that had finished, that exit with code 0 at our SIGTERM, and that die of it."""
+    ready = folder / "ready"
+    os.mkfifo(ready)
+    ear = os.open(ready, os.O_RDWR)
+    scripts = {
+        "finished": "exit 0",
+        "clean": f"trap 'exit 0' TERM; echo x >{ready}; while :; do sleep 0.05; done",
+        "dies": f"echo x >{ready}; exec sleep 600",
+    }
+    seen = {}
+    for ranks in ("clean", "clean clean", "finished clean", "clean dies", "finished dies"):
+        args = {rank: ("-c", scripts[how]) for rank, how in enumerate(ranks.split())}
+        context = _start(lib, folder, "/bin/sh", args)
+        for how in ranks.split():
+            if how == "finished":
+                while context.subprocess_handlers[0].proc.poll() is None:
+                    select.select([], [], [], 0.01)
+            else:
+                os.read(ear, 2)
+        context.close(signal.SIGTERM, 20)
+        result = context.wait(period=0.05)
+        codes = {rank: failure.exitcode for rank, failure in result.failures.items()}
+        seen[ranks] = [result.is_failed(), codes, result.return_values]
     return seen
 
 

@@ -3,6 +3,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -58,6 +59,16 @@ def obeys(fd):
     signal.pause()
 
 
+def returns_when_told(fd):
+    """Say that it runs, and return once SIGTERM has come."""
+    came = []
+    signal.signal(signal.SIGTERM, lambda *_: came.append(1))
+    os.write(fd, b"x")
+    while not came:
+        select.select([], [], [], 0.05)
+    return "value"
+
+
 def has_a_child(fd):
     """Start a process, and stay."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -94,6 +105,37 @@ def closed_functions_are_listed(lib, folder):
     assert os.read(read, 1) + os.read(read, 1) == b"xx"
     context.close(signal.SIGTERM, 10)
     return sorted(_result(lib, context.wait(period=0.05)))
+
+
+@family
+def closed_functions_that_exit_cleanly(lib, folder):
+    """Both functions return when SIGTERM comes."""
+    read, write = os.pipe()
+    context = _start(lib, folder, returns_when_told, {0: (write,), 1: (write,)})
+    assert os.read(read, 1) + os.read(read, 1) == b"xx"
+    context.close(signal.SIGTERM, 1)
+    result = context.wait(period=0.05)
+    return [{rank: failure.exitcode for rank, failure in result.failures.items()}, result.return_values]
+
+
+@family
+def failure_of_a_bad_error_file(lib, folder):
+    """``ProcessFailure(...)`` by itself."""
+    records = {
+        "unknown keys": '{"error": "x", "code": 3}',
+        "unknown keys beside": '{"message": "m", "more": 1}',
+        "no time": '{"message": {"message": "E"}}',
+        "a text as time": '{"message": "m", "timestamp": "soon"}',
+        "a list": "[1, 2]",
+        "torn": '{"mess',
+    }
+    seen = {}
+    for name, text in records.items():
+        path = folder / f"{name}.json"
+        path.write_text(text)
+        told = outcome(lambda path=path: lib.errors.ProcessFailure(0, 4711, 3, str(path)).message)
+        seen[name] = [word.replace(str(path), "<file>") for word in told]
+    return seen
 
 
 @family
@@ -289,8 +331,6 @@ def processes_of_a_stopped_function(lib, folder):
     pid = int(os.read(read, 20))
     context.close(signal.SIGTERM, 10)
     fd = os.pidfd_open(pid) if os.path.exists(f"/proc/{pid}") else None
-    import select
-
     lives = fd is not None and not select.select([fd], [], [], 2.0)[0]
     if lives:
         os.kill(pid, signal.SIGKILL)

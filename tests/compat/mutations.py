@@ -257,5 +257,14 @@ def contexts():
     )
 
 
+@_defect("replaced.*", "contexts.closed_programs_that_exit_cleanly")
+def replacements():
+    """What others put in place of ours is not used, a name is missing, and a clean exit is a failure."""
+    importlib.import_module("supervise._facade.foreign_handlers").factory = lambda: None
+    importlib.import_module("supervise._facade.polled").PolledContext._closed_by_others = lambda _: False
+    importlib.import_module("supervise._facade.context").MultiprocessContext._is_done = None
+    importlib.import_module("supervise._core.verdict")._clean = lambda _: False
+
+
 def _elsewhere(function):
     return lambda *args: function(*args[:-1], f"{args[-1]}.other")

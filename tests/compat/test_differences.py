@@ -9,6 +9,8 @@ from tests.compat import oracle
 
 PAGE = Path(__file__).parents[2] / "docs/explanation/compatibility.md"
 TORN = "error file <root>/logs/test_run_id_<random>/attempt_0/0/error.json could not be read: "
+BAD = "error file <file> could not be read: "
+UNTERMINATED = "Unterminated string starting at: line 1 column 2 (char 1)"
 HERE = "^[0123]$> or <^"
 DIFFERENCES = {
     "std_of_rank_ten": (
@@ -23,6 +25,25 @@ DIFFERENCES = {
         [{"1": 7}, {"0": [-15, "bystander"], "1": [7, "root_cause"], "2": [-15, "bystander"]}],
     ),
     "closed_functions_are_listed": ([0], [0, 1]),
+    "closed_functions_that_exit_cleanly": ([{"0": -9}, {}], [{}, {"0": "value", "1": "value"}]),
+    "failure_of_a_bad_error_file": (
+        {
+            "unknown keys": ["raised", "KeyError", "'message'"],
+            "unknown keys beside": ["returned", "m"],
+            "no time": ["raised", "KeyError", "'extraInfo'"],
+            "a text as time": ["raised", "ValueError", "invalid literal for int() with base 10: 'soon'"],
+            "a list": ["raised", "TypeError", "list indices must be integers or slices, not str"],
+            "torn": ["raised", "JSONDecodeError", UNTERMINATED],
+        },
+        {
+            "unknown keys": ["returned", f"{BAD}no 'message' that is a string or an object; exit code 3"],
+            "unknown keys beside": ["returned", "m"],
+            "no time": ["returned", f"{BAD}no 'timestamp' in 'extraInfo'; exit code 3"],
+            "a text as time": ["returned", f"{BAD}'timestamp' is not a number: 'soon'; exit code 3"],
+            "a list": ["returned", f"{BAD}no 'message' that is a string or an object; exit code 3"],
+            "torn": ["returned", f"{BAD}{UNTERMINATED}; exit code 3"],
+        },
+    ),
     "torn_error_file": (
         ["raised", "JSONDecodeError"],
         {"0": [1, f"{TORN}Unterminated string starting at: line 1 column 14 (char 13); exit code 1"]},
