@@ -33,7 +33,10 @@ def open_to_append(path: str) -> int:
         return os.open(path, flags)
     flags |= os.O_NONBLOCK | os.O_NOCTTY
     folder, name = os.path.split(path)
-    at = open_folder(folder)
+    try:
+        at = open_folder(folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
     try:
         fd = os.open(name, flags | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=at)
     except OSError as error:
