@@ -22,18 +22,21 @@ def open_to_append(path: str) -> int:
 
     A file is never written through a symbolic link, which somebody may have planted to have another file
     written to. A link to a device is followed, and so are the system's own, such as ``/dev/stdout``. A named pipe
-    is refused: opening it, or writing to it, would wait for its reader.
+    without a reader is refused: opening it would wait for one.
 
     Raises:
-        OSError: It cannot be opened, is a named pipe, or a link to a file, be it one that is not there; nothing was
-            made. ``filename`` names it.
+        OSError: It cannot be opened, is a named pipe without a reader, or a link to a file, be it one that is not
+            there; nothing was made. ``filename`` names it.
     """
     flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
     if path.startswith(_STREAMS):
         return os.open(path, flags)
     flags |= os.O_NONBLOCK | os.O_NOCTTY
     folder, name = os.path.split(path)
-    at = open_folder(folder)
+    try:
+        at = open_folder(folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
     try:
         fd = os.open(name, flags | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=at)
     except OSError as error:
@@ -44,7 +47,7 @@ def open_to_append(path: str) -> int:
         return _follow(path, os.readlink(name, dir_fd=at), flags)
     finally:
         os.close(at)
-    return _writable(fd, path, stat.S_ISREG, stat.S_ISCHR)
+    return _writable(fd, path, stat.S_ISREG, stat.S_ISCHR, stat.S_ISFIFO)
 
 
 def _follow(path: str, target: str, flags: int) -> int:
@@ -74,7 +77,11 @@ def _writable(fd: int, path: str, *kinds: Callable[[int], bool]) -> int:
 
 
 def _pipe_error(path: str) -> OSError:
-    return OSError(errno.EINVAL, "it is a pipe, a socket or a disk, and no file that a log can be written to", path)
+    return OSError(
+        errno.EINVAL,
+        "it is a pipe without a reader, a socket or a disk, and no file that a log can be written to",
+        path,
+    )
 
 
 _readers: dict[str, Callable[[int], object]] = {}

@@ -2,7 +2,8 @@
 
 - ``group``: nothing more. What left its group (``setsid``, a daemon) is found at the close, and told.
 - ``sweep``: it is found by a marker that it has inherited, and ended.
-- ``cgroup``: each rank lives in a control group, which nothing leaves; whoever is still in it is ended.
+- ``cgroup``: each rank lives in a control group, which a daemon does not leave; who is still in it is ended.
+  A process with the rights of the host can move itself out of it on purpose.
 """
 
 from __future__ import annotations

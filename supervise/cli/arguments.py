@@ -318,8 +318,8 @@ def _add_end(group: argparse._ArgumentGroup) -> None:
         "--containment",
         choices=("group", "sweep", "cgroup"),
         default="group",
-        help="what leaves its rank's process group is only reported (group), found and ended (sweep), or cannot"
-        " get out (cgroup, needs cgroup v2)",
+        help="what leaves its rank's process group is only reported (group), found and ended (sweep), or kept in a"
+        " control group and ended (cgroup, needs cgroup v2)",
     )
     _option(
         group,
