@@ -1,6 +1,8 @@
 """What a person sees: the real program on a real terminal."""
 
+import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -70,10 +72,10 @@ def test_a_terminal_of_size_0_x_0_has_room_for_the_countdown(supervise: Command)
     words = ("--shutdown-timeout", "600", sys.executable, "-c", STUBBORN)
     with supervise.on_terminal(*words, columns=0) as terminal:
         terminal.until("ready")
-        terminal.type(b"\x03")
-        terminal.until("SIGINT: stopping 1 rank, SIGKILL in 600 s; Ctrl-C again kills now")
-        terminal.type(b"\x03")
-        assert terminal.end()[0] == 130
+        os.kill(terminal.process.pid, signal.SIGTERM)
+        terminal.until("SIGTERM: stopping 1 rank, SIGKILL in 600 s; a second signal kills")  # 80 columns
+        os.kill(terminal.process.pid, signal.SIGTERM)
+        assert terminal.end()[0] == 143
     with supervise.on_terminal("--help", columns=0) as terminal:
         code, shown = terminal.end()
     assert code == 0
