@@ -13,6 +13,7 @@ import marshal
 import os
 import pickle
 import signal
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -115,13 +116,18 @@ def preparation(method: StartMethod) -> tuple[list[str], bytes]:
 
     That is two pickles: the pickle of what multiprocessing is to know once it is imported, and the rest.
     """
-    from multiprocessing import context, reduction, resource_tracker, spawn
+    from multiprocessing import context, process, reduction, resource_tracker, spawn
 
+    main = sys.modules.get("__main__")
+    if main is not None and not hasattr(main, "__spec__"):  # `python -m pdb` before 3.13 has cleared it
+        main.__spec__ = None  # as in any script
     resource_tracker.ensure_running()  # which all ranks share
     if method == "forkserver":
         ensure_server()
     data = spawn.get_preparation_data("supervise")
     data.pop("dir", None)  # the launch sets it
+    key: Any = process.AuthenticationString  # type: ignore[attr-defined]
+    data["authkey"] = key(data["authkey"])  # in a worker of Celery it is of a type that does not pickle
     if interpreter.is_frozen() or os.path.basename(data.get("init_main_from_path") or "").startswith("<"):
         data.pop("init_main_from_path", None)  # a worker has the frozen main module; stdin was read
     theirs = {key: data.pop(key) for key in _OF_MULTIPROCESSING if key in data}

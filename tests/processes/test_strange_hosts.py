@@ -197,3 +197,38 @@ def test_p6_a_function_of_a_zipapp_or_package_works_or_is_refused(tmp_path, form
             assert said == VALUES
         else:
             assert said.startswith("refused: work was defined in the __main__.py of a package or an archive, which")
+
+
+# Debuggers, profilers and Celery
+
+
+@pytest.mark.parametrize("tool", [["pdb", "-c", "continue", "-c", "quit"], ["cProfile"]])
+def test_p6_under_a_debugger_or_a_profiler_a_function_works_or_is_refused(tmp_path, tool):
+    """The second has a main module of its own, from which a function cannot be pickled."""
+    (tmp_path / "script.py").write_text(GUARDED)
+    found = run(tmp_path, sys.executable, "-m", *tool, "script.py")
+    assert found.pop("fork") == VALUES
+    for said in found.values():
+        assert said == VALUES or (tool[0] != "pdb" and said.startswith("refused: rank 0: work or one of its arguments"))
+
+
+CELERY = """
+import multiprocessing.process
+
+class Key(bytes):
+    def __reduce__(self):
+        raise TypeError("Pickling an AuthenticationString object is disallowed for security reasons")
+
+class Process:  # not multiprocessing's
+    name, daemon, _identity, _parent_pid, authkey = "ForkPoolWorker-1", True, (1,), 1, Key(b"secret")
+    _config = {"authkey": authkey, "semprefix": "/mp", "daemon": True}
+
+multiprocessing.process._current_process = Process()
+"""
+
+
+def test_p6_in_a_celery_worker_a_function_works(tmp_path):
+    """billiard's process stands for multiprocessing's; its key refuses to be pickled."""
+    (tmp_path / "script.py").write_text(GUARDED.replace("    main()\n", f"    exec({CELERY!r})\n    main()\n"))
+    found = run(tmp_path, sys.executable, "script.py")
+    assert found == dict.fromkeys(found, VALUES)
