@@ -42,10 +42,13 @@ def arguments(args: object) -> dict[int, tuple[Any, ...]]:
     """Return local rank to arguments, in the order of the ranks.
 
     Raises:
-        SpecError: A rank is missing, or its arguments are no sequence.
+        SpecError: There is no rank, one is missing, or its arguments are no sequence.
     """
     if not isinstance(args, Mapping):
         msg = f"args is {shown(args)}; give a mapping of local rank to its arguments, such as {{0: (), 1: ()}}"
+        raise SpecError(msg)
+    if not args:
+        msg = "args is empty, so there is no rank to start; give each rank its arguments, such as {0: (), 1: ()}"
         raise SpecError(msg)
     validate_full_rank(args, len(args), "args")
     return {rank: as_tuple(rank, args[rank]) for rank in sorted(args)}

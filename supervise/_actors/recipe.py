@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -19,7 +19,7 @@ from supervise.errors import SpecError
 from supervise.logs import DefaultLogsSpecs, LogsSpecs, validate_full_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from supervise._actors.worker import Launcher
     from supervise._process.child import Plain
@@ -169,16 +169,18 @@ def make_plan(
     checks.check_entrypoint(entrypoint, start_method)
     checks.check_policy(restart_policy)
     checks.check_gate(gate)
+    method = None if isinstance(entrypoint, str) else cast("StartMethod", start_method)
+    travels = method in ("spawn", "forkserver")
+    working_dir = checks.folder(cwd)
+    if isinstance(args, Mapping):  # before anything is made for each of a number that may be mistaken
+        limits.check_host(len(args), None if travels else working_dir)  # what travels tells where this process is
+        limits.check_open_files(len(args), each=limits.held_by_rank(method), shown=0)
     tuples = checks.arguments(args)
     clean = checks.environments(envs, len(tuples))
     checks.check_logs(logs_specs, log_line_prefixes)
     checks.check_filters("duplicate_stdout_filters", duplicate_stdout_filters)
     checks.check_filters("duplicate_stderr_filters", duplicate_stderr_filters)
-    working_dir = checks.folder(cwd)
-    method = None if isinstance(entrypoint, str) else cast("StartMethod", start_method)
-    limits.check_open_files(len(tuples), each=limits.held_by_rank(method), shown=0)
     cpus = {} if numa_options is None else _cpus_of_ranks(tuples, numa_options)
-    travels = method in ("spawn", "forkserver")
     interpreter.check(method if travels else None)
     if travels:
         checks.check_main(entrypoint, tuples)

@@ -1,4 +1,4 @@
-"""Refuse a start that must run into a limit."""
+"""Refuse a start that must run into a limit, or that this process cannot make."""
 
 from __future__ import annotations
 
@@ -14,6 +14,42 @@ _HELD: dict[str | None, int] = {None: 1, "spawn": 2, "fork": 2, "forkserver": 3}
 """Descriptors held for each running rank, by start method: its pidfd, its outcome, the fork server's word."""
 _BELL = 1
 """Without pidfds, the waiting thread holds a copy of what it rings; and one of the fork server's word."""
+
+
+_MANY = 1000
+"""Ranks, up to which every kernel has numbers for processes."""
+
+
+def check_host(nprocs: int, cwd: str | None) -> None:
+    """Refuse what fails wherever it is first needed, with an error that does not say why.
+
+    Args:
+        nprocs: How many ranks.
+        cwd: Their working directory; None is this process's.
+
+    Raises:
+        SpecError: Names what is missing, or the limit, and what to do. No process was started.
+    """
+    if capability.LINUX and not os.path.isdir("/proc/self/fd"):
+        msg = "/proc is not mounted, which every start needs; mount it with: mount -t proc proc /proc"
+        raise SpecError(msg)
+    if cwd is None:
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            msg = "the working directory of this process has been deleted; go to another one first"
+            raise SpecError(msg) from None
+    if nprocs > _MANY and (most := _most_processes()) is not None and nprocs > most:
+        msg = f"{nprocs} ranks are more than this machine can have processes: kernel.pid_max is {most}; use fewer ranks"
+        raise SpecError(msg)
+
+
+def _most_processes() -> int | None:
+    try:
+        with open("/proc/sys/kernel/pid_max", encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):  # another system than Linux
+        return None
 
 
 def held_by_rank(start_method: str | None) -> int:

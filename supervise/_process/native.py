@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from typing import TYPE_CHECKING, Any, cast
 
 from supervise._process import capability
@@ -57,14 +58,14 @@ def spawn(
     Raises:
         OSError: It could not be started; names the program, or `cwd`.
     """
-    program = argv[0]
+    program, env = argv[0], _coded(env)
     try:
         path = program if os.path.dirname(program) else find(program, env, cwd)
         if glibc is not None:
             started: tuple[int, int] = glibc.posix_spawn(
                 path,
                 argv,
-                [os.fsencode(name) + b"=" + os.fsencode(value) for name, value in env.items()],
+                [name + b"=" + value for name, value in env.items()],
                 cwd=cwd,
                 file_actions=_actions(stdio, fds),
                 setsigdef=RESTORED | reset,
@@ -135,16 +136,29 @@ def find(program: str, env: Mapping[str, str] | Mapping[bytes, bytes], cwd: str 
     if os.path.dirname(program):
         candidates = [program]
     else:
-        candidates = [os.path.join(d, program) for d in os.get_exec_path(cast("dict[str, str]", dict(env)))]
+        path = os.fsdecode(_coded(env).get(b"PATH", os.defpath))
+        candidates = [os.path.join(folder, program) for folder in path.split(os.pathsep)]
     denied = False
     for candidate in candidates:
         full = os.path.join(cwd or "", candidate)
-        if os.path.isfile(full) and may_execute(full):
+        try:
+            mode = os.stat(full).st_mode
+        except OSError as error:
+            denied = denied or error.errno == errno.EACCES
+            continue
+        if stat.S_ISREG(mode) and may_execute(full):
             return candidate
-        denied = denied or os.path.exists(full)
+        denied = True
     if denied:
         raise PermissionError(13, "Permission denied", program)
     raise FileNotFoundError(2, "No such file or directory", program)
+
+
+def _coded(env: Mapping[str, str] | Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
+    """Return an environment as the kernel takes it, which that of a program is already."""
+    if isinstance(next(iter(env), b""), bytes):
+        return cast("Mapping[bytes, bytes]", env)
+    return {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
 
 
 def may_execute(path: str) -> bool:

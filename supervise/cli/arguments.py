@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from supervise._printable import below_itself
+from supervise._process import limits
 from supervise.cli import torchrun, values
+from supervise.errors import SpecError
 from supervise.logs import Std, to_map
 from supervise.restarts import RestartPolicy
 
@@ -121,6 +123,11 @@ def parse(words: Sequence[str]) -> Options:
     if found.module and found.no_python:
         parser.error("-m runs a module under Python and --no-python says not to; leave one of them out")
     nproc: int = found.nproc_per_node
+    try:
+        limits.check_host(nproc, None)
+        limits.check_open_files(nproc, each=limits.held_by_rank(None), shown=0)
+    except SpecError as error:
+        parser.error(str(error))
     for option, ranks in (
         ("--local-ranks-filter", found.local_ranks_filter),
         ("--redirects", found.redirects if isinstance(found.redirects, dict) else ()),
