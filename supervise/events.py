@@ -100,16 +100,9 @@ class EventLog:
         return self._sink is not None or self._listener(level) is not None
 
     def show_at_last(self, text: str) -> None:
-        """Show one line at ERROR by logging's last resort, unless the application has configured anything.
-
-        A stderr that takes nothing now costs the line: the gang's thread must not block.
-        """
-        handler = logging.lastResort
-        if handler is None or self.listens("error") or _is_configured() or not _takes_a_line(sys.stderr):
-            return
-        record = _logger.makeRecord(_logger.name, logging.ERROR, __file__, 0, text, (), None)
-        if _logger.filter(record):
-            handler.handle(record)
+        """Show one line at ERROR by logging's last resort, unless the application has configured anything."""
+        if not self.listens("error") and not _is_configured():
+            say_at_last(text, logging.ERROR)
 
     def _listener(self, level: str) -> Sink | None:
         try:
@@ -123,6 +116,19 @@ class EventLog:
             return _through(_standard())
         except (ImportError, OSError):  # no descriptor left to import it with: an event is not worth a gang
             return None
+
+
+def say_at_last(text: str, level: int) -> None:
+    """Show one line on stderr by logging's last resort, which an application may replace or take away.
+
+    A stderr that takes nothing now costs the line: no thread of a gang may block.
+    """
+    handler = logging.lastResort
+    if handler is None or not _logger.isEnabledFor(level) or not _takes_a_line(sys.stderr):
+        return
+    record = _logger.makeRecord(_logger.name, level, __file__, 0, text, (), None)
+    if _logger.filter(record):
+        handler.handle(record)
 
 
 def _has_listener() -> bool:

@@ -22,6 +22,7 @@ from supervise._streams.lines import LineStream, source_bytes
 from supervise._streams.pace import Pace
 from supervise._streams.sinks import Abandon, Abandoned
 from supervise._streams.watch import Watch, cancel_all, hold
+from supervise.events import say_at_last
 from supervise.messages import Drain, MemberStopRequested, TailEnded
 
 if TYPE_CHECKING:
@@ -104,11 +105,10 @@ class Tail(pykka.ThreadingActor):
         if follows_writers:
             for feed in self._feeds:
                 feed.follow_writer()
-        self._lock = threading.Lock()  # guards the next five, which other threads touch
+        self._lock = threading.Lock()  # guards the next four, which other threads touch
         self._changed: dict[Feed, None] = {}
         self._told = False
         self._writing = False
-        self._warning = False
         self._ended = False
         self._ready: dict[Feed, None] = {}  # those that may have more to read, in turn
         self._updating: set[Feed] = set()  # those with an update that is not due yet
@@ -303,7 +303,7 @@ class Tail(pykka.ThreadingActor):
         if not feed.was_truncated:
             self._report(feed.path, OSError(errno.ESTALE, WRITTEN_OVER, feed.path))
             if self._warns and self._sink.is_console:
-                self._warn(f"{feed.path}: {WRITTEN_OVER}")
+                say_at_last(f"{feed.path}: {WRITTEN_OVER}", logging.WARNING)
         feed.start_again()
 
     def _note(self, feed: Feed) -> None:
@@ -358,20 +358,6 @@ class Tail(pykka.ThreadingActor):
         if self._ended:  # meanwhile, by `_abandoned`
             raise Abandoned(0)
 
-    def _warn(self, text: str) -> None:
-        """Say something on stderr where nobody listens to events; should stderr take nothing, we can be abandoned."""
-        if logging.lastResort is None or not log.isEnabledFor(logging.WARNING):
-            return
-        with self._lock:
-            self._warning = True
-        try:
-            logging.lastResort.handle(log.makeRecord(log.name, logging.WARNING, __file__, 0, text, (), None))
-        finally:
-            with self._lock:
-                self._warning = False
-        if self._ended:  # meanwhile, by `_abandoned`
-            raise Abandoned(0)
-
     def _report(self, path: str, error: OSError) -> None:
         try:
             if self._on_error is not None:
@@ -384,7 +370,7 @@ class Tail(pykka.ThreadingActor):
     def _abandoned(self) -> None:
         """End soon; now, if a write is going on that nothing can interrupt. On the abandoning thread."""
         with self._lock:
-            stuck = (self._warning or (self._writing and not self._sink.interruptible)) and not self._ended
+            stuck = self._writing and not self._sink.interruptible and not self._ended
             self._ended = self._ended or stuck
         if stuck:
             self._leave(None)  # the thread closes the destination, should it ever come back
