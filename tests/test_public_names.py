@@ -16,6 +16,8 @@ PACKAGE = Path(supervise.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 WORDS = {
+    "_folders",
+    "_opening",
     "_printable",
     "_seconds",
     "_threads",

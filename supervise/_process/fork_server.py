@@ -87,12 +87,11 @@ def request(fds: Sequence[int], data: bytes) -> ServerStatus:
     process. So a thread connects.
 
     Raises:
-        OSError: There are too few descriptors.
-        RuntimeError: There can be no thread.
+        OSError: There are too few descriptors, or no thread is to be had.
     """
     asking = _Asking(fds, data)
     try:
-        asking.start()
+        _threads.start(asking, "a request to the fork server")
     except BaseException:
         asking.end()
         os.close(asking.told)
@@ -111,8 +110,10 @@ class _Asking(threading.Thread):
         self._fds: list[int] = []
         self._status: int | None = None
         self._problem: BaseException | None = None
-        self.told, self._tell = os.pipe()
+        self.told = os.eventfd(0)
+        self._tell = -1
         try:
+            self._tell = os.dup(self.told)  # `told` may be closed while this thread still runs
             for fd in fds:
                 self._fds.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3))
         except BaseException:
@@ -150,8 +151,14 @@ class _Asking(threading.Thread):
                 os.close(status)
 
     def end(self) -> None:
-        """Let go of what the process has now, or will never have, and tell."""
-        for fd in (*self._fds, self._tell):
+        """Close what the process has now, or will never have, and make `told` readable.
+
+        Not by the end of a pipe, which does not come while a child that another thread has forked holds a copy.
+        """
+        if self._tell >= 0:
+            os.eventfd_write(self._tell, 1)
+            self._fds.append(self._tell)
+        for fd in self._fds:
             os.close(fd)
 
     def take(self) -> int:

@@ -64,6 +64,7 @@ class _Run:
         self._events = EventFile(None)
         self._run_id = options.run_id or f"{_title(options)}-{os.urandom(4).hex()}"
         self._gang: pykka.ActorRef[Supervisor]
+        self._master = ranks.Master("", "")
         self._to_pass_on: list[Signals] = []
         self._started = False
 
@@ -75,16 +76,20 @@ class _Run:
             self._console.note(report.not_started(error, 0, self._options))
             return program.start_code(error)
         try:
+            return self._refused(command) or self._supervise()
+        finally:
+            self._leave()
+
+    def _refused(self, command: tuple[str, ...]) -> int:
+        """Make the run directory and the Supervisor; return 0, or the exit code where one of them cannot be had."""
+        try:
             self._prepare(command)
         except (OSError, SuperviseError) as error:
-            of_a_file = isinstance(error, OSError) and error.filename is not None
+            of_a_file = isinstance(error, NotADirectoryError) or getattr(error, "filename", None) is not None
             advice = "; give --log-dir a directory that we can write to" if self._options.log_dir else ""
             self._console.note(f"{_complaint(error)}{advice if of_a_file else ''}")
             return _USAGE if of_a_file or isinstance(error, SuperviseError) else _INTERNAL
-        try:
-            return self._supervise()
-        finally:
-            self._leave()
+        return 0
 
     def _prepare(self, command: tuple[str, ...]) -> None:
         """Make the run directory and the Supervisor; start no process."""

@@ -193,6 +193,7 @@ def key(state: State, setting: Setting) -> Any:
         leftovers=_NOBODY,
         accused=None,  # type: ignore[arg-type]
         spontaneous=_NOBODY,
+        stopped_ns=None,  # type: ignore[arg-type]
         unkillable=(),
         start_failure=None,
         census_ns=order[gang.census_ns],

@@ -169,7 +169,9 @@ def test_l9_environment_and_streams_are_there_before_the_users_module(tmp_path, 
 @pytest.mark.parametrize("kind", ["spawn", "forkserver"])
 def test_l9_a_main_module_that_cannot_be_imported_says_so_in_the_ranks_log(tmp_path, kind):
     """A syntax error, long before the user's function is reached."""
-    assert run_program(tmp_path, SPOILED, kind) == ("1\n", "")
+    shown, said = run_program(tmp_path, SPOILED, kind)
+    assert (shown, said.count("\n")) == ("1\n", 1)
+    assert "stderr.log" in said
     out, err = logs(tmp_path, 0)
     assert out == ""
     assert "SyntaxError" in err
@@ -179,6 +181,8 @@ def test_l9_a_main_module_that_cannot_be_imported_says_so_in_the_ranks_log(tmp_p
 @pytest.mark.parametrize("kind", ["spawn", "binary"])
 def test_l9_an_interpreter_that_cannot_start_says_so_in_the_ranks_log(tmp_path, kind):
     """It dies before the first line of Python."""
-    assert run_program(tmp_path, UNBORN, kind) == ("True\n", "")
+    shown, said = run_program(tmp_path, UNBORN, kind)
+    assert (shown, said.count("\n")) == ("True\n", 1)
+    assert "stderr.log" in said
     _out, err = logs(tmp_path, 0)
     assert "Fatal Python error" in err

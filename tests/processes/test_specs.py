@@ -67,7 +67,6 @@ WRONG = [
     ({"duplicate_stderr_filters": 3}, "duplicate_stderr_filters is 3; give a list of texts"),
     ({"grace": "5"}, "grace is '5'; it is a number of seconds, 0 or more"),
     ({"grace": True}, "grace is True"),
-    ({"grace": None}, "grace is None"),
     ({"grace": -1}, "grace is -1"),
     ({"timeout": 0}, "timeout is 0; it is a number of seconds above 0, or None"),
     ({"timeout": "5"}, "timeout is '5'; it is a number of seconds above 0"),

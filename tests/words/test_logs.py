@@ -224,10 +224,10 @@ def test_l8_a_log_dir_that_cannot_be_made_is_named(read_only_dir):
 def test_l8_a_log_dir_that_was_closed_to_us_later_is_named(tmp_path, monkeypatch):
     specs = DefaultLogsSpecs(str(tmp_path))
 
-    def refuse(prefix, dir):  # noqa: A002  tempfile's name
-        raise PermissionError(13, "Permission denied", f"{dir}/{prefix}x")
+    def refuse(name, mode, *, dir_fd):
+        raise PermissionError(13, "Permission denied", name)
 
-    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    monkeypatch.setattr(os, "mkdir", refuse)
     with pytest.raises(PermissionError) as caught:
         specs.reify(envs(1))
     assert caught.value.filename == str(tmp_path)
