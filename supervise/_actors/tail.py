@@ -17,7 +17,7 @@ from pykka import messages as pykka_messages
 from supervise import _threads
 from supervise._actors.tail_inbox import Due, DueInbox
 from supervise._runtime.reply import Reply
-from supervise._streams.feed import CHUNK_BYTES, Feed
+from supervise._streams.feed import CHUNK_BYTES, WRITTEN_OVER, Feed
 from supervise._streams.lines import LineStream, source_bytes
 from supervise._streams.pace import Pace
 from supervise._streams.sinks import Abandon, Abandoned
@@ -41,12 +41,6 @@ class Changed:
 
 class _DestinationError(Exception):
     """The destination takes nothing more; the cause says why."""
-
-
-WRITTEN_OVER = (
-    "the log was truncated or written over, and lines are lost"
-    " (in a shell, write '>> /dev/stderr' for '> /dev/stderr' and 'tee -a' for 'tee')"
-)
 
 
 class Tail(pykka.ThreadingActor):
@@ -201,10 +195,9 @@ class Tail(pykka.ThreadingActor):
         """Note that a file has changed. On the watching thread."""
         with self._lock:
             self._changed[feed] = None
-            if self._told:
-                return
-            self._told = True
-        self._wake()
+            known, self._told = self._told, True
+        if not known:
+            self._wake()
 
     def _wake(self) -> None:
         try:

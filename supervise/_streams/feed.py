@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 64 * 1024
 """How much is read of one file before the next has its turn."""
 
+WRITTEN_OVER = (
+    "the log was truncated or written over, and lines are lost"
+    " (in a shell, write '>> /dev/stderr' for '> /dev/stderr' and 'tee -a' for 'tee')"
+)
+"""What is said of a file that is no longer what was read."""
+
 _COMPARED_BYTES = 1024
 """How much of what was read is kept, at the beginning and at the end, to be compared with what is there later."""
 
