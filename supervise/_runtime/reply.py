@@ -73,6 +73,8 @@ class Reply(pykka.Future[T]):
         if self._get_hook is not None:
             return super().get(timeout=timeout)
         value, error = self._slot["result"]
+        if type(error) is pykka.ActorDeadError:  # a new one: its traceback holds the asker, which holds this reply
+            raise pykka.ActorDeadError(*error.args)
         if error is not None:
             raise error
         return cast("T", value)
@@ -165,6 +167,8 @@ class Reply(pykka.Future[T]):
         kind, error, traceback = exc_info or sys.exc_info()
         if error is None:
             error = (kind or RuntimeError)()
+        if isinstance(error, pykka.ActorDeadError):
+            traceback = error.__traceback__ = None  # it holds the frame of the ask, which holds this reply
         if traceback is not None and error.__traceback__ is not traceback:
             error = error.with_traceback(traceback)
         if self._awaited is not None or self._get_hook is not None:

@@ -49,6 +49,14 @@ def by_wait_alone(**more: Any) -> list[threading.Event]:
     return deaths(start_processes("freed", work.weakly, ARGS, **more).wait())
 
 
+def by_a_close_that_finds_no_actor(**more: Any) -> list[threading.Event]:
+    context: Any = start_processes("freed", work.weakly, ARGS, **more)
+    found = deaths(context.wait(), context)
+    assert context._supervisor.actor_stopped.wait(PATIENCE_S)
+    context.close()
+    return found
+
+
 def by_with(**more: Any) -> list[threading.Event]:
     with start_processes("freed", work.weakly, ARGS, **more) as context:
         return deaths(context.wait(), context)
@@ -81,7 +89,7 @@ def by_proxy(**more: Any) -> list[threading.Event]:
     return found
 
 
-WAYS = [by_wait_and_close, by_wait_alone, by_with, by_actor, by_proxy]
+WAYS = [by_wait_and_close, by_wait_alone, by_a_close_that_finds_no_actor, by_with, by_actor, by_proxy]
 SETTINGS = {
     "spawn": {},
     "forkserver": {"start_method": "forkserver"},
