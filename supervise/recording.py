@@ -235,7 +235,7 @@ def _record_of(e: BaseException, now_ns: int) -> str:
     """Return the record of `e`, as PyTorch's readers know it."""
     import json
 
-    extra = {"py_callstack": _traceback_of(e), "timestamp": str(now_ns // _NS_PER_S)}
+    extra = {"py_callstack": traceback_of(e), "timestamp": str(now_ns // _NS_PER_S)}
     return json.dumps({"message": {"message": f"{type(e).__name__}: {_text_of(e)}", "extraInfo": extra}})
 
 
@@ -312,16 +312,22 @@ def _text_of(e: BaseException) -> str:
         return "<exception str() failed>"
 
 
-def _traceback_of(e: BaseException) -> str:
+def traceback_of(e: BaseException) -> str:
     """Return the traceback of `e` as Python prints it, whatever its parts do."""
     import traceback
+    import warnings
 
-    try:
-        return "".join(traceback.format_exception(e))
-    except Exception as failed:  # the user's code, at its worst moment
-        frames = traceback.format_list(traceback.extract_tb(e.__traceback__))
-        note = f"(the rest could not be printed: {type(failed).__name__})\n"
-        return "".join(["Traceback (most recent call last):\n", *frames, f"{type(e).__name__}: {_text_of(e)}\n", note])
+    with warnings.catch_warnings():
+        # Python 3.15 warns of a main module without a loader, as multiprocessing makes it; a warning may be an error
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            return "".join(traceback.format_exception(e))
+        except Exception as failed:  # the user's code, at its worst moment
+            frames = traceback.format_list(traceback.extract_tb(e.__traceback__))
+            note = f"(the rest could not be printed: {type(failed).__name__})\n"
+            return "".join(
+                ["Traceback (most recent call last):\n", *frames, f"{type(e).__name__}: {_text_of(e)}\n", note]
+            )
 
 
 def _warn(text: str) -> None:

@@ -6,7 +6,7 @@ import os
 import sys
 
 from supervise._process import outcome
-from supervise.recording import get_error_handler, record
+from supervise.recording import get_error_handler, record, traceback_of
 
 TYPE_CHECKING = False  # not typing's, as in `child`
 if TYPE_CHECKING:
@@ -69,11 +69,10 @@ def _call_plainly(settings: Settings, fn: Callable[..., Any], args: tuple[Any, .
         fn(*args)
     except KeyboardInterrupt:
         raise SystemExit(_INTERRUPTED) from None
-    except Exception:
+    except Exception as error:
         import time
-        import traceback
 
-        raised_ns, trace = time.monotonic_ns(), traceback.format_exc()
+        raised_ns, trace = time.monotonic_ns(), traceback_of(error)
         if os.getpid() != rank_pid or not _sent(settings, (raised_ns, trace)):
             sys.stderr.write(trace)  # a process that the function forked, or the channel is closed
         raise SystemExit(1) from None
