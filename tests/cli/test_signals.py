@@ -18,7 +18,7 @@ for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
     signal.signal(sig, leave)
 print("ready", flush=True)
 while True:
-    signal.pause()
+    signal.sigtimedwait([], 0.05)  # a signal right before a pause() would be handled behind it
 """
 STUBBORN = """
 import signal
@@ -36,7 +36,7 @@ signal.signal(signal.SIGUSR1, told)
 signal.signal(signal.SIGUSR2, told)
 print("ready", flush=True)
 while True:
-    signal.pause()
+    signal.sigtimedwait([], 0.05)  # a signal right before a pause() would be handled behind it
 """
 READY = ["[default0]:ready\n", "[default1]:ready\n"]
 

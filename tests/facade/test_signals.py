@@ -46,7 +46,8 @@ def patient(fifo: str) -> None:
     """A worker that says which signal ends it."""
     signal.signal(signal.SIGINT, lambda *_: sys.exit(42))
     say_ready(fifo)
-    signal.pause()
+    while True:
+        signal.sigtimedwait([], 0.05)  # a signal right before a pause() would be handled behind it
 
 
 def deaf(fifo: str) -> None:

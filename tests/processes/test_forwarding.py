@@ -13,7 +13,7 @@ for number in (signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(number, lambda number, frame: say(f"{rank} {signal.Signals(number).name}"))
 say("ready")
 while True:
-    signal.pause()
+    signal.sigtimedwait([], 0.05)  # a signal right before a pause() would be handled behind it
 """
 
 

@@ -12,6 +12,9 @@ from supervise._process import capability
 from tests.processes.gangs import PATIENCE_S, Stopwatch, each_function, each_kind, faulty, launched
 from tests.processes.work import BLOCK
 
+WAIT = "[signal.sigtimedwait([], 0.05) for _ in iter(int, 1)]"
+"""Source of a rank that handles signals: one that came right before a pause() would be handled behind it."""
+
 BARE = "binary", "fork"
 """Kinds that start fast enough for every case; the others get a sample."""
 CODES = (1, 2, 3, 42, 64, 126, 127, 128, 137, 139, 254, 255)
@@ -105,7 +108,7 @@ def test_o3_leaving_by_exit_has_a_defined_result(tmp_path, kind, leave, code, wo
 @each_kind
 def test_o4_ranks_that_we_stopped_are_not_blamed(tmp_path, kind):
     """One dies of our signal and one exits 1 over it; both are reported, and only rank 2 is a failure."""
-    polite = "signal.signal(signal.SIGTERM, lambda *_: os._exit(1)); say('ready'); signal.pause()"
+    polite = f"signal.signal(signal.SIGTERM, lambda *_: os._exit(1)); say('ready'); {WAIT}"
     sources = [f"say('ready'); {BLOCK}", polite, "wait_for_word(); raise ValueError('mine')"]
     with faulty(tmp_path, kind, sources) as gang:
         gang.hear(2)
@@ -293,7 +296,7 @@ def test_o9_a_shell_script_is_reported_like_any_program(tmp_path, fault):
 @each_kind
 def test_o12_a_gang_closed_before_its_end_never_looks_like_success(tmp_path, kind):
     """The finished rank is finished; an unfinished one is a failure with the signal that ended it."""
-    polite = "signal.signal(signal.SIGTERM, lambda *_: os._exit(0)); say('ready'); signal.pause()"
+    polite = f"signal.signal(signal.SIGTERM, lambda *_: os._exit(0)); say('ready'); {WAIT}"
     with faulty(tmp_path, kind, ["say('ready'); value = 1", f"say('ready'); {BLOCK}", polite]) as gang:
         gang.hear(3)
         gang.await_event("supervise.process.exited", local_rank=0)
@@ -307,8 +310,8 @@ def test_o12_a_gang_closed_before_its_end_never_looks_like_success(tmp_path, kin
 
 
 POLITE = {
-    "handler": "signal.signal(signal.SIGTERM, lambda *_: os._exit(0)); say('ready'); signal.pause()",
-    "sys.exit": "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); say('ready'); signal.pause()",
+    "handler": f"signal.signal(signal.SIGTERM, lambda *_: os._exit(0)); say('ready'); {WAIT}",
+    "sys.exit": f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); say('ready'); {WAIT}",
     "returns": (
         "seen = []; signal.signal(signal.SIGTERM, lambda *_: seen.append(1)); say('ready')\n"
         "while not seen: signal.sigtimedwait([], 0.05)\nvalue = 7"
