@@ -55,8 +55,11 @@ def search(setting: Setting, *, most: int | None = None) -> Found:
         setting: The gang.
         most: How many states there may be, else the search is broken: "unbounded".
     """
-    begin: State = (World(ranks=(Rank(),) * setting.nprocs, tails=setting.tails), setting.gang())
-    begin = (begin[0], begin[1]._replace(tails=setting.tails))
+    ranks = (Rank(),) * setting.nprocs
+    begin: State = (
+        World(ranks=ranks, tails=setting.tails, heeds_failures=setting.stop_on_failure),
+        setting.gang()._replace(tails=setting.tails),
+    )
     seen: dict[Any, tuple[Any, str]] = {key(begin, setting): (None, "")}
     queue = deque([(begin, key(begin, setting))])
     found = Found()

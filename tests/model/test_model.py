@@ -18,7 +18,7 @@ SETTINGS = {
     "two ranks, a deadline": Setting(nprocs=2, tails=0, closes=("deadline", "close, 1 s")),
     "two ranks, one after the other": Setting(nprocs=2, tails=0, closes=POLITE_OR_NOT, asks=1, window=1),
     "two ranks, a restart": Setting(nprocs=2, max_restarts=1, tails=0, closes=POLITE_OR_NOT, asks=1),
-    "two ranks, of which a failure stops no other": Setting(
+    "two ranks, whose failures are heeded later": Setting(
         nprocs=2, tails=0, closes=POLITE_OR_NOT, asks=1, stop_on_failure=False
     ),
 }

@@ -78,6 +78,8 @@ class World(NamedTuple):
     close_answered: bool = False
     ended: bool = False
     """Whether a close or the deadline came."""
+    heeds_failures: bool = True
+    """Whether a rank that fails stops the others."""
     published: bool = False
     aborted: bool = False
     """Whether the next attempt's files and actors could not be had."""
@@ -115,6 +117,8 @@ def moves(world: World, *, asks: int, closes: Iterable[str], late: bool) -> Iter
     for number, rank in enumerate(world.ranks):
         yield from _rank_moves(world, number, rank, late=late)
     yield from _answers(world)
+    if not world.heeds_failures:
+        yield "heed failures", world._replace(heeds_failures=True), st.StopOnFailure(on=True)
     if world.closes < asks:
         for name in closes:
             sig, timeout_s, reason = CLOSES[name]
@@ -265,7 +269,7 @@ def _assembled(world: World, tails: int) -> World:
     _check(not any(rank.left for rank in world.ranks), "a restart beside what is left")
     _check(world.sweep == "done", "a restart before the sweep")
     fresh = World(ranks=(Rank(),) * len(world.ranks), tails=tails, assembling=True, restarts=world.restarts + 1)
-    return fresh._replace(start=world.start, closes=world.closes)
+    return fresh._replace(start=world.start, closes=world.closes, heeds_failures=world.heeds_failures)
 
 
 def _published(world: World) -> World:
