@@ -12,6 +12,7 @@ writes.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import itertools
 import logging
@@ -89,7 +90,8 @@ class EventLog:
                 try:
                     self._context.run(deliver, dict(whole))
                 except BaseException:
-                    _logger.debug("a listener of events raised", exc_info=True)
+                    with contextlib.suppress(BaseException):  # a handler of logging may be what has raised
+                        _logger.debug("a listener of events raised", exc_info=True)
 
     def renew(self, **common: Any) -> None:
         """Change fields of every event from now on."""

@@ -308,7 +308,7 @@ def _text_of(e: BaseException) -> str:
     """Return ``str(e)``, whatever that does."""
     try:
         return str(e)
-    except Exception:  # the user's code, at its worst moment
+    except BaseException:  # the user's code, at its worst moment
         return "<exception str() failed>"
 
 
@@ -322,7 +322,7 @@ def traceback_of(e: BaseException) -> str:
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
             return "".join(traceback.format_exception(e))
-        except Exception as failed:  # the user's code, at its worst moment
+        except BaseException as failed:  # the user's code, at its worst moment
             frames = traceback.format_list(traceback.extract_tb(e.__traceback__))
             note = f"(the rest could not be printed: {type(failed).__name__})\n"
             return "".join(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import time
@@ -151,7 +152,8 @@ class DepartingActor(LoopActor):
         try:
             act()
         except BaseException:
-            log.exception("%s: while it ends", self._plan.name)
+            with contextlib.suppress(BaseException):  # a handler of the application's may raise, too
+                log.exception("%s: while it ends", self._plan.name)
 
     def _loop_lost(self, error: BaseException) -> None:
         """The loop's selector is gone: nothing can be waited for any more, so end everything here and now."""

@@ -6,7 +6,7 @@ import os
 import sys
 
 from supervise._process import outcome
-from supervise.recording import get_error_handler, record, traceback_of
+from supervise.recording import ErrorHandler, record, traceback_of
 
 TYPE_CHECKING = False  # not typing's, as in `child`
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def call(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> N
 
 def _call(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """Call the user's function, record what it raises, send what it returns."""
-    handler = get_error_handler()
     rank_pid = os.getpid()
+    handler = _RankErrorHandler(rank_pid)
     returned = False
     try:
         try:
@@ -57,9 +57,28 @@ def _call(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> 
     except BaseException as error:
         if returned or not isinstance(error, Exception):  # `record` has not seen it
             handler.record_exception(error)
-        if not os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        if not handler.records:
             sys.excepthook(type(error), error, error.__traceback__)
         raise SystemExit(1) from None
+
+
+class _RankErrorHandler(ErrorHandler):
+    """Records exceptions of the rank's own process, also if the function has cleared the environment.
+
+    A process that the function forks may raise, too: that is no failure of the rank.
+    """
+
+    def __init__(self, rank_pid: int) -> None:
+        self._rank_pid = rank_pid
+        self._path = super()._get_error_file_path()
+
+    def _get_error_file_path(self) -> str | None:
+        return (super()._get_error_file_path() or self._path) if os.getpid() == self._rank_pid else None
+
+    @property
+    def records(self) -> bool:
+        """Whether there is a file to record to."""
+        return bool(self._get_error_file_path())
 
 
 def _call_plainly(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:

@@ -48,6 +48,7 @@ def patient(fifo: str) -> None:
     say_ready(fifo)
     while True:
         signal.sigtimedwait([], 0.05)  # a signal right before a pause() would be handled behind it
+        signal.pthread_sigmask(signal.SIG_BLOCK, ())  # has handlers called, also in a forked process of Python 3.13
 
 
 def deaf(fifo: str) -> None:

@@ -77,6 +77,7 @@ from supervise import SpecError
 from tests.processes import work
 from tests.processes.hosts import NO_FILES
 
+import multiprocessing.util, socket  # Python 3.13.0 cannot import them where the working directory is gone
 os.chdir(ear)
 os.rmdir(ear)
 how = {"entrypoint": "true"} if kind == "binary" else {"entrypoint": work.double, "start_method": kind}

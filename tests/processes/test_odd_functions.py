@@ -1,0 +1,68 @@
+"""Functions that raise in odd places: the blame and the outcome stay true, and nothing hangs."""
+
+import pytest
+
+from tests.processes.gangs import PATIENCE_S, each_function, faulty
+from tests.processes.hosts import Host
+
+FORKS = """
+if os.fork() == 0:
+    raise RuntimeError("of a child")
+os.wait()
+say("child has ended")
+signal.pause()
+"""
+
+
+@each_function
+def test_o4_what_a_process_raises_that_a_function_forked_is_not_the_ranks(tmp_path, kind):
+    """It records nothing: the rank that fails later is the root cause."""
+    with faulty(tmp_path, kind, [FORKS, "wait_for_word(); raise ValueError('mine')"]) as gang:
+        gang.hear()
+        gang.tell(1)
+        result = gang.wait()
+    assert (result.root_cause, set(result.failures)) == (1, {1})
+    assert "ValueError: mine" in str(result.failures[1].message)
+
+
+@each_function
+def test_o3_an_exception_whose_text_leaves_with_0_is_a_failure(tmp_path, kind):
+    """The record must not take the exit for one of the function's own."""
+    source = "class Odd(Exception):\n    def __str__(self):\n        sys.exit(0)\nraise Odd"
+    with faulty(tmp_path, kind, [source]) as gang:
+        result = gang.wait()
+    assert (result.outcome, result.failures[0].exitcode) == ("failed", 1)
+    assert "Odd: <exception str() failed>" in str(result.failures[0].message)
+
+
+@each_function
+def test_o4_a_function_that_clears_its_environment_still_records(tmp_path, kind):
+    with faulty(tmp_path, kind, ["os.environ.clear(); raise ValueError('mine')"]) as gang:
+        result = gang.wait()
+    assert "ValueError: mine" in str(result.failures[0].message)
+
+
+RAISING_HANDLER = """
+import logging
+from supervise import start_processes
+from tests.processes import work
+
+class Raising(logging.Handler):
+    def emit(self, record):
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("a handler of the application's")
+
+logger = logging.getLogger("supervise")
+logger.addHandler(Raising())
+logger.setLevel(level)
+if __name__ == "__main__":
+    with start_processes("odd", work.double, {0: (1,)}, start_method=kind) as context:
+        print(context.wait(20).return_values, flush=True)
+"""
+
+
+@pytest.mark.parametrize("level", ["DEBUG", "INFO"])
+def test_k3_a_logging_handler_that_raises_holds_up_nothing(level):
+    with Host(RAISING_HANDLER.replace("level)", f"{level!r})"), "fork") as host:
+        assert host.hear() == "{0: 2}"
+        assert host.exit_code() == 0, f"within {PATIENCE_S} s"
