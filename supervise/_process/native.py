@@ -26,6 +26,8 @@ if capability.GLIBC:
 
 CLOSE_FROM: int | None = getattr(os, "POSIX_SPAWN_CLOSEFROM", None) if glibc is None else glibc.CLOSE_FROM
 """Closes all descriptors from a number on: by `glibc`, or since Python 3.13."""
+_LIFELINE = 20
+"""The number of a single descriptor that is left open: shell scripts use 3 to 9, and shells take free ones from 10."""
 CHANGES_FOLDER = glibc is not None
 """Whether `spawn` can start a program in another folder."""
 ARMS = glibc is not None
@@ -103,13 +105,16 @@ def _actions(stdio: tuple[int | None, int | None, int | None], fds: Sequence[int
     if CLOSE_FROM is None:
         actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable_fds() - set(fds)]
         return [*actions, *((os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds)]
+    limit = os.sysconf("SC_OPEN_MAX")
     if len(fds) == 1:
-        return [*actions, (os.POSIX_SPAWN_DUP2, fds[0], 3), (CLOSE_FROM, 4)]
+        number = _LIFELINE if not 0 <= limit <= _LIFELINE else 3
+        actions.append((os.POSIX_SPAWN_DUP2, fds[0], number))
+        fds = (number,)
     end = max(fds, default=2) + 1
     # All numbers, not only those that are open: another thread may open one meanwhile. It is no error if none does.
     actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in set(range(3, end)).difference(fds)]
     actions += [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds]
-    if not 0 <= os.sysconf("SC_OPEN_MAX") <= end:  # glibc refuses numbers from this limit on
+    if not 0 <= limit <= end:  # glibc refuses numbers from this limit on
         actions.append((CLOSE_FROM, end))
     return actions
 

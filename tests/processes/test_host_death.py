@@ -1,6 +1,7 @@
 """The host dies, exits, or forks: nothing of its gangs survives it, and a fork disturbs nobody."""
 
 import random
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,28 @@ def test_k1_workers_die_with_a_killed_host(tmp_path, kind, name):
         assert host.hear() == "runs"
         with watched(pids) as watch:
             assert len(watch.survivors(0)) == len(pids) >= 3
+            host.kill()
+            assert watch.survivors(2.0) == set()
+
+
+SHELL = """
+args = {0: ("-c", f"exec 3>&1 4</dev/null 9>&1; echo ready $$ > {ear}; sleep 1000; :")}
+gang = Supervisor.start(name="host", entrypoint=shell, args=args)
+gang.ask(Start())
+print("runs", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_k1_a_shell_script_that_opens_descriptors_of_its_own_dies_with_a_killed_host(tmp_path, shell):
+    """The numbers that scripts use are theirs: the lifeline has another."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell} here")
+    with ears(tmp_path) as ear, Host(SHELL.replace("=shell", f"={shell!r}"), "binary", ear.path) as host:
+        pids = pids_of([ear.hear()])
+        assert host.hear() == "runs"
+        with watched(pids) as watch:
             host.kill()
             assert watch.survivors(2.0) == set()
 
