@@ -133,7 +133,8 @@ def test_a_stderr_that_is_not_recorded_is_shown_and_the_screen_says_where(superv
     ]
     if words[0] == "-t":
         (supervise.tmp_path / "work.py").write_text("raise ValueError('boom')\n")
-        assert screen_of(supervise.run(*words, "-n", "2", "work.py").stderr)[5:6] == ["  ValueError: boom"]
+        # A rank that is stopped while it makes its traceback has recorded the last line alone
+        assert "  ValueError: boom" in screen_of(supervise.run(*words, "-n", "2", "work.py").stderr)
 
 
 def test_a_stderr_that_the_filter_leaves_out_is_not_called_empty(supervise: Command):
