@@ -63,11 +63,12 @@ class Crew:
         shown = sum(len(tail.sources) for tail in plan.tails)
         each = limits.held_by_rank(plan.start_method)
         try:
-            limits.check_open_files(plan.nprocs, each=each, shown=2 * shown)
+            spare = limits.check_open_files(plan.nprocs, each=each, shown=2 * shown)
             self._roomy = True
         except SpecError:  # what a log's reader holds beside it is a help, and no need
-            limits.check_open_files(plan.nprocs, each=each, shown=shown)
+            spare = limits.check_open_files(plan.nprocs, each=each, shown=shown)
             self._roomy = False
+        plan.line.keeps = spare >= 2 * plan.nprocs  # the program is left as many as are kept
         make_ready(plan.dest)
         try:
             for tail in plan.tails:

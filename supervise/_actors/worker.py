@@ -77,6 +77,7 @@ class Worker(LoopActor):
         self._process: Process | None = None
         self._outcome: outcome.OutcomeFile | None = None
         self._pid = 0
+        self._read_end = -1
         self._watched: set[int] = set()
         self._retry_s = _FIRST_RETRY_S
         self._ended_ns: int | None = None
@@ -134,7 +135,7 @@ class Worker(LoopActor):
         except Exception as error:
             self._owner.tell(say.WorkerFailedToStart(local_rank=self._rank, error=error))
             return
-        self._launched, self._outcome = launched, launched.outcome
+        self._launched, self._outcome, self._read_end = launched, launched.outcome, launched.read_end
         if launched.outcome is not None:
             self._roster.outcomes[self._rank] = launched.outcome
         if launched.process is not None:
@@ -212,7 +213,7 @@ class Worker(LoopActor):
         kind = self._outcome.kind() if self._outcome is not None and self._outcome.fd >= 0 else None
         group_left = self._process.group_alive()
         if group_left:
-            lifeline.leader_reaped(self._pid)
+            self._stay_under_lifeline()
         else:
             self._let_go()
         self._owner.tell(
@@ -338,10 +339,18 @@ class Worker(LoopActor):
         self._roster.processes.pop(self._rank, None)
         if self._launched is not None and self._launched.status is not None:
             self._launched.status.close()
+        lifeline.release(self._read_end)
+        self._read_end = -1
         if self._process is not None:
             lifeline.disarm(self._pid)
             self._process.close()
             self._process = None
+
+    def _stay_under_lifeline(self) -> None:
+        """Others are left in the group of the reaped process."""
+        line = self._launched.line if self._launched is not None else None
+        if line is not None:
+            self._read_end = line.leader_reaped(self._pid, self._read_end)
 
 
 def recorded_ns(error_file: str) -> int | None:

@@ -14,7 +14,7 @@ import os
 import pickle
 import signal
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from supervise._process import child, dispositions, fork, interpreter, launch, lifeline
@@ -241,11 +241,14 @@ class FunctionLauncher:
                     enter=self.enter,
                     gate=gate,
                 )
+        except BaseException:
+            launch.close(read_end)
+            raise
         finally:
-            launch.close(read_end, *(fd for fd in (payload, begin) if fd >= 0))
+            launch.close(*(fd for fd in (payload, begin) if fd >= 0))
         self.line.hold(process.pid)
         self.pickled = None
-        return Launched(process=process, outcome=outcome)
+        return Launched(process=process, outcome=outcome, line=self.line, read_end=self.line.keep(read_end))
 
     def _fork(self, outcome: OutcomeFile) -> Launched:
         import supervise._process.process_object  # noqa: F401 - or each child would import it by itself
@@ -274,9 +277,12 @@ class FunctionLauncher:
                     dispositions.unblock(mask)
                 process = launch.hold(pid, execs=False)
                 self.line.hold(pid)
-            return Launched(process=process, outcome=outcome)
+        except BaseException:
+            launch.close(read_end)
+            raise
         finally:
-            launch.close(out, err, read_end)
+            launch.close(out, err)
+        return Launched(process=process, outcome=outcome, line=self.line, read_end=self.line.keep(read_end))
 
     def _ask_server(self, outcome: OutcomeFile) -> Launched:
         assert self.pickled is not None  # noqa: S101
@@ -298,10 +304,13 @@ class FunctionLauncher:
             payload = self._payload(settings)
             fds = [*users, *own, payload]
             status = request(fds, self._beginning(child.Arrival(len(fds) - 1, execs=False)))
+        except BaseException:
+            launch.close(read_end)
+            raise
         finally:
-            launch.close(out, err, read_end, None if payload < 0 else payload)
+            launch.close(out, err, None if payload < 0 else payload)
         self.pickled = None
-        return Launched(status=status, outcome=outcome, line=self.line)
+        return Launched(status=status, outcome=outcome, line=self.line, read_end=self.line.keep(read_end))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,7 +321,9 @@ class Launched:
     status: ServerStatus | None = None
     outcome: OutcomeFile | None = None
     line: lifeline.Lifeline | None = None
-    """What is to hold the promised process."""
+    """Under which it runs."""
+    read_end: int = -1
+    """Of the line, kept for it until `lifeline.release`; -1 is none."""
 
     def arrived(self) -> Launched | None:
         """Once `status` is readable: the same with the process; None while the server has not forked.
@@ -336,4 +347,4 @@ class Launched:
             raise
         if self.line is not None:
             self.line.hold(pid)
-        return Launched(process=process, status=self.status, outcome=self.outcome)
+        return replace(self, process=process)

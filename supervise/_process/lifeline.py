@@ -5,6 +5,9 @@ file description belongs to the worker's group (``F_SETOWN``), its signal is SIG
 and it is asynchronous (``O_ASYNC``): a hang-up is delivered by the kernel, without a thread or a
 process of ours, also to a worker that ignores SIGTERM or never returns from C.
 
+The host keeps a copy of each read end until the worker's group is empty. A worker that ends, or closes
+what it does not know, leaves the others in its group under the lifeline.
+
 Where the kernel cannot do that, the `guard` does, who is told of every group. Until it is told, a
 function watches the pipe by a thread.
 """
@@ -27,11 +30,15 @@ if TYPE_CHECKING:
 
 _lock = threading.RLock()  # a signal handler may fork inside it
 _write_ends: set[int] = set()
+_kept: set[int] = set()
+"""Read ends of running ranks."""
 _guard: Guard | None = None
 _guarded: set[Lifeline] = set()
 """For whom there is a guard."""
 _owners: dict[int, Lifeline] = {}
 """Of the groups that it was told of."""
+_FAR = 256
+"""How far above a read end the write end is numbered, which is then seldom done again."""
 _GUARD_ENDS_S = 1.0
 """How long the end of the guard is waited for: a shell takes a millisecond."""
 
@@ -65,6 +72,8 @@ class Lifeline:
         Raises:
             OSError: There is no descriptor, or no process for the guard, to be had.
         """
+        self.keeps = False
+        """Whether `keep` keeps: the limit of open files allows another descriptor for each rank."""
         self.empty = clear_of_stdio(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
         """What programs have for stdin: opened once, since opening it anew is a tenth of a launch."""
         try:
@@ -80,7 +89,7 @@ class Lifeline:
                 raise
 
     def read_end(self) -> int:
-        """Return a new descriptor of the read end for one rank; the caller closes it.
+        """Return a new descriptor of the read end for one rank; the caller closes it, or gives it to `keep`.
 
         Raises:
             OSError: The lifeline was cut: nothing may be started under it any more. Or no descriptor is left.
@@ -96,6 +105,54 @@ class Lifeline:
             os.close(fd)
             raise
         return fd
+
+    def keep(self, read_end: int) -> int:
+        """Keep the read end of a rank that was started, until `release`; return it, or -1 where it was closed."""
+        if self.keeps and capability.F_SETSIG is not None:
+            return self._keep(read_end)
+        os.close(read_end)
+        return -1
+
+    def _keep(self, read_end: int) -> int:
+        """Keep a read end below the write end.
+
+        A dying process lets its descriptors go in the order of their numbers, the highest first (since Linux 4.3).
+        At the hang-up, the read ends must still be there.
+        """
+        with _lock:
+            if 0 <= self._write < read_end:
+                try:
+                    above = fcntl.fcntl(self._write, fcntl.F_DUPFD_CLOEXEC, read_end + _FAR)
+                except OSError:  # too near to the limit of open files
+                    os.close(read_end)
+                    return -1
+                _write_ends.remove(self._write)
+                os.close(self._write)
+                self._write = above
+                _write_ends.add(above)
+            _kept.add(read_end)
+        return read_end
+
+    def leader_reaped(self, pgid: int, read_end: int) -> int:
+        """Others are left in the group of a rank, whose number may become a stranger's from now on.
+
+        Args:
+            pgid: The group.
+            read_end: What `keep` gave.
+
+        Returns:
+            A read end that is armed for the group, until `release`; -1 where there can be none.
+        """
+        _tell("left", pgid)
+        if read_end >= 0 or capability.F_SETSIG is None:
+            return read_end
+        try:
+            read_end = self._keep(self.read_end())
+            if read_end >= 0:
+                arm(read_end, pgid)
+        except OSError:  # no descriptor left, or the group is empty by now
+            return read_end
+        return read_end
 
     def _have_guard(self) -> None:
         global _guard  # noqa: PLW0603 - one for the process
@@ -151,84 +208,17 @@ class Lifeline:
         return ended
 
 
-def leader_reaped(pgid: int) -> None:
-    """Others are left in a group that `hold` was called for: from now on its number may become a stranger's."""
-    _tell("left", pgid)
-    if capability.F_SETSIG is not None:
-        with _lock:
-            _leftovers.keep(pgid)
-
-
-class _Leftovers:
-    """Read ends for groups whose leader was reaped, and the only read end with it. Used under the lock."""
-
-    _HIGH = 128
-
-    def __init__(self) -> None:
-        self._held: dict[int, list[int]] = {}
-        self._pipe: tuple[int, int] | None = None
-
-    def keep(self, pgid: int) -> None:
-        """Hold two read ends that are armed for a group.
-
-        One is numbered below the write end and one above: when this process dies, the kernel lets its descriptors
-        go in one order or the other, and one of the two is still there when the write end goes.
-        """
-        held = self._held.setdefault(pgid, [])
-        try:
-            read, write = self._pipe = self._pipe or self._new_pipe()
-            for least in (3, write + 1):
-                fd = os.open(f"/proc/self/fd/{read}", os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    held.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, least))
-                finally:
-                    os.close(fd)
-                prepare(held[-1])
-                arm(held[-1], pgid)
-        except OSError:  # no descriptor left, or the group is empty by now
-            return
-
-    def _new_pipe(self) -> tuple[int, int]:
-        read, low = os.pipe()
-        try:
-            write = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, self._HIGH)
-        except OSError:
-            os.close(read)
-            raise
-        finally:
-            os.close(low)
-        _write_ends.add(write)
-        return read, write
-
-    def drop(self, pgid: int) -> None:
-        """The group is empty: let go of what was held for it, and of the pipe with the last."""
-        for fd in self._held.pop(pgid, ()):
-            os.close(fd)
-        if not self._held and self._pipe is not None:
-            pipe, self._pipe = self._pipe, None
-            _write_ends.discard(pipe[1])
-            for fd in pipe:
-                os.close(fd)
-
-    def forget(self) -> None:
-        """In a forked child: let go without a word; the write end is closed already."""
-        for fds in self._held.values():
-            for fd in fds:
-                os.close(fd)
-        self._held.clear()
-        if self._pipe is not None:
-            os.close(self._pipe[0])
-            self._pipe = None
-
-
-_leftovers = _Leftovers()
+def release(read_end: int) -> None:
+    """Close a read end that `Lifeline.keep` or `Lifeline.leader_reaped` gave; -1 is none. Idempotent."""
+    with _lock:
+        if read_end in _kept:
+            _kept.remove(read_end)
+            os.close(read_end)
 
 
 def disarm(pgid: int) -> None:
     """Nobody is left in a group that `hold` was called for, and its leader is reaped. Idempotent."""
     _tell("gone", pgid)
-    with _lock:
-        _leftovers.drop(pgid)
 
 
 def _tell(word: Word, pgid: int) -> None:
@@ -296,7 +286,9 @@ def _forget_in_child() -> None:
         guard.forget()
     _guarded.clear()
     _owners.clear()
-    _leftovers.forget()
+    for fd in _kept:
+        os.close(fd)
+    _kept.clear()
     _lock.release()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 
 from supervise._process import capability
 from supervise.errors import SpecError
@@ -58,7 +59,7 @@ def held_by_rank(start_method: str | None) -> int:
     return _HELD[start_method] + more
 
 
-def check_open_files(nprocs: int, *, each: int, shown: int) -> None:
+def check_open_files(nprocs: int, *, each: int, shown: int) -> int:
     """Compare what a gang will hold open at once with the soft limit.
 
     Args:
@@ -66,12 +67,15 @@ def check_open_files(nprocs: int, *, each: int, shown: int) -> None:
         each: Descriptors held for each rank while it runs.
         shown: Log files that are read.
 
+    Returns:
+        How many more the limit allows.
+
     Raises:
         SpecError: The limit is too low; names it. No process was started.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return
+        return sys.maxsize
     needed = nprocs * each + shown + _open_now() + _SPARE
     if needed > soft:
         raised = hard == resource.RLIM_INFINITY or needed <= hard
@@ -84,6 +88,7 @@ def check_open_files(nprocs: int, *, each: int, shown: int) -> None:
             " (RLIMIT_NOFILE): use fewer ranks, or have root raise it"
         )
         raise SpecError(msg)
+    return soft - needed
 
 
 def _open_now() -> int:

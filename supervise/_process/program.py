@@ -45,9 +45,10 @@ class ProgramLauncher:
             with gate_if(self.gated or dispositions.kernel_reaps()) as gate:
                 process = self._run(read_end, gate)
                 self.line.hold(process.pid)
-        finally:
+        except BaseException:
             launch.close(read_end)
-        return Launched(process=process)
+            raise
+        return Launched(process=process, line=self.line, read_end=self.line.keep(read_end))
 
     def _run(self, read_end: int, gate: Gate | None) -> Process:
         return launch.run_program(

@@ -172,14 +172,14 @@ def test_a_group_without_its_leader_is_killed_unless_somebody_has_its_number(lin
     program = "(trap '' TERM; exec sleep 1000) <&- >&- & echo $!; read -r never"
     with sleepers(1) as (stranger,):
         line.hold(stranger.pid)
-        lifeline.leader_reaped(stranger.pid)
+        line.leader_reaped(stranger.pid, -1)
         leader = subprocess.Popen(
             ["sh", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
         with leader:
             left = int(leader.stdout.readline())
         line.hold(leader.pid)
-        lifeline.leader_reaped(leader.pid)
+        line.leader_reaped(leader.pid, -1)
         with watched([left]) as watch:
             line.cut()
             assert watch.survivors() == set()
@@ -192,7 +192,7 @@ line = lifeline.Lifeline()
 ours, stranger, disarmed = map(int, sys.stdin.readline().split())
 for pid in (ours, stranger, disarmed):
     line.hold(pid)
-lifeline.leader_reaped(stranger)
+line.leader_reaped(stranger, -1)
 lifeline.disarm(disarmed)
 print(lifeline._guard._pid, flush=True)
 signal.pause()

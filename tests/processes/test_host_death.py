@@ -1,5 +1,6 @@
 """The host dies, exits, or forks: nothing of its gangs survives it, and a fork disturbs nobody."""
 
+import os
 import random
 import shutil
 import signal
@@ -11,7 +12,7 @@ import pytest
 
 from tests.processes.gangs import Fifo, Stopwatch, each_kind
 from tests.processes.hosts import Host, pids_of, watched
-from tests.processes.stubborn import DEAF, OBEDIENT, STUBBORN
+from tests.processes.stubborn import DEAF, OBEDIENT, PARENT, STUBBORN
 
 
 @contextmanager
@@ -33,6 +34,63 @@ def test_k1_workers_die_with_a_killed_host(tmp_path, kind, name):
         assert host.hear() == "runs"
         with watched(pids) as watch:
             assert len(watch.survivors(0)) == len(pids) >= 3
+            host.kill()
+            assert watch.survivors(2.0) == set()
+
+
+@each_kind
+@pytest.mark.parametrize("opened", [0, 600])
+def test_k1_the_children_of_a_rank_that_is_killed_with_its_host_die_as_well(tmp_path, kind, opened):
+    """The host is stopped, so that it cannot have noticed the end of the rank when it is killed itself."""
+    program = f"""
+    gang = make_gang(kind, [{PARENT!r}] * 2)
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range({opened})]
+    gang.ask(Start())
+    print("runs", flush=True)
+    signal.pause()
+    """
+    with ears(tmp_path) as ear, Host(program, kind, ear.path) as host:
+        said = [ear.hear() for _ in range(2)]
+        assert host.hear() == "runs"
+        ranks = [pids_of([line])[0] for line in said]
+        with watched(ranks) as leaders, watched([pid for pid in pids_of(said) if pid not in ranks]) as children:
+            host.process.send_signal(signal.SIGSTOP)
+            for rank in ranks:
+                os.kill(rank, signal.SIGKILL)
+            assert leaders.survivors() == set()
+            assert len(children.survivors(0)) == 2
+            host.kill()
+            assert children.survivors(2.0) == set()
+
+
+CLOSES_ALL = "os.closerange(3, 1000)\n" + DEAF
+
+
+@each_kind
+def test_k1_a_rank_that_closes_what_it_does_not_know_dies_with_a_killed_host(tmp_path, kind):
+    """As `sudo` and daemons do."""
+    program = f"start_gang(kind, [{CLOSES_ALL!r}])\nsignal.pause()"
+    with ears(tmp_path) as ear, Host(program, kind, ear.path) as host, watched(pids_of([ear.hear()])) as watch:
+        host.kill()
+        assert watch.survivors(2.0) == set()
+
+
+FEW = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (120, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+before = len(os.listdir("/proc/self/fd"))
+gang = start_gang(kind, [{worker!r}] * 20)
+print(len(os.listdir("/proc/self/fd")) - before, flush=True)
+signal.pause()
+"""
+
+
+def test_k1_where_open_files_are_few_they_are_left_to_the_program(tmp_path):
+    """Twenty ranks hold their pidfds; the lifeline fires all the same."""
+    with ears(tmp_path) as ear, Host(FEW.format(worker=DEAF), "binary", ear.path) as host:
+        pids = pids_of([ear.hear() for _ in range(20)])
+        assert 20 <= int(host.hear()) < 35
+        with watched(pids) as watch:
             host.kill()
             assert watch.survivors(2.0) == set()
 

@@ -127,7 +127,7 @@ def check(nprocs, *, each, shown):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         needed = nprocs * each + min(seen) // 2 * 2 + limits._open_now() + limits._SPARE
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed - len(seen) % 2, hard))
-    real(nprocs, each=each, shown=shown)
+    return real(nprocs, each=each, shown=shown)
 limits.check_open_files = check
 report["outcome"] = start().wait().outcome
 report["seen"] = seen
