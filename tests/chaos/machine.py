@@ -150,6 +150,25 @@ class Chaos(RuleBasedStateMachine):
         with places.few_descriptors(spare):
             settle(case.ask(Start()))
 
+    @precondition(lambda self: len(self.cases) < MAX_GANGS)
+    @rule(spec=_spec())
+    def start_without_threads(self, spec: Spec) -> None:
+        case = self._make(spec)
+        for each in self.cases:
+            each.cramped = True
+        self.note(len(self.cases) - 1, "Start and 0.1 s, while no thread is to be had")
+        with places.no_threads():
+            self.answered(case, case.ask(Start()))
+            self.answered(case, case.ask(Wait(timeout=0.1)))
+
+    @precondition(lambda self: len(self.cases) < MAX_GANGS)
+    @rule(spec=_spec())
+    def start_beside_forks(self, spec: Spec) -> None:
+        case = self._make(spec)
+        self.note(len(self.cases) - 1, "Start, beside forks without pause")
+        with places.forking():
+            self.answered(case, case.ask(Start()))
+
     # Questions
 
     @rule(number=st.integers(0, 2), timeout=st.sampled_from((None, 0.0, 0.02, 3600.0)))

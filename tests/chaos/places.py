@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from pathlib import Path
 from supervise import DefaultLogsSpecs, LogsDest, Std
 
 CONSOLES = ("file", "file", "unread pipe", "broken pipe", "raising text")
+_MOST_CHILDREN = 50
 LOGS = ("none", "files", "tee", "tee", "full disk", "full device")
 
 
@@ -125,3 +128,43 @@ def few_descriptors(spare: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextmanager
+def no_threads() -> Iterator[None]:
+    """Let this process start no thread: the kernel has no room for such a stack."""
+    usual = threading.stack_size(1 << 47)
+    try:
+        yield
+    finally:
+        threading.stack_size(usual)
+
+
+@contextmanager
+def forking() -> Iterator[None]:
+    """Fork without pause, in a thread; each child holds what it has inherited until the end."""
+    ended, life = threading.Event(), os.pipe()
+    children: list[int] = []
+
+    def fork() -> None:
+        while not ended.is_set() and len(children) < _MOST_CHILDREN:
+            pid = os.fork()
+            if pid == 0:
+                os.close(life[1])
+                os.read(life[0], 1)
+                os._exit(0)
+            children.append(pid)
+
+    thread = threading.Thread(target=fork, name="chaos-forks")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            os.close(life[1])
+            os.close(life[0])
+            for pid in children:
+                os.waitpid(pid, 0)
