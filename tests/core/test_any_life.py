@@ -2,7 +2,7 @@
 
 from signal import SIGINT, SIGKILL, SIGTERM
 
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -82,7 +82,7 @@ class _Machine(RuleBasedStateMachine):
         self.clock = 0
         self.all_tails = more["tails"]
         self.published = self.started = self.start_answers = 0
-        self.user_ended = self.close_owed = False
+        self.user_ended = self.close_owed = self.unassembled = False
         self.new_life()
 
     def new_life(self):
@@ -264,6 +264,7 @@ class _Machine(RuleBasedStateMachine):
     @rule(well=st.booleans())
     def is_assembled(self, well):
         self.assembling = False
+        self.unassembled = not well
         self.tell(Assembled() if well else NotAssembled())
 
     @precondition(lambda self: self.stuck)
@@ -294,10 +295,14 @@ class _Machine(RuleBasedStateMachine):
             self.world_answers()
         assert self.published == 1
         assert not self.close_owed, "a close was not answered"
+        if self.unassembled:
+            return  # the gang ends with the error, which no verdict is needed for
         verdict = judge(self.gang)
         good = {e.local_rank for e in self.gang.ends if not failed(e)}
         if verdict.outcome == "succeeded":
             assert len(good) == self.gang.nprocs
+        elif verdict.outcome == "stopped":
+            assert verdict.blamed or len(good) == self.gang.nprocs
         else:
             assert verdict.blamed
         assert (verdict.outcome == "failed") == (verdict.kind == "cause" and bool(verdict.blamed))
@@ -334,5 +339,10 @@ class _Machine(RuleBasedStateMachine):
             self.sweeps()
 
 
-_Machine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+_Machine.TestCase.settings = settings(
+    max_examples=100,
+    stateful_step_count=40,
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
+)
 TestAnyLife = _Machine.TestCase
