@@ -5,6 +5,7 @@ import io
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -143,16 +144,14 @@ def no_threads() -> Iterator[None]:
 @contextmanager
 def forking() -> Iterator[None]:
     """Fork without pause, in a thread; each child holds what it has inherited until the end."""
-    ended, life = threading.Event(), os.pipe()
+    ended = threading.Event()
     children: list[int] = []
 
     def fork() -> None:
         while not ended.is_set() and len(children) < _MOST_CHILDREN:
             pid = os.fork()
-            if pid == 0:
-                os.close(life[1])
-                os.read(life[0], 1)
-                os._exit(0)
+            while pid == 0:
+                signal.pause()
             children.append(pid)
 
     thread = threading.Thread(target=fork, name="chaos-forks")
@@ -164,7 +163,6 @@ def forking() -> Iterator[None]:
         finally:
             ended.set()
             thread.join()
-            os.close(life[1])
-            os.close(life[0])
             for pid in children:
+                os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
