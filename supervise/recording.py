@@ -8,6 +8,7 @@ is an exception.
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import functools
 import os
@@ -26,6 +27,7 @@ __all__ = ["ErrorHandler", "get_error_handler", "record"]
 
 _NOT_AVAILABLE = "<N/A>"
 _NS_PER_S = 1_000_000_000
+_STICKY = 0o1000
 
 
 class ErrorHandler:
@@ -47,6 +49,8 @@ class ErrorHandler:
 
     def record_exception(self, e: BaseException) -> None:
         """Write `e` with its traceback to the error file, whole or not at all; only warn where that fails.
+
+        On a full disk an empty file with the sticky bit keeps the time of the exception.
 
         The file's modification time is the time of this call in nanoseconds, so that failures can be ordered.
 
@@ -261,15 +265,38 @@ def _replace(name: str, content: bytes, time_ns: int | None, at: int) -> None:
     temporary = f".error.{os.getpid()}.{os.urandom(8).hex()}"
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=at)
-    except OSError:  # a file of ours in a folder that is not: in place is the only way
-        _overwrite(name, content, time_ns, at)
+    except OSError as failed:  # a file of ours in a folder that is not: in place is the only way
+        try:
+            _overwrite(name, content, time_ns, at)
+        except FileNotFoundError:
+            raise failed from None
         return
     try:
         _fill(fd, content, time_ns)
         os.replace(temporary, name, src_dir_fd=at, dst_dir_fd=at)
-    except BaseException:
+    except BaseException as failed:
         os.unlink(temporary, dir_fd=at)
+        if isinstance(failed, OSError) and failed.errno in (errno.ENOSPC, errno.EDQUOT):
+            _mark(name, time_ns, at)
         raise
+
+
+def _mark(name: str, time_ns: int | None, at: int) -> None:
+    """Make the empty file that `is_mark` recognizes; an existing file stays as it is."""
+    try:
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 | _STICKY, dir_fd=at)
+    except OSError:
+        return
+    _fill(fd, b"", time_ns)
+
+
+def is_mark(found: os.stat_result) -> bool:
+    """Whether a regular file stands for a recorded exception whose text could not be written: its disk was full.
+
+    The file is empty, which needs no block of the disk, and its time is that of the exception. The sticky bit tells it
+    from an empty file that user code or another recorder has made.
+    """
+    return not found.st_size and bool(found.st_mode & _STICKY)
 
 
 def _is_stream(path: str, name: str, at: int) -> bool:

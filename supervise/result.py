@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from supervise._opening import read_regular
+from supervise.recording import is_mark
 
 Outcome = Literal["succeeded", "failed", "stopped", "timed_out"]
 """How a gang ended."""
@@ -29,6 +30,7 @@ MOST_BYTES = 4 << 20
 _MOST_VALUES = 10_000
 _DEEPEST = 32
 _TOO_DEEP = "it is nested too deeply"
+_NO_ROOM = "no space was left on its disk, or in the quota"
 
 
 class _ErrorFile(NamedTuple):
@@ -48,10 +50,11 @@ def _read_error_file(path: str) -> _ErrorFile | None:
         found = os.lstat(path)  # there is none where `path` is empty
     except (OSError, ValueError):
         return None
-    if stat.S_ISLNK(found.st_mode):
-        return _ErrorFile(found.st_mtime_ns, problem="it is a symbolic link")
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISLNK(found.st_mode):
         return None
+    problem = "it is a symbolic link" if stat.S_ISLNK(found.st_mode) else _NO_ROOM if is_mark(found) else ""
+    if problem:
+        return _ErrorFile(found.st_mtime_ns, problem=problem)
     try:
         # The file may have been replaced since: take the time that belongs to what was read.
         content, mtime_ns = read_regular(path, MOST_BYTES)
@@ -195,7 +198,8 @@ class ProcessFailure:
             self.error_file_data["errorTraits"] = {"category": "system_terminated_error", "retryability": "False"}
         self.message = message or self._signal_text() or _NO_TRACEBACK
         if found is not None and found.problem:
-            torn = f"error file {self.error_file} could not be read: {found.problem}"
+            done = "written" if found.problem is _NO_ROOM else "read"
+            torn = f"error file {self.error_file} could not be {done}: {found.problem}"
             known = self._signal_text() or f"exit code {self.exitcode}"
             self.message = f"{message}; {torn}" if message else f"{torn}; {known}"
 

@@ -16,13 +16,13 @@ from supervise._actors.worker import Worker, recorded_ns
 from supervise._core.verdict import failed
 from supervise._process import limits
 from supervise._process.roster import Roster
-from supervise._streams.files import make_ready
+from supervise._streams.files import make_ready, no_room
 from supervise._streams.sinks import Abandon
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from supervise._actors.plan import Plan, TailPlan
     from supervise._actors.reporter import Reporter
@@ -154,6 +154,7 @@ class Crew:
                 entrypoint is a function.
         """
         sizes = {path: size for end in ends for path, size in end.log_bytes.items()}
+        self._look_for_room(sizes)
         for tail in self._tails:
             with contextlib.suppress(pykka.ActorDeadError):  # it has ended, and said so
                 tail.tell(say.Drain(sizes=sizes))
@@ -175,6 +176,15 @@ class Crew:
             threading.Thread(target=work, name=f"supervise-values-{self._plan.name}", daemon=True).start()
         except RuntimeError:  # no more threads: the interpreter is exiting, or a limit is reached
             work()
+
+    def _look_for_room(self, sizes: Mapping[str, int]) -> None:
+        """Report a disk that is full: the ranks themselves write into their logs, so nothing else has told us."""
+        # The longest log of each attempt's folder: the most likely one to be cut short
+        longest = {os.path.dirname(os.path.dirname(path)): path for path in sorted(sizes, key=lambda path: sizes[path])}
+        full = next((error for path in longest.values() if (error := no_room(path)) is not None), None)
+        if full is not None:
+            iostream = "stderr" if full.filename in self._plan.dest.stderrs.values() else "stdout"
+            self._report.disk_full(iostream, full)
 
     def _values_arrived(self, values: dict[int, Any], problems: dict[int, str]) -> None:
         loaded, self._loaded = self._loaded, None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from signal import Signals
 from typing import TYPE_CHECKING, Any
 
 from supervise._actors.report import failed_line
-from supervise.events import EventLog
+from supervise._printable import one_line
+from supervise.events import EventLog, say_at_last
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -185,6 +187,13 @@ class Reporter:
     def log_failed(self, iostream: str, path: str, error: OSError) -> None:
         """A log, or where it is shown, fails; the gang goes on."""
         self._log.emit("supervise.log.failed", "warning", log_iostream=iostream, path=path, error=str(error))
+
+    def disk_full(self, iostream: str, error: OSError) -> None:
+        """The disk of the logs is full at the end of the ranks; said on stderr where nobody listens to events."""
+        text = f"{error.strerror}; what the ranks wrote or recorded last may be missing"
+        if not self._log.listens("warning"):
+            say_at_last(one_line(f"supervise: {error.filename}: {text}"), logging.WARNING)
+        self.log_failed(iostream, error.filename, OSError(error.errno, text, error.filename))
 
     def tail_ended(self, message: say.TailEnded) -> None:
         """A Tail has ended; worth a word only if it did not show everything."""

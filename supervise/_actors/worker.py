@@ -13,6 +13,7 @@ from supervise import messages as say
 from supervise._process import capability, lifeline, outcome
 from supervise._runtime.actor import LoopActor
 from supervise._runtime.reply import Reply
+from supervise.recording import is_mark
 
 if TYPE_CHECKING:
     import pykka
@@ -361,7 +362,7 @@ def recorded_ns(error_file: str) -> int | None:
         found = os.lstat(error_file)
     except OSError:
         return None
-    if not found.st_size or not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(found.st_mode) or not (found.st_size or is_mark(found)):
         return None
     return found.st_mtime_ns - _epoch_ns()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from supervise._folders import open_folder
 from supervise._opening import open_regular
 from supervise._process.appending import leads_to_file, link_error, open_to_append
+from supervise.recording import is_mark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from supervise.destinations import LogsDest
 
 _TAIL_BYTES = 16 * 1024
+_NAMELESS = getattr(os, "O_TMPFILE", 0)
+_PAGE = bytes(4096)
 
 
 def make_ready(dest: LogsDest) -> None:
@@ -48,7 +52,7 @@ def move_aside(path: str) -> bool:
         return False
     try:
         found = os.lstat(name, dir_fd=at)
-        if not found.st_size or not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(found.st_mode) or not (found.st_size or is_mark(found)):
             return True
         number = 1
         while _exists(f"{name}.{number}", at):
@@ -87,3 +91,31 @@ def last_lines(path: str, count: int = 20) -> str:
     except OSError:
         return ""
     return "\n".join(text.strip("\0").rstrip("\n").split("\n")[-count:])  # NUL is what the hole in a file reads as
+
+
+def no_room(path: str) -> OSError | None:
+    """Return the error of a write to the disk that holds `path`: it is full, or this user's quota is; None otherwise.
+
+    A file without a name is written and dropped, since free blocks tell nothing of quotas and reserves.
+    """
+    try:
+        fd = os.open(os.path.dirname(path), _NAMELESS | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, _PAGE)
+        finally:
+            os.close(fd)
+    except OSError as failed:
+        if failed.errno in (errno.ENOSPC, errno.EDQUOT):
+            return OSError(failed.errno, failed.strerror, path)
+        if failed.errno == errno.EOPNOTSUPP and _is_full(path):  # a network's file system
+            return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+    return None
+
+
+def _is_full(path: str) -> bool:
+    try:
+        disk = os.statvfs(path)
+    except OSError:
+        return False
+    free = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
+    return bool(disk.f_blocks) and free == 0

@@ -9,6 +9,7 @@ from signal import SIGKILL, Signals
 from typing import TYPE_CHECKING, Any
 
 from supervise._printable import one_line, printable
+from supervise._streams.files import no_room
 from supervise.cli import program
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def _why(result: RunProcsResult, rank: int, story: Story) -> list[str]:
         return [*said, *_nothing_in(result.stderrs.get(rank))]
     if alone:
         return said
-    cut = ", as far as there was room on its disk" if _is_full(end.stderr_log) else ""
+    cut = ", as far as there was room on its disk" if no_room(end.stderr_log) else ""
     return [*said, f"the end of its stderr{cut}:", *(f"  {line}" for line in _clean(end.stderr_tail)[-_WHY_LINES:])]
 
 
@@ -176,19 +177,9 @@ def _nothing_in(log: str | None) -> list[str]:
         return ["its stderr was not recorded", "--local-ranks-filter leaves it out"]
     if not os.path.lexists(log):
         return [f"the log of its stderr is gone: {log}"]
-    if _is_full(log):
+    if no_room(log):
         return [f"the log of its stderr is empty, and its disk is full: {log}"]
     return ["it wrote nothing to stderr"]
-
-
-def _is_full(path: str) -> bool:
-    """Return whether the disk that holds a file takes nothing more from us."""
-    try:
-        disk = os.statvfs(path)
-    except OSError:
-        return False
-    free = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
-    return bool(disk.f_blocks) and free == 0
 
 
 def _recorded(message: str | dict[str, Any]) -> str | None:
@@ -285,6 +276,8 @@ def _cause(end: RankEnd, how: str, failure: ProcessFailure | None, story: Story)
 
 def _raised(failure: ProcessFailure) -> str:
     """Return what a rank has recorded, in a line: ``ValueError: the 7th shard is empty``."""
+    if failure.error_file_data.get("message") == "<NONE>":
+        return "an exception without a readable record"
     recorded = failure.message.get("message") if isinstance(failure.message, dict) else failure.message
     return _clean(str(recorded))[0][:120] or "an exception"
 

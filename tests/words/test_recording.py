@@ -78,10 +78,10 @@ def test_a_reader_sees_a_whole_record_or_the_one_before(mine, monkeypatch):
 
 def test_a_failed_write_leaves_nothing_and_only_warns(mine, monkeypatch):
     def full(source, target, **folders):
-        raise OSError(28, "No space left on device")
+        raise OSError(5, "Input/output error")
 
     monkeypatch.setattr("os.replace", full)
-    with pytest.warns(UserWarning, match="Unable to write error to file. OSError: .*No space left"):
+    with pytest.warns(UserWarning, match="Unable to write error to file. OSError: .*Input/output"):
         ErrorHandler().record_exception(ValueError("x"))
     assert list(mine.parent.iterdir()) == []
 

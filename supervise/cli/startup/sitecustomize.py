@@ -47,6 +47,11 @@ def _watch() -> None:
             here = os.getpid() == pid and _thread.get_ident() == main_thread
             if here and not issubclass(kind, KeyboardInterrupt) and _at_the_end():
                 _recording().record_uncaught(error, now_ns)
+        except OSError as failed:
+            try:  # noqa: SIM105 - contextlib is one more import
+                print(f"supervise: this exception could not be recorded: {failed}", file=sys.stderr)
+            except Exception:  # noqa: S110 - stderr is on the same full disk, or closed
+                pass
         except BaseException:  # noqa: S110 - nothing that is wrong with a record may hide the exception
             pass
         shown_by(kind, error, trace)

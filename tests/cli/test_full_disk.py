@@ -1,0 +1,55 @@
+"""What `supervise run` says where the disk of its run directory is full."""
+
+from tests.cli.command import Command
+from tests.processes.full_disk import FILL, on_small_disk
+
+
+def test_l7_a_full_disk_under_a_log_is_one_line_that_names_the_file(supervise: Command):
+    """The rank ignores the error and succeeds, and so does the run."""
+    (supervise.tmp_path / "logs").mkdir()
+    script = 'if [ "$RANK" = 1 ]; then yes 2>/dev/null | head -c 1000000 2>/dev/null; fi; exit 0'
+    words = ("-n", "2", "-r", "3", "--log-dir", "logs", "--", "sh", "-c", script)
+    done = supervise.run(*words, before=on_small_disk("logs"))
+    assert done.returncode == 0
+    [line] = [line for line in done.stderr.splitlines() if ": No space left on device; what the ranks" in line]
+    assert line.startswith("supervise: stdout: ")
+    assert line.endswith("/attempt_0/1/stdout.log'")
+
+
+def test_l7_a_script_that_raises_on_a_full_disk_is_the_root_cause_on_the_screen(supervise: Command):
+    """Its victim ends first, and the screen says why there is no traceback."""
+    (supervise.tmp_path / "logs").mkdir()
+    (supervise.tmp_path / "work.py").write_text(
+        f"{FILL}\nimport atexit, os, threading\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    fill('logs')\n"
+        "    atexit.register(threading.Event().wait, 1000)\n"
+        "    atexit.register(lambda: open('raised', 'w').close())\n"
+        "    raise ValueError('the 7th shard is empty')\n"
+        "while not os.path.exists('raised'):\n    threading.Event().wait(0.01)\n"
+        "os._exit(7)\n"
+    )
+    done = supervise.run("-n", "2", "--log-dir", "logs", "work.py", before=on_small_disk("logs"))
+    assert done.returncode == 1
+    screen = done.stderr.partition("supervise: rank ")[2].splitlines()
+    assert screen[0].startswith("1 of 2 failed: an exception without a readable record (host ")
+    assert "error.json could not be written: no space was left on its disk, or in the quota; " in screen[2]
+    assert "  rank 0: failed too: exit code 7" in screen
+    assert done.stderr.count(": No space left on device; what the ranks") == 1
+
+
+def test_l7_where_no_file_can_be_made_a_rank_says_that_its_exception_is_not_recorded(supervise: Command):
+    """Without a free inode nothing can be left for the supervisor but a line on stderr."""
+    (supervise.tmp_path / "logs").mkdir()
+    (supervise.tmp_path / "work.py").write_text(
+        "import os\n"
+        "try:\n    for n in range(1000): open(f'logs/{n}', 'x').close()\n"
+        "except OSError: raise ValueError('the 7th shard is empty') from None\n"
+    )
+    before = on_small_disk("logs", ",nr_inodes=30")
+    done = supervise.run("-r", "3", "--log-dir", "logs", "work.py", before=before)
+    assert done.returncode == 1
+    screen = done.stderr.partition("supervise: rank 0 failed: ")[2]
+    assert "    supervise: this exception could not be recorded: [Errno 28] No space left on device" in screen
+    assert "    ValueError: the 7th shard is empty" in screen
+    assert done.stderr.count(": No space left on device; what the ranks") == 1
