@@ -201,3 +201,19 @@ def test_no_record_leaves_a_rank_alone(supervise: Command):
         "run", "--no-prefix", "--log-dir", "x", "--", "sh", "-c", "env | grep -c SUPERVISE_RECORD"
     )
     assert shown.stdout == "0\n"
+
+
+def test_o14_a_rank_that_cannot_import_us_is_recorded(supervise: Command):
+    """Its folder has a module of the same name."""
+    folder = supervise.tmp_path / "scripts"
+    folder.mkdir()
+    (folder / "supervise.py").write_text("mine = True\n")
+    (folder / "work.py").write_text(
+        "import atexit, supervise, sys\nassert supervise.mine\n"
+        "atexit.register(lambda: print(*sorted(name for name in sys.modules if name.startswith('supervise'))))\n"
+        "raise ValueError(7)\n"
+    )
+    done = supervise.run("--no-prefix", "scripts/work.py")
+    assert done.returncode == 1
+    assert records(supervise) == {0: "ValueError: 7"}
+    assert done.stdout == "supervise\n"

@@ -46,7 +46,7 @@ def _watch() -> None:
         try:
             here = os.getpid() == pid and _thread.get_ident() == main_thread
             if here and not issubclass(kind, KeyboardInterrupt) and _at_the_end():
-                _recording().record_uncaught(error, now_ns)
+                _record(error, now_ns)
         except OSError as failed:
             try:  # noqa: SIM105 - contextlib is one more import
                 print(f"supervise: this exception could not be recorded: {failed}", file=sys.stderr)
@@ -68,13 +68,24 @@ def _at_the_end() -> bool:
     return frame.f_code.co_name not in ("<module>", "_run_module_as_main")
 
 
-def _recording() -> "Any":
-    """Return `supervise.recording`, which the rank may be unable to import, without a trace in `sys.modules`."""
-    if "supervise.recording" in sys.modules:
-        return sys.modules["supervise.recording"]
-    path = os.path.join(os.path.dirname(os.path.dirname(_FOLDER)), "recording.py")
-    module = type(sys)("supervise.recording")
-    type(__loader__)(module.__name__, path).exec_module(module)  # type: ignore[name-defined]
+def _record(error: BaseException, now_ns: int) -> None:
+    """Record an exception. The rank may be unable to import our modules, and `sys.modules` stays as it is."""
+    folders = "supervise._folders"  # `recording` imports it when it writes
+    known = folders in sys.modules
+    sys.modules[folders] = _module(folders)
+    try:
+        _module("supervise.recording").record_uncaught(error, now_ns)
+    finally:
+        if not known:
+            del sys.modules[folders]
+
+
+def _module(name: str) -> "Any":
+    if name in sys.modules:
+        return sys.modules[name]
+    path = os.path.join(os.path.dirname(os.path.dirname(_FOLDER)), f"{name.removeprefix('supervise.')}.py")
+    module = type(sys)(name)
+    type(__loader__)(name, path).exec_module(module)  # type: ignore[name-defined]
     return module
 
 
