@@ -21,7 +21,7 @@ from supervise._facade.signals import protected
 from supervise._facade.tail_state import TailState
 from supervise._runtime.bell import remaining
 from supervise._runtime.reply import Reply
-from supervise._seconds import usual_grace_s
+from supervise._seconds import LONGEST_S, usual_grace_s
 from supervise.errors import SignalException
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ class GangContext(PContext):
             self._handlers_held = None  # let go when the gang had ended, and what it has left may take its time
             self._hold_signals()
         try:
-            return self._stop(as_signal("death_sig", death_sig), max(0.0, timeout))
+            return self._stop(as_signal("death_sig", death_sig), min(max(timeout, 0.0), LONGEST_S))
         finally:
             self._end_logs()
 
