@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from supervise.errors import SpecError
 
@@ -10,6 +11,8 @@ GRACE_S = 30.0
 """Seconds from the polite signal to SIGKILL, where nobody says another time."""
 ENV_GRACE = "SUPERVISE_GRACE"
 """The variable that holds another grace for programs that cannot pass one: they speak PyTorch's words only."""
+LONGEST_S = float(sys.maxsize)
+"""The longest accepted time: programs pass `sys.maxsize` for no limit. Far longer ones overflow as nanoseconds."""
 
 
 def check_seconds(what: str, value: object, *, above_zero: bool = False) -> None:
@@ -24,10 +27,11 @@ def check_seconds(what: str, value: object, *, above_zero: bool = False) -> None
         SpecError: Names the setting and the value.
     """
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if number and 0 <= value < float("inf") and (value > 0 or not above_zero):  # type: ignore[operator]
+    if number and 0 <= value <= LONGEST_S and (value > 0 or not above_zero):  # type: ignore[operator]
         return
     most = " above 0, or None" if above_zero else ", 0 or more"
-    raise SpecError(f"{what} is {value!r}; it is a number of seconds{most}")
+    end = f", at most {LONGEST_S}" if number and value > LONGEST_S else ""  # type: ignore[operator]
+    raise SpecError(f"{what} is {value!r}; it is a number of seconds{most}{end}")
 
 
 def usual_grace_s() -> float:

@@ -1,12 +1,16 @@
-"""Threads, and what is said where there is none to be had."""
+"""Threads, and what is said where no thread or process is to be had."""
 
 from __future__ import annotations
 
 import errno
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Iterator
+
+_LIMITS = "a limit on processes and threads may be reached (ulimit -u, or pids.max of the control group)"
 
 
 def start(thread: threading.Thread, what: str) -> None:
@@ -25,7 +29,19 @@ def start(thread: threading.Thread, what: str) -> None:
         raise none_left(what, error) from error
 
 
+@contextmanager
+def no_process(what: str) -> Iterator[None]:
+    """Have a fork that the kernel refuses say what the process was for.
+
+    Raises:
+        OSError: There is no process to be had (EAGAIN).
+    """
+    try:
+        yield
+    except BlockingIOError as error:
+        raise OSError(errno.EAGAIN, f"no process for {what}: {error.strerror}; {_LIMITS}") from error
+
+
 def none_left(what: str, error: RuntimeError) -> OSError:
     """Return what to raise in place of the bare `RuntimeError` of a thread that could not be started."""
-    limits = "a limit on processes and threads may be reached (ulimit -u, or pids.max of the control group)"
-    return OSError(errno.EAGAIN, f"no thread for {what}: {error}; {limits}")
+    return OSError(errno.EAGAIN, f"no thread for {what}: {error}; {_LIMITS}")

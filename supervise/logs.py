@@ -279,6 +279,14 @@ class DefaultLogsSpecs(LogsSpecs):
         make_folders(self._run_log_dir, [name], self._made)
         return os.path.join(self._run_log_dir, name)
 
+    def _remove_empty(self) -> None:
+        """Remove the folders that were made and are empty. For a gang whose starter has asked for no logs."""
+        for path in (*sorted(self._made, key=len, reverse=True), self._run_log_dir, self._root_log_dir):
+            try:
+                os.rmdir(path or "")
+            except OSError:  # something was written into it
+                continue
+
     def __repr__(self) -> str:
         """Return PyTorch's text."""
         return (

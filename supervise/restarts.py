@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 from supervise._seconds import check_seconds
@@ -26,12 +27,12 @@ class RestartPolicy:
     within_s: float | None = None
     """Seconds: a restart counts for so long. None: for ever. One more than `max_restarts` gives up."""
     backoff: float = 1.0
-    """Seconds before the first restart. Each further one that counts doubles it, up to a minute; plus or minus a
-    quarter, so that many machines do not start at once."""
+    """Seconds before the first restart. Each further one that counts doubles it, up to a minute, or never where it is
+    a minute or more; plus or minus a quarter, so that many machines do not start at once."""
 
     def __post_init__(self) -> None:
         most = self.max_restarts
-        if not isinstance(most, int) or isinstance(most, bool) or most < 0:
+        if not isinstance(most, int) or isinstance(most, bool) or not 0 <= most <= sys.maxsize:
             raise SpecError(f"max_restarts is {self.max_restarts!r}; it is a number of restarts, 0 or more")
         if self.within_s is not None:
             check_seconds("within_s", self.within_s, above_zero=True)

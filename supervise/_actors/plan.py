@@ -67,6 +67,11 @@ class Plan:
     again: Callable[[int], Plan] | None = field(default=None, repr=False)
     """Makes the plan of a later attempt, from its number."""
 
+    remove_folders: Callable[[], object] | None = None
+    """Removes the log folders of a gang whose starter has asked for none, unless something was written into them."""
+    pid: int = field(default_factory=os.getpid)
+    """Of the host: a child that it forks removes nothing."""
+
     @property
     def nprocs(self) -> int:
         """How many ranks."""
@@ -79,6 +84,8 @@ class Plan:
             tail.sink.close()
         if self.contained is not None:
             self.contained.close()
+        if self.remove_folders is not None and self.pid == os.getpid():
+            self.remove_folders()
 
 
 def add_tails(

@@ -60,6 +60,8 @@ class Recipe:
     prepared: bytes = field(repr=False)
     pickled: dict[int, Pickled] = field(repr=False)
     """Empty for binaries and fork."""
+    remove_folders: Callable[[], object] | None
+    """See `Plan.remove_folders`."""
 
     def plan(self, attempt: int) -> Plan:
         """Return the plan of an attempt; 0 is the first.
@@ -87,6 +89,7 @@ class Recipe:
             window=_SERVER_WINDOW if self.start_method == "forkserver" else 1,
             policy=self.policy,
             again=None if self.policy is None else self.plan,
+            remove_folders=self.remove_folders,
         )
         try:
             plan.launchers = list(self._launchers(plan))
@@ -185,12 +188,16 @@ def make_plan(
     if travels:
         checks.check_main(entrypoint, tuples)
     sys_path, prepared = function.preparation(cast("StartMethod", method)) if travels else ([], b"")
+    pickled = _pickled(entrypoint, tuples, cpus, cast("StartMethod", method)) if travels else {}
+    ours = None
+    if logs_specs is None:
+        logs_specs = ours = DefaultLogsSpecs()
     recipe = Recipe(
         name=name,
         entrypoint=entrypoint,
         args=tuples,
         envs=clean,
-        specs=DefaultLogsSpecs() if logs_specs is None else logs_specs,
+        specs=logs_specs,
         prefixes=log_line_prefixes or {},
         filters=(duplicate_stdout_filters, duplicate_stderr_filters),
         consoles=(sys.stdout, sys.stderr),
@@ -205,9 +212,15 @@ def make_plan(
         reset=dispositions.to_reset(),
         sys_path=sys_path,
         prepared=prepared,
-        pickled=_pickled(entrypoint, tuples, cpus, cast("StartMethod", method)) if travels else {},
+        pickled=pickled,
+        remove_folders=None if ours is None else ours._remove_empty,  # noqa: SLF001 - it is no word for users
     )
-    plan = recipe.plan(0)
+    try:
+        plan = recipe.plan(0)
+    except BaseException:
+        if ours is not None:
+            ours._remove_empty()  # noqa: SLF001
+        raise
     for rank, env in plan.envs.items():
         own = None if envs is None else envs[rank]
         if "TORCHELASTIC_ERROR_FILE" in env and isinstance(own, MutableMapping):  # shows where, as in PyTorch

@@ -21,7 +21,7 @@ from supervise._facade.signals import protected
 from supervise._facade.tail_state import TailState
 from supervise._runtime.bell import remaining
 from supervise._runtime.reply import Reply
-from supervise._seconds import usual_grace_s
+from supervise._seconds import LONGEST_S, check_seconds, usual_grace_s
 from supervise.errors import SignalException
 
 if TYPE_CHECKING:
@@ -257,6 +257,7 @@ class GangContext(PContext):
 
         Raises:
             UnkillableError: A process outlived SIGKILL; all others are reaped.
+            SpecError: `timeout` is not a number. Nothing was done.
             RuntimeError: This is the gang's own thread (a listener of its events closes it). Nothing was done.
         """
         polite = death_sig or signal.SIGTERM
@@ -281,6 +282,8 @@ class GangContext(PContext):
     def _end(self, death_sig: signal.Signals, timeout: float) -> signal.Signals | None:
         """Stop everything; return the signal that came meanwhile, if it was the first."""
         self._check_thread("close")
+        timeout = min(max(timeout, 0.0), LONGEST_S)
+        check_seconds("timeout", timeout)
         if self._supervisor is None:  # nothing was started, or not by us
             self._begun = True
             self._unused()
@@ -288,7 +291,7 @@ class GangContext(PContext):
             self._handlers_held = None  # let go when the gang had ended, and what it has left may take its time
             self._hold_signals()
         try:
-            return self._stop(as_signal("death_sig", death_sig), max(0.0, timeout))
+            return self._stop(as_signal("death_sig", death_sig), timeout)
         finally:
             self._end_logs()
 

@@ -62,7 +62,8 @@ def _run_server() -> None:
     users = server._preload_modules  # noqa: SLF001
     server._preload_modules = _Preload([*(name for name in users if name != "__main__"), *_PRELOAD])  # noqa: SLF001
     try:
-        forkserver.ensure_running()
+        with _threads.no_process("the fork server"):
+            forkserver.ensure_running()
     finally:
         server._preload_modules = users  # noqa: SLF001
 

@@ -17,6 +17,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from supervise import _threads
 from supervise._process import child, dispositions, fork, interpreter, launch, lifeline
 from supervise._process.fork_server import DIED, ServerStatus, ensure_server, request
 from supervise._process.gate import gate_if
@@ -116,13 +117,17 @@ def preparation(method: StartMethod) -> tuple[list[str], bytes]:
     """Return this process's sys.path, and what else a child must know of it. In the caller's thread.
 
     That is two pickles: the pickle of what multiprocessing is to know once it is imported, and the rest.
+
+    Raises:
+        OSError: A process of multiprocessing's own, which the ranks need, cannot be started; names it.
     """
     from multiprocessing import context, process, reduction, resource_tracker, spawn
 
     main = sys.modules.get("__main__")
     if main is not None and not hasattr(main, "__spec__"):  # `python -m pdb` before 3.13 has cleared it
         main.__spec__ = None  # as in any script
-    resource_tracker.ensure_running()  # which all ranks share
+    with _threads.no_process("the resource tracker of multiprocessing"):
+        resource_tracker.ensure_running()  # which all ranks share
     if method == "forkserver":
         ensure_server()
     data = spawn.get_preparation_data("supervise")

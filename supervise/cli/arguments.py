@@ -356,7 +356,8 @@ def _add_restarts(group: argparse._ArgumentGroup) -> None:
         "--backoff",
         metavar="SEC",
         type=values.seconds,
-        help="wait before the first restart (1), twice as long before each further one, up to a minute",
+        help="wait before the first restart (1), twice as long before each further one, up to a minute;"
+        " SEC before each if it is more",
     )
 
 

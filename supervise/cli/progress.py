@@ -147,9 +147,11 @@ class Progress:
         self._announced = False
 
     def user_kills(self, sig: Signals) -> None:
-        """The user has asked again."""
+        """The user has asked again, perhaps by another signal."""
         self.story.killed = True
-        self._console.note(f"{sig.name} again: killing {self._running()} now")
+        first = self.story.user_signal
+        how = "again" if first is None or first == sig else f"after {first.name}"
+        self._console.note(f"{sig.name} {how}: killing {self._running()} now")
 
     def all_ended(self) -> None:
         """Every rank has ended; what they left behind is being stopped."""

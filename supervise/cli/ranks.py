@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 _LOOPBACK = "127.0.0.1"
 _MAX_TRIES = 100
+_MOST_DIGITS = 18
 _STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
 """The folder whose `sitecustomize` Python imports in ranks that record what they do not catch."""
 
@@ -28,7 +29,7 @@ def worker_count(text: str) -> int:
         if not count:
             raise ValueError(f"'gpu': {reason}; give a number, or cpu")
         return count
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text) > 0):
         raise ValueError(f"{text!r} is no number of ranks; give 1 or more, or auto, cpu or gpu")
     return int(text)
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import argparse
 
+from supervise._seconds import LONGEST_S
 from supervise.logs import Std
+
+_MOST_DIGITS = 18
 
 
 def worker_count(text: str) -> int:
@@ -35,7 +38,7 @@ def streams(text: str) -> Std | dict[int, Std]:
 def rank_list(text: str) -> frozenset[int]:
     """Return the ranks of a list such as ``0,2``."""
     words = [word.strip() for word in text.split(",") if word.strip()]
-    if not all(word.isascii() and word.isdigit() for word in words):
+    if not all(map(_is_count, words)):
         raise argparse.ArgumentTypeError(f"{text!r} is no list of ranks; give numbers, such as 0,2")
     return frozenset(map(int, words))
 
@@ -52,7 +55,7 @@ def _number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if 0 <= value < float("inf") else None
+    return value if 0 <= value <= LONGEST_S else None
 
 
 def span_s(text: str) -> float:
@@ -65,9 +68,14 @@ def span_s(text: str) -> float:
 
 def restart_count(text: str) -> int:
     """Return how many restarts are allowed."""
-    if not (text.isascii() and text.isdigit()):
+    if not _is_count(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no number of restarts; give 0 or more")
     return int(text)
+
+
+def _is_count(text: str) -> bool:
+    """Whether `text` is a number, 0 or more, which is no longer than any that counts something."""
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
 def time_limit(text: str) -> float:

@@ -16,6 +16,17 @@ _PROMPT_S = 5.0
 """What the gang answers at once, it answers within this; longer means that it is dead."""
 
 
+LONGEST_WAIT_S = 2_000_000.0
+"""23 days, what the kernel can be asked for. A longer wait has no end."""
+
+
+def wait_for_any(sentinels: list[int], timeout: float | None) -> list[Any]:
+    """Return those of `sentinels` that are readable within `timeout` seconds; None waits for ever."""
+    from multiprocessing import connection
+
+    return connection.wait(sentinels, None if timeout is not None and timeout > LONGEST_WAIT_S else timeout)
+
+
 class Fate:
     """How one process ends: written once, on the gang's loop; anybody may wait for it."""
 
@@ -51,10 +62,8 @@ class Fate:
         Args:
             timeout: Seconds; None waits for ever.
         """
-        from multiprocessing import connection
-
         if self.exitcode is None:
-            connection.wait([self.sentinel], timeout)
+            wait_for_any([self.sentinel], timeout)
         return self.exitcode is not None
 
 

@@ -9,7 +9,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from supervise._seconds import GRACE_S, usual_grace_s
-from supervise.multiprocessing._rank import RankProcess, now_ns
+from supervise.multiprocessing._rank import LONGEST_WAIT_S, RankProcess, now_ns, wait_for_any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -148,12 +148,10 @@ class ProcessContext:
     def _join(self, timeout: float | None, grace_period: float | None) -> bool:
         if not self.sentinels:
             return True
-        from multiprocessing import connection
-
         for process in self.processes[:1]:
             if isinstance(process, RankProcess):
                 process.check_host()
-        ready = connection.wait(list(self.sentinels), timeout)
+        ready = wait_for_any(list(self.sentinels), timeout)
         seen_ns = now_ns()
         failed = []
         for sentinel, index in list(self.sentinels.items()):
@@ -203,7 +201,7 @@ class ProcessContext:
 
     def _join_all(self, timeout: float) -> None:
         """Join those that end within `timeout` seconds altogether."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + min(timeout, LONGEST_WAIT_S)  # a process of multiprocessing waits no longer
         for process in self.processes:
             process.join(max(0.0, deadline - time.monotonic()))
 

@@ -74,8 +74,8 @@ def _provenance(whole: dict[str, Any], raw: str) -> str:
         f"processors, load {machine['load_average'][0]:.1f} at the beginning; Python {pythons}; {used}. "
         f"{machine['rounds']} process(es) a contender and case; {machine['took_s'] / 60:.0f} minutes in all. "
         f"[All figures]({raw}).{absent}\n\n"
-        "A cell is the median, and in brackets the ratio to the floor. *Missed* names who misses the target, and its\n"
-        "ratio or figure. Every metric has one target more: no slower than PyTorch tuned.\n\n"
+        "A cell is the median, and in brackets the ratio to the floor. *Missed* names the contender that misses\n"
+        "the target, and its ratio or figure. Every metric has one target more: no slower than PyTorch tuned.\n\n"
         f"![{_ALT}]({PICTURE.name})\n"
     )
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -77,6 +78,30 @@ def test_restarts_that_make_no_sense_are_wrong_usage(supervise: Command, words: 
     run = supervise.run(*words, "true")
     assert run.returncode == 2
     assert "restarts" in run.stderr
+
+
+@pytest.mark.parametrize("value", ["1e300", "1.7e308", "inf", "nan", "9" * 5000])
+def test_numbers_without_measure_are_wrong_usage(capsys: pytest.CaptureFixture[str], value: str):
+    """No option takes one that would fail later, as nanoseconds or in a line."""
+    options = ["--shutdown-timeout", "--timeout", "--restart-window", "--backoff"]
+    for option in (*options, "--max-restarts", "-n", "--local-ranks-filter"):
+        with pytest.raises(SystemExit, match="2"):
+            parse(["--max-restarts", "1", option, value, "true"])
+        said = capsys.readouterr().err
+        assert f"{option}" in said
+        assert " is no " in said
+
+
+def test_the_longest_times_do_no_harm(supervise: Command):
+    """`sys.maxsize` is what programs pass for no limit."""
+    longest = str(sys.maxsize)
+    times = [word for option in ("--shutdown-timeout", "--timeout", "--restart-window") for word in (option, longest)]
+    run = supervise.run("--max-restarts", "1", "--backoff", "0", *times, "--", "sh", "-c", "exit 3")
+    assert run.returncode == 3
+    with supervise.started("--max-restarts", "1", "--backoff", longest, "--", "sh", "-c", "exit 3") as waiting:
+        waiting.hear_error("restart 1 of 1 in ")
+        waiting.signal(signal.SIGINT)
+        assert waiting.end()[0] == 130
 
 
 def test_s11_a_stopped_rank_is_named_at_once(supervise: Command):

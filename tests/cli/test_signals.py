@@ -75,6 +75,19 @@ def test_the_second_signal_kills_now(supervise: Command):
     assert "ranks 0-1: killed by SIGKILL (by us)" in err
 
 
+def test_a_second_signal_of_another_kind_is_named_as_what_it_is(supervise: Command):
+    """It kills as well; the line names both signals, and neither came twice."""
+    with supervise.started("--shutdown-timeout", "1000", *python(STUBBORN)) as run:
+        run.hear()
+        run.signal(signal.SIGTERM)
+        run.hear_error("a second signal kills now")
+        run.signal(signal.SIGHUP)
+        returncode, _, err = run.end()
+    assert returncode == 143
+    assert "SIGHUP after SIGTERM: killing 1 rank now" in err
+    assert "again" not in err
+
+
 def test_after_the_grace_ranks_are_killed(supervise: Command):
     """--shutdown-timeout is the time from the polite signal to SIGKILL."""
     with supervise.started("--shutdown-timeout", "0.2", *python(STUBBORN)) as run:

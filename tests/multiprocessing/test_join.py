@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from contextlib import suppress
 from multiprocessing import connection
 
@@ -130,6 +131,29 @@ def test_the_others_get_their_grace_before_sigterm(ear, gate):
     with pytest.raises(mp.ProcessExitedException, match="process 0"):
         finish(context, grace_period=30)
     assert (ear.hear(), context.processes[1].exitcode) == ("by itself", 0)
+
+
+def test_times_without_measure_wait_as_long_as_it_takes(ear, gate):
+    """Longer ones than the kernel can be asked for, where we wait for one process and where for any."""
+    waits = f"hear({gate.path!r})"
+    context = mp.spawn(work.run, sources("sys.exit(4)", waits), 2, join=False)
+    telling = threading.Thread(target=_tell_later, args=(context, gate))
+    telling.start()
+    try:
+        with pytest.raises(mp.ProcessExitedException, match="process 0") as raised:
+            finish(context, timeout=1e300, grace_period=float("inf"))
+        assert raised.value.exit_code == 4
+        assert context.processes[1].exitcode == 0
+    finally:
+        for process in context.processes:
+            process.kill()
+            process.join(1e300)
+        telling.join(30)
+
+
+def _tell_later(context, gate):
+    connection.wait([context.processes[0].sentinel], 30)
+    gate.tell()
 
 
 def test_sigkill_follows_sigterm_after_a_further_grace_period(ear, gate):

@@ -12,7 +12,7 @@ import pytest
 from supervise import RestartPolicy, SpecError, Supervisor, start_processes
 from supervise._process import cgroup
 from supervise._process import containment as containments
-from tests.processes.gangs import PATIENCE_S, Fifo, Stopwatch, each_kind, faulty
+from tests.processes.gangs import PATIENCE_S, Fifo, Stopwatch, each_kind, faulty, launched
 from tests.processes.hosts import NO_FILES, Host, pids_of, watched
 from tests.processes.stubborn import DEAF, OBEDIENT, READY
 
@@ -129,6 +129,41 @@ def test_s4_the_default_names_daemons_and_lets_them_live(tmp_path, kind, daemon)
             event = gang.await_event("supervise.process.leaked")
             assert (event["local_rank"], event["descendants"], event["ended"]) == (1, [pid], False)
             assert watch.survivors(0) == {pid}
+
+
+JOBS = {"sh": "timeout 1000 sh -c '{job}'; :", "bash": "set -m; sh -c '{job}'; :"}
+"""Script to shell: what it runs stays in the session of its rank, in a process group of its own."""
+
+
+def job(shell: str) -> tuple[str, str]:
+    """Return the arguments of a shell that says two pids, of which the second is the job's."""
+    return "-c", "echo rank $$ > $EAR; " + JOBS[shell].format(job="echo ready $$ > $EAR; read word < $GATE")
+
+
+@pytest.mark.parametrize("shell", JOBS)
+def test_s4_a_job_in_a_group_of_its_own_is_named_and_lives(tmp_path, shell):
+    """As the documentation says of `timeout` and `set -m`."""
+    with launched(tmp_path, shell, {0: job(shell)}) as gang:
+        gang.start()
+        _, pid = pids_of(gang.hear(2))
+        with watched([pid]) as watch:
+            gang.close()
+            found = gang.await_event("supervise.process.leaked", ended=False)["descendants"]
+            assert pid in found
+            assert watch.survivors(0) == {pid}
+            with watched(found) as all_found:  # `timeout` ends after its program
+                gang.tell(0)
+                assert all_found.survivors() == set()
+
+
+@pytest.mark.parametrize("shell", JOBS)
+def test_s4_a_job_in_a_group_of_its_own_is_ended_where_that_is_asked_for(tmp_path, shell, containment):
+    with launched(tmp_path, shell, {0: job(shell)}, containment=containment) as gang:
+        gang.start()
+        _, pid = pids_of(gang.hear(2))
+        with watched([pid]) as watch:
+            gang.close()
+            assert watch.survivors(0) == set()
 
 
 @each_kind

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from supervise import RestartPolicy, Start
+from supervise import DefaultLogsSpecs, RestartPolicy, SpecError, Start, start_processes
 from tests.processes.gangs import PATIENCE_S, Stopwatch, each_kind, faulty, launched
 from tests.processes.work import BLOCK
 
@@ -78,3 +78,13 @@ def test_s10_no_exit_of_a_rank_gives_the_others_more_time(tmp_path):
             result = gang.close()
     assert result.ends[0].exitcode == -signal.SIGKILL
     assert 1.9 < taken.seconds < 3.5
+
+
+def test_the_close_of_a_context_takes_inf_and_refuses_nan():
+    """`inf` is a time for PyTorch's callers; `nan` must not be taken for 0, which kills."""
+    with start_processes("w", "sleep", {0: ("1000",)}, logs_specs=DefaultLogsSpecs(os.devnull)) as context:
+        with pytest.raises(SpecError, match="timeout is nan"):
+            context.close(timeout=float("nan"))
+        assert context.wait(0) is None
+        context.close(timeout=float("inf"))
+        assert context.wait(0).outcome == "stopped"

@@ -96,7 +96,7 @@ def test_k1_where_open_files_are_few_they_are_left_to_the_program(tmp_path):
 
 
 SHELL = """
-args = {0: ("-c", f"exec 3>&1 4</dev/null 9>&1; echo ready $$ > {ear}; sleep 1000; :")}
+args = {0: ("-c", script.format(ear=ear))}
 gang = Supervisor.start(name="host", entrypoint=shell, args=args)
 gang.ask(Start())
 print("runs", flush=True)
@@ -109,7 +109,20 @@ def test_k1_a_shell_script_that_opens_descriptors_of_its_own_dies_with_a_killed_
     """The numbers that scripts use are theirs: the lifeline has another."""
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell} here")
-    with ears(tmp_path) as ear, Host(SHELL.replace("=shell", f"={shell!r}"), "binary", ear.path) as host:
+    script = "exec 3>&1 4</dev/null 9>&1; echo ready $$ > {ear}; sleep 1000; :"
+    with ears(tmp_path) as ear, Host(f"shell, script = {shell!r}, {script!r}{SHELL}", "binary", ear.path) as host:
+        pids = pids_of([ear.hear()])
+        assert host.hear() == "runs"
+        with watched(pids) as watch:
+            host.kill()
+            assert watch.survivors(2.0) == set()
+
+
+@pytest.mark.parametrize("timeout", ["timeout --foreground 1000", "exec timeout 1000"])
+def test_k1_what_a_script_runs_under_timeout_dies_with_a_killed_host(tmp_path, timeout):
+    """In the two ways in which it does not leave the group of its rank."""
+    script = f"{timeout} sh -c 'echo ready $$ $PPID > {{ear}}; sleep 1000; :'"
+    with ears(tmp_path) as ear, Host(f"shell, script = 'sh', {script!r}{SHELL}", "binary", ear.path) as host:
         pids = pids_of([ear.hear()])
         assert host.hear() == "runs"
         with watched(pids) as watch:

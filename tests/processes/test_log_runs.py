@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
-from supervise import DefaultLogsSpecs, Std, start_processes
+from supervise import DefaultLogsSpecs, RestartPolicy, SpecError, Std, SubprocessContext, start_processes
 from tests.processes import work
 from tests.processes.console import ROOT
 from tests.processes.test_log_files import start
@@ -186,3 +188,64 @@ def test_l9_an_interpreter_that_cannot_start_says_so_in_the_ranks_log(tmp_path, 
     assert "stderr.log" in said
     _out, err = logs(tmp_path, 0)
     assert "Fatal Python error" in err
+
+
+def of_no_logs(kind, source, **more):
+    """Run a gang of one rank whose starter has asked for no logs, to its end; return the result."""
+    if kind == "binary":
+        entrypoint, args = sys.executable, ("-S", "-c", work.PREAMBLE + source)
+    else:
+        entrypoint, args, more = work.run_source, (source,), {"start_method": kind} | more
+    with start_processes("w", entrypoint, {0: args}, **more) as context:
+        return context.wait(30)
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """The folder of temporary files, for this test alone."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@each_kind
+def test_a_gang_that_asks_for_no_logs_leaves_no_folder(temporary, kind):
+    """Its ranks have a place for their error files; nothing was written, and with the gang the folders are gone."""
+    look = "assert os.path.isdir(os.path.dirname(os.environ['TORCHELASTIC_ERROR_FILE']))"
+    assert of_no_logs(kind, look).outcome == "succeeded"
+    assert list(temporary.iterdir()) == []
+
+
+@each_kind
+def test_what_was_recorded_stays_where_the_failure_says(temporary, kind):
+    """Also what a rank of an earlier attempt has written; the empty folders beside it are gone."""
+    source = f"if os.environ['TORCHELASTIC_RESTART_COUNT'] == '1':\n    os._exit(4)\n{RECORD}"
+    result = of_no_logs(kind, source, restart_policy=RestartPolicy(max_restarts=1, backoff=0.0))
+    assert result.failures[0].exitcode == 4
+    assert not Path(result.failures[0].error_file).parent.exists()
+    [recorded] = [path for path in temporary.rglob("*") if path.is_file()]
+    assert "stale" in recorded.read_text()
+    assert "attempt_0" in str(recorded)
+    assert not list(temporary.rglob("attempt_1"))
+
+
+@pytest.mark.parametrize("wrong", [{"args": {0: (lambda: 0,)}}, {"envs": {0: {"A": None}}}], ids=["args", "envs"])
+def test_a_gang_that_is_refused_leaves_no_folder(temporary, wrong):
+    with pytest.raises(SpecError):
+        start_processes("w", work.run_source, **{"args": {0: ("",)}} | wrong)
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_forked_child_of_the_host_leaves_the_folders_of_its_gangs(temporary):
+    """It ends as any program does, and finalizers run in it."""
+    context = SubprocessContext("w", "sh", {0: ("-c", 'test -d "$(dirname "$TORCHELASTIC_ERROR_FILE")"')}, None)
+    child = os.fork()
+    if child == 0:
+        try:
+            context._plan.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    with context:
+        context.start()
+        assert context.wait(30).outcome == "succeeded"
+    assert list(temporary.iterdir()) == []

@@ -226,6 +226,19 @@ def of_another_user(command):
     return [*as_user, "--inh-caps", caps, "--ambient-caps", caps, *command]
 
 
+def run_as_another_user(folder, *arguments):
+    """Run a program of Python's, with its temporary files in `folder`; skip the test where that cannot be done."""
+    env = {**os.environ, "PYTHONPATH": ROOT, "TMPDIR": folder, "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def run(*words):
+        command = of_another_user([sys.executable, "-c", *words])
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=env, cwd="/")
+
+    if shutil.which("setpriv") is None or run("import supervise._facade.context").returncode:
+        pytest.skip("another user cannot be had")
+    return run(*arguments)
+
+
 @pytest.mark.stress
 @pytest.mark.timeout(300)
 @each_kind
@@ -233,17 +246,47 @@ def test_k9_whatever_the_limit_of_processes_each_failure_has_a_name(kind):
     """From none at all to enough; nothing hangs, and nothing is left."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         Path(folder).chmod(0o777)
-        env = {**os.environ, "PYTHONPATH": ROOT, "TMPDIR": folder, "PYTHONDONTWRITEBYTECODE": "1"}
-
-        def run(*arguments):
-            command = of_another_user([sys.executable, "-c", *arguments])
-            return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=env, cwd="/")
-
-        if shutil.which("setpriv") is None or run("import supervise._facade.context").returncode:
-            pytest.skip("another user cannot be had")
         refused = 0
         for limit in (*range(1, 15), 200):
-            done = run(UNDER_A_LIMIT, kind, str(limit), folder)
+            done = run_as_another_user(folder, UNDER_A_LIMIT, kind, str(limit), folder)
             assert done.returncode == 0, (limit, done.stderr)
             refused += "refused" in done.stderr
         assert 0 < refused < 15
+
+
+NO_MORE_PROCESSES = """
+import resource
+from multiprocessing import resource_tracker
+from supervise import multiprocessing as mp, start_processes
+from tests.processes import work
+
+import sys
+kind, call = sys.argv[1:]
+if kind == "forkserver":
+    resource_tracker.ensure_running()
+resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+try:
+    if call == "spawn":
+        mp.start_processes(work.run_source, ("",), start_method=kind)
+    else:
+        start_processes("k9", work.run_source, {0: ("",)}, start_method=kind)
+except OSError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "call", "what"),
+    [
+        ("spawn", "start_processes", "the resource tracker of multiprocessing"),
+        ("forkserver", "spawn", "the fork server"),
+    ],
+)
+def test_k9_a_process_of_multiprocessing_that_cannot_be_had_is_named(kind, call, what):
+    """Which one, and what may be the limit, in place of the kernel's bare word."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o777)
+        done = run_as_another_user(folder, NO_MORE_PROCESSES, kind, call)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"BlockingIOError [Errno 11] no process for {what}: "), done.stdout
+    assert "ulimit -u" in done.stdout

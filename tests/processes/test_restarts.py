@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from supervise import (
     GangRestarting,
     GangStarted,
     RestartPolicy,
+    SpecError,
     Status,
     Std,
     Subscribe,
@@ -89,6 +91,22 @@ os._exit(3)
         assert gang.hear() == ["again"]
         assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
         gang.close()
+
+
+@pytest.mark.parametrize("within_s", [float(sys.maxsize), 1e-300])
+def test_however_long_restarts_count_a_failed_gang_is_restarted(tmp_path, within_s):
+    policy = RestartPolicy(max_restarts=1, within_s=within_s, backoff=0.0)
+    source = ATTEMPT + "sys.exit(0 if attempt else 3)"
+    with faulty(tmp_path, "binary", [source], restart_policy=policy) as gang:
+        assert gang.wait().outcome == "succeeded"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"within_s": 1e300}, {"backoff": 1e300}, {"backoff": float("nan")}, {"max_restarts": 10**400}], ids=list
+)
+def test_a_policy_of_numbers_without_measure_is_refused(wrong):
+    with pytest.raises(SpecError, match=next(iter(wrong))):
+        RestartPolicy(**wrong)
 
 
 def test_a_close_during_the_wait_is_the_end_with_the_result_of_what_failed(tmp_path):

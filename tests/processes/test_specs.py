@@ -71,6 +71,9 @@ WRONG = [
     ({"timeout": 0}, "timeout is 0; it is a number of seconds above 0, or None"),
     ({"timeout": "5"}, "timeout is '5'; it is a number of seconds above 0"),
     ({"timeout": float("inf")}, "timeout is inf"),
+    ({"timeout": float("nan")}, "timeout is nan"),
+    ({"timeout": 1e300}, r"timeout is 1e\+300; it is a number of seconds above 0, or None, at most 9\.2"),
+    ({"grace": 10**400}, "grace is 1000"),
     ({"cwd": 3}, "cwd is 3; give the path of a folder, or None"),
     ({"cwd": "/no/such/folder"}, "cwd is '/no/such/folder', where there is no folder; make it first"),
     ({"cwd": "/dev/null"}, "cwd is '/dev/null', where there is no folder"),
@@ -79,7 +82,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "match"), WRONG, ids=[str(wrong) for wrong, _ in WRONG])
+@pytest.mark.parametrize(("wrong", "match"), WRONG, ids=[str(wrong)[:60] for wrong, _ in WRONG])
 def test_a_senseless_setting_is_refused_before_anything_is_done(monkeypatch, tmp_path, wrong, match):
     """Its name, its value, the rank where there is one, and what to give instead."""
     refused(monkeypatch, tmp_path, match, **wrong)
