@@ -38,7 +38,7 @@ _guarded: set[Lifeline] = set()
 _owners: dict[int, Lifeline] = {}
 """Of the groups that it was told of."""
 _FAR = 256
-"""How far above a read end the write end is numbered, which is then seldom done again."""
+"""How far above a read end the write end is numbered, so that it is seldom done again."""
 _GUARD_ENDS_S = 1.0
 """How long the end of the guard is waited for: a shell takes a millisecond."""
 
@@ -120,18 +120,25 @@ class Lifeline:
         At the hang-up, the read ends must still be there.
         """
         with _lock:
-            if 0 <= self._write < read_end:
-                try:
-                    above = fcntl.fcntl(self._write, fcntl.F_DUPFD_CLOEXEC, read_end + _FAR)
-                except OSError:  # too near to the limit of open files
-                    os.close(read_end)
-                    return -1
-                _write_ends.remove(self._write)
-                os.close(self._write)
-                self._write = above
-                _write_ends.add(above)
+            if 0 <= self._write < read_end and not self._renumber(read_end):
+                os.close(read_end)
+                return -1
             _kept.add(read_end)
         return read_end
+
+    def _renumber(self, below: int) -> bool:
+        """Number the write end above `below`; return False if the limit of open files allows no such number."""
+        for least in (below + _FAR, below):
+            try:
+                write = fcntl.fcntl(self._write, fcntl.F_DUPFD_CLOEXEC, least)
+            except OSError:
+                continue
+            _write_ends.remove(self._write)
+            os.close(self._write)
+            self._write = write
+            _write_ends.add(write)
+            return True
+        return False
 
     def leader_reaped(self, pgid: int, read_end: int) -> int:
         """Others are left in the group of a rank, whose number may become a stranger's from now on.
