@@ -1,4 +1,8 @@
-"""The seam to the core of the package: beside what plants bugs, nothing here or in ``tests/oracle`` knows that core."""
+"""The seam between the core of the package and the tests in this folder and in ``tests/oracle``.
+
+Only this file knows the classes of the core: it makes events from their neutral form, and returns actions and states in
+neutral form. `planted` (here and in ``tests/oracle``) also knows functions of the core, which it replaces.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -53,6 +57,8 @@ _NOBODY: frozenset[int] = frozenset()
 
 class LiveCore:
     """The core of the package, as a `Core`."""
+
+    __slots__ = ("_gang",)
 
     def __init__(self, spec: Spec) -> None:
         policy = None if spec.policy is None else RestartPolicy(*spec.policy)

@@ -3,8 +3,8 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
+from tests.model.graph import Graph
 from tests.model.live import LiveCore
 from tests.model.neutral import Core, Known, Neutral, Spec, neutral
 from tests.model.world import CLOSES, FATE, BrokenPromiseError, Rank, World, causes, moves, obey
@@ -59,12 +59,12 @@ def search(setting: Setting, *, most: int | None = None, new: Callable[[Spec], C
     core = new(setting.spec())
     core.feed(neutral("TailsMade", count=setting.tails))
     begin: State = World(ranks=ranks, tails=setting.tails, heeds_failures=setting.stop_on_failure), core
-    first = key(begin[0], core.known(), setting)
-    seen: dict[Any, tuple[Any, str]] = {first: (None, "")}
-    queue = deque([(begin, first)])
-    found = Found()
-    before: dict[Any, list[tuple[Any, bool]]] = {}
-    ends: list[Any] = []
+    graph, found = Graph(), Found()
+    graph.visit(key(begin[0], core.known(), setting, graph), 0, "")
+    queue = deque([(begin, 0)])
+    ends: list[int] = []
+    asked = bytearray([begin[0].ended])
+    """For each state whether the end was asked for."""
     while queue:
         state, place = queue.popleft()
         if _is_over(state[0]):
@@ -76,20 +76,20 @@ def search(setting: Setting, *, most: int | None = None, new: Callable[[Spec], C
                 known = after[1].known()
                 _check_known(state[0], after[0], known, setting)
             except Exception as error:
-                found.broken, found.path = str(error) or repr(error), [*_path(seen, place), name]
-                found.states = len(seen)
+                found.broken, found.path = str(error) or repr(error), [*graph.path(place), name]
+                found.states = len(graph)
                 return found
-            there = key(after[0], known, setting)
-            before.setdefault(there, []).append((place, name in FATE))
-            if there not in seen:
-                seen[there] = (place, name)
+            there, is_new = graph.visit(key(after[0], known, setting, graph), place, name)
+            graph.add_move(place, there, flag=name in FATE)
+            if is_new:
+                asked.append(after[0].ended)
                 queue.append((after, there))
-        if most is not None and len(seen) > most:
-            found.broken, found.path = "unbounded", _path(seen, place)
+        if most is not None and len(graph) > most:
+            found.broken, found.path = "unbounded", graph.path(place)
             break
-    found.states = len(seen)
+    found.states = len(graph)
     if not found.broken:
-        _check_every_path_ends(found, seen, before, ends)
+        _check_every_path_ends(found, graph, asked, ends)
     return found
 
 
@@ -138,32 +138,17 @@ def _is_over(world: World) -> bool:
     return world.published and not world.close_owed
 
 
-def _check_every_path_ends(
-    found: Found, seen: dict[Any, tuple[Any, str]], before: dict[Any, list[tuple[Any, bool]]], ends: list[Any]
-) -> None:
+def _check_every_path_ends(found: Found, graph: Graph, asked: bytearray, ends: list[int]) -> None:
     """From every state the end can be reached; once it was asked for, whatever the processes do."""
     for freely, wanted in ((True, "no end can be reached"), (False, "the end needs the good will of a process")):
-        reached, stack = set(ends), list(ends)
-        while stack:
-            for place, fate in before.get(stack.pop(), ()):
-                if place not in reached and (freely or not fate):
-                    reached.add(place)
-                    stack.append(place)
-        for place in seen:
-            if place not in reached and (freely or place[0]):
-                found.broken, found.path = wanted, _path(seen, place)
+        reached = graph.leading_to(ends, with_flagged=freely)
+        for place in range(len(graph)):
+            if not reached[place] and (freely or asked[place]):
+                found.broken, found.path = wanted, graph.path(place)
                 return
 
 
-def _path(seen: dict[Any, tuple[Any, str]], place: Any) -> list[str]:
-    names: list[str] = []
-    while seen[place][0] is not None:
-        place, name = seen[place]
-        names.append(name)
-    return names[::-1]
-
-
-def key(world: World, known: Known, setting: Setting) -> Any:
+def key(world: World, known: Known, setting: Setting, graph: Graph) -> tuple[int, ...]:
     """Return what tells this state from others: stamps become ranks of order, equal ranks are sorted.
 
     Once there is a result, who failed first does not matter any more.
@@ -186,7 +171,8 @@ def key(world: World, known: Known, setting: Setting) -> Any:
         )
         places = (number in known.starting, number in known.running, number in known.leftovers, number in known.stuck)
         mine = (rank.stage, rank.group, rank.stuck, rank.given_up, rank.late, number < known.launched)
-        ranks.append((mine, places, blame))
+        ranks.append(graph.part((mine, places, blame)))
     if setting.window is None:
         ranks.sort()
-    return (world.ended, tuple(ranks), world._replace(ranks=(), clock=0), order[known.census_ns], known.rest)
+    rest = graph.part(world._replace(ranks=(), clock=0))
+    return (rest, graph.part(known.rest), order[known.census_ns], *ranks)
