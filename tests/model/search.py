@@ -1,13 +1,12 @@
 """Breadth-first search over all orders of events, to the fixpoint; every invariant is checked on every step."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-from supervise._core.decide import decide
-from supervise._core.state import Gang
-from supervise._core.verdict import judge
-from supervise.restarts import RestartPolicy
+from tests.model.graph import Graph
+from tests.model.live import LiveCore
+from tests.model.neutral import Core, Known, Neutral, Spec, neutral
 from tests.model.world import CLOSES, FATE, BrokenPromiseError, Rank, World, causes, moves, obey
 
 
@@ -26,11 +25,11 @@ class Setting:
     closes: tuple[str, ...] = tuple(CLOSES)
     late: bool = False
 
-    def gang(self) -> Gang:
-        """Return the core's first state."""
-        policy = None if self.max_restarts is None else RestartPolicy(max_restarts=self.max_restarts)
+    def spec(self) -> Spec:
+        """Return the gang."""
+        policy = None if self.max_restarts is None else (self.max_restarts, None, 1.0)
         window = self.window or self.nprocs
-        return Gang(nprocs=self.nprocs, grace_s=5.0, window=window, policy=policy, stop_on_failure=self.stop_on_failure)
+        return Spec(nprocs=self.nprocs, window=window, policy=policy, stop_on_failure=self.stop_on_failure)
 
 
 @dataclass(kw_only=True)
@@ -45,26 +44,27 @@ class Found:
     """The moves that lead there."""
 
 
-State = tuple[World, Gang]
+State = tuple[World, Core]
 
 
-def search(setting: Setting, *, most: int | None = None) -> Found:
+def search(setting: Setting, *, most: int | None = None, new: Callable[[Spec], Core] = LiveCore) -> Found:
     """Visit every state that can be reached; stop at the first broken invariant.
 
     Args:
         setting: The gang.
         most: How many states there may be, else the search is broken: "unbounded".
+        new: Makes the core.
     """
     ranks = (Rank(),) * setting.nprocs
-    begin: State = (
-        World(ranks=ranks, tails=setting.tails, heeds_failures=setting.stop_on_failure),
-        setting.gang()._replace(tails=setting.tails),
-    )
-    seen: dict[Any, tuple[Any, str]] = {key(begin, setting): (None, "")}
-    queue = deque([(begin, key(begin, setting))])
-    found = Found()
-    before: dict[Any, list[tuple[Any, bool]]] = {}
-    ends: list[Any] = []
+    core = new(setting.spec())
+    core.feed(neutral("TailsMade", count=setting.tails))
+    begin: State = World(ranks=ranks, tails=setting.tails, heeds_failures=setting.stop_on_failure), core
+    graph, found = Graph(), Found()
+    graph.visit(key(begin[0], core.known(), setting, graph), 0, "")
+    queue = deque([(begin, 0)])
+    ends: list[int] = []
+    asked = bytearray([begin[0].ended])
+    """For each state whether the end was asked for."""
     while queue:
         state, place = queue.popleft()
         if _is_over(state[0]):
@@ -73,55 +73,59 @@ def search(setting: Setting, *, most: int | None = None) -> Found:
             found.steps += 1
             try:
                 after = step((world, state[1]), event, setting)
+                known = after[1].known()
+                _check_known(state[0], after[0], known, setting)
             except Exception as error:
-                found.broken, found.path = str(error) or repr(error), [*_path(seen, place), name]
-                found.states = len(seen)
+                found.broken, found.path = str(error) or repr(error), [*graph.path(place), name]
+                found.states = len(graph)
                 return found
-            there = key(after, setting)
-            before.setdefault(there, []).append((place, name in FATE))
-            if there not in seen:
-                seen[there] = (place, name)
+            there, is_new = graph.visit(key(after[0], known, setting, graph), place, name)
+            graph.add_move(place, there, flag=name in FATE)
+            if is_new:
+                asked.append(after[0].ended)
                 queue.append((after, there))
-        if most is not None and len(seen) > most:
-            found.broken, found.path = "unbounded", _path(seen, place)
+        if most is not None and len(graph) > most:
+            found.broken, found.path = "unbounded", graph.path(place)
             break
-    found.states = len(seen)
+    found.states = len(graph)
     if not found.broken:
-        _check_every_path_ends(found, seen, before, ends)
+        _check_every_path_ends(found, graph, asked, ends)
     return found
 
 
-def step(state: State, event: object, setting: Setting) -> State:
-    """Tell the core, obey its actions, check what must hold between two states."""
-    world, gang = state
+def step(state: State, event: Neutral | None, setting: Setting) -> State:
+    """Tell the core, obey its actions, check that it may ask for them."""
     if event is None:
         return state
-    was, ended = gang, world.ended
-    gang, actions = decide(gang, event)
-    for action in actions:
+    world, core = state[0], state[1].copy()
+    for action in core.feed(event):
         published = world.published
         world = obey(world, action, tails=setting.tails)
-        if type(action).__name__ == "Assemble":
-            gang = gang._replace(tails=setting.tails)
+        if action.name == "Assemble":
+            core.feed(neutral("TailsMade", count=setting.tails))
         if world.published and not published:
-            _check_verdict(world, gang, setting)
-    _hold(gang.attempt <= (setting.max_restarts or 0), "the intensity was exceeded")
-    _hold(gang.attempt == world.restarts, "an attempt without an assembly")
-    _hold(not (ended and gang.attempt > was.attempt), "a restart after the end was asked for")
-    _hold(not gang.running & gang.starting, "a rank both starts and runs")
-    return world, gang
+            _check_verdict(world, core, setting)
+    return world, core
 
 
-def _check_verdict(world: World, gang: Gang, setting: Setting) -> None:
-    if gang.start_failure is not None or world.aborted or not world.start:
+def _check_known(before: World, after: World, known: Known, setting: Setting) -> None:
+    """Check what must hold between two states; `known` is the core's behind `after`."""
+    _hold(known.attempt <= (setting.max_restarts or 0), "the intensity was exceeded")
+    _hold(known.attempt == after.restarts, "an attempt without an assembly")
+    _hold(not (before.ended and known.attempt > before.restarts), "a restart after the end was asked for")
+    _hold(not known.running & known.starting, "a rank both starts and runs")
+
+
+def _check_verdict(world: World, core: Core, setting: Setting) -> None:
+    result = core.result()
+    if result["start failure"] is not None or world.aborted or not world.start:
         return
-    verdict = judge(gang)
     guilty = causes(world)
-    roots = [rank for rank, role in verdict.roles.items() if role == "root_cause"]
+    roots = [rank for rank, role in result["roles"].items() if role == "root_cause"]
     _hold(roots == guilty[:1], f"the root cause is not the first cause: {roots}, not {guilty[:1]}")
-    _hold((verdict.outcome == "failed") == bool(guilty), f"{verdict.outcome} with causes {guilty}")
-    if verdict.outcome == "succeeded":
-        good = {end.local_rank for end in gang.ends if end.exitcode == 0}
+    _hold((result["outcome"] == "failed") == bool(guilty), f"{result['outcome']} with causes {guilty}")
+    if result["outcome"] == "succeeded":
+        good = {rank for rank, (exitcode, *_) in result["ends"].items() if exitcode == 0}
         _hold(len(good) == setting.nprocs, "success without every rank")
 
 
@@ -134,42 +138,25 @@ def _is_over(world: World) -> bool:
     return world.published and not world.close_owed
 
 
-def _check_every_path_ends(
-    found: Found, seen: dict[Any, tuple[Any, str]], before: dict[Any, list[tuple[Any, bool]]], ends: list[Any]
-) -> None:
+def _check_every_path_ends(found: Found, graph: Graph, asked: bytearray, ends: list[int]) -> None:
     """From every state the end can be reached; once it was asked for, whatever the processes do."""
     for freely, wanted in ((True, "no end can be reached"), (False, "the end needs the good will of a process")):
-        reached, stack = set(ends), list(ends)
-        while stack:
-            for place, fate in before.get(stack.pop(), ()):
-                if place not in reached and (freely or not fate):
-                    reached.add(place)
-                    stack.append(place)
-        for place in seen:
-            if place not in reached and (freely or place[0]):
-                found.broken, found.path = wanted, _path(seen, place)
+        reached = graph.leading_to(ends, with_flagged=freely)
+        for place in range(len(graph)):
+            if not reached[place] and (freely or asked[place]):
+                found.broken, found.path = wanted, graph.path(place)
                 return
 
 
-def _path(seen: dict[Any, tuple[Any, str]], place: Any) -> list[str]:
-    names: list[str] = []
-    while seen[place][0] is not None:
-        place, name = seen[place]
-        names.append(name)
-    return names[::-1]
-
-
-def key(state: State, setting: Setting) -> Any:
+def key(world: World, known: Known, setting: Setting, graph: Graph) -> tuple[int, ...]:
     """Return what tells this state from others: stamps become ranks of order, equal ranks are sorted.
 
     Once there is a result, who failed first does not matter any more.
     """
-    world, gang = state
     judged = world.published
-    stamps = {rank.died for rank in world.ranks} | {rank.recorded for rank in world.ranks} | {gang.census_ns, 0}
+    stamps = {rank.died for rank in world.ranks} | {rank.recorded for rank in world.ranks} | {known.census_ns, 0}
     order = dict.fromkeys(stamps, 0) if judged else {stamp: number for number, stamp in enumerate(sorted(stamps))}
-    ends = {end.local_rank: position for position, end in enumerate(gang.ends)}
-    stuck = {told.local_rank for told in gang.unkillable}
+    ends = {rank: position for position, rank in enumerate(known.ended)}
     ranks = []
     for number, rank in enumerate(world.ranks):
         blame = (
@@ -177,32 +164,15 @@ def key(state: State, setting: Setting) -> Any:
             not judged and rank.failed,
             not judged and rank.signaled,
             not judged and rank.accused,
-            not judged and number in gang.spontaneous,
-            not judged and gang.start_failure is not None and gang.start_failure.local_rank == number,
+            not judged and number in known.spontaneous,
+            not judged and known.start_failure == number,
             order[rank.recorded],
             order[rank.died],
         )
-        core = (number in gang.starting, number in gang.running, number in gang.leftovers, number in stuck)
-        mine = (rank.stage, rank.group, rank.stuck, rank.given_up, rank.late, number < gang.launched)
-        ranks.append((mine, core, blame))
+        places = (number in known.starting, number in known.running, number in known.leftovers, number in known.stuck)
+        mine = (rank.stage, rank.group, rank.stuck, rank.given_up, rank.late, number < known.launched)
+        ranks.append(graph.part((mine, places, blame)))
     if setting.window is None:
         ranks.sort()
-    rest = world._replace(ranks=(), clock=0)
-    core = gang._replace(
-        ends=(),
-        launched=0,
-        starting=_NOBODY,
-        running=_NOBODY,
-        leftovers=_NOBODY,
-        accused=None,  # type: ignore[arg-type]
-        spontaneous=_NOBODY,
-        stopped_ns=None,  # type: ignore[arg-type]
-        unkillable=(),
-        start_failure=None,
-        census_ns=order[gang.census_ns],
-        restarts_ns=(0,) * len(gang.restarts_ns),
-    )
-    return (world.ended, tuple(ranks), rest, core)
-
-
-_NOBODY: frozenset[int] = frozenset()
+    rest = graph.part(world._replace(ranks=(), clock=0))
+    return (rest, graph.part(known.rest), order[known.census_ns], *ranks)

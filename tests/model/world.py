@@ -5,19 +5,9 @@ stamps, and the stamps of a state are always the numbers from 1.
 """
 
 from collections.abc import Iterable, Iterator
-from signal import SIGINT, SIGKILL, SIGTERM, Signals
 from typing import Any, NamedTuple
 
-from supervise._core import state as st
-from supervise.messages import (
-    GroupEmptied,
-    Swept,
-    TailEnded,
-    WorkerExited,
-    WorkerFailedToStart,
-    WorkerStarted,
-    WorkerUnkillable,
-)
+from tests.model.neutral import Neutral, neutral
 
 ABSENT, LAUNCHING, ALIVE, DEAD, REAPED = range(5)
 """What the kernel knows of a rank: a dead one is not told to the core yet."""
@@ -92,15 +82,18 @@ class World(NamedTuple):
         return self._replace(ranks=tuple(ranks))
 
 
-Move = tuple[str, World, object]
+Move = tuple[str, World, Neutral | None]
 """Its name, the world behind it, and the event for the core; None where the core is not told."""
 
 CLOSES = {
-    "close, 9 s": (SIGTERM, 9.0, "close"),
-    "close, 1 s": (SIGINT, 1.0, "close"),
-    "kill": (SIGKILL, 0.0, "close"),
-    "deadline": (SIGTERM, 5.0, "timeout"),
+    "close, 9 s": neutral("CloseAsked", death_sig="SIGTERM", timeout_s=9.0, reason="close"),
+    "close, 1 s": neutral("CloseAsked", death_sig="SIGINT", timeout_s=1.0, reason="close"),
+    "kill": neutral("CloseAsked", death_sig="SIGKILL", timeout_s=0.0, reason="close"),
+    "deadline": neutral("CloseAsked", death_sig="SIGTERM", timeout_s=5.0, reason="timeout"),
 }
+
+TIMERS = {"grace": "GraceExpired", "kill": "KillExpired", "drain": "DrainExpired"}
+"""The name of a timer -> its event."""
 
 
 def moves(world: World, *, asks: int, closes: Iterable[str], late: bool) -> Iterator[Move]:
@@ -113,16 +106,15 @@ def moves(world: World, *, asks: int, closes: Iterable[str], late: bool) -> Iter
         late: Whether a death may be told some time after it, as by a fork server; else the two are one move.
     """
     if not world.start:
-        yield "start", world._replace(start="owed"), st.StartAsked()
+        yield "start", world._replace(start="owed"), neutral("StartAsked")
     for number, rank in enumerate(world.ranks):
         yield from _rank_moves(world, number, rank, late=late)
     yield from _answers(world)
     if not world.heeds_failures:
-        yield "heed failures", world._replace(heeds_failures=True), st.StopOnFailure(on=True)
+        yield "heed failures", world._replace(heeds_failures=True), neutral("StopOnFailure", on=True)
     if world.closes < asks:
         for name in closes:
-            sig, timeout_s, reason = CLOSES[name]
-            yield name, _closed(world, reason), st.CloseAsked(death_sig=sig, timeout_s=timeout_s, reason=reason)
+            yield name, _closed(world, CLOSES[name].fields["reason"]), CLOSES[name]
 
 
 def _closed(world: World, reason: str) -> World:
@@ -132,10 +124,9 @@ def _closed(world: World, reason: str) -> World:
 
 def _rank_moves(world: World, number: int, rank: Rank, *, late: bool) -> Iterator[Move]:
     if rank.stage == LAUNCHING:
-        event = WorkerStarted(local_rank=number, pid=100 + number, started_ns=0)
-        yield "starts", world.with_rank(number, stage=ALIVE), event
-        error = WorkerFailedToStart(local_rank=number, error=_ERROR)
-        yield "fails to start", world.with_rank(number, stage=ABSENT), error
+        yield "starts", world.with_rank(number, stage=ALIVE), neutral("WorkerStarted", local_rank=number)
+        absent = world.with_rank(number, stage=ABSENT)
+        yield "fails to start", absent, neutral("WorkerFailedToStart", local_rank=number)
     if rank.stage == ALIVE:
         now = world.clock + 1
         if not rank.recorded:
@@ -148,19 +139,19 @@ def _rank_moves(world: World, number: int, rank: Rank, *, late: bool) -> Iterato
     if rank.stage == DEAD:
         yield "is reaped", *_reaped(world, number, rank)
     if rank.group and rank.stage == REAPED:
-        yield "group empties", world.with_rank(number, group=False), GroupEmptied(local_rank=number)
+        yield "group empties", world.with_rank(number, group=False), neutral("GroupEmptied", local_rank=number)
     if rank.stuck:
         left = rank.stage in (ALIVE, DEAD) or rank.group
-        told = WorkerUnkillable(local_rank=number, pid=100 + number, state="D") if left else None
+        told = neutral("WorkerUnkillable", local_rank=number) if left else None
         yield "is stuck", world.with_rank(number, stuck=False, given_up=left), told
 
 
-def _reaped(world: World, number: int, rank: Rank) -> tuple[World, WorkerExited]:
+def _reaped(world: World, number: int, rank: Rank) -> tuple[World, Neutral]:
     known = not rank.given_up  # the end of a rank that was given up is not told any more
     after = world.with_rank(number, stage=REAPED, group=rank.group and known, failed=rank.failed and known)
-    told = WorkerExited(
+    told = neutral(
+        "WorkerExited",
         local_rank=number,
-        pid=100 + number,
         exitcode=1 if rank.failed else 0,
         ended_ns=rank.died,
         error_ns=rank.recorded or None,
@@ -176,19 +167,18 @@ def _answers(world: World) -> Iterator[Move]:
         after = world._replace(counting=False, counted=True, clock=world.clock + 1)
         for number in recorded:
             after = after.with_rank(number, accused=True)
-        yield "census", after, st.CensusTaken(recorded=recorded, taken_ns=after.clock)
+        yield "census", after, neutral("CensusTaken", recorded=recorded, taken_ns=after.clock)
     for name in sorted(world.timers):
-        event = {"grace": st.GraceExpired(), "kill": st.KillExpired(), "drain": st.DrainExpired()}[name]
-        yield name, _expired(world, name), event
+        yield name, _expired(world, name), neutral(TIMERS[name])
     if world.sweep == "asked":
-        yield "swept", world._replace(sweep="done"), Swept()
+        yield "swept", world._replace(sweep="done"), neutral("Swept")
     if world.waiting:
-        yield "backoff", world._replace(waiting=False), st.BackoffExpired()
+        yield "backoff", world._replace(waiting=False), neutral("BackoffExpired")
     if world.assembling:
-        yield "assembled", world._replace(assembling=False), st.Assembled()
-        yield "not assembled", world._replace(assembling=False, aborted=True), st.NotAssembled()
+        yield "assembled", world._replace(assembling=False), neutral("Assembled")
+        yield "not assembled", world._replace(assembling=False, aborted=True), neutral("NotAssembled")
     if world.tails and world.start and not world.assembling:
-        yield "tail ends", world._replace(tails=world.tails - 1), TailEnded(name="stdout")
+        yield "tail ends", world._replace(tails=world.tails - 1), neutral("TailEnded")
 
 
 def _expired(world: World, name: str) -> World:
@@ -200,65 +190,63 @@ def _expired(world: World, name: str) -> World:
     return world
 
 
-_ERROR = OSError("cannot be launched")
-
-
 class BrokenPromiseError(AssertionError):
     """An invariant does not hold."""
 
 
-def obey(world: World, action: object, *, tails: int) -> World:  # noqa: C901, PLR0911, PLR0912 - one line an action
+def obey(world: World, action: Neutral, *, tails: int) -> World:  # noqa: C901, PLR0911, PLR0912 - one line an action
     """Do what the core says, and check that it may say so.
 
     Raises:
         BrokenPromiseError: Names the invariant.
     """
-    match action:
-        case st.LaunchRank():
-            rank = world.ranks[action.local_rank]
+    match action.name:
+        case "LaunchRank":
+            rank = world.ranks[action.fields["local_rank"]]
             _check(rank.stage == ABSENT and not rank.died, "two lives of a rank in one attempt")
             _check(not world.published, "a launch after the end")
             _check(not world.ended, "a launch after the end was asked for")
-            return world.with_rank(action.local_rank, stage=LAUNCHING)
-        case st.AnswerStart():
+            return world.with_rank(action.fields["local_rank"], stage=LAUNCHING)
+        case "AnswerStart":
             _check(not world.running, "a start announced twice")
             return world._replace(running=True, start="answered")
-        case st.TakeCensus():
+        case "TakeCensus":
             _check(not (world.counting or world.counted), "the dead counted twice")
             return world._replace(counting=True)
-        case st.SendSignal():
-            return _signaled(world, action.ranks, action.sig)
-        case st.SetTimer():
-            return world._replace(timers=world.timers | {action.name})
-        case st.ReportUnkillable():
+        case "SendSignal":
+            return _signaled(world, action.fields["ranks"], action.fields["sig"])
+        case "SetTimer":
+            return world._replace(timers=world.timers | {action.fields["name"]})
+        case "ReportUnkillable":
             _check(world.killed, "called unkillable before SIGKILL")
-            for number in action.ranks:
+            for number in action.fields["ranks"]:
                 world = world.with_rank(number, stuck=True)
             return world
-        case st.AbandonTails():
+        case "AbandonTails":
             return world._replace(timers=world.timers - {"drain"})
-        case st.SweepUp():
+        case "SweepUp":
             _check(not world.sweep, "swept twice")
             return world._replace(sweep="asked")
-        case st.AnnounceRestart():
+        case "AnnounceRestart":
             _check(not world.waiting, "two restarts at once")
             return world._replace(waiting=True)
-        case st.Assemble():
+        case "Assemble":
             return _assembled(world, tails)
-        case st.Publish():
+        case "Publish":
             return _published(world)
-        case st.AnswerClose():
+        case "AnswerClose":
             return _answered(world)
-    return world
+        case _:  # nothing of the world changes
+            return world
 
 
-def _signaled(world: World, targets: frozenset[int], sig: Signals) -> World:
+def _signaled(world: World, targets: tuple[int, ...], sig: str) -> World:
     _check(world.counted or world.published, "a signal before the dead were counted")
     for number in targets:
         rank = world.ranks[number]
         there = rank.stage in (ALIVE, DEAD) or rank.group
         _check(there and not rank.given_up, "a signal to a rank that does not run")
-    if sig == SIGKILL:
+    if sig == "SIGKILL":
         return world._replace(killed=True)
     _check(not world.killed, "a polite signal after SIGKILL")
     return world

@@ -1,0 +1,100 @@
+"""Events and actions as plain names and values, so that tests of the core do not depend on its classes.
+
+Ranks are ints, a set of ranks is a sorted tuple, a signal is its name. The order of the ranks within one action is not
+promised, hence the sorting; the order of actions is.
+"""
+
+from dataclasses import fields
+from enum import Enum
+from functools import cache
+from typing import Any, NamedTuple, Protocol, Self
+
+
+class Neutral(NamedTuple):
+    """One event or action."""
+
+    name: str
+    fields: dict[str, Any]
+
+    def __str__(self) -> str:
+        """Return it as a call."""
+        return f"{self.name}({', '.join(f'{name}={value}' for name, value in self.fields.items())})"
+
+
+def neutral(name: str, **values: Any) -> Neutral:
+    """Return an event or action of this name."""
+    return Neutral(name, values)
+
+
+def neutral_of(thing: object) -> Neutral:
+    """Return the neutral form of an object of a core: a dataclass, or a class without fields."""
+    kind: Any = type(thing)
+    return Neutral(kind.__name__, {name: _plain(getattr(thing, name)) for name in _field_names(kind)})
+
+
+@cache
+def _field_names(kind: Any) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind)) if hasattr(kind, "__dataclass_fields__") else ()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, frozenset):
+        return tuple(sorted(value))
+    return value.name if isinstance(value, Enum) else value
+
+
+class Spec(NamedTuple):
+    """A gang to be run by a core."""
+
+    nprocs: int
+    grace_s: float = 5.0
+    window: int = 1
+    kill_wait_s: float = 5.0
+    stop_on_failure: bool = True
+    policy: tuple[int, float | None, float] | None = None
+    """`max_restarts`, `within_s`, `backoff` of its `RestartPolicy`."""
+
+
+class Known(NamedTuple):
+    """What a core knows, as far as the model checker must tell its states apart."""
+
+    launched: int
+    starting: frozenset[int]
+    running: frozenset[int]
+    leftovers: frozenset[int]
+    ended: tuple[int, ...]
+    """Ranks in the order in which their ends were told."""
+    stuck: frozenset[int]
+    spontaneous: frozenset[int]
+    start_failure: int | None
+    census_ns: int
+    attempt: int
+    rest: Any
+    """Everything else; hashable."""
+
+
+class Core(Protocol):
+    """A core behind the seam. One object is one gang.
+
+    The events are those of `supervise._core.state`, those of Workers and Tails in `supervise.messages`, and two for
+    what the actors tell beside these: ``TailsMade(count)``, before ``StartAsked`` and after ``Assemble``, and
+    ``ValuesLoaded(problems)``, once after ``DrainTails``, where the values of functions are one of the tails.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        """Begin a gang."""
+
+    def copy(self) -> Self:
+        """Return a core that can go another way from here."""
+
+    def feed(self, event: Neutral) -> list[Neutral]:
+        """Tell the core an event; return what must be done."""
+
+    def status(self) -> dict[str, Any]:
+        """Return what users can see at any time."""
+
+    def result(self) -> dict[str, Any]:
+        """Return the verdict and what the actors make a result of."""
+
+    def known(self) -> Known:
+        """Return what tells this state from others."""

@@ -1,0 +1,79 @@
+"""Who is to blame, and how the gang ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from supervise.result import Outcome, Role
+    from tests.oracle.core.messages import WorkerExited
+    from tests.oracle.core.state import Gang
+
+
+def failed(end: WorkerExited) -> bool:
+    """Whether a rank's end is anything but success."""
+    return end.exitcode != 0 or end.complaint is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """How a gang that has ended is judged."""
+
+    outcome: Outcome
+    roles: dict[int, Role]
+    """Of every rank that was started."""
+    blamed: tuple[int, ...]
+    """The ranks to list as failures: the causes, the root cause first; without one, those that a close cut short and
+    that did not exit with code 0, or every rank that a timeout cut short."""
+    kind: Literal["cause", "stopped"]
+    """What the blamed ranks are."""
+
+
+def judge(gang: Gang) -> Verdict:
+    """Judge a gang whose phase is ``finished``.
+
+    A cause is an end that we did not bring about: the rank was dead when stopping began, or had
+    recorded its exception by then. Causes are ordered by the time of the exception where it was
+    recorded, otherwise by the time of death.
+    """
+    causes = sorted(
+        (end for end in gang.ends if failed(end) and _by_itself(gang, end)),
+        key=lambda end: _when(gang, end),
+    )
+    roles: dict[int, Role] = {}
+    for end in gang.ends:
+        if end.local_rank in gang.spontaneous and not failed(end):
+            roles[end.local_rank] = "finished"
+        else:
+            roles[end.local_rank] = "bystander"
+    for stuck in gang.unkillable:
+        roles.setdefault(stuck.local_rank, "lost")
+    for end in causes:
+        roles[end.local_rank] = "concurrent_failure"
+    if causes:
+        roles[causes[0].local_rank] = "root_cause"
+        return Verdict(outcome="failed", roles=roles, blamed=tuple(end.local_rank for end in causes), kind="cause")
+    unfinished = tuple(rank for rank in range(gang.nprocs) if roles.get(rank) != "finished")
+    if gang.reason is None or not unfinished:
+        return Verdict(outcome="succeeded", roles=roles, blamed=(), kind="cause")
+    if gang.reason == "timeout":  # nobody asked for this end, so a clean exit is no success either
+        return Verdict(outcome="timed_out", roles=roles, blamed=unfinished, kind="stopped")
+    clean = {end.local_rank for end in gang.ends if _clean(end)}
+    blamed = tuple(rank for rank in unfinished if rank not in clean)
+    return Verdict(outcome="stopped", roles=roles, blamed=blamed, kind="stopped")
+
+
+def _clean(end: WorkerExited) -> bool:
+    """Whether a rank that a close cut short exited with code 0, and without losing a value that it had returned."""
+    return end.exitcode == 0 and not (end.has_value and end.complaint is not None)
+
+
+def _by_itself(gang: Gang, end: WorkerExited) -> bool:
+    raised_first = end.error_ns is not None and end.error_ns < gang.census_ns  # and was written after the look
+    return raised_first or end.local_rank in gang.spontaneous or end.local_rank in gang.accused
+
+
+def _when(gang: Gang, end: WorkerExited) -> tuple[int, int]:
+    recorded = end.error_ns if end.error_ns is not None else gang.accused.get(end.local_rank)
+    return (recorded if recorded is not None else end.ended_ns, end.ended_ns)
