@@ -33,6 +33,8 @@ def is_frozen() -> bool:
 
 def executable() -> str:
     """Return what multiprocessing starts, which a program may set; "" if there is nothing."""
+    if sys.executable is None and "multiprocessing.spawn" not in sys.modules:
+        return ""  # early versions of Python 3.11 cannot import it then
     from multiprocessing import spawn
 
     return os.fsdecode(spawn.get_executable() or "")

@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from supervise import SpecError, Start
+from supervise._process import capability
 from tests.processes.hosts import Host, make_gang
 
 CYCLES = """
@@ -151,16 +152,16 @@ def check(found: dict[str, object], size: int) -> None:
 @pytest.mark.stress
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 1200, reason="1000 ranks need 1100 open files")
 def test_e4_of_1000_ranks_one_is_killed_and_all_are_gone():
-    """With one descriptor and no more than 20 KB of ours for each."""
+    """With two descriptors and no more than 20 KB of ours for each."""
     found = run_many(1000)
     check(found, 1000)
-    assert found["fds_a_rank"] <= 1.01
+    assert found["fds_a_rank"] <= (1.01 if capability.F_SETSIG is None else 2.01)
     assert found["rss_kib_a_rank"] <= 20
 
 
 @pytest.mark.stress
 def test_e4_900_programs_run_within_the_usual_limit_of_1024_open_files():
-    """Which is as many as one descriptor for each allows; two would end at about 500."""
+    """Which is as many as one descriptor for each allows: the second, of the lifeline, is not kept there."""
     check(run_many(900, soft=1024), 900)
 
 
@@ -174,8 +175,9 @@ def test_e4_a_limit_that_is_too_low_is_refused_before_any_start(monkeypatch, kin
     for name in ("fork", "posix_spawn"):
         monkeypatch.setattr(os, name, never)
     monkeypatch.setattr("subprocess.Popen", never)
-    gang = make_gang(kind, ["pass"] * size)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))  # the gang is refused when it is made, too
+    gang = make_gang(kind, ["pass"] * size)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, limits[1]))
     try:
         with pytest.raises(SpecError, match=rf"{size} ranks need .* soft limit RLIMIT_NOFILE is {soft}.*ulimit -n"):

@@ -69,8 +69,9 @@ CLOSES_ALL = "os.closerange(3, 1000)\n" + DEAF
 @each_kind
 def test_k1_a_rank_that_closes_what_it_does_not_know_dies_with_a_killed_host(tmp_path, kind):
     """As `sudo` and daemons do."""
-    program = f"start_gang(kind, [{CLOSES_ALL!r}])\nsignal.pause()"
+    program = f"start_gang(kind, [{CLOSES_ALL!r}])\nprint('runs', flush=True)\nsignal.pause()"
     with ears(tmp_path) as ear, Host(program, kind, ear.path) as host, watched(pids_of([ear.hear()])) as watch:
+        assert host.hear() == "runs"  # before that, it is being started
         host.kill()
         assert watch.survivors(2.0) == set()
 
