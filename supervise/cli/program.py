@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from supervise.cli.arguments import Options
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
+USAGE = 2
 _FIRST_LINE_BYTES = 256
-_REFUSED = {errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.EISDIR, errno.ENOTDIR, errno.E2BIG}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.EISDIR, errno.ENOTDIR, errno.E2BIG, errno.ETXTBSY}
 
 
 def command(options: Options) -> tuple[str, ...]:
@@ -45,8 +46,15 @@ def runs_python(options: Options) -> bool:
     return options.module or (options.python and options.program.endswith(".py"))
 
 
-def start_code(error: BaseException) -> int:
-    """Return the exit code for a start that failed, as shells have it."""
+def start_code(error: BaseException, logs: str | None = None) -> int:
+    """Return the exit code for a start that failed, as shells have it.
+
+    Args:
+        error: Why.
+        logs: The run directory. A file in it that cannot be made says nothing of PROGRAM.
+    """
+    if isinstance(error, OSError) and logs and os.fsdecode(error.filename or "").startswith(os.path.join(logs, "")):
+        return USAGE
     if isinstance(error, FileNotFoundError):
         return NOT_FOUND
     if isinstance(error, OSError) and error.errno in _REFUSED:

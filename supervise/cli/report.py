@@ -79,8 +79,8 @@ def _headline(result: RunProcsResult, story: Story, root: int | None) -> str:
         how = ending(failure.exitcode, core_dumped=_core(result, root)) + _origin(root, failure.exitcode, story)
         if stopped_by_us(root, failure.exitcode, story):
             how = _raised(failure).partition(":")[0]
-        if root in result.ends and result.ends[root].oom_kill:
-            how += ", out of memory suspected"
+        if root in result.ends:
+            how += _memory(result.ends[root])
         of = f" of {story.nproc}" if story.nproc > 1 else ""
         where = f"host {os.uname().nodename}, pid {failure.pid}{_uptime(result, root)}"
         return f"rank {root}{of} failed: {how} ({where}){_no_restart(story)}"
@@ -91,6 +91,10 @@ def _headline(result: RunProcsResult, story: Story, root: int | None) -> str:
             " and a second signal" if story.killed else ""
         )
     return "stopped"
+
+
+def _memory(end: RankEnd) -> str:
+    return ", out of memory suspected" if end.oom_kill else ""
 
 
 def _no_restart(story: Story) -> str:
@@ -253,7 +257,7 @@ def _fate(end: RankEnd, result: RunProcsResult, story: Story) -> str:
     how = ending(end.exitcode, core_dumped=end.core_dumped)
     sent = story.sent.get(end.local_rank, [])
     if end.role == "concurrent_failure":
-        return f"failed too: {_cause(end, how, result.failures.get(end.local_rank), story)}"
+        return f"failed too: {_cause(end, how, result.failures.get(end.local_rank), story)}{_memory(end)}"
     if end.role == "lost":
         return "outlived SIGKILL and is still there"
     if end.role == "finished":

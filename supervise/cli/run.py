@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import time
 from contextlib import suppress
 from signal import SIGCHLD, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, Signals
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
 _STOPPING = (SIGINT, SIGTERM, SIGHUP, SIGQUIT)
 _PASSED_ON = (SIGUSR1, SIGUSR2)
-_INTERNAL, _USAGE, _TIMED_OUT = 1, 2, 124
+_INTERNAL, _TIMED_OUT = 1, 124
+_ONE_SIGNAL_S = 0.05
+"""Within this time, the same signal is the same one."""
 _LEAVE_S = 10.0
 _STATUS_S = 1.0
 _STARTED = "supervise.gang.started"
@@ -67,6 +70,7 @@ class _Run:
         self._master = ranks.Master("", "")
         self._to_pass_on: list[Signals] = []
         self._started = False
+        self._stopped_s = 0.0
 
     def main(self) -> int:
         """Run the gang to its end."""
@@ -88,7 +92,7 @@ class _Run:
             of_a_file = isinstance(error, NotADirectoryError) or getattr(error, "filename", None) is not None
             advice = "; give --log-dir a directory that we can write to" if self._options.log_dir else ""
             self._console.note(f"{_complaint(error)}{advice if of_a_file else ''}")
-            return _USAGE if of_a_file or isinstance(error, SuperviseError) else _INTERNAL
+            return program.USAGE if of_a_file or isinstance(error, SuperviseError) else _INTERNAL
         return 0
 
     def _prepare(self, command: tuple[str, ...]) -> None:
@@ -151,7 +155,7 @@ class _Run:
         stopped = self._story.user_signal is not None or (lost is None and end.get(timeout=0).outcome == "timed_out")
         if (failed := _error(start)) is not None and not stopped:
             text = report.not_started(failed, self._progress.unstarted_rank, self._options)
-            return self._no_result(program.start_code(failed), text)
+            return self._no_result(program.start_code(failed, self._story.directory), text)
         if lost is None:
             return self._report(end.get(timeout=0))
         if (failed_before := getattr(lost, "previous_result", None)) is None:
@@ -214,9 +218,14 @@ class _Run:
         elif self._story.user_signal is None:
             self._progress.user_stops(sig)
             self._ask(say.Close(death_sig=sig, timeout=self._options.grace_s))
-        elif not self._story.killed:
+            self._stopped_s = time.monotonic()
+        elif not self._story.killed and (sig != self._story.user_signal or self._is_later()):
             self._progress.user_kills(sig)
             self._ask(say.Close(death_sig=SIGKILL, timeout=0))
+
+    def _is_later(self) -> bool:
+        """Return whether the first signal came so long ago that this is another: `timeout` sends each one twice."""
+        return time.monotonic() - self._stopped_s >= _ONE_SIGNAL_S
 
     def _pass_on(self) -> None:
         if self._started:

@@ -127,6 +127,11 @@ class Started:
         return self.process.returncode, out, err
 
 
+def until_another_signal() -> None:
+    """Let so much time pass since a signal was told that one of the same kind is another: 50 ms."""
+    select.select([], [], [], 0.1)
+
+
 @dataclass
 class Terminal:
     """A run on a terminal, and what it has shown."""

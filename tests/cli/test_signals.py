@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.cli.command import Command
+from tests.cli.command import Command, until_another_signal
 
 POLITE = """
 import os, signal, sys
@@ -27,6 +27,17 @@ for sig in (signal.SIGINT, signal.SIGTERM):
 print("ready", flush=True)
 while True:
     signal.pause()
+"""
+SLOW = """
+import signal, sys
+def save(number, frame):
+    signal.sigtimedwait([], 0.3)
+    print("saved", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+while True:
+    signal.sigtimedwait([], 0.05)  # a signal right before a pause() would be handled behind it
 """
 USERS = """
 import signal
@@ -68,11 +79,24 @@ def test_the_second_signal_kills_now(supervise: Command):
         assert run.hear(2) == READY
         run.signal(signal.SIGINT)
         run.hear_error("a second signal kills now")
+        until_another_signal()
         run.signal(signal.SIGINT)
         returncode, _, err = run.end()
     assert returncode == 130
     assert "SIGINT again: killing 2 ranks now" in err
     assert "ranks 0-1: killed by SIGKILL (by us)" in err
+
+
+def test_a_signal_that_comes_twice_at_once_is_one(supervise: Command):
+    """`timeout` signals its child, and then its own process group: the ranks have their grace all the same."""
+    with supervise.started("-n", "2", "--shutdown-timeout", "1000", *python(SLOW)) as run:
+        assert run.hear(2) == READY
+        run.signal(signal.SIGTERM)
+        run.signal(signal.SIGTERM)
+        returncode, out, err = run.end()
+    assert returncode == 143
+    assert sorted(out.splitlines()) == [f"[default{rank}]:saved" for rank in range(2)]
+    assert "again" not in err
 
 
 def test_a_second_signal_of_another_kind_is_named_as_what_it_is(supervise: Command):

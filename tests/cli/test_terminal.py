@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from supervise.cli.console import Console
-from tests.cli.command import HANG, Command, plain
+from tests.cli.command import HANG, Command, plain, until_another_signal
 from tests.cli.test_signals import STUBBORN
 
 ERASE = "\x1b[K"
@@ -74,6 +74,7 @@ def test_a_terminal_of_size_0_x_0_has_room_for_the_countdown(supervise: Command)
         terminal.until("ready")
         os.kill(terminal.process.pid, signal.SIGTERM)
         terminal.until("SIGTERM: stopping 1 rank, SIGKILL in 600 s; a second signal kills")  # 80 columns
+        until_another_signal()
         os.kill(terminal.process.pid, signal.SIGTERM)
         assert terminal.end()[0] == 143
     with supervise.on_terminal("--help", columns=0) as terminal:
@@ -90,6 +91,7 @@ def test_the_ranks_lines_go_over_the_countdown(supervise: Command):
         terminal.type(b"\x03")
         terminal.until("SIGKILL in 600 s")
         terminal.until(f"now\x1b[0m\r{ERASE}\x1b[36m[default0]:\x1b[0mstill here")
+        until_another_signal()
         terminal.type(b"\x03")
         assert terminal.end()[0] == 130
 
@@ -101,6 +103,7 @@ def test_no_line_changes_where_ranks_write_to_the_terminal_themselves(supervise:
             terminal.until("ready")
             terminal.type(b"\x03")
             terminal.until("SIGINT: stopping 1 rank, SIGKILL in 600 s; Ctrl-C again kills now\r\n")
+            until_another_signal()
             terminal.type(b"\x03")
             code, shown = terminal.end()
         assert code == 130

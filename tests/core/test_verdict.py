@@ -93,6 +93,25 @@ def test_the_time_of_the_exception_counts_before_the_time_of_death():
     assert verdict_on(2, second, first, counted()).blamed == (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("code", "oom", "late_ms", "root"),
+    [
+        *((-9, False, 900, 1), (-9, False, 1100, 0), (137, True, 900, 1)),
+        *((-11, False, 200, 1), (-11, False, 300, 0), (-6, False, 1, 0), (7, False, 1, 0)),
+    ],
+)
+def test_a_killed_rank_comes_before_what_its_peers_raised_until_its_death_was_noticed(code, oom, late_ms, root):
+    """Not an abort, which libraries answer a peer's exception with; not an exit, nor what was noticed much later."""
+    noticed = 1 + late_ms * 1_000_000
+    told = [exited(1, code, noticed, oom_kill=oom), counted({0: 1, 2: 2}), exited(0, 1, 9), exited(2, 1, 9)]
+    verdict = verdict_on(3, *told)
+    assert verdict.blamed == ((1, 0, 2) if root == 1 else (0, 2, 1))
+
+
+def test_of_deaths_without_a_record_a_killed_rank_keeps_its_place():
+    assert verdict_on(3, exited(1, 7, 5), exited(2, -9, 6), exited(0, -9, 7), counted()).blamed == (1, 2, 0)
+
+
 def test_a_record_written_after_our_signal_blames_nobody():
     verdict = verdict_on(2, exited(0, 1, at=5), counted(), exited(1, 1, at=9, error_ns=8))
     assert verdict.blamed == (0,)

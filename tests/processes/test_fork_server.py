@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+from contextlib import suppress
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -117,7 +118,8 @@ def test_k6_server_and_ranks_killed_in_one_moment_leave_no_zombie(tmp_path, monk
         pids = pids_of(gang.hear(8))
         server = forkserver._forkserver._forkserver_pid
         for pid in (*pids, server):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # the gang has been stopped, and the server has reaped it
+                os.kill(pid, signal.SIGKILL)
         os.waitpid(server, 0)
         result = gang.wait()
         assert {end.exitcode for end in result.ends.values()} <= {-signal.SIGKILL, None}

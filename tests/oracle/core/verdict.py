@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from signal import Signals
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from supervise.result import Outcome, Role
     from tests.oracle.core.messages import WorkerExited
     from tests.oracle.core.state import Gang
+
+
+_KILL_LATE_NS = 1_000_000_000
+_CRASH_LATE_NS = 250_000_000
+_CRASHES = frozenset({-Signals.SIGSEGV, -Signals.SIGBUS, -Signals.SIGILL, -Signals.SIGFPE})
 
 
 def failed(end: WorkerExited) -> bool:
@@ -41,6 +47,7 @@ def judge(gang: Gang) -> Verdict:
         (end for end in gang.ends if failed(end) and _by_itself(gang, end)),
         key=lambda end: _when(gang, end),
     )
+    _put_killed_first(gang, causes)
     roles: dict[int, Role] = {}
     for end in gang.ends:
         if end.local_rank in gang.spontaneous and not failed(end):
@@ -75,5 +82,33 @@ def _by_itself(gang: Gang, end: WorkerExited) -> bool:
 
 
 def _when(gang: Gang, end: WorkerExited) -> tuple[int, int]:
-    recorded = end.error_ns if end.error_ns is not None else gang.accused.get(end.local_rank)
+    recorded = _recorded_ns(gang, end)
     return (recorded if recorded is not None else end.ended_ns, end.ended_ns)
+
+
+def _recorded_ns(gang: Gang, end: WorkerExited) -> int | None:
+    return end.error_ns if end.error_ns is not None else gang.accused.get(end.local_rank)
+
+
+def _put_killed_first(gang: Gang, causes: list[WorkerExited]) -> None:
+    """Move each rank that a signal has killed before the exceptions that its peers recorded meanwhile.
+
+    The kernel closes the sockets of a dying process before it reports the death, so peers may have recorded their
+    broken connections by then. An exception of a peer hardly ever brings about a SIGKILL, and seldom a crash.
+    """
+    for index, end in enumerate(causes):
+        late_ns = 0 if _recorded_ns(gang, end) is not None else _late_ns(end)
+        to = index
+        while late_ns and to:
+            recorded_ns = _recorded_ns(gang, causes[to - 1])
+            if recorded_ns is None or end.ended_ns - recorded_ns > late_ns:
+                break
+            to -= 1
+        causes.insert(to, causes.pop(index))
+
+
+def _late_ns(end: WorkerExited) -> int:
+    """Return by how much a death may have been noticed too late, in ns."""
+    if end.oom_kill or end.exitcode == -Signals.SIGKILL:
+        return _KILL_LATE_NS
+    return _CRASH_LATE_NS if end.exitcode in _CRASHES else 0
