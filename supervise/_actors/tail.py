@@ -18,9 +18,9 @@ from supervise import _threads
 from supervise._actors.tail_inbox import Due, DueInbox
 from supervise._runtime.reply import Reply
 from supervise._streams.feed import CHUNK_BYTES, WRITTEN_OVER, Feed
-from supervise._streams.lines import LineStream, source_bytes
+from supervise._streams.lines import source_bytes
 from supervise._streams.pace import Pace
-from supervise._streams.sinks import Abandon, Abandoned
+from supervise._streams.sinks import Abandon, Abandoned, lines_to
 from supervise._streams.watch import Watch, cancel_all, hold
 from supervise.events import say_at_last
 from supervise.messages import Drain, MemberStopRequested, TailEnded
@@ -92,10 +92,7 @@ class Tail(pykka.ThreadingActor):
         self._abandon = abandon or Abandon()
         self._on_error = on_error
         self._warns = warns
-        self._feeds = [
-            Feed(source.path, LineStream(source.prefix, console=sink.is_console, line_filter=line_filter))
-            for source in sources
-        ]
+        self._feeds = [Feed(source.path, lines_to(sink, source.prefix, line_filter)) for source in sources]
         if follows_writers:
             for feed in self._feeds:
                 feed.follow_writer()

@@ -35,6 +35,7 @@ class LineStream:
         prefix: bytes,
         *,
         console: bool,
+        rewrites: bool | None = None,
         line_filter: Callable[[bytes], bool] | None = None,
         limit_bytes: int = LIMIT_BYTES,
     ) -> None:
@@ -42,7 +43,8 @@ class LineStream:
 
         Args:
             prefix: What to put before each line; may be empty.
-            console: Whether the destination is a console, where ``\r`` has its meaning.
+            console: Whether the destination is a console, where each line gets an end.
+            rewrites: Whether ``\r`` has its meaning there; None: as on a console.
             line_filter: Answers whether a raw line is to be shown; None shows all.
             limit_bytes: The longest unfinished line that is kept in memory.
         """
@@ -51,6 +53,7 @@ class LineStream:
         """Whether a line was passed on in part: the destination belongs to this stream until its end."""
         self._between = b"\n" + prefix
         self._console = console
+        self._rewrites_lines = console if rewrites is None else rewrites
         self._limit = limit_bytes
         self._select = _Selection(line_filter, limit_bytes) if line_filter is not None else None
         self._shown_ns = -UPDATE_INTERVAL_NS
@@ -107,7 +110,7 @@ class LineStream:
 
     def _pass(self, chunk: bytes, now_ns: int | None) -> bytes:
         """Return what may be written of the lines in `chunk`; without a time there are no updates."""
-        if not self._console or not (self._rewrites or self._ends_in_cr or _has_bare_cr(chunk)):
+        if not self._rewrites_lines or not (self._rewrites or self._ends_in_cr or _has_bare_cr(chunk)):
             return self._whole_lines(chunk)
         out: list[bytes] = []
         self._rewrite(chunk, out)

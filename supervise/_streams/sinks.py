@@ -13,6 +13,7 @@ import threading
 from typing import TYPE_CHECKING, Protocol
 
 from supervise._process.appending import open_to_append
+from supervise._streams.lines import LineStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -289,3 +290,12 @@ def file_sink(path: str) -> Sink:
         OSError: It cannot be opened, or is a symbolic link to a file; nothing was made.
     """
     return FdSink(open_to_append(path), is_console=False)
+
+
+def lines_to(sink: Sink, prefix: bytes, line_filter: Callable[[bytes], bool] | None) -> LineStream:
+    r"""Return the lines of a source on their way to a sink.
+
+    Without a prefix, what is no terminal gets every byte: another program may read it, to which ``\r`` is data.
+    """
+    rewrites = sink.is_console and (bool(prefix) or os.isatty(getattr(sink, "fd", -1)))
+    return LineStream(prefix, console=sink.is_console, rewrites=rewrites, line_filter=line_filter)

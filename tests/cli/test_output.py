@@ -141,3 +141,10 @@ def test_without_files_there_is_still_a_run(supervise: Command):
         assert (done.returncode, done.stdout) == (3, "hi\n")
         assert "logs:" not in done.stderr
         assert not list(Path(supervise.tmp_path).iterdir())
+
+
+def test_l3_without_a_prefix_a_pipe_gets_every_byte(supervise: Command):
+    """Another program may read them; on a terminal a carriage return has its meaning."""
+    words = ("--", "printf", r"id=1\rid=2\nend\r\n")
+    assert supervise.supervise("run", "--no-prefix", *words).stdout == "id=1\nid=2\nend\n"  # as text, \r is a newline
+    assert supervise.supervise("run", *words).stdout == "[default0]:id=2\n[default0]:end\n"
