@@ -10,21 +10,21 @@ TYPE_CHECKING = False  # not typing's: a worker need not import it for this
 if TYPE_CHECKING:
     from typing import Any
 
-    from supervise._actors.supervisor import Supervisor as Supervisor
-    from supervise._facade.base import PContext as PContext
-    from supervise._facade.context import MultiprocessContext as MultiprocessContext
-    from supervise._facade.context import SubprocessContext as SubprocessContext
-    from supervise._facade.start import start_processes as start_processes
-    from supervise._facade.subprocess_handler import SubprocessHandler as SubprocessHandler
-    from supervise._facade.subprocess_handler import get_subprocess_handler as get_subprocess_handler
-    from supervise._facade.tail_log import TailLog as TailLog
-    from supervise._facade.tail_log import tail_logfile as tail_logfile
-    from supervise._process.numa import AffinityMode as AffinityMode
-    from supervise._process.numa import NumaOptions as NumaOptions
-    from supervise._streams.redirects import get_std_cm as get_std_cm
-    from supervise._streams.redirects import redirect as redirect
-    from supervise._streams.redirects import redirect_stderr as redirect_stderr
-    from supervise._streams.redirects import redirect_stdout as redirect_stdout
+    from supervise._api.base import PContext as PContext
+    from supervise._api.tail_log import TailLog as TailLog
+    from supervise._api.tail_log import tail_logfile as tail_logfile
+    from supervise._gang.supervisor import Supervisor as Supervisor
+    from supervise._process.launch.numa import AffinityMode as AffinityMode
+    from supervise._process.launch.numa import NumaOptions as NumaOptions
+    from supervise._torch.contexts import MultiprocessContext as MultiprocessContext
+    from supervise._torch.contexts import SubprocessContext as SubprocessContext
+    from supervise._torch.redirects import get_std_cm as get_std_cm
+    from supervise._torch.redirects import redirect as redirect
+    from supervise._torch.redirects import redirect_stderr as redirect_stderr
+    from supervise._torch.redirects import redirect_stdout as redirect_stdout
+    from supervise._torch.start import start_processes as start_processes
+    from supervise._torch.subprocess_handler import SubprocessHandler as SubprocessHandler
+    from supervise._torch.subprocess_handler import get_subprocess_handler as get_subprocess_handler
     from supervise.destinations import LogsDest as LogsDest
     from supervise.errors import ChildFailedError as ChildFailedError
     from supervise.errors import SignalException as SignalException
@@ -62,14 +62,14 @@ if TYPE_CHECKING:
     from supervise.result import RunProcsResult as RunProcsResult
 
 _HOMES = {
-    "_actors.supervisor": ("Supervisor",),
-    "_facade.base": ("PContext",),
-    "_facade.context": ("MultiprocessContext", "SubprocessContext"),
-    "_facade.start": ("start_processes",),
-    "_facade.subprocess_handler": ("SubprocessHandler", "get_subprocess_handler"),
-    "_facade.tail_log": ("TailLog", "tail_logfile"),
-    "_process.numa": ("AffinityMode", "NumaOptions"),
-    "_streams.redirects": ("get_std_cm", "redirect", "redirect_stderr", "redirect_stdout"),
+    "_gang.supervisor": ("Supervisor",),
+    "_api.base": ("PContext",),
+    "_torch.contexts": ("MultiprocessContext", "SubprocessContext"),
+    "_torch.start": ("start_processes",),
+    "_torch.subprocess_handler": ("SubprocessHandler", "get_subprocess_handler"),
+    "_api.tail_log": ("TailLog", "tail_logfile"),
+    "_process.launch.numa": ("AffinityMode", "NumaOptions"),
+    "_torch.redirects": ("get_std_cm", "redirect", "redirect_stderr", "redirect_stdout"),
     "destinations": ("LogsDest",),
     "errors": (
         "ChildFailedError",

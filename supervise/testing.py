@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import pykka
 
-from supervise._actors.gang import GangActor
-from supervise._actors.plan import Plan
-from supervise._process.fork_server import ServerStatus
-from supervise._process.function import Launched
-from supervise._process.handle import Exit, Process
-from supervise._process.lifeline import Lifeline
+from supervise._gang.attempt import Attempt
+from supervise._gang.gang_actor import GangActor
+from supervise._process.exits.handle import Exit, Process
+from supervise._process.launch.fork_server import ServerStatus
+from supervise._process.launch.function import Launched
+from supervise._process.lifeline.lifeline import Lifeline
 from supervise.destinations import LogsDest
 from supervise.errors import SuperviseError
 from supervise.messages import Close
@@ -254,7 +254,7 @@ class FakeGang:
     def __enter__(self) -> Self:
         """Start the Supervisor."""
         ranks = self.launchers
-        plan = Plan(
+        plan = Attempt(
             name=self._name,
             kind="binary",
             what="fake",

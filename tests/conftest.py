@@ -25,8 +25,8 @@ import psutil
 import pykka
 import pytest
 
-from supervise._process import native
-from supervise._runtime.main_bell import bell_for_this_thread
+from supervise._process.launch import posix_spawn
+from supervise._runtime.main_thread import bell_for_this_thread
 from tests import surroundings
 
 surroundings.reset()  # before the first test, and in the worker processes of xdist
@@ -55,7 +55,7 @@ for _module, _name in (
     (os, "fork"),
     (os, "posix_spawn"),
     (os, "posix_spawnp"),
-    (native, "spawn"),
+    (posix_spawn, "spawn"),
     (subprocess, "_fork_exec"),
     (sys.modules["_posixsubprocess"], "fork_exec"),
 ):

@@ -34,10 +34,11 @@ MAY_IMPORT = {
     "words": {"words"},
     "_runtime": {"words", "_runtime"},
     "_process": {"words", "_process"},
-    "_streams": {"words", "_streams", "_process"},  # both touch the kernel; never the other way round
+    "_logs": {"words", "_logs", "_process"},  # both touch the kernel; never the other way round
     "_core": {"words", "_core"},
-    "_actors": {"words", "_runtime", "_process", "_streams", "_core", "_actors"},
-    "_facade": {"words", "_runtime", "_process", "_streams", "_core", "_actors", "_facade"},
+    "_gang": {"words", "_runtime", "_process", "_logs", "_core", "_gang"},
+    "_api": {"words", "_runtime", "_process", "_logs", "_core", "_gang", "_api"},
+    "_torch": {"words", "_runtime", "_process", "_logs", "_core", "_gang", "_api", "_torch"},
 }
 TOP = {"cli", "testing", "elastic", "multiprocessing"}
 EVERYTHING = {*MAY_IMPORT, "supervise", *TOP}

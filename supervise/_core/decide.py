@@ -42,7 +42,7 @@ def _advance(gang: Gang, event: object) -> Decision:  # noqa: C901, PLR0911, PLR
             return _close(gang, event)
         case st.StopOnFailure():
             return _stop_on_failure(gang, event)
-        case st.CensusTaken():
+        case st.AllReaped():
             return _signal(gang, event)
         case st.GraceExpired():
             return _kill(gang)
@@ -134,7 +134,7 @@ def _stop(gang: Gang, reason: st.Reason, sig: Signals, timeout_s: float) -> Deci
     if gang.phase not in ("starting", "running"):
         return gang, []
     gang = gang._replace(phase="stopping", reason=reason, death_sig=sig, timeout_s=timeout_s)
-    return gang, [st.TakeCensus()]
+    return gang, [st.ReapAll()]
 
 
 def _close(gang: Gang, event: st.CloseAsked) -> Decision:
@@ -183,7 +183,7 @@ def _end_leftovers(gang: Gang, event: st.CloseAsked) -> Decision:
     if gang.signaled:
         return _hurry(gang, event) if gang.leftovers else (gang, [])
     gang = gang._replace(death_sig=event.death_sig, timeout_s=event.timeout_s)
-    return _signal(gang, st.CensusTaken(recorded={})) if gang.leftovers else (gang, [])
+    return _signal(gang, st.AllReaped(recorded={})) if gang.leftovers else (gang, [])
 
 
 def _bound_drain(event: st.CloseAsked) -> st.SetTimer:
@@ -210,7 +210,7 @@ def _hurry(gang: Gang, event: st.CloseAsked) -> Decision:
     return gang, actions
 
 
-def _signal(gang: Gang, event: st.CensusTaken) -> Decision:
+def _signal(gang: Gang, event: st.AllReaped) -> Decision:
     """Send the polite signal to everybody at once, with one deadline."""
     if gang.signaled:
         return gang, []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pykka
 from pykka import messages as pykka_messages
 
-from supervise._runtime.reply import Reply
+from supervise._runtime.future import Reply
 
 if TYPE_CHECKING:
     from pykka._envelope import Envelope

@@ -15,7 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from supervise import _threads
-from supervise._runtime.reply import MUST_NOT_BLOCK, Reply
+from supervise._runtime.future import MUST_NOT_BLOCK, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _dispatch(words: list[str], *, own_process: bool) -> int:
     command = words[0] if words else None
     if command == "run":
-        from supervise.cli.arguments import parse
+        from supervise.cli.options import parse
         from supervise.cli.run import run
 
         return run(parse(words[1:]), own_process=own_process)

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from supervise.cli.arguments import Options
+    from supervise.cli.options import Options
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 USAGE = 2

@@ -8,13 +8,13 @@ import time
 from signal import SIGINT, Signals
 from typing import TYPE_CHECKING, Any
 
-from supervise.cli.report import Story, seconds, shortened
+from supervise.cli.failure_screen import Story, seconds, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from supervise.cli.arguments import Options
     from supervise.cli.console import Console
+    from supervise.cli.options import Options
 
 _QUIET_S = 1.0
 """A stop that takes no longer is not announced, unless somebody at a terminal has asked for it."""

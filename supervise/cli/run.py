@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from supervise import messages as say
-from supervise.cli import program, ranks, report
+from supervise.cli import failure_screen, program, ranks
 from supervise.cli.console import Console, library_log
-from supervise.cli.mailbox import Mailbox
 from supervise.cli.progress import OF_INTEREST, Progress
-from supervise.cli.rundir import EventFile, write_result
+from supervise.cli.run_directory import EventFile, write_result
+from supervise.cli.signal_inbox import Mailbox
 from supervise.errors import SuperviseError
 
 if TYPE_CHECKING:
-    from supervise._actors.supervisor import Supervisor
-    from supervise._runtime.reply import Reply
-    from supervise.cli.arguments import Options
-    from supervise.cli.mailbox import Letter
+    from supervise._gang.supervisor import Supervisor
+    from supervise._runtime.future import Reply
+    from supervise.cli.options import Options
+    from supervise.cli.signal_inbox import Letter
     from supervise.result import RunProcsResult
 
 _STOPPING = (SIGINT, SIGTERM, SIGHUP, SIGQUIT)
@@ -77,7 +77,7 @@ class _Run:
         try:
             command = program.command(self._options)
         except OSError as error:
-            self._console.note(report.not_started(error, 0, self._options))
+            self._console.note(failure_screen.not_started(error, 0, self._options))
             return program.start_code(error)
         try:
             return self._refused(command) or self._supervise()
@@ -97,7 +97,7 @@ class _Run:
 
     def _prepare(self, command: tuple[str, ...]) -> None:
         """Make the run directory and the Supervisor; start no process."""
-        from supervise._actors.supervisor import Supervisor
+        from supervise._gang.supervisor import Supervisor
         from supervise.logs import DefaultLogsSpecs
 
         options = self._options
@@ -154,7 +154,7 @@ class _Run:
             return self._no_result(_INTERNAL, "the gang ended without a result")
         stopped = self._story.user_signal is not None or (lost is None and end.get(timeout=0).outcome == "timed_out")
         if (failed := _error(start)) is not None and not stopped:
-            text = report.not_started(failed, self._progress.unstarted_rank, self._options)
+            text = failure_screen.not_started(failed, self._progress.unstarted_rank, self._options)
             return self._no_result(program.start_code(failed, self._story.directory), text)
         if lost is None:
             return self._report(end.get(timeout=0))
@@ -241,7 +241,7 @@ class _Run:
             what = shlex.join([*(["-m"] if options.module else []), options.program, *options.args])
             on = "1 rank" if options.nproc == 1 else f"{options.nproc} ranks"
             where = f", logs in {self._story.directory}" if self._story.directory else ", no logs are kept"
-            self._console.note(f"{report.shortened(what, 60)} on {on}{where}")
+            self._console.note(f"{failure_screen.shortened(what, 60)} on {on}{where}")
         if ranks.limits_threads(options.nproc):
             self._console.note("each rank gets OMP_NUM_THREADS=1; set it to use more threads in each")
 
@@ -251,7 +251,7 @@ class _Run:
         code = self._exit_code(result)
         self._keep_result(code, result, error)
         if result.outcome != "succeeded":
-            self._console.show(report.lines(result, self._story, self._console.paint))
+            self._console.show(failure_screen.lines(result, self._story, self._console.paint))
         return code
 
     def _exit_code(self, result: RunProcsResult) -> int:
@@ -264,7 +264,7 @@ class _Run:
         root = result.root_cause if result.outcome == "failed" else None
         if root is not None:
             code = result.failures[root].exitcode
-            if report.stopped_by_us(root, code, self._story):  # on its way out, behind an exception
+            if failure_screen.stopped_by_us(root, code, self._story):  # on its way out, behind an exception
                 return 1
             return 128 - code if code < 0 else code or 1
         return 128 + self._story.user_signal if self._story.user_signal is not None else 1

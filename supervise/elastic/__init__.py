@@ -10,10 +10,10 @@ from supervise.elastic._lazy import names
 
 TYPE_CHECKING = False  # instead of importing typing into every worker
 if TYPE_CHECKING:
-    from supervise._facade.base import PContext
-    from supervise._facade.context import MultiprocessContext, SubprocessContext
-    from supervise._facade.start import start_processes
-    from supervise._process.numa import NumaOptions as NumaOptions
+    from supervise._api.base import PContext
+    from supervise._process.launch.numa import NumaOptions as NumaOptions
+    from supervise._torch.contexts import MultiprocessContext, SubprocessContext
+    from supervise._torch.start import start_processes
     from supervise.destinations import LogsDest
     from supervise.errors import SignalException
     from supervise.logs import DefaultLogsSpecs, LogsSpecs, Std, to_map
@@ -39,19 +39,19 @@ _HOMES = {
     "DefaultLogsSpecs": "logs",
     "LogsDest": "destinations",
     "LogsSpecs": "logs",
-    "MultiprocessContext": "_facade.context",
-    "NumaOptions": "_process.numa",
-    "PContext": "_facade.base",
+    "MultiprocessContext": "_torch.contexts",
+    "NumaOptions": "_process.launch.numa",
+    "PContext": "_api.base",
     "ProcessFailure": "result",
     "RunProcsResult": "result",
     "SignalException": "errors",
     "Std": "logs",
-    "SubprocessContext": "_facade.context",
+    "SubprocessContext": "_torch.contexts",
     "_validate_full_rank": "logs:validate_full_rank",
     "api": "",
     "errors": "",
     "redirects": "",
-    "start_processes": "_facade.start_polled",
+    "start_processes": "_torch.start_polled",
     "subprocess_handler": "",
     "tail_log": "",
     "to_map": "logs",

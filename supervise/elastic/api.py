@@ -6,21 +6,21 @@ from supervise.elastic._lazy import names
 
 TYPE_CHECKING = False  # instead of importing typing into every worker
 if TYPE_CHECKING:
-    from supervise._facade.base import PContext
-    from supervise._facade.context import MultiprocessContext, SubprocessContext
-    from supervise._facade.signals import default_signal as _get_default_signal
-    from supervise._facade.signals import kill_signal as _get_kill_signal
-    from supervise._facade.signals import raise_or_record as _terminate_process_handler
-    from supervise._facade.subprocess_handler import SubprocessHandler as SubprocessHandler
-    from supervise._facade.subprocess_handler import get_subprocess_handler as get_subprocess_handler
-    from supervise._facade.tail_log import TailLog as TailLog
-    from supervise._facade.wrap import _wrap
-    from supervise._process.numa import NumaOptions as NumaOptions
-    from supervise._streams.redirects import IS_MACOS as IS_MACOS
-    from supervise._streams.redirects import IS_WINDOWS as IS_WINDOWS
-    from supervise._streams.redirects import get_std_cm
-    from supervise._streams.redirects import redirect_stderr as redirect_stderr
-    from supervise._streams.redirects import redirect_stdout as redirect_stdout
+    from supervise._api.base import PContext
+    from supervise._api.signals import default_signal as _get_default_signal
+    from supervise._api.signals import kill_signal as _get_kill_signal
+    from supervise._api.signals import raise_or_record as _terminate_process_handler
+    from supervise._api.tail_log import TailLog as TailLog
+    from supervise._process.launch.numa import NumaOptions as NumaOptions
+    from supervise._torch.contexts import MultiprocessContext, SubprocessContext
+    from supervise._torch.redirects import IS_MACOS as IS_MACOS
+    from supervise._torch.redirects import IS_WINDOWS as IS_WINDOWS
+    from supervise._torch.redirects import get_std_cm
+    from supervise._torch.redirects import redirect_stderr as redirect_stderr
+    from supervise._torch.redirects import redirect_stdout as redirect_stdout
+    from supervise._torch.subprocess_handler import SubprocessHandler as SubprocessHandler
+    from supervise._torch.subprocess_handler import get_subprocess_handler as get_subprocess_handler
+    from supervise._torch.wrap import _wrap
     from supervise.destinations import LogsDest
     from supervise.elastic._logger import logger as logger
     from supervise.errors import SignalException
@@ -46,33 +46,33 @@ __all__ = [
 
 _HOMES = {
     "DefaultLogsSpecs": "logs",
-    "IS_MACOS": "_streams.redirects",
-    "IS_WINDOWS": "_streams.redirects",
+    "IS_MACOS": "_torch.redirects",
+    "IS_WINDOWS": "_torch.redirects",
     "LogsDest": "destinations",
     "LogsSpecs": "logs",
-    "MultiprocessContext": "_facade.context",
-    "NumaOptions": "_process.numa",
-    "PContext": "_facade.base",
+    "MultiprocessContext": "_torch.contexts",
+    "NumaOptions": "_process.launch.numa",
+    "PContext": "_api.base",
     "ProcessFailure": "result",
     "RunProcsResult": "result",
     "SignalException": "errors",
     "Std": "logs",
-    "SubprocessContext": "_facade.context",
-    "SubprocessHandler": "_facade.subprocess_handler",
-    "TailLog": "_facade.tail_log",
+    "SubprocessContext": "_torch.contexts",
+    "SubprocessHandler": "_torch.subprocess_handler",
+    "TailLog": "_api.tail_log",
     "_MAPPING_REGEX": "logs",
     "_VALUE_REGEX": "logs",
-    "_get_default_signal": "_facade.signals:default_signal",
-    "_get_kill_signal": "_facade.signals:kill_signal",
-    "_terminate_process_handler": "_facade.signals:raise_or_record",
+    "_get_default_signal": "_api.signals:default_signal",
+    "_get_kill_signal": "_api.signals:kill_signal",
+    "_terminate_process_handler": "_api.signals:raise_or_record",
     "_validate_full_rank": "logs:validate_full_rank",
-    "_wrap": "_facade.wrap",
-    "get_std_cm": "_streams.redirects",
+    "_wrap": "_torch.wrap",
+    "get_std_cm": "_torch.redirects",
     "logger": "elastic._logger",
-    "get_subprocess_handler": "_facade.subprocess_handler",
+    "get_subprocess_handler": "_torch.subprocess_handler",
     "record": "recording",
-    "redirect_stderr": "_streams.redirects",
-    "redirect_stdout": "_streams.redirects",
+    "redirect_stderr": "_torch.redirects",
+    "redirect_stdout": "_torch.redirects",
     "to_map": "logs",
 }
 

@@ -1,5 +1,5 @@
 """The names of ``torch.numa.binding``."""
 
-from supervise._process.numa import AffinityMode, NumaOptions
+from supervise._process.launch.numa import AffinityMode, NumaOptions
 
 __all__ = ["AffinityMode", "NumaOptions"]

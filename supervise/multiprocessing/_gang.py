@@ -13,29 +13,29 @@ from typing import TYPE_CHECKING, Any, cast
 import pykka
 
 from supervise import messages as say
-from supervise._actors import exits
-from supervise._actors.gang import GangActor
-from supervise._actors.recipe import make_plan
-from supervise._actors.report import LOST_CODE
-from supervise._facade import own_thread
-from supervise._process.child import Plain
-from supervise._runtime.reply import Reply
+from supervise._api import own_thread
+from supervise._gang import shutdown_at_exit
+from supervise._gang.gang_actor import GangActor
+from supervise._gang.results import LOST_CODE
+from supervise._gang.spec import make_plan
+from supervise._process.launch.bootstrap import Plain
+from supervise._runtime.future import Reply
 from supervise.destinations import LogsDest
 from supervise.logs import LogsSpecs
-from supervise.multiprocessing._rank import Fate, RankProcess
+from supervise.multiprocessing._rank import ExitSlot, RankProcess
 
 if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Iterable
 
-    from supervise._actors.plan import Plan
+    from supervise._gang.attempt import Attempt
 
 _BEGIN_S = 60.0
 """A supervisor starts in milliseconds: one that takes longer than this is lost."""
 _LOOK_S = 60.0
 """A start takes as long as it takes; so often it is made sure that there still is somebody who starts."""
 
-_standing: dict[str, list[Fate]] = {}
+_standing: dict[str, list[ExitSlot]] = {}
 """By urn: the ranks of gangs that this interpreter waits for at its exit."""
 _registered_in: set[int] = set()
 """This process's pid, once it has arranged to wait for them."""
@@ -51,7 +51,7 @@ class PeersStopped:
 class SpawnedGang(GangActor):
     """Stops nobody because somebody failed, and ends by itself when the last rank has."""
 
-    def __init__(self, plan: Plan, fates: list[Fate], *, grace_s: float, waited_for: bool) -> None:
+    def __init__(self, plan: Attempt, fates: list[ExitSlot], *, grace_s: float, waited_for: bool) -> None:
         """Take over `plan`.
 
         Args:
@@ -69,7 +69,7 @@ class SpawnedGang(GangActor):
 
     def _told(self, message: Any) -> None:
         if isinstance(message, PeersStopped):
-            self._crew.roster.ring_if_dead()
+            self._ranks.slots.ring_if_dead()
             self.loop.poll()  # who is dead by now has not been stopped
             stopped = dict.fromkeys(message.ranks, time.monotonic_ns())
             self._gang = self._gang._replace(stopped_ns={**stopped, **self._gang.stopped_ns})
@@ -92,7 +92,7 @@ class SpawnedGang(GangActor):
 
     def _trace(self, end: say.WorkerExited) -> tuple[str | None, int | None]:
         """Return the trace of what the rank's function raised, and the monotonic ns when it was caught."""
-        outcome = self._crew.roster.outcomes.get(end.local_rank)
+        outcome = self._ranks.slots.outcomes.get(end.local_rank)
         if end.exitcode == 0 or outcome is None or outcome.kind() != "value":
             return None, None
         try:
@@ -147,7 +147,7 @@ def launch(
     prefix, first = _names(start_method, nprocs)
     given = tuple(args)
     plain = Plain(prefix=prefix, first=first, daemon=daemon)
-    fates = [Fate() for _ in range(nprocs)]
+    fates = [ExitSlot() for _ in range(nprocs)]
     plan = make_plan(
         name="spawn",
         entrypoint=fn,
@@ -223,7 +223,7 @@ def _wait_at_exit() -> None:
 
     _registered_in.add(os.getpid())
     util.Finalize(None, _await_ranks, exitpriority=100)  # in a worker, whose exit may run nothing else
-    exits.before_closing(_await_ranks)
+    shutdown_at_exit.before_closing(_await_ranks)
 
 
 def _await_ranks() -> None:

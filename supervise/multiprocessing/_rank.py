@@ -27,7 +27,7 @@ def wait_for_any(sentinels: list[int], timeout: float | None) -> list[Any]:
     return connection.wait(sentinels, None if timeout is not None and timeout > LONGEST_WAIT_S else timeout)
 
 
-class Fate:
+class ExitSlot:
     """How one process ends: written once, on the gang's loop; anybody may wait for it."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ def _new_bell() -> tuple[int, int]:
 
     Not a pipe to be closed, if possible: whatever is forked holds a copy of its write end.
     """
-    from supervise._process.memory import clear_of_stdio
+    from supervise._process.files import clear_of_stdio
 
     if hasattr(os, "eventfd"):
         fd = clear_of_stdio(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
@@ -88,7 +88,7 @@ class RankProcess:
     """A process of `spawn`, in place of a `multiprocessing.Process`. Its supervisor starts and reaps it."""
 
     def __init__(
-        self, *, local_rank: int, pid: int, name: str, daemon: bool, fate: Fate, gang: pykka.ActorRef[Any]
+        self, *, local_rank: int, pid: int, name: str, daemon: bool, fate: ExitSlot, gang: pykka.ActorRef[Any]
     ) -> None:
         """Describe a process that was started.
 

@@ -8,12 +8,12 @@ from typing import Any
 from unittest.mock import patch
 
 from supervise import WorkerExited
-from supervise._actors.audience import Audience
-from supervise._actors.gang import GangActor
 from supervise._core import decide
-from supervise._process.handle import Exit, Process
-from supervise._process.program import ProgramLauncher
-from supervise._runtime.reply import Reply
+from supervise._gang.gang_actor import GangActor
+from supervise._gang.subscribers import Subscribers
+from supervise._process.exits.handle import Exit, Process
+from supervise._process.launch.program_launcher import ProgramLauncher
+from supervise._runtime.future import Reply
 
 _leaked: list[int] = []
 """Descriptors that a planted bug has leaked."""
@@ -44,12 +44,12 @@ def sigkill_reaches_the_leader_only() -> Any:
 
 
 def an_exit_is_told_twice() -> Any:
-    def tell(old: Any, self: Audience, message: object) -> None:
+    def tell(old: Any, self: Subscribers, message: object) -> None:
         old(self, message)
         if isinstance(message, WorkerExited):
             old(self, message)
 
-    return _around(Audience, "tell", tell)
+    return _around(Subscribers, "tell", tell)
 
 
 def a_failed_launch_leaks_a_descriptor() -> Any:

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from supervise import messages as say
-from supervise._runtime.reply import Reply
-from supervise.cli.arguments import parse
+from supervise._runtime.future import Reply
 from supervise.cli.console import Console
-from supervise.cli.mailbox import Mailbox
+from supervise.cli.options import parse
 from supervise.cli.run import _Run
+from supervise.cli.signal_inbox import Mailbox
 from supervise.errors import SpecError
 from tests.cli.command import HANG, Command
 

@@ -8,7 +8,7 @@ from signal import SIGKILL, SIGTERM, Signals
 
 import pytest
 
-from supervise.cli import report
+from supervise.cli import failure_screen
 from supervise.result import ProcessFailure, RankEnd, Role, RunProcsResult
 from tests.cli.command import HANG, Command
 
@@ -84,7 +84,9 @@ def test_the_stderr_of_a_single_rank_is_not_repeated_where_it_was_shown(supervis
 def test_of_a_line_that_was_rewritten_its_last_state_is_shown():
     """A progress bar takes one line, as it does on a terminal."""
     tail = "10%\r20%\r30%\rdone\nlast\r\n"
-    screen = report.lines(failed(end(0, 1, "root_cause", stderr_tail=tail)), report.Story(nproc=1, grace_s=1))
+    screen = failure_screen.lines(
+        failed(end(0, 1, "root_cause", stderr_tail=tail)), failure_screen.Story(nproc=1, grace_s=1)
+    )
     assert screen[2:5] == ["  the end of its stderr:", "    done", "    last"]
 
 
@@ -166,8 +168,10 @@ def test_as_many_kinds_of_ends_as_ranks_fit_too():
     """Where every rank ends in its own way, the rest is in the file."""
     ends = [end(0, 1, "root_cause", stderr_tail="\n".join(map(str, range(20))))]
     ends += [end(rank, rank, "bystander") for rank in range(1, 64)]
-    story = report.Story(nproc=64, grace_s=30, directory="/logs", sent={rank: [SIGTERM] for rank in range(1, 64)})
-    screen = report.lines(failed(*ends), story)
+    story = failure_screen.Story(
+        nproc=64, grace_s=30, directory="/logs", sent={rank: [SIGTERM] for rank in range(1, 64)}
+    )
+    screen = failure_screen.lines(failed(*ends), story)
     assert len(screen) <= 40
     assert screen[-3:] == [
         "  rank 9: exit code 9 after our SIGTERM",
@@ -188,7 +192,7 @@ def test_every_role_has_its_words():
         end(6, -Signals.SIGSEGV, "bystander"),
     ]
     sent = {2: [SIGTERM], 3: [SIGTERM, SIGKILL], 6: [SIGTERM]}
-    screen = report.lines(failed(*ends), report.Story(nproc=8, grace_s=30, sent=sent))
+    screen = failure_screen.lines(failed(*ends), failure_screen.Story(nproc=8, grace_s=30, sent=sent))
     assert screen[0].startswith("supervise: rank 0 of 8 failed: SIGSEGV, core dumped (host ")
     assert screen[0].endswith(", pid 100, after 2 s)")
     assert screen[4:] == [
@@ -205,7 +209,9 @@ def test_every_role_has_its_words():
 def test_what_is_known_beside_the_exit_code_is_told():
     """For instance that the status was taken by somebody else."""
     result = failed(end(0, 255, "root_cause"), message="exit status lost: somebody reaped the process")
-    assert "  exit status lost: somebody reaped the process" in report.lines(result, report.Story(nproc=1, grace_s=1))
+    assert "  exit status lost: somebody reaped the process" in failure_screen.lines(
+        result, failure_screen.Story(nproc=1, grace_s=1)
+    )
 
 
 def test_a_long_traceback_is_shortened_in_the_middle(tmp_path: Path):
@@ -215,7 +221,7 @@ def test_a_long_traceback_is_shortened_in_the_middle(tmp_path: Path):
     extra = {"timestamp": "1", "py_callstack": trace}
     error_file.write_text(json.dumps({"message": {"message": "E", "extraInfo": extra}}))
     result = RunProcsResult(outcome="failed", failures={0: ProcessFailure(0, 1, 1, str(error_file))})
-    screen = report.lines(result, report.Story(nproc=1, grace_s=1))
+    screen = failure_screen.lines(result, failure_screen.Story(nproc=1, grace_s=1))
     assert screen[2:6] == ["  0", "  1", "  2", f"    ... 80 more lines in {error_file}"]
     assert screen[-4:-1] == ["  98", f"  {'x' * 300} ... (200 more characters)", ""]
 
@@ -231,7 +237,7 @@ def test_a_long_traceback_is_shortened_in_the_middle(tmp_path: Path):
 )
 def test_ranks_are_named_in_spans(ranks: list[int], text: str):
     """Few words for many ranks."""
-    assert report.spans(ranks) == text
+    assert failure_screen.spans(ranks) == text
 
 
 @pytest.mark.parametrize(
@@ -239,7 +245,7 @@ def test_ranks_are_named_in_spans(ranks: list[int], text: str):
 )
 def test_durations_are_for_people(value: float, text: str):
     """The unit fits the value."""
-    assert report.seconds(value) == text
+    assert failure_screen.seconds(value) == text
 
 
 def test_the_example_counts_on_four_ranks(supervise: Command):

@@ -11,13 +11,13 @@ import psutil
 import pytest
 
 from supervise import messages as say
-from supervise._actors.watchman import Watchman
+from supervise._gang.suspend_poll import SuspendPoll
 from supervise._runtime.loop import Loop
-from supervise.cli.arguments import parse
 from supervise.cli.console import Console
-from supervise.cli.mailbox import Mailbox
+from supervise.cli.options import parse
 from supervise.cli.progress import Progress
 from supervise.cli.run import _Run
+from supervise.cli.signal_inbox import Mailbox
 from tests.cli.command import HANG, Command
 
 FLAKY = "echo attempt $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS; [ $TORCHELASTIC_RESTART_COUNT -ge 2 ]"
@@ -141,7 +141,7 @@ def test_s11_a_look_that_was_asked_for_during_the_start_still_comes():
     """The start's end plans the seldom looks anew and calls off no other."""
     lost: list[BaseException] = []
     loop, looked = Loop("test", lost=lost.append), threading.Event()
-    watchman = Watchman(loop, looked.set)
+    watchman = SuspendPoll(loop, looked.set)
     loop.start()
     loop.post(lambda: (watchman.look(), watchman.begin()))
     came = looked.wait(20)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervise.cli.rundir import EventFile
+from supervise.cli.run_directory import EventFile
 from tests.cli.command import HANG, Command
 
 

@@ -75,7 +75,7 @@ def _of_result(change):
             change(result)
         return result
 
-    _after("_facade.gang:GangContext._wait", changed)
+    _after("_api.context:GangContext._wait", changed)
 
 
 @_defect(*GANGS)
@@ -87,7 +87,7 @@ def path_of_a_log():
         paths.update({rank: path.replace("stdout.log", "stdout.txt") for rank, path in paths.items()})
         return plan
 
-    _after("_facade.gang:make_plan", change)
+    _after("_api.context:make_plan", change)
 
 
 @_defect(*GANGS)
@@ -98,13 +98,13 @@ def byte_of_a_log():
         with Path(context.stdouts[0]).open("ab") as file:
             file.write(b"\n")
 
-    _after("_facade.gang:GangContext.close", change)
+    _after("_api.context:GangContext.close", change)
 
 
 @_defect(*GANGS)
 def environment_variable():
     """A rank gets a variable that nobody asked for."""
-    gang = importlib.import_module("supervise._facade.gang")
+    gang = importlib.import_module("supervise._api.context")
     make_plan = gang.make_plan
 
     def changed(*, envs, **given):
@@ -151,7 +151,7 @@ def return_value():
 @_defect(*SUCCEEDED, *STOPPED, "contexts.never_started")
 def pids():
     """A rank is missing."""
-    _after("_facade.gang:GangContext.pids", lambda found, *_: dict(list(found.items())[1:]) or None)
+    _after("_api.context:GangContext.pids", lambda found, *_: dict(list(found.items())[1:]) or None)
 
 
 @_defect(*RAISED, "recording.exceptions", "recording.own_handler", "recording.file_replaced", "recording.child_failed")
@@ -163,7 +163,7 @@ def record():
 @_defect("function.fork.value.", "function.fork.raises.", "binary.none.value.", "binary.none.code7.", tee="all")
 def shown_lines():
     """Shown lines have another prefix."""
-    plan = importlib.import_module("supervise._actors.plan")
+    plan = importlib.import_module("supervise._gang.attempt")
     source = plan.Source
     plan.Source = lambda **given: source(**{**given, "prefix": given["prefix"] + b" "})
 
@@ -193,7 +193,7 @@ def small_words():
     logs = importlib.import_module("supervise.logs")
     logs.Std.__repr__ = lambda _: "Std"
     logs.SpecError = lambda text: RuntimeError(text.upper())
-    _after("_facade.signals:_exception", lambda error, *_: type(error)(f"{error}!", error.sigval))
+    _after("_api.signals:_exception", lambda error, *_: type(error)(f"{error}!", error.sigval))
 
 
 @_defect(
@@ -206,11 +206,11 @@ def small_words():
 )
 def streams():
     """Redirected and followed files are others."""
-    for module in ("_streams.redirects", "elastic.redirects"):
+    for module in ("_torch.redirects", "elastic.redirects"):
         found = importlib.import_module(f"supervise.{module}")
         for name in ("redirect_stdout", "redirect_stderr", "redirect"):
             setattr(found, name, _elsewhere(getattr(found, name)))
-    tail_log = importlib.import_module("supervise._facade.tail_log")
+    tail_log = importlib.import_module("supervise._api.tail_log")
     source = tail_log.Source
     tail_log.Source = lambda **given: source(**{**given, "prefix": b"?"})
 
@@ -239,7 +239,7 @@ def parts():
 @_defect("streams.tail_never_started", "streams.tail_without_destination", "streams.tail_that_fails_says_so")
 def tails():
     """A tail says nothing of itself."""
-    tail_log = importlib.import_module("supervise._facade.tail_log").TailLog
+    tail_log = importlib.import_module("supervise._api.tail_log").TailLog
     tail_log.stopped = lambda _: False
     tail_log._failed = lambda *_: None
 
@@ -247,12 +247,12 @@ def tails():
 @_defect("contexts.polled", "contexts.wrapped", "contexts.handler", "contexts.signals_off_the_main_thread")
 def contexts():
     """A poll finds something, values are others, and a handler has another rank."""
-    gang = importlib.import_module("supervise._facade.gang").GangContext
+    gang = importlib.import_module("supervise._api.context").GangContext
     _of_result(lambda result: result.return_values.update({0: "another"}))
     gang._poll = lambda _: "something"
-    _after("_facade.wrap:record", lambda function, *_: lambda *_: function and "another")
+    _after("_torch.wrap:record", lambda function, *_: lambda *_: function and "another")
     _after(
-        "_facade.subprocess_handler:SubprocessHandler.__init__",
+        "_torch.subprocess_handler:SubprocessHandler.__init__",
         lambda _, handler, *__: vars(handler).update(local_rank_id=9),
     )
 
@@ -260,9 +260,9 @@ def contexts():
 @_defect("replaced.*", "contexts.closed_programs_that_exit_cleanly")
 def replacements():
     """What others put in place of ours is not used, a name is missing, and a clean exit is a failure."""
-    importlib.import_module("supervise._facade.foreign_handlers").factory = lambda: None
-    importlib.import_module("supervise._facade.polled").PolledContext._closed_by_others = lambda _: False
-    importlib.import_module("supervise._facade.context").MultiprocessContext._is_done = None
+    importlib.import_module("supervise._torch.foreign_handlers").factory = lambda: None
+    importlib.import_module("supervise._torch.polled").PolledContext._closed_by_others = lambda _: False
+    importlib.import_module("supervise._torch.contexts").MultiprocessContext._is_done = None
     importlib.import_module("supervise._core.verdict")._clean = lambda _: False
 
 

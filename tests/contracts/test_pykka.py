@@ -11,8 +11,8 @@ from pykka._envelope import Envelope
 from pykka._introspection import get_attr_directly
 
 from supervise._runtime.actor import LoopActor
+from supervise._runtime.future import Reply
 from supervise._runtime.loop import Loop
-from supervise._runtime.reply import Reply
 
 PATIENCE_S = 10
 NEW_PYKKA = "pykka has changed: "

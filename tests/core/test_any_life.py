@@ -9,13 +9,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from supervise._core.decide import decide
 from supervise._core.state import (
     AbandonTails,
+    AllReaped,
     AnnounceRestart,
     AnswerClose,
     AnswerStart,
     Assemble,
     Assembled,
     BackoffExpired,
-    CensusTaken,
     CloseAsked,
     DrainExpired,
     Gang,
@@ -24,12 +24,12 @@ from supervise._core.state import (
     LaunchRank,
     NotAssembled,
     Publish,
+    ReapAll,
     ReportUnkillable,
     SendSignal,
     SetTimer,
     StartAsked,
     SweepUp,
-    TakeCensus,
 )
 from supervise._core.verdict import failed, judge
 from supervise.messages import (
@@ -61,7 +61,7 @@ def close(sig=SIGTERM, timeout_s=30.0, reason="close"):
 
 
 def census():
-    return CensusTaken(recorded={})
+    return AllReaped(recorded={})
 
 
 class _Machine(RuleBasedStateMachine):
@@ -112,7 +112,7 @@ class _Machine(RuleBasedStateMachine):
         assert not self.gang.running & self.gang.starting
 
     def check(self, action):
-        assert self.published == 0 or not isinstance(action, (Publish, LaunchRank, AnswerStart, TakeCensus))
+        assert self.published == 0 or not isinstance(action, (Publish, LaunchRank, AnswerStart, ReapAll))
         if isinstance(action, SendSignal):
             assert self.counted or self.published, "signaled before the dead were counted"
             assert self.asked_end, "success alone signals nobody"
@@ -134,7 +134,7 @@ class _Machine(RuleBasedStateMachine):
                 self.start_answers += 1
                 assert not self.answered, "an attempt's start is told once"
                 self.answered = True
-            case TakeCensus():
+            case ReapAll():
                 assert not self.counting
                 assert not self.counted
                 self.counting = True
@@ -227,7 +227,7 @@ class _Machine(RuleBasedStateMachine):
     def counted_the_dead(self, data):
         self.counting, self.counted = False, True
         recorded = data.draw(st.dictionaries(st.sampled_from(sorted(self.alive)), st.just(1))) if self.alive else {}
-        self.tell(CensusTaken(recorded=recorded))
+        self.tell(AllReaped(recorded=recorded))
 
     @rule(
         sig=st.sampled_from([SIGTERM, SIGINT, SIGKILL]),

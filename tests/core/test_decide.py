@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from supervise._core.decide import decide
 from supervise._core.state import (
     AbandonTails,
+    AllReaped,
     AnswerClose,
     AnswerStart,
-    CensusTaken,
     CloseAsked,
     DrainExpired,
     DrainTails,
@@ -20,13 +20,13 @@ from supervise._core.state import (
     KillExpired,
     LaunchRank,
     Publish,
+    ReapAll,
     ReportUnkillable,
     SendSignal,
     SetTimer,
     StartAsked,
     StopOnFailure,
     SweepUp,
-    TakeCensus,
 )
 from supervise._core.verdict import failed, judge
 from supervise.messages import (
@@ -59,7 +59,7 @@ def close(sig=SIGTERM, timeout_s=30.0, reason="close"):
 
 
 def census(**recorded):
-    return CensusTaken(recorded={int(rank[1:]): at for rank, at in recorded.items()})
+    return AllReaped(recorded={int(rank[1:]): at for rank, at in recorded.items()})
 
 
 def run(gang, *events):
@@ -104,7 +104,7 @@ def test_a_failed_start_stops_those_that_run_and_the_first_error_stays():
     gang = Gang(nprocs=3, grace_s=7.0, window=3)
     first, second = (WorkerFailedToStart(local_rank=rank, error=OSError(rank, "no")) for rank in (1, 2))
     gang, actions = run(gang, StartAsked(), started(0), first, second)
-    assert actions[3:] == [TakeCensus()]
+    assert actions[3:] == [ReapAll()]
     gang, actions = decide(gang, census())
     assert actions == [
         SendSignal(ranks=frozenset({0}), sig=SIGTERM, escalation=0),
@@ -131,7 +131,7 @@ def test_a_rank_that_starts_while_the_gang_is_stopped_is_signaled_too():
 def test_a_rank_that_fails_before_all_run_stops_the_gang_once_all_run():
     gang = Gang(nprocs=2, grace_s=1.0, window=2)
     gang, actions = run(gang, StartAsked(), started(0), exited(0, 1), started(1))
-    assert kinds(actions) == [LaunchRank, LaunchRank, AnswerStart, TakeCensus]
+    assert kinds(actions) == [LaunchRank, LaunchRank, AnswerStart, ReapAll]
 
 
 def test_a_gang_closed_before_its_start_publishes_at_once():
@@ -155,7 +155,7 @@ def test_a_failure_that_stopped_nobody_stops_the_others_when_it_is_to():
     gang, actions = run(running(3)._replace(stop_on_failure=False), exited(1, 7))
     assert decide(gang, StopOnFailure(on=False)) == (gang, [])
     gang, actions = decide(gang, StopOnFailure(on=True))
-    assert (gang.phase, gang.reason, actions) == ("stopping", "peer_failed", [TakeCensus()])
+    assert (gang.phase, gang.reason, actions) == ("stopping", "peer_failed", [ReapAll()])
     assert decide(gang, StopOnFailure(on=True)) == (gang, [])
     assert decide(running(1), StopOnFailure(on=True))[1] == []
 
@@ -168,7 +168,7 @@ def test_success_alone_signals_nobody():
 
 def test_nobody_is_signaled_before_the_dead_are_counted():
     gang, actions = decide(running(3), exited(1, 1))
-    assert actions == [TakeCensus()]
+    assert actions == [ReapAll()]
     gang, actions = decide(gang, exited(0, 1))
     assert actions == []
     gang, actions = decide(gang, census())
@@ -264,7 +264,7 @@ def test_a_timer_that_is_late_does_nothing():
     gang, _ = run(running(1), exited(0))
     for event in (GraceExpired(), KillExpired(), DrainExpired(), census()):
         after, actions = decide(gang, event)
-        assert not {SendSignal, Publish, TakeCensus} & set(kinds(actions)), event
+        assert not {SendSignal, Publish, ReapAll} & set(kinds(actions)), event
         assert after.phase == "finished"
 
 
@@ -301,7 +301,7 @@ def test_any_order_finishes_once_and_blames_the_first(order, codes, counted, lat
         assert SendSignal not in kinds(done)
 
 
-@pytest.mark.parametrize("first", [[], [exited(1, 7), CensusTaken(recorded={})]])
+@pytest.mark.parametrize("first", [[], [exited(1, 7), AllReaped(recorded={})]])
 def test_a_time_limit_bounds_the_wait_for_the_logs_too(first):
     """Whether the gang is just ending well, or after a failure."""
     gang, _ = run(running(2, tails=1), *first, exited(0), *([] if first else [exited(1)]))

@@ -7,11 +7,11 @@ import pytest
 from supervise import RestartPolicy, SpecError
 from supervise._core.decide import decide
 from supervise._core.state import (
+    AllReaped,
     AnnounceRestart,
     Assemble,
     Assembled,
     BackoffExpired,
-    CensusTaken,
     CloseAsked,
     Gang,
     HurrySweep,
@@ -48,7 +48,7 @@ def close(reason="close"):
 
 
 def census():
-    return CensusTaken(recorded={})
+    return AllReaped(recorded={})
 
 
 def gang_with(policy):

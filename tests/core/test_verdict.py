@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervise._core.decide import decide
-from supervise._core.state import CensusTaken, CloseAsked, Gang, GraceExpired, StartAsked
+from supervise._core.state import AllReaped, CloseAsked, Gang, GraceExpired, StartAsked
 from supervise._core.verdict import failed, judge
 from supervise.messages import WorkerExited, WorkerStarted, WorkerUnkillable
 
@@ -29,7 +29,7 @@ def verdict_on(nprocs, *events):
 
 
 def counted(recorded=None):
-    return CensusTaken(recorded=recorded or {})
+    return AllReaped(recorded=recorded or {})
 
 
 def test_every_rank_that_returns_makes_a_success():
@@ -66,7 +66,7 @@ def test_three_deaths_within_a_microsecond_are_told_apart():
 
 def test_o14_a_record_that_was_written_behind_the_look_counts_if_its_exception_was_before():
     """It takes a moment to write one, and the first to die of four that raised together may end in that moment."""
-    census = CensusTaken(recorded={}, taken_ns=2_000)
+    census = AllReaped(recorded={}, taken_ns=2_000)
     late = exited(1, -15, at=9_000, error_ns=1_000), exited(2, -15, at=9_500, error_ns=3_000)
     verdict = verdict_on(3, exited(0, 1, at=1_500, error_ns=900), census, *late)
     assert verdict.blamed == (0, 1)
@@ -207,6 +207,6 @@ def test_blame_is_exact_whatever_the_order(ends, bad, recorded, dead):
 
 def test_a_rank_found_dead_before_the_census_whose_code_is_told_after_it_is_a_cause():
     """A fork server tells the code some time after the pidfd has told the death."""
-    census = CensusTaken(recorded={}, taken_ns=50)
+    census = AllReaped(recorded={}, taken_ns=50)
     verdict = verdict_on(3, exited(2, 3, at=20), census, exited(1, 2, at=40), exited(0, -15, at=60))
     assert verdict.roles == {2: "root_cause", 1: "concurrent_failure", 0: "bystander"}

@@ -14,7 +14,7 @@ import pytest
 
 import supervise
 from supervise import messages
-from supervise.cli import arguments
+from supervise.cli import options
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
@@ -137,14 +137,14 @@ def test_the_reference_lists_every_event_with_its_levels_and_fields():
     listed = {
         row[0]: (row[1], row[2]) for row in _rows(ROOT / "docs/reference/events.md") if row[0].startswith("supervise.")
     }
-    assert listed == _emitted(ROOT / "supervise/_actors/reporter.py")
+    assert listed == _emitted(ROOT / "supervise/_gang/describe.py")
 
 
 def test_events_are_named_in_one_place():
     """So the list above is a list of all."""
     said = re.compile(r"\.emit\(")
     modules = [path for path in (ROOT / "supervise").rglob("*.py") if said.search(path.read_text())]
-    assert modules == [ROOT / "supervise/_actors/reporter.py"]
+    assert modules == [ROOT / "supervise/_gang/describe.py"]
 
 
 def _rows(page: Path) -> Iterator[list[str]]:
@@ -190,7 +190,7 @@ def test_the_reference_names_everything_public():
 def test_the_reference_names_every_option_of_run():
     """As the parser has them, with the spelling that the help shows."""
     page = (ROOT / "docs/reference/command-line.md").read_text()
-    actions = arguments._parser()._actions
+    actions = options._parser()._actions
     shown = [word for one in actions if one.help is not argparse.SUPPRESS for word in one.option_strings]
     assert shown
     assert [word for word in shown if f"`{word}" not in page] == []

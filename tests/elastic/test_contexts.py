@@ -419,7 +419,7 @@ def test_wrap_records_what_the_function_raises(tmp_path, monkeypatch):
 
 
 def test_wrap_cannot_bind_without_a_gpu(tmp_path, monkeypatch):
-    monkeypatch.setattr("supervise._process.numa.SYSFS", str(tmp_path))
+    monkeypatch.setattr("supervise._process.launch.numa.SYSFS", str(tmp_path))
     options = SimpleNamespace(affinity_mode="node", should_fall_back_if_binding_fails=False)
     with pytest.raises(RuntimeError, match="no GPU with index 0"):
         _wrap(0, ranks.fail, {0: ()}, {0: {}}, {0: ""}, {0: ""}, {0: queue.SimpleQueue()}, threading.Event(), options)

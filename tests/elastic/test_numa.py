@@ -10,7 +10,7 @@ import pytest
 import ranks
 
 from supervise import DefaultLogsSpecs, SpecError, Std, start_processes
-from supervise._process import numa
+from supervise._process.launch import numa
 from supervise.elastic.numa import AffinityMode, NumaOptions
 from supervise.elastic.subprocess_handler import get_subprocess_handler
 

@@ -10,8 +10,8 @@ import time
 import pykka
 import pytest
 
-from supervise._facade import tail_log as tail_log_module
-from supervise._streams import watch
+from supervise._api import tail_log as tail_log_module
+from supervise._logs import watch
 from supervise.elastic.tail_log import TailLog, tail_logfile
 
 PATIENCE_S = 20.0
@@ -91,7 +91,7 @@ def test_a_file_that_came_unnoticed_is_shown_at_stop(tmp_path, monkeypatch):
     def nobody_tells(path, changed):
         raise PermissionError(13, "may not be watched", path)
 
-    monkeypatch.setattr("supervise._streams.arrival.watch", nobody_tells)
+    monkeypatch.setattr("supervise._logs.creation.watch", nobody_tells)
     dst = io.StringIO()
     tail = TailLog("t", {0: str(tmp_path / "0.log")}, dst).start()
     add(tmp_path / "0.log", "hello\n")

@@ -10,8 +10,9 @@ import psutil
 import pytest
 
 from supervise import Close, Pids
-from supervise._process import capability, guard, lifeline
-from supervise._process.lifeline import Lifeline
+from supervise._process import platform
+from supervise._process.lifeline import guard, lifeline
+from supervise._process.lifeline.lifeline import Lifeline
 from tests.processes.gangs import PATIENCE_S, Fifo, each_kind
 from tests.processes.hosts import Host, make_gang, pids_of, start_gang, watched
 from tests.processes.stubborn import DEAF
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.fixture(autouse=True)
 def _forced(monkeypatch):
     """Here, and in the programs that are run."""
-    monkeypatch.setattr(capability, "F_SETSIG", None)
+    monkeypatch.setattr(platform, "F_SETSIG", None)
     monkeypatch.setenv("SUPERVISE_WITHOUT", "setsig")
 
 
@@ -85,7 +86,7 @@ def test_it_ends_with_a_gang_that_was_never_started():
 def test_where_the_kernel_has_a_lifeline_there_is_none(monkeypatch):
     """It is for want of a better one."""
     monkeypatch.undo()
-    if capability.F_SETSIG is None:
+    if platform.F_SETSIG is None:
         pytest.skip("the kernel has none")
     gang = start_gang("binary", ["signal.pause()"])
     assert lifeline._guard is None
@@ -93,7 +94,7 @@ def test_where_the_kernel_has_a_lifeline_there_is_none(monkeypatch):
 
 
 GUARDS_PID = """
-from supervise._process import lifeline
+from supervise._process.lifeline import lifeline
 def guard():
     return lifeline._guard._pid
 """
@@ -187,7 +188,7 @@ def test_a_group_without_its_leader_is_killed_unless_somebody_has_its_number(lin
 
 
 LETS_GO = """
-from supervise._process import lifeline
+from supervise._process.lifeline import lifeline
 line = lifeline.Lifeline()
 ours, stranger, disarmed = map(int, sys.stdin.readline().split())
 for pid in (ours, stranger, disarmed):

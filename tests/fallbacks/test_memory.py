@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from supervise import SpawnError, Start
-from supervise._process import capability
-from supervise._process.memory import file_of
+from supervise._process import platform
+from supervise._process.files import file_of
 from tests.processes.gangs import PATIENCE_S, each_function, faulty
 from tests.processes.hosts import Host, make_gang, watched
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def folder(monkeypatch):
     """Where temporary files are made: at a short path, since a fork server's socket is made there, too."""
     with tempfile.TemporaryDirectory() as where:
-        monkeypatch.setattr(capability, "MEMFD", False)
+        monkeypatch.setattr(platform, "MEMFD", False)
         monkeypatch.setattr(tempfile, "tempdir", where)
         yield Path(where)
 
@@ -98,7 +98,7 @@ def test_a_value_for_which_there_is_no_room_is_a_failure(tmp_path, folder, monke
 
 def test_no_folder_for_temporary_files_fails_the_start(tmp_path, monkeypatch):
     """There is none that can be written to."""
-    monkeypatch.setattr(capability, "MEMFD", False)
+    monkeypatch.setattr(platform, "MEMFD", False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     gang = make_gang("spawn", ["pass"])
     with pytest.raises((FileNotFoundError, SpawnError), match="rank 0 could not be started: No such file"):

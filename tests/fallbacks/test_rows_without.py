@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from supervise._process import capability
+from supervise._process import platform
 from tests.fallbacks.sample import ROW
 
 ROOT = Path(__file__).parents[2]
@@ -41,8 +41,8 @@ PATIENCE_S = 500
 
 
 def test_every_service_can_be_done_without():
-    """A new name in `capability` wants a case here."""
-    assert set(FLAGS) == capability.NAMES
+    """A new name in `platform` wants a case here."""
+    assert set(FLAGS) == platform.NAMES
 
 
 @pytest.mark.parametrize("without", CASES)
@@ -50,11 +50,11 @@ def test_what_is_named_is_off(without):
     """In the process that is told so, all that depends on it and nothing else."""
     names = sorted({name for flags in FLAGS.values() for name in flags})
     off = {name: value for flag in without.split(",") for name, value in FLAGS[flag].items()}
-    program = f"from supervise._process import capability as c; print([getattr(c, name) for name in {names}])"
+    program = f"from supervise._process import platform as c; print([getattr(c, name) for name in {names}])"
     said = subprocess.run(
         [sys.executable, "-c", program], env=_env(without), capture_output=True, text=True, check=True
     )
-    expected = [off.get(name, getattr(capability, name)) for name in names]
+    expected = [off.get(name, getattr(platform, name)) for name in names]
     assert said.stdout.strip() == str(expected)
 
 
@@ -67,7 +67,7 @@ def test_rows_hold_without(tmp_path, without):
     report, said = tmp_path / "report.xml", tmp_path / "said"
     words = ["-c", "pyproject.toml", "--rootdir", ".", "-n", "0", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
     words += ["-p", "tests.fallbacks.sample", f"--basetemp={tmp_path / 'inner'}", f"--junitxml={report}"]
-    code = _run([*words, "tests/processes", "tests/facade"], without, said)
+    code = _run([*words, "tests/processes", "tests/api"], without, said)
     tail = "\n".join(said.read_text(errors="replace").splitlines()[-80:])
     assert code == 0, tail
     cases = [*ET.parse(report).iter("testcase")]

@@ -167,7 +167,7 @@ def _answers(world: World) -> Iterator[Move]:
         after = world._replace(counting=False, counted=True, clock=world.clock + 1)
         for number in recorded:
             after = after.with_rank(number, accused=True)
-        yield "census", after, neutral("CensusTaken", recorded=recorded, taken_ns=after.clock)
+        yield "census", after, neutral("AllReaped", recorded=recorded, taken_ns=after.clock)
     for name in sorted(world.timers):
         yield name, _expired(world, name), neutral(TIMERS[name])
     if world.sweep == "asked":
@@ -210,7 +210,7 @@ def obey(world: World, action: Neutral, *, tails: int) -> World:  # noqa: C901, 
         case "AnswerStart":
             _check(not world.running, "a start announced twice")
             return world._replace(running=True, start="answered")
-        case "TakeCensus":
+        case "ReapAll":
             _check(not (world.counting or world.counted), "the dead counted twice")
             return world._replace(counting=True)
         case "SendSignal":

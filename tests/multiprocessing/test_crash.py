@@ -8,7 +8,7 @@ import pykka
 import pytest
 
 from supervise import multiprocessing as mp
-from supervise._facade import own_thread
+from supervise._api import own_thread
 from supervise.messages import ActorDown
 from supervise.multiprocessing import _gang
 from tests.multiprocessing import work

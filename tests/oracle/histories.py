@@ -4,9 +4,9 @@
 
 - A Worker reports events of its rank in this order: started or failed to start; exited; group emptied. A Worker reports
   its rank as unkillable only after ``ReportUnkillable``, and the exit of that rank may follow.
-- Each request of the core is answered once: ``TakeCensus``, ``SweepUp``, ``Assemble``, each Tail, the values.
+- Each request of the core is answered once: ``ReapAll``, ``SweepUp``, ``Assemble``, each Tail, the values.
 - All other events may arrive at any time, any number of times: ``StartAsked``, ``CloseAsked``, ``StopOnFailure``, and
-  every timer, set or not; also ``BackoffExpired``, a second ``CensusTaken`` and a second ``Assembled``.
+  every timer, set or not; also ``BackoffExpired``, a second ``AllReaped`` and a second ``Assembled``.
 
 A second exit of a rank, the start of a rank that was not launched and an unrequested ``Swept`` are not generated: no
 actor sends them.
@@ -43,7 +43,7 @@ _MOST_IDLE = 10
 """How many choices may find no event before a history ends."""
 
 
-class Plan(NamedTuple):
+class Attempt(NamedTuple):
     """A gang, and the choices that make a history of it."""
 
     spec: Spec
@@ -60,7 +60,7 @@ class Plan(NamedTuple):
 class Mailbox:
     """Feeds a core with events that are possible after its actions."""
 
-    def __init__(self, plan: Plan, core: Core) -> None:
+    def __init__(self, plan: Attempt, core: Core) -> None:
         self._plan, self._core = plan, core
         self.told: list[Neutral] = []
         self._clock = 10
@@ -168,7 +168,7 @@ class Mailbox:
     def _census(self, which: int) -> Neutral:
         which, stamped = divmod(which, 2)
         recorded = {rank: self._clock - 2 - (which + rank) % 5 for rank in sorted(self._running) if which >> rank & 1}
-        return neutral("CensusTaken", recorded=recorded, taken_ns=0 if stamped else self._clock)
+        return neutral("AllReaped", recorded=recorded, taken_ns=0 if stamped else self._clock)
 
     def due_timer(self, which: int) -> Neutral | None:
         """Return the expiry of a timer that was set."""
@@ -181,7 +181,7 @@ class Mailbox:
         if not self._assembling:
             events.append(neutral("Assembled"))
         if self._counted:
-            events.append(neutral("CensusTaken", recorded={}, taken_ns=self._clock))
+            events.append(neutral("AllReaped", recorded={}, taken_ns=self._clock))
         return _pick(events, which)
 
     def ask(self, which: int) -> Neutral | None:
@@ -222,7 +222,7 @@ class Mailbox:
 
     def _note_answer(self, name: str) -> None:
         match name:
-            case "CensusTaken":
+            case "AllReaped":
                 self._counting, self._counted = False, True
             case "Swept":
                 self._sweeping = False
@@ -239,7 +239,7 @@ class Mailbox:
         match action.name:
             case "LaunchRank":
                 self._launching.add(action.fields["local_rank"])
-            case "TakeCensus":
+            case "ReapAll":
                 self._counting = True
             case "SetTimer":
                 self._timers.add(f"{action.fields['name'].capitalize()}Expired")

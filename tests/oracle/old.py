@@ -29,7 +29,7 @@ _EVENTS: dict[str, Callable[..., object]] = {
     "StartAsked": st.StartAsked,
     "CloseAsked": _close,
     "StopOnFailure": st.StopOnFailure,
-    "CensusTaken": st.CensusTaken,
+    "AllReaped": st.AllReaped,
     "GraceExpired": st.GraceExpired,
     "KillExpired": st.KillExpired,
     "DrainExpired": st.DrainExpired,

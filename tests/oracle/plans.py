@@ -4,10 +4,10 @@ import random
 from collections.abc import Iterator
 
 from tests.model.neutral import Spec
-from tests.oracle.histories import Plan
+from tests.oracle.histories import Attempt
 
 
-def random_plans(seed: int, number: int) -> Iterator[Plan]:
+def random_plans(seed: int, number: int) -> Iterator[Attempt]:
     """Yield plans of up to eight ranks; the longest have hundreds of events and dozens of restarts."""
     chance = random.Random(seed)
     for _ in range(number):
@@ -21,4 +21,4 @@ def random_plans(seed: int, number: int) -> Iterator[Plan]:
             policy=policy,
         )
         choices = [chance.randrange(2**20) for _ in range(chance.choice([50, 400]))]
-        yield Plan(spec, choices, chance.randrange(3), chance.random() < 0.5, chance.choice([0, 0, 40, 1_000]))
+        yield Attempt(spec, choices, chance.randrange(3), chance.random() < 0.5, chance.choice([0, 0, 40, 1_000]))

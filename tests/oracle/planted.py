@@ -39,7 +39,7 @@ def the_census_comes_behind_the_other_actions() -> Any:
 
     def reversed_actions(gang: Any, event: Any) -> Any:
         after, actions = old(gang, event)
-        return after, sorted(actions, key=lambda action: type(action) is st.TakeCensus)
+        return after, sorted(actions, key=lambda action: type(action) is st.ReapAll)
 
     return patch("tests.model.live.decide", reversed_actions)
 

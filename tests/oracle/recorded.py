@@ -1,7 +1,7 @@
 """Histories recorded from the old core: those of the tests in ``tests/core``, and those of real gangs.
 
-They were recorded once, by tracing `decide` under those tests and some of ``tests/actors``, ``tests/processes``,
-``tests/facade``, ``tests/elastic``, ``tests/multiprocessing`` and ``tests/chaos``. Of histories that differ only in
+They were recorded once, by tracing `decide` under those tests and some of ``tests/gang``, ``tests/processes``,
+``tests/api``, ``tests/elastic``, ``tests/multiprocessing`` and ``tests/chaos``. Of histories that differ only in
 times and texts one was kept, and at most eight of a test. A line has the test, the gang, and the events with fields.
 """
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator
 
-from tests.oracle.histories import KINDS, Plan
+from tests.oracle.histories import KINDS, Attempt
 
 
-def shortest(plan: Plan, differs: Callable[[Plan], object]) -> Plan:
+def shortest(plan: Attempt, differs: Callable[[Attempt], object]) -> Attempt:
     """Return a smaller plan that still `differs`: fewer choices, simpler choices, a simpler gang."""
     size = len(plan.choices) + 1
     while size > len(plan.choices):
@@ -19,7 +19,7 @@ def shortest(plan: Plan, differs: Callable[[Plan], object]) -> Plan:
     return plan
 
 
-def _with_simpler_gang(plan: Plan) -> Iterator[Plan]:
+def _with_simpler_gang(plan: Attempt) -> Iterator[Attempt]:
     for spec in (plan.spec._replace(policy=None), plan.spec):
         for nprocs in range(1, plan.spec.nprocs + 1):
             smaller = plan._replace(spec=spec._replace(nprocs=nprocs, window=min(spec.window, nprocs)), calm=0)
@@ -29,7 +29,7 @@ def _with_simpler_gang(plan: Plan) -> Iterator[Plan]:
             yield smaller._replace(calm=plan.calm)
 
 
-def _with_fewer_choices(plan: Plan, differs: Callable[[Plan], object]) -> Plan:
+def _with_fewer_choices(plan: Attempt, differs: Callable[[Attempt], object]) -> Attempt:
     size = len(plan.choices) // 2
     while size:
         at = 0
@@ -43,7 +43,7 @@ def _with_fewer_choices(plan: Plan, differs: Callable[[Plan], object]) -> Plan:
     return plan
 
 
-def _with_simpler_choices(plan: Plan, differs: Callable[[Plan], object]) -> Plan:
+def _with_simpler_choices(plan: Attempt, differs: Callable[[Attempt], object]) -> Attempt:
     for at, number in enumerate(plan.choices):
         simpler = plan._replace(choices=[*plan.choices[:at], number % KINDS, *plan.choices[at + 1 :]])
         if number >= KINDS and differs(simpler):

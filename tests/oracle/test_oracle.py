@@ -13,7 +13,7 @@ from tests.model.neutral import Neutral, Spec
 from tests.model.planted import PLANTED as BROKEN
 from tests.model.search import search
 from tests.model.test_model import SETTINGS
-from tests.oracle.histories import Mailbox, Plan
+from tests.oracle.histories import Attempt, Mailbox
 from tests.oracle.old import OldCore
 from tests.oracle.plans import random_plans
 from tests.oracle.planted import PLANTED as DIFFERENT
@@ -42,7 +42,7 @@ def plans(draw):
         policy=draw(st.none() | policy),
     )
     least = draw(st.sampled_from([0, 40, 200]))
-    return Plan(
+    return Attempt(
         spec,
         draw(st.lists(st.integers(0, 2**20), min_size=least, max_size=600)),
         tails=draw(st.integers(0, 2)),

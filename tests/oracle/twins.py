@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Self
 
 from tests.model.live import LiveCore
 from tests.model.neutral import Core, Known, Neutral, Spec
-from tests.oracle.histories import Mailbox, Plan
+from tests.oracle.histories import Attempt, Mailbox
 from tests.oracle.old import OldCore
 from tests.oracle.shortest import shortest
 
@@ -135,7 +135,7 @@ def compare(spec: Spec, history: Iterable[Neutral]) -> None:
         raise AssertionError(_text(spec, told, error)) from None
 
 
-def compare_along(plan: Plan) -> None:
+def compare_along(plan: Attempt) -> None:
     """Feed both cores with a history that is generated from the answers.
 
     Raises:
@@ -145,7 +145,7 @@ def compare_along(plan: Plan) -> None:
         raise AssertionError(difference(shortest(plan, difference)))
 
 
-def difference(plan: Plan) -> str:
+def difference(plan: Attempt) -> str:
     """Return how the cores differ in a history; "" if they do not."""
     mailbox = Mailbox(plan, Twins(plan.spec))
     try:

@@ -80,7 +80,7 @@ def cut_off(handled: bool) -> Any:
 
 def killed_in_the_table() -> Any:
     """Everything is in the file but its header."""
-    import supervise._process.outcome as home
+    import supervise._process.launch.return_value as home
 
     def stop(*_: Any) -> None:
         say("written")

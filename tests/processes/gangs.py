@@ -17,7 +17,7 @@ from typing import Any, Self
 import pytest
 
 from supervise import Close, DefaultLogsSpecs, Pids, RunProcsResult, Start, Std, Supervisor, Wait
-from supervise._process import native
+from supervise._process.launch import posix_spawn
 from tests.processes import work
 
 PATIENCE_S = 30.0
@@ -31,7 +31,7 @@ each_function = pytest.mark.parametrize("kind", FUNCTIONS)
 def without_glibc(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have programs be started by what Python has where the C library is another: before 3.13, for all of them."""
     for name, value in (("glibc", None), ("CHANGES_FOLDER", False), ("ARMS", False), ("CLOSE_FROM", None)):
-        monkeypatch.setattr(native, name, value)
+        monkeypatch.setattr(posix_spawn, name, value)
 
 
 class Fifo:

@@ -127,7 +127,7 @@ def test_a_preloaded_module_that_raises_is_named_as_a_reason_for_the_end_of_the_
 
 STOPPED = """
     from multiprocessing import forkserver
-    from supervise._process.fork_server import ensure_server
+    from supervise._process.launch.fork_server import ensure_server
 
     ensure_server()
     server = forkserver._forkserver._forkserver_pid

@@ -29,12 +29,15 @@ MIB = 1 << 20
 PACKAGE = Path(supervise.__file__).parent
 WAITING = {"get", "join", "wait", "result", "acquire", "communicate", "ask", "stop", "waitpid", "wait4"}
 WITHOUT_END = {
-    ("_facade/tail_log.py", "finished.wait()"): "PyTorch's function, which follows a log until the caller says so",
-    ("_facade/wrap.py", "queue_finished_reading_event.wait()"): "PyTorch's function, in the caller's own process",
-    ("_process/function.py", "gate.wait()"): "in a forked child: the host opens the gate, or its end closes it",
-    ("_process/guard.py", "os.waitpid(self._pid, 0)"): "in a thread of its own; or for a shell whose input has ended",
-    ("_process/launch.py", "os.waitpid(pid, 0)"): "in a thread of its own, which is joined with a timeout",
-    ("_runtime/bell.py", "self._lock.acquire()"): "a lock that was made in the line above",
+    ("_api/tail_log.py", "finished.wait()"): "PyTorch's function, which follows a log until the caller says so",
+    ("_torch/wrap.py", "queue_finished_reading_event.wait()"): "PyTorch's function, in the caller's own process",
+    ("_process/launch/function.py", "gate.wait()"): "in a forked child: the host opens the gate, or its end closes it",
+    (
+        "_process/lifeline/guard.py",
+        "os.waitpid(self._pid, 0)",
+    ): "in a thread of its own; or for a shell whose input has ended",
+    ("_process/launch/program.py", "os.waitpid(pid, 0)"): "in a thread of its own, which is joined with a timeout",
+    ("_runtime/wakeup.py", "self._lock.acquire()"): "a lock that was made in the line above",
     ("multiprocessing/_gang.py", "fate.wait()"): "the interpreter's exit waits for processes that are no daemons",
 }
 """Waits that have no end of their own, and why they may."""

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from supervise import RestartPolicy, SpecError, Supervisor, start_processes
-from supervise._process import cgroup
-from supervise._process import containment as containments
+from supervise._process.containment import cgroup
+from supervise._process.containment import escapees as containments
 from tests.processes.gangs import PATIENCE_S, Fifo, Stopwatch, each_kind, faulty, launched
 from tests.processes.hosts import NO_FILES, Host, pids_of, watched
 from tests.processes.stubborn import DEAF, OBEDIENT, READY

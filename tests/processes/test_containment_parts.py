@@ -15,11 +15,14 @@ import psutil
 import pytest
 
 from supervise import SpecError
-from supervise._actors.sweep import Sweep
-from supervise._process import capability, cgroup, descent, launch, lifeline, marker
-from supervise._process import containment as containments
-from supervise._process.containment import Contained, Escaped, make
-from supervise._process.look import Layout
+from supervise._gang.escapees import Sweep
+from supervise._process import platform
+from supervise._process.containment import ancestry, cgroup, marker
+from supervise._process.containment import escapees as containments
+from supervise._process.containment.escapees import Contained, Escaped, make
+from supervise._process.containment.procfs import Layout
+from supervise._process.launch import program
+from supervise._process.lifeline import lifeline
 from supervise._runtime.loop import Loop
 from supervise.messages import Swept
 from tests.processes.hosts import watched
@@ -33,7 +36,7 @@ SUCCEEDED = "trap 'setsid sleep 1000 & exit' TERM; echo ready; while :; do sleep
 """Leaves another process behind when it is asked to end."""
 FORKED = """
 import os, signal
-from supervise._process import marker
+from supervise._process.containment import marker
 os.environ["SUPERVISE_WORKER"] = os.environ.pop("MARKER")
 marker.carry()
 if os.fork() == 0:
@@ -113,7 +116,7 @@ def sweep() -> Iterator[Callable[..., Swept]]:
 @both_ways
 def test_a_marked_process_is_found_with_its_rank_and_nobody_else(monkeypatch, pidfd):
     """Neither an unmarked process, nor another gang's, nor one in the group of a rank that still lives."""
-    monkeypatch.setattr(capability, "PIDFD", pidfd)
+    monkeypatch.setattr(platform, "PIDFD", pidfd)
     ours, other = make("sweep", "a"), make("sweep", "b")
     with running(WAITS, ours.env(3)) as pid, running(WAITS, other.env(0)), running(WAITS):
         assert pids_and_ranks(ours) == {(pid, 3)}
@@ -147,7 +150,7 @@ def test_a_forked_rank_and_what_it_forks_are_known_by_their_file(monkeypatch, me
 @both_ways
 def test_who_dies_at_once_was_not_left_behind(monkeypatch, pidfd):
     """A lifeline may have killed it just before the look."""
-    monkeypatch.setattr(capability, "PIDFD", pidfd)
+    monkeypatch.setattr(platform, "PIDFD", pidfd)
     monkeypatch.setattr(containments, "_DYING_MS", 1000)  # a busy machine takes more than the usual time to kill
     contained = make("group", "a")
     real = Escaped.alive
@@ -167,17 +170,17 @@ def test_who_is_in_the_middle_of_an_exec_is_found():
     contained = make("sweep", "a", forked=False)
     again = 'echo ready; exec sh -c "$AGAIN"'
     with running(again, {**contained.env(3), "AGAIN": 'exec sh -c "$AGAIN"'}) as pid:
-        assert {descent.rank_of(pid, contained.token, forked=False) for _ in range(5000)} == {3}
+        assert {ancestry.rank_of(pid, contained.token, forked=False) for _ in range(5000)} == {3}
 
 
 def test_an_exec_that_does_not_end_is_looked_at_again(monkeypatch):
     """Nobody is taken for gone who could not be looked at."""
     contained = make("sweep", "a", forked=False)
-    read, look, hanging = descent._environment_now, descent.layout, True
+    read, look, hanging = ancestry._environment_now, ancestry.layout, True
     with running(WAITS, contained.env(1)) as pid:
-        monkeypatch.setattr(descent, "_environment_now", lambda one: b"" if hanging and one == str(pid) else read(one))
+        monkeypatch.setattr(ancestry, "_environment_now", lambda one: b"" if hanging and one == str(pid) else read(one))
         monkeypatch.setattr(
-            descent, "layout", lambda one: Layout(0, 0, 0) if hanging and one == str(pid) else look(one)
+            ancestry, "layout", lambda one: Layout(0, 0, 0) if hanging and one == str(pid) else look(one)
         )
         assert contained.find() == ([], True)
         hanging = False
@@ -224,7 +227,7 @@ def test_who_has_unmapped_its_environment_holds_up_no_look(monkeypatch):
     contained = make("sweep", "a", forked=False)
     monkeypatch.setenv("LONG", "x" * 20_000)
     with running(HIDES, argv=(sys.executable, "-S")) as pid:
-        while descent._environment_now(str(pid)):
+        while ancestry._environment_now(str(pid)):
             assert psutil.pid_exists(pid)
         assert contained.find() == ([], False)
 
@@ -232,7 +235,7 @@ def test_who_has_unmapped_its_environment_holds_up_no_look(monkeypatch):
 def test_who_was_forked_by_one_that_ended_before_it_was_looked_at_is_found(monkeypatch):
     """The forker was on the list of processes and died unseen; its child came after the list."""
     contained = make("sweep", "a", forked=False)
-    real = descent.rank_of
+    real = ancestry.rank_of
     forker = "trap 'sleep 1000 & exit' TERM; echo ready; while :; do :; done"
     with running(forker, contained.env(1)) as pid, watched([pid]) as watch:
 
@@ -242,7 +245,7 @@ def test_who_was_forked_by_one_that_ended_before_it_was_looked_at_is_found(monke
                 assert not watch.survivors(PATIENCE_S)
             return real(one, token, forked=forked)
 
-        monkeypatch.setattr(descent, "rank_of", look)
+        monkeypatch.setattr(ancestry, "rank_of", look)
         with found_by(contained) as found:
             assert [escaped.local_rank for escaped in found] == [1]
             found[0].send(signal.SIGKILL)
@@ -257,7 +260,7 @@ def test_s7_a_number_reused_after_the_look_is_a_stranger(monkeypatch, pidfd):
     """What was found has ended; who has its number now is not signalled."""
     if not os.access(LAST_PID, os.W_OK):
         pytest.skip(f"{LAST_PID} cannot be written")
-    monkeypatch.setattr(capability, "PIDFD", pidfd)
+    monkeypatch.setattr(platform, "PIDFD", pidfd)
     contained = make("sweep", "a")
     with ExitStack() as stack:
         with running("sleep 0.1; echo ready; exec sleep 1000", contained.env(0)) as pid:
@@ -279,9 +282,9 @@ def test_s7_a_number_reused_after_the_look_is_a_stranger(monkeypatch, pidfd):
 @both_ways
 def test_s7_a_number_reused_during_the_look_is_a_stranger(monkeypatch, pidfd):
     """The marker was seen, then the number became another process's: the second look tells."""
-    monkeypatch.setattr(capability, "PIDFD", pidfd)
+    monkeypatch.setattr(platform, "PIDFD", pidfd)
     contained = make("sweep", "a")
-    real, seen = descent.rank_of, []
+    real, seen = ancestry.rank_of, []
 
     def look(pid: int, token: str, *, forked: bool) -> int | None:
         if pid == stranger and not seen:
@@ -290,7 +293,7 @@ def test_s7_a_number_reused_during_the_look_is_a_stranger(monkeypatch, pidfd):
         return real(pid, token, forked=forked)
 
     with running(WAITS) as stranger:
-        monkeypatch.setattr(descent, "rank_of", look)
+        monkeypatch.setattr(ancestry, "rank_of", look)
         assert pids_and_ranks(contained) == set()
     assert seen
 
@@ -303,7 +306,7 @@ def test_s7_a_number_reused_during_the_look_is_a_stranger(monkeypatch, pidfd):
 @pytest.mark.parametrize("script", [WAITS, DEAF, SUCCEEDED], ids=["obedient", "deaf", "succeeded"])
 def test_what_is_found_is_ended(monkeypatch, sweep, kind, script, pidfd):
     """Politely, by SIGKILL after the time given, and also what it starts meanwhile."""
-    monkeypatch.setattr(capability, "PIDFD", pidfd)
+    monkeypatch.setattr(platform, "PIDFD", pidfd)
     if kind == "cgroup":
         need_cgroup()
     contained = make(kind, "a", forked=False)
@@ -382,11 +385,11 @@ def test_a_program_is_in_its_control_group_from_its_first_instruction(tmp_path):
     out = tmp_path / "out"
     line = lifeline.Lifeline()
     read_end = line.read_end()
-    process = launch.run_program(
+    process = program.run_program(
         ["grep", "^0::", "/proc/self/cgroup"],
         env=os.environ,
         cwd=str(tmp_path),
-        streams=launch.Streams(stdout=str(out)),
+        streams=program.Streams(stdout=str(out)),
         read_end=read_end,
         reset=frozenset(),
         enter=contained.enter(7),
@@ -405,9 +408,9 @@ def test_a_program_that_is_not_there_is_an_error_of_the_start():
     """Also where a shell enters the control group first."""
     need_cgroup()
     contained = make("cgroup", "a")
-    more = {"env": os.environ, "cwd": None, "streams": launch.Streams(), "read_end": -1, "reset": frozenset()}
+    more = {"env": os.environ, "cwd": None, "streams": program.Streams(), "read_end": -1, "reset": frozenset()}
     with pytest.raises(FileNotFoundError):
-        launch.run_program(["no-such-program"], enter=contained.enter(0), **more)
+        program.run_program(["no-such-program"], enter=contained.enter(0), **more)
     assert contained.close()
 
 

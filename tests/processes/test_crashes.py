@@ -11,13 +11,13 @@ import pykka
 import pytest
 
 from supervise import Close, GangFinished, Pids, Start, Status, Subscribe, SupervisorCrashed, Wait
-from supervise._actors import gang as gang_module
-from supervise._actors.answers import Answers
-from supervise._actors.crew import Crew
-from supervise._actors.gang import GangActor
-from supervise._actors.reporter import Reporter
-from supervise._actors.worker import Worker
-from supervise._process.handle import Process
+from supervise._gang import gang_actor as gang_module
+from supervise._gang.describe import Reporter
+from supervise._gang.gang_actor import GangActor
+from supervise._gang.ranks import RankActors
+from supervise._gang.replies import PendingReplies
+from supervise._gang.worker import Worker
+from supervise._process.exits.handle import Process
 from tests.processes.gangs import PATIENCE_S, Fifo, each_kind
 from tests.processes.hosts import make_gang, pids_of, start_gang, watched
 from tests.processes.stubborn import DEAF, OBEDIENT
@@ -92,14 +92,14 @@ HANDLERS = [
     (GangActor, "close"),
     (GangActor, "launch"),
     (gang_module, "decide"),
-    (Crew, "assemble"),
-    (Crew, "launch"),
-    (Crew, "drain"),
-    (Crew, "recorded"),
+    (RankActors, "assemble"),
+    (RankActors, "launch"),
+    (RankActors, "drain"),
+    (RankActors, "recorded"),
     (Reporter, "starting"),
     (Reporter, "exited"),
     (Reporter, "finished"),
-    (Answers, "publish"),
+    (PendingReplies, "publish"),
     (Process, "reap"),
     (Process, "signal_group"),
 ]

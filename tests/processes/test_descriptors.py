@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from supervise._process import native
+from supervise._process.launch import posix_spawn
 from tests.processes.gangs import each_function, faulty, launched, without_glibc
 
 TELLS = """
@@ -75,7 +75,7 @@ for name in os.listdir("/proc/self/fd"):
 
 def listed(folder: Path) -> list[str]:
     """Return what the program has found, but for what this process hands on to every program, whoever opened it."""
-    everybodys = {(stat.st_dev, stat.st_ino) for stat in map(os.fstat, native._inheritable_fds())}
+    everybodys = {(stat.st_dev, stat.st_ino) for stat in map(os.fstat, posix_spawn._inheritable_fds())}
     [log] = (folder / "logs").rglob("stdout.log")
     lines = [line.split(" ", 3) for line in log.read_text().splitlines()]
     return [target for _, device, inode, target in lines if (int(device), int(inode)) not in everybodys]

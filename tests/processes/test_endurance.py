@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from supervise import SpecError, Start
-from supervise._process import capability
+from supervise._process import platform
 from tests.processes.hosts import Host, make_gang
 
 CYCLES = """
@@ -81,7 +81,7 @@ def test_e1_500_cycles_of_start_fail_and_close_leave_nothing_behind(tmp_path):
 
 THOUSAND = """
 import json, resource, supervise, time
-from supervise._runtime.main_bell import bell_for_this_thread
+from supervise._runtime.main_thread import bell_for_this_thread
 
 size, soft = int(sys.argv[2].partition(" ")[0]), int(sys.argv[2].partition(" ")[2] or 0)
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -155,7 +155,7 @@ def test_e4_of_1000_ranks_one_is_killed_and_all_are_gone():
     """With two descriptors and no more than 20 KB of ours for each."""
     found = run_many(1000)
     check(found, 1000)
-    assert found["fds_a_rank"] <= (1.01 if capability.F_SETSIG is None else 2.01)
+    assert found["fds_a_rank"] <= (1.01 if platform.F_SETSIG is None else 2.01)
     assert found["rss_kib_a_rank"] <= 20
 
 

@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from supervise import Close, DefaultLogsSpecs, SpecError, Start, Status, Std, Supervisor
-from supervise._process import limits
-from supervise._process.containment import Contained
-from supervise._process.fork_server import check_room
-from supervise._process.group import members
+from supervise._process.containment.escapees import Contained
+from supervise._process.containment.groups import members
+from supervise._process.launch import limits
+from supervise._process.launch.fork_server import check_room
 from supervise.events import EventLog
 from tests.processes.gangs import each_kind, faulty
 from tests.processes.hosts import pids_of, watched

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from supervise._process import capability, descent, marker
-from supervise._process.memory import anonymous_file
+from supervise._process import platform
+from supervise._process.containment import ancestry, marker
+from supervise._process.files import anonymous_file
 from tests.processes.gangs import each_kind, faulty
 from tests.processes.hosts import pids_of, watched
 from tests.processes.test_containment import DAEMONS
@@ -76,7 +77,7 @@ def test_p4_malformed_and_foreign_markers_end_neither_the_sweep_nor_strangers(tm
 @pytest.mark.parametrize("memfd", [True, False])
 def test_p4_the_marker_of_every_start_is_known_again(monkeypatch, memfd):
     """Also in a gang within a gang, and as a temporary file where there is no memfd; of no other gang."""
-    monkeypatch.setattr(capability, "MEMFD", memfd)
+    monkeypatch.setattr(platform, "MEMFD", memfd)
     monkeypatch.setenv(marker.VARIABLE, "outer:4")
     token = marker.new_token()
     monkeypatch.setenv(marker.VARIABLE, marker.value(token, 12))
@@ -88,7 +89,7 @@ def test_p4_the_marker_of_every_start_is_known_again(monkeypatch, memfd):
     monkeypatch.setattr(marker, "anonymous_file", lambda name: held.append(anonymous_file(name)))
     marker.carry()
     try:
-        assert descent.rank_of(os.getpid(), token, forked=True) == 12
-        assert descent.rank_of(os.getpid(), "outer", forked=True) is None
+        assert ancestry.rank_of(os.getpid(), token, forked=True) == 12
+        assert ancestry.rank_of(os.getpid(), "outer", forked=True) is None
     finally:
         os.close(held[0])

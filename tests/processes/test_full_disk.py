@@ -127,8 +127,8 @@ def test_l7_a_rank_that_raises_on_a_full_disk_stays_the_root_cause(tmp_path: Pat
 RECORDS = f"""{FILL}
 import os, stat, sys, warnings
 from supervise import ProcessFailure
-from supervise._actors.worker import recorded_ns
-from supervise._streams.files import make_ready, move_aside
+from supervise._gang.worker import recorded_ns
+from supervise._logs.files import make_ready, move_aside
 from supervise.recording import ErrorHandler
 warnings.simplefilter("ignore")
 path = os.environ["TORCHELASTIC_ERROR_FILE"] = "disk/error.json"

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from supervise import DefaultLogsSpecs, SpecError, Start, Std, Supervisor, Wait, start_processes
-from supervise._process import shell
+from supervise._process.launch import shell
 from tests.processes.gangs import KINDS, faulty, without_glibc
 from tests.processes.hosts import NO_FILES, PATIENCE_S, Host, watched
 from tests.processes.stubborn import OBEDIENT
 
 DIES = """
-from supervise._process import launch, lifeline
+from supervise._process.launch import program as launch
+from supervise._process.lifeline import lifeline
 
 def die(*started):
     print(started[-1], flush=True)

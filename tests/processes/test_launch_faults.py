@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from supervise import Close, Start, Wait
-from supervise._process import capability, child, native
-from supervise._process.fork_server import ServerStatus
+from supervise._process import platform
+from supervise._process.launch import bootstrap, posix_spawn
+from supervise._process.launch.fork_server import ServerStatus
 from tests.processes import work
 from tests.processes.gangs import PATIENCE_S, Stopwatch, each_kind, faulty, launched
 from tests.processes.work import BLOCK
@@ -35,7 +36,7 @@ def test_d3_a_death_that_the_fork_server_reaped_before_we_looked_has_its_exit_co
 
 
 @each_kind
-@pytest.mark.skipif(not capability.PIDFD, reason="without pidfds a thread holds it; see test_old_kernels.py")
+@pytest.mark.skipif(not platform.PIDFD, reason="without pidfds a thread holds it; see test_old_kernels.py")
 def test_s9_a_process_that_we_cannot_hold_is_ended_and_the_start_fails(tmp_path, kind, monkeypatch):
     """No descriptor is left for the second pidfd: the error names its rank, and no process stays behind."""
     opened = []
@@ -52,8 +53,8 @@ def test_s9_a_process_that_we_cannot_hold_is_ended_and_the_start_fails(tmp_path,
     how = {} if kind == "binary" else {"start_method": kind}
     with launched(tmp_path, sys.executable if kind == "binary" else work.run_source, args, **how) as gang:
         monkeypatch.setattr(os, "pidfd_open", scarce)
-        if native.glibc is not None:
-            monkeypatch.setattr(native.glibc, "_PIDFD_OPEN", None)  # so that it is opened by the other
+        if posix_spawn.glibc is not None:
+            monkeypatch.setattr(posix_spawn.glibc, "_PIDFD_OPEN", None)  # so that it is opened by the other
         with pytest.raises(OSError, match=f"rank {rank} could not be started") as raised:
             gang.ask(Start())
         monkeypatch.undo()
@@ -64,7 +65,7 @@ def test_s9_a_process_that_we_cannot_hold_is_ended_and_the_start_fails(tmp_path,
 @pytest.mark.parametrize("host", [signal.SIG_IGN, lambda *_: None], ids=["ignored", "handled"])
 def test_s2_a_fork_hears_a_signal_that_came_before_its_handlers(tmp_path, monkeypatch, host):
     """The host's own handling of SIGTERM must not swallow it: the end comes at once, not after the grace."""
-    settle_in = child._settle_in
+    settle_in = bootstrap._settle_in
 
     def late(settings):
         os.environ.update(settings.env)
@@ -74,7 +75,7 @@ def test_s2_a_fork_hears_a_signal_that_came_before_its_handlers(tmp_path, monkey
         names["wait_for_word"]()
         settle_in(settings)
 
-    monkeypatch.setattr(child, "_settle_in", late)
+    monkeypatch.setattr(bootstrap, "_settle_in", late)
     before = signal.signal(signal.SIGTERM, host)
     try:
         with Stopwatch() as watch, faulty(tmp_path, "fork", [BLOCK]) as gang:

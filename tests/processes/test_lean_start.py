@@ -45,7 +45,7 @@ def run(*args: str, **more: str) -> str:
 def test_a_spawned_worker_loads_nothing_heavy_of_ours():
     """All that a new interpreter imports for a function's sake, up to the call, is this."""
     heavy = HEAVY | {"multiprocessing", "pickle", "re", "socket", "subprocess"}
-    ours = "import sys, supervise._process.child, supervise._process.lean"
+    ours = "import sys, supervise._process.launch.bootstrap, supervise._process.launch.bootstrap_spawn"
     assert run(f"{ours}\nprint(sorted({heavy!r} & set(sys.modules)))") == "[]"
 
 
@@ -64,8 +64,10 @@ def test_a_main_module_that_names_ours_loads_nothing_heavy(module, names):
 
 def test_a_forked_worker_loads_nothing_heavy_of_ours():
     """The same for what it needs beside multiprocessing."""
-    imports = "import sys, multiprocessing.spawn; before = set(sys.modules)\nimport supervise._process.process_object"
-    ours = f"import supervise._process.child\nprint(sorted({HEAVY!r} & (set(sys.modules) - before)))"
+    imports = (
+        "import sys, multiprocessing.spawn; before = set(sys.modules)\nimport supervise._process.launch.multiprocessing"
+    )
+    ours = f"import supervise._process.launch.bootstrap\nprint(sorted({HEAVY!r} & (set(sys.modules) - before)))"
     assert run(f"{imports}\n{ours}") == "[]"
 
 

@@ -119,7 +119,7 @@ def test_l11_too_few_descriptors_to_know_more_are_no_obstacle(tmp_path):
     """The limit leaves room for the logs that are read, and not for what is held beside."""
     body = """
 import os, resource
-from supervise._process import limits
+from supervise._process.launch import limits
 real, seen = limits.check_open_files, []
 def check(nprocs, *, each, shown):
     if shown:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervise._process import native
+from supervise._process.launch import posix_spawn
 from tests.processes.gangs import without_glibc
 
 
@@ -14,19 +14,19 @@ from tests.processes.gangs import without_glibc
 def _library(request, monkeypatch):
     if request.param == "another C library":
         without_glibc(monkeypatch)
-    elif native.glibc is None:
+    elif posix_spawn.glibc is None:
         pytest.skip("the C library is another one")
 
 
 def in_folder(cwd):
     """Skip where a shell would have to go there."""
-    if cwd is not None and not native.CHANGES_FOLDER:
+    if cwd is not None and not posix_spawn.CHANGES_FOLDER:
         pytest.skip("Python cannot start a program in another folder; see test_descriptors.py")
 
 
 def ended(argv, cwd=None, env=None, fds=(), out=None):
     """Run a program to its end; return its exit code."""
-    pid, pidfd = native.spawn(argv, env or {}, (None, out, None), fds, reset=frozenset(), cwd=cwd)
+    pid, pidfd = posix_spawn.spawn(argv, env or {}, (None, out, None), fds, reset=frozenset(), cwd=cwd)
     assert pidfd == -1
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 

@@ -234,7 +234,7 @@ def run_as_another_user(folder, *arguments):
         command = of_another_user([sys.executable, "-c", *words])
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=env, cwd="/")
 
-    if shutil.which("setpriv") is None or run("import supervise._facade.context").returncode:
+    if shutil.which("setpriv") is None or run("import supervise._torch.contexts").returncode:
         pytest.skip("another user cannot be had")
     return run(*arguments)
 

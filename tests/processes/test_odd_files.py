@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervise import RestartPolicy, SuperviseError
-from supervise._streams.files import last_lines
+from supervise._logs.files import last_lines
 from supervise.result import MOST_BYTES, ProcessFailure
 from tests.cli.command import Command
 from tests.processes.console import hosted

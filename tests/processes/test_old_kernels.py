@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from supervise import Signal, Start, Status
-from supervise._process import capability
-from supervise._process.handle import Process
-from supervise._process.notice import Notice
+from supervise._process import platform
+from supervise._process.exits.handle import Process
+from supervise._process.exits.thread import ExitThread
 from supervise.elastic.subprocess_handler import SubprocessHandler
 from tests.processes.gangs import PATIENCE_S, Stopwatch, each_kind, faulty
 from tests.processes.hosts import Host, make_gang, pids_of, watched
@@ -27,9 +27,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.fixture(params=["no group flag", "no pidfd"])
 def old_kernel(request, monkeypatch):
     """Force the ways of older kernels."""
-    monkeypatch.setattr(capability, "GROUP_BY_PIDFD", False)
+    monkeypatch.setattr(platform, "GROUP_BY_PIDFD", False)
     if request.param == "no pidfd":
-        monkeypatch.setattr(capability, "PIDFD", False)
+        monkeypatch.setattr(platform, "PIDFD", False)
         for module, name in ((os, "pidfd_open"), (signal, "pidfd_send_signal")):
             monkeypatch.setattr(module, name, _not_ours(getattr(module, name)))
     return request.param
@@ -144,8 +144,8 @@ def test_o5_who_is_dead_when_stopping_begins_is_a_cause_on_an_old_kernel(tmp_pat
 @each_kind
 def test_s9_a_rank_whose_waiting_thread_cannot_start_is_no_rank(tmp_path, monkeypatch, kind):
     """It is killed and reaped, and the start fails; nothing is left."""
-    monkeypatch.setattr(capability, "GROUP_BY_PIDFD", False)
-    monkeypatch.setattr(capability, "PIDFD", False)
+    monkeypatch.setattr(platform, "GROUP_BY_PIDFD", False)
+    monkeypatch.setattr(platform, "PIDFD", False)
     start = threading.Thread.start
 
     def refuse(thread):
@@ -164,7 +164,7 @@ def test_s9_a_rank_whose_waiting_thread_cannot_start_is_no_rank(tmp_path, monkey
 
 def test_a_handle_that_is_closed_before_the_end_leaves_the_thread_nothing_to_ring(monkeypatch):
     """The thread waits on, and what it rings later is its own: not what has the descriptor's number by then."""
-    monkeypatch.setattr(capability, "PIDFD", False)
+    monkeypatch.setattr(platform, "PIDFD", False)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
         process = Process(child.pid, keep=child)
         (thread,) = (t for t in threading.enumerate() if t.name == f"supervise-wait-{child.pid}")
@@ -182,7 +182,7 @@ def test_a_handle_that_is_closed_before_the_end_leaves_the_thread_nothing_to_rin
 def test_a_closed_handle_of_a_fork_servers_child_ends_its_thread():
     """Nobody waits for a word that nobody wants."""
     word, silent = os.pipe()
-    notice = Notice(os.getpid(), parents_word=word)
+    notice = ExitThread(os.getpid(), parents_word=word)
     (thread,) = (t for t in threading.enumerate() if t.name == f"supervise-wait-{os.getpid()}")
     notice.close()
     thread.join(PATIENCE_S)
@@ -195,7 +195,7 @@ def test_who_has_the_number_of_a_fork_servers_child_now_is_another():
     """Its parent is gone, so it is looked at: the start time tells a stranger, who is not waited for."""
     word, parent = os.pipe()
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
-        notice = Notice(child.pid, parents_word=word)
+        notice = ExitThread(child.pid, parents_word=word)
         notice._started -= 1
         os.close(parent)
         assert select.select([notice.fileno()], [], [], PATIENCE_S)[0]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from supervise._process import oom
-from supervise._process.cgroup import tree
+from supervise._process.containment.cgroup import tree
+from supervise._process.exits import oom
 from tests.processes.gangs import each_kind, faulty
 from tests.processes.stubborn import OBEDIENT
 

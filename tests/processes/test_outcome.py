@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervise import Wait
-from supervise._process import capability
+from supervise._process import platform
 from tests.processes.gangs import PATIENCE_S, Stopwatch, each_function, each_kind, faulty, launched
 from tests.processes.work import BLOCK
 
@@ -241,7 +241,7 @@ def test_o5_three_deaths_at_one_barrier_are_ordered_by_nanoseconds(tmp_path, kin
         result = gang.wait()
     assert {r: f.exitcode for r, f in result.failures.items()} == {0: 1, 1: 2, 2: 3}
     assert result.root_cause == 2
-    if capability.PIDFD:  # threads that wait may tell of what ends in the same moment in any order
+    if platform.PIDFD:  # threads that wait may tell of what ends in the same moment in any order
         times = [result.failures[rank].timestamp_ns for rank in (2, 0, 1)]
         assert times[0] < times[1] < times[2] < times[0] + 10**9
         assert list(result.failures) == [2, 0, 1]
@@ -261,7 +261,7 @@ def test_o5_exceptions_count_from_when_they_were_recorded(tmp_path, kind):
         gang.tell(0)
         result = gang.wait()
     assert (list(result.failures), result.root_cause) == ([2, 0, 1], 2)
-    if capability.PIDFD:  # threads that wait may tell of what ends in the same moment in any order
+    if platform.PIDFD:  # threads that wait may tell of what ends in the same moment in any order
         assert [e.local_rank for e in sorted(result.ends.values(), key=lambda e: e.ended_ns)] == [0, 1, 2]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervise import Signal
-from supervise._process import capability
+from supervise._process import platform
 from tests.processes.gangs import faulty
 from tests.processes.hosts import pids_of, watched
 from tests.processes.stubborn import FOR_EVER, OBEDIENT
@@ -32,9 +32,9 @@ wait_for_word()
 def kernel(request, monkeypatch):
     """Force the ways of older kernels."""
     if request.param != "as it is":
-        monkeypatch.setattr(capability, "GROUP_BY_PIDFD", False)
+        monkeypatch.setattr(platform, "GROUP_BY_PIDFD", False)
     if request.param == "no pidfd":
-        monkeypatch.setattr(capability, "PIDFD", False)
+        monkeypatch.setattr(platform, "PIDFD", False)
     return request.param
 
 

@@ -18,10 +18,10 @@ import pytest
 
 import supervise
 from supervise import DefaultLogsSpecs, LogsDest, LogsSpecs, Start, Std, Supervisor, Wait
-from supervise._process.appending import open_to_append
-from supervise._process.launch import append_to
-from supervise._streams.files import make_ready
-from supervise.cli.rundir import EventFile
+from supervise._logs.files import make_ready
+from supervise._process.append import open_to_append
+from supervise._process.launch.program import append_to
+from supervise.cli.run_directory import EventFile
 from tests.cli.command import Command
 from tests.processes import work
 from tests.processes.gangs import each_kind, faulty
@@ -317,9 +317,9 @@ def test_no_value_of_an_environment_is_in_what_the_command_says(tmp_path):
 # What the package never does
 
 UNPICKLES = {
-    "_process/child.py": "in a worker: what its host has pickled for it, from a file without a name",
-    "_process/lean.py": "the same, in a worker that was spawned",
-    "_process/outcome.py": "what a worker that we started has written into a file without a name",
+    "_process/launch/bootstrap.py": "in a worker: what its host has pickled for it, from a file without a name",
+    "_process/launch/bootstrap_spawn.py": "the same, in a worker that was spawned",
+    "_process/launch/return_value.py": "what a worker that we started has written into a file without a name",
     "multiprocessing/spawn.py": "PyTorch's error files, where the caller has made the processes and names the files",
 }
 

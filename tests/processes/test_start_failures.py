@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from supervise import DefaultLogsSpecs, SpawnError, SpecError, Start, Std, Supervisor
-from supervise._process import function, native
+from supervise._process.launch import function, posix_spawn
 from tests.processes import work
 from tests.processes.gangs import PATIENCE_S, each_kind
 from tests.processes.hosts import NO_FILES, Host, make_gang
@@ -18,8 +18,8 @@ from tests.processes.stubborn import DEAF
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 LAUNCHES = {
-    "binary": (native, "spawn"),
-    "spawn": (native, "spawn"),
+    "binary": (posix_spawn, "spawn"),
+    "spawn": (posix_spawn, "spawn"),
     "fork": (os, "fork"),
     "forkserver": (function, "request"),
 }
@@ -133,8 +133,8 @@ def test_s9_an_argument_of_rank_5_that_cannot_be_pickled(kind):
 
 OUT_OF_FILES = """
 import errno, gc, resource
-from supervise._process import limits
-from supervise._runtime.main_bell import bell_for_this_thread
+from supervise._process.launch import limits
+from supervise._runtime.main_thread import bell_for_this_thread
 
 def fds():
     for thread in threading.enumerate():

@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from supervise._process import capability, native
+from supervise._process import platform
+from supervise._process.launch import posix_spawn
 from tests.processes.gangs import each_kind
 from tests.processes.hosts import Host
 
@@ -33,7 +34,7 @@ threading.Thread(target=look, daemon=True).start()
 
 PROGRAM = """
 import json
-from supervise._process.handle import Process
+from supervise._process.exits.handle import Process
 pause, stolen = threading.Event(), []
 if {forgetful}:
     Process._kernel_memory = lambda self: (None, False)
@@ -79,7 +80,7 @@ def told(kind, thief, *, forgetful, rounds):
 
 @each_kind
 @pytest.mark.parametrize("thief", THIEVES)
-@pytest.mark.skipif(not capability.PIDFD, reason="without a pidfd the kernel cannot be asked")
+@pytest.mark.skipif(not platform.PIDFD, reason="without a pidfd the kernel cannot be asked")
 def test_o10_a_stolen_status_is_had_from_the_kernel(kind, thief):
     """Every code is exact, whoever reaps, where the kernel remembers it."""
     found = list(told(kind, thief, forgetful=False, rounds=5))
@@ -143,7 +144,7 @@ def test_o10_a_rank_that_lives_for_a_millisecond_is_not_reaped_before_it_is_held
     """Neither by the kernel, of a host that ignores SIGCHLD, nor by its handler of SIGCHLD."""
     if not _kernel_remembers():
         pytest.skip("this kernel has no PIDFD_GET_INFO with the exit code (Linux 6.15)")
-    if not capability.PIDFD or (handler == "reap" and kind == "binary" and not native.ARMS):
+    if not platform.PIDFD or (handler == "reap" and kind == "binary" and not posix_spawn.ARMS):
         pytest.skip("without a pidfd the kernel cannot be asked; see the page of promises")
     with Host(SHORT.format(handler=handler, rounds=30), kind) as host:
         assert [host.hear() for _ in range(30)] == ["3"] * 30

@@ -10,10 +10,10 @@ import pytest
 
 from supervise import DefaultLogsSpecs, WorkerStarted
 from supervise import messages as say
-from supervise._actors.recipe import make_plan
-from supervise._actors.worker import Worker
-from supervise._process.look import look
-from supervise._process.roster import Roster
+from supervise._gang.spec import make_plan
+from supervise._gang.worker import Worker
+from supervise._process.containment.procfs import look
+from supervise._process.exits.slots import ExitSlots
 from supervise._runtime.loop import Loop
 from supervise.testing import Recorder
 from tests.processes import work
@@ -80,9 +80,9 @@ def bench(folder, kind):
     )
     loop = Loop("bench", lost=lambda _: None)
     loop.start()
-    roster = Roster()
+    slots = ExitSlots()
     with Recorder() as recorder:
-        worker = Worker.start(loop, local_rank=0, launcher=plan.launchers[0], owner=recorder.ref, roster=roster)
+        worker = Worker.start(loop, local_rank=0, launcher=plan.launchers[0], owner=recorder.ref, slots=slots)
         try:
             worker.tell(say.Launch())
             pid = recorder.wait_for(WorkerStarted).pid
@@ -94,7 +94,7 @@ def bench(folder, kind):
             worker.tell(say.Leave())
             loop.post(loop.end)
             assert loop.join(PATIENCE_S)
-            roster.close_outcomes()
+            slots.close_outcomes()
             plan.close()
             ear.close()
 

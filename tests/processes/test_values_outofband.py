@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervise._process import capability
+from supervise._process import platform
 from tests.processes import arrays, work
 from tests.processes.gangs import each_function, launched
 from tests.processes.hosts import Host
@@ -15,7 +15,7 @@ from tests.processes.hosts import Host
 np = pytest.importorskip("numpy", reason="needs NumPy's arrays")
 MEBI = 1 << 20
 needs_memory_files = pytest.mark.skipif(
-    not capability.MEMFD,
+    not platform.MEMFD,
     reason="only memory files are mapped; see test_without_memory_files_the_value_is_copied",
 )
 
@@ -129,7 +129,7 @@ def test_a_process_left_behind_that_maps_the_file_cannot_change_the_value(tmp_pa
 
 def test_without_memory_files_the_value_is_copied(tmp_path, monkeypatch):
     """A temporary file cannot be sealed."""
-    monkeypatch.setattr(capability, "MEMFD", False)
+    monkeypatch.setattr(platform, "MEMFD", False)
     array = run(tmp_path, "fork", arrays.numbers, MEBI)
     assert not is_mapped(array)
     array[0] = 5

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections import deque
 
-from supervise._runtime.reply import Reply
+from supervise._runtime.future import Reply
 
 
 class StruckError(Exception):

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from supervise._runtime.bell import Bell
+from supervise._runtime.wakeup import Bell
 
 PATIENCE_S = 10.0
 

@@ -8,7 +8,7 @@ import pykka
 import pytest
 
 from supervise import DefaultLogsSpecs, Start, Status, Supervisor, Wait
-from supervise._runtime.reply import Reply
+from supervise._runtime.future import Reply
 
 PATIENCE_S = 30.0
 

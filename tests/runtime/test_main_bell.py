@@ -13,10 +13,10 @@ from contextlib import contextmanager
 import pytest
 
 from supervise import DefaultLogsSpecs, SignalException, start_processes
-from supervise._runtime import main_bell
-from supervise._runtime.bell import Bell
-from supervise._runtime.main_bell import MainBell, bell_for_this_thread
-from supervise._runtime.reply import Reply
+from supervise._runtime import main_thread
+from supervise._runtime.future import Reply
+from supervise._runtime.main_thread import MainBell, bell_for_this_thread
+from supervise._runtime.wakeup import Bell
 
 PATIENCE_S = 10.0
 
@@ -215,7 +215,7 @@ def test_what_the_interpreter_wrote_to_before_is_put_back(cut_short):
     before = signal.set_wakeup_fd(-1)
     try:
         if cut_short:
-            main_bell.MainBell().__enter__()
+            main_thread.MainBell().__enter__()
         with bell_for_this_thread() as bell:
             assert not bell.wait(0)
         assert signal.set_wakeup_fd(-1) == -1
@@ -225,7 +225,7 @@ def test_what_the_interpreter_wrote_to_before_is_put_back(cut_short):
 
 LEAVES = """
 import os, signal, sys
-from supervise._runtime.reply import Reply
+from supervise._runtime.future import Reply
 def in_child(*_):
     if os.fork() == 0:
         sys.exit(3)
@@ -244,7 +244,7 @@ def test_k7_a_child_that_is_forked_in_a_wait_can_leave_it():
 
 FORKS = """
 import os, signal
-from supervise._runtime.main_bell import bell_for_this_thread
+from supervise._runtime.main_thread import bell_for_this_thread
 signal.signal(signal.SIGUSR1, lambda *_: None)
 def in_child(*_):
     if os.fork() == 0:
@@ -272,7 +272,7 @@ def test_k7_a_child_that_is_forked_in_a_wait_has_a_bell_of_its_own():
 CLOSED = """
 import os
 os.close(0)
-from supervise._runtime import main_bell
+from supervise._runtime import main_thread as main_bell
 main_bell.bell_for_this_thread()
 print(min(main_bell._ends) > 2, os.path.exists("/proc/self/fd/0"), *map(os.get_inheritable, main_bell._ends))
 """
@@ -290,8 +290,8 @@ def test_without_a_descriptor_a_wait_is_ended_by_rings_alone(monkeypatch):
     def none_left():
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(main_bell, "_ends", None)
-    monkeypatch.setattr(main_bell, "_pipe", none_left)
+    monkeypatch.setattr(main_thread, "_ends", None)
+    monkeypatch.setattr(main_thread, "_pipe", none_left)
     assert isinstance(bell_for_this_thread(), Bell)
     reply = Reply()
     with meanwhile(lambda: reply.set(7)):

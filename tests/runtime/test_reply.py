@@ -12,8 +12,8 @@ from pathlib import Path
 import pykka
 import pytest
 
+from supervise._runtime.future import Reply, remaining
 from supervise._runtime.loop import Loop
-from supervise._runtime.reply import Reply, remaining
 
 
 def reply_with(value):

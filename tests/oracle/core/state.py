@@ -113,7 +113,7 @@ class StopOnFailure:
 
 
 @dataclass(slots=True, kw_only=True)
-class CensusTaken:
+class AllReaped:
     """The exits of all ranks that are dead by now have been told; no signal was sent before."""
 
     recorded: Mapping[int, int]
@@ -160,8 +160,8 @@ class AnswerStart(Bare):
     """Every rank runs (or has run)."""
 
 
-class TakeCensus(Bare):
-    """Look which ranks are dead, and which have recorded an exception; then say `CensusTaken`."""
+class ReapAll(Bare):
+    """Look which ranks are dead, and which have recorded an exception; then say `AllReaped`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -234,7 +234,7 @@ class AnswerClose(Bare):
 Action = (
     LaunchRank
     | AnswerStart
-    | TakeCensus
+    | ReapAll
     | SendSignal
     | SetTimer
     | ReportUnkillable

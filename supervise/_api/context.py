@@ -1,0 +1,378 @@
+"""A gang as an object with ordinary blocking calls, PyTorch's."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pykka
+
+from supervise import messages as ask
+from supervise._api import own_thread, signals
+from supervise._api.base import PContext
+from supervise._api.signals import protected
+from supervise._api.tail_state import TailState
+from supervise._gang.gang_actor import GangActor, as_signal, check_settings
+from supervise._gang.spec import make_plan
+from supervise._runtime.future import Reply
+from supervise._runtime.wakeup import remaining
+from supervise._seconds import LONGEST_S, check_seconds, usual_grace_s
+from supervise.errors import SignalException
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from supervise._gang.attempt import Attempt
+    from supervise.logs import LogsSpecs
+    from supervise.restarts import RestartPolicy
+    from supervise.result import RunProcsResult
+
+log = logging.getLogger("supervise")
+
+PROMPT_S = 5.0
+"""What the supervisor answers at once, it answers within this; longer means that it is dead."""
+
+
+class GangContext(PContext):
+    """A gang of our own. A context that nobody holds any more closes its gang.
+
+    A subclass may put its own `_start`, `_poll` or `_close` in place of ours, as with PyTorch's contexts.
+    """
+
+    def __init__(  # noqa: PLR0917 - PyTorch's order
+        self,
+        name: str,
+        entrypoint: Callable[..., Any] | str,
+        args: Mapping[int, Any],
+        envs: Mapping[int, dict[str, Any]] | None,
+        logs_specs: LogsSpecs | None = None,
+        log_line_prefixes: Mapping[int, str] | None = None,
+        *,
+        start_method: str = "spawn",
+        numa_options: Any = None,
+        duplicate_stdout_filters: Sequence[str] | None = None,
+        duplicate_stderr_filters: Sequence[str] | None = None,
+        grace: float | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        timeout: float | None = None,
+        restart_policy: RestartPolicy | None = None,
+        containment: str = "group",
+        gate: bool = False,
+    ) -> None:
+        """Check and prepare a gang, without starting anything; the arguments are those of `start_processes`.
+
+        Raises:
+            SpecError: Something makes no sense, or cannot be pickled; names the rank.
+            OSError: The log folder cannot be used.
+        """
+        grace = usual_grace_s() if grace is None else grace
+        check_settings(grace, timeout, None)
+        self._plan: Attempt = make_plan(
+            name=name,
+            entrypoint=entrypoint,
+            args=args,
+            envs=envs,
+            logs_specs=logs_specs,
+            log_line_prefixes=log_line_prefixes,
+            start_method=start_method,
+            duplicate_stdout_filters=duplicate_stdout_filters,
+            duplicate_stderr_filters=duplicate_stderr_filters,
+            cwd=cwd,
+            numa_options=numa_options,
+            restart_policy=restart_policy,
+            containment=containment,
+            gate=gate,
+        )
+        self._unused = weakref.finalize(self, self._plan.close)
+        self._describe(name, entrypoint, args, self._plan.envs if envs is None else envs, self._plan.dest)
+        self._filters = (log_line_prefixes, duplicate_stdout_filters, duplicate_stderr_filters)
+        self._grace = grace
+        self._time_limit = timeout
+        self._tail_logs = [TailState() for _ in range(2 + sum(map(bool, self._filters[1:])))]
+        self._supervisor: pykka.ActorRef[GangActor] | None = None
+        self._outcome: Reply[RunProcsResult | None] | None = None
+        self._result: RunProcsResult | None = None
+        self._came: signal.Signals | None = None
+        self._pids: dict[int, int] = {}
+        self._begun = False
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._left: Reply[bool] | None = None
+        """Of the actor's stop, where nobody has waited for it."""
+
+    # Start
+
+    def start(self) -> None:
+        """Start every rank; return when all run.
+
+        Installs handlers for termination signals if this is the main thread; they raise
+        `SignalException` in the caller's own code. A signal during the start closes the gang first.
+
+        Raises:
+            ValueError: A context is started once.
+            OSError: A rank could not be started; all that had started are reaped.
+            SpawnError: The same, for another reason than an `OSError`.
+            SignalException: A signal came; nothing is left running.
+        """
+        if self._begun:
+            self._refuse()
+        if self._replaced("_start"):
+            self._hold_signals()
+            signals.deliver()
+        self._start()
+        if self._supervisor is None:  # started without us: the logs are shown without us, too
+            self._begun = True
+            self._follow(self._plan.dest, *self._filters)
+            for tail in self._tail_logs:
+                tail.start()
+
+    def _refuse(self) -> NoReturn:
+        msg = (
+            f"The process context already initialized: {self.name} was started before."
+            " Make another context to run it again."
+        )
+        raise ValueError(msg)
+
+    def _start(self) -> None:
+        """Start every rank (PyTorch's name for what `start` does)."""
+        if self._begun:
+            self._refuse()
+        came = self._launch() or signals.recorded()
+        if came is not None:
+            self._end(came, self._grace)
+            signals.raise_signal(came)
+
+    @protected
+    def _launch(self) -> signal.Signals | None:
+        """Start in a thread of its own: no lock of pykka's is ever taken under a handler that may raise."""
+        self._begun = True
+        self._hold_signals()
+        self._unused.detach()
+        box: Reply[pykka.ActorRef[GangActor]] = Reply()
+        make = partial(GangActor.start, self._plan, grace=self._grace, timeout=self._time_limit, own_thread=False)
+        self._thread = own_thread.prepare(self._plan, make, box)
+        try:
+            own_thread.start(self._thread, self._plan, box)
+            signals.wait_for(box, heed=False)
+            self._supervisor = box.get(timeout=0)
+            weakref.finalize(self, _dispose, self._supervisor)
+            begun = _reply(self._supervisor.ask(ask.Start(), block=False))
+            while not signals.wait_for(begun):
+                if (came := signals.recorded()) is not None:
+                    self._stop(came, self._grace)
+                    return came
+            self._pids = begun.get(timeout=0)
+            self._outcome = _reply(self._supervisor.ask(ask.Wait(), block=False))
+        except BaseException:
+            if self._supervisor is None:  # somebody else's signal handler has raised
+                own_thread.give_up(box)
+            self._stop(signal.SIGTERM, self._grace)
+            raise
+        return None
+
+    # Result
+
+    def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
+        """Wait for the result; return it, or None if there is none within `timeout` seconds.
+
+        A gang that has ended needs no `close`.
+
+        Args:
+            timeout: Seconds; negative waits for ever, 0 asks what is the case now.
+            period: PyTorch's interval of polling. Here an end is noticed when it happens, and `period`
+                matters only where `_poll` is not ours.
+
+        Raises:
+            SignalException: A termination signal came. The gang runs on: pass it to `close`.
+            RuntimeError: This is the gang's own thread (a listener of its events waits).
+            pykka.ActorDeadError: This process was forked from the one that supervises the gang.
+        """
+        if self._replaced("_poll"):
+            return super().wait(timeout, period)
+        return self._await(timeout)
+
+    def _await(self, timeout: float) -> RunProcsResult | None:
+        try:
+            return self._wait(timeout)
+        finally:
+            signals.deliver()
+
+    @protected
+    def _wait(self, timeout: float) -> RunProcsResult | None:
+        if self._outcome is None:
+            return None
+        self._outcome.check_process()
+        if timeout and not self._outcome.done():
+            self._check_thread("wait")
+        signals.wait_for(self._outcome, None if timeout < 0 else timeout)
+        if not self._outcome.done():
+            return None
+        self._result = result = self._outcome.get(timeout=0)
+        if result is not None and self._plan.policy is not None:  # it is the last attempt's
+            self.stdouts, self.stderrs = result.stdouts, result.stderrs
+            self._pids = {rank: end.pid for rank, end in result.ends.items() if end.pid is not None}
+        self._retire()
+        return result
+
+    def _poll(self) -> RunProcsResult | None:
+        """Return the result if there is one now (PyTorch's name for ``wait(0)``)."""
+        return self._await(0)
+
+    def pids(self) -> dict[int, int]:
+        """Return ``{rank: pid}``, also after the end; empty before the start. A restart changes them."""
+        if self._plan.policy is not None:
+            self._pids = self._ask_now(ask.Pids()) or self._pids
+        return dict(self._pids)
+
+    @protected
+    def _ask_now(self, message: object) -> Any:
+        """Return the supervisor's answer; None where it has ended, or this is its thread."""
+        if self._supervisor is None or self._closed or self._in_own_thread:
+            return None
+        try:
+            asked = _reply(self._supervisor.ask(message, block=False))
+            signals.wait_for(asked, PROMPT_S, heed=False)
+            return asked.get(timeout=0)
+        except (pykka.ActorDeadError, pykka.Timeout):
+            return None
+
+    # End
+
+    def close(self, death_sig: signal.Signals | None = None, timeout: float = 30) -> None:
+        """Stop every rank; return when each process is reaped and the logs are shown. Again: harmless.
+
+        Behind a `wait` that has returned, it ends what the ranks have left in their groups, within the same time.
+        A signal that comes meanwhile does not interrupt it; a second one means SIGKILL now.
+
+        Args:
+            death_sig: The polite signal, to each rank's process group at once; None is SIGTERM.
+            timeout: Seconds until SIGKILL, one deadline for all ranks.
+
+        Raises:
+            UnkillableError: A process outlived SIGKILL; all others are reaped.
+            SpecError: `timeout` is not a number. Nothing was done.
+            RuntimeError: This is the gang's own thread (a listener of its events closes it). Nothing was done.
+        """
+        polite = death_sig or signal.SIGTERM
+        try:
+            self._close(death_sig=polite, timeout=timeout)
+        finally:
+            if not self._closed:  # a subclass's `_close` has ended the processes; or could not
+                self._end(polite, timeout)
+        came, self._came = self._came or signals.recorded(), None
+        if came is not None and not signals.is_second():
+            signals.hand_over(came)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        """Close the gang with its own grace; by the signal, where that is why the block ends."""
+        self.close(error.sigval if isinstance(error, SignalException) else None, self._grace)
+
+    def _close(self, death_sig: signal.Signals, timeout: float = 30) -> None:
+        """End every rank (PyTorch's name for what `close` does), without raising for a signal."""
+        self._came = self._end(death_sig, timeout) or self._came
+
+    @protected
+    def _end(self, death_sig: signal.Signals, timeout: float) -> signal.Signals | None:
+        """Stop everything; return the signal that came meanwhile, if it was the first."""
+        self._check_thread("close")
+        timeout = min(max(timeout, 0.0), LONGEST_S)
+        check_seconds("timeout", timeout)
+        if self._supervisor is None:  # nothing was started, or not by us
+            self._begun = True
+            self._unused()
+        if self._left is not None and threading.current_thread() is threading.main_thread():
+            self._handlers_held = None  # let go when the gang had ended, and what it has left may take its time
+            self._hold_signals()
+        try:
+            return self._stop(as_signal("death_sig", death_sig), timeout)
+        finally:
+            self._end_logs()
+
+    @property
+    def _in_own_thread(self) -> bool:
+        """Whether this is the gang's thread: a listener is told of an event there."""
+        alive = self._supervisor is not None and self._supervisor.is_alive()  # not so in a forked rank
+        return alive and threading.current_thread() is self._thread
+
+    def _check_thread(self, call: str) -> None:
+        if self._in_own_thread:
+            msg = f"{call}() in the gang's own thread, where events are delivered, would wait for ever; use another one"
+            raise RuntimeError(msg)
+
+    def _stop(self, death_sig: signal.Signals, timeout: float) -> signal.Signals | None:
+        supervisor, first = self._supervisor, None
+        if supervisor is None or (self._closed and self._left is None):
+            self._closed = True
+            self._release()
+            return None
+        try:
+            closed = _reply(supervisor.ask(ask.Close(death_sig=death_sig, timeout=timeout), block=False))
+            while not signals.wait_for(closed):
+                came = signals.recorded()
+                if came is None:
+                    continue
+                if first is not None or signals.is_second() or not self._pids:
+                    supervisor.ask(ask.Close(death_sig=signal.SIGKILL, timeout=0.0), block=False)
+                else:
+                    first = came
+            self._await_leave(self._left or _leaving(supervisor))
+            self._left = None
+            self._result = closed.get(timeout=0)
+        except pykka.ActorDeadError:  # it has ended by itself: after a wait, at the interpreter's exit, by stop_all
+            return first
+        except BaseException:  # a foreign handler has raised: the next close waits for what this one has begun
+            self._left = self._left or (_leaving(supervisor) if supervisor.is_alive() else None)
+            raise
+        finally:
+            self._closed = True
+            self._release()
+        return first
+
+    def _retire(self) -> None:
+        """The gang has ended: have everything given back, in its thread; what ranks left behind may take longer.
+
+        A `close` hurries that, and waits for it.
+        """
+        supervisor = self._supervisor
+        if supervisor is None or self._closed:
+            return
+        self._closed = True
+        self._left = _leaving(supervisor)
+        self._release()
+        self._end_logs()
+
+    def _await_leave(self, left: Reply[bool]) -> None:
+        """Wait for the end of the actor, and of its thread, which has nothing more to do then."""
+        deadline_s = time.monotonic() + PROMPT_S
+        if self._supervisor is not None and self._supervisor.is_alive():  # in a forked child it is not, nor answers
+            try:
+                left.get(timeout=PROMPT_S)
+            except (pykka.ActorDeadError, pykka.Timeout):
+                log.debug("the supervisor of %s did not say that it has ended", self.name)
+        if self._thread is not None:
+            self._thread.join(remaining(deadline_s))
+
+
+def _leaving(supervisor: pykka.ActorRef[GangActor]) -> Reply[bool]:
+    """Have the actor stop; the reply comes when nothing of it is left."""
+    left: Reply[bool] = Reply()
+    left.set(_reply(supervisor.stop(block=False)))
+    return left
+
+
+def _dispose(supervisor: pykka.ActorRef[GangActor]) -> None:
+    """Nobody holds the context any more: close its gang."""
+    if supervisor.is_alive():
+        supervisor.stop(block=False)
+
+
+def _reply(future: Any) -> Reply[Any]:
+    assert isinstance(future, Reply)  # noqa: S101 - the future of our own actors
+    return future

@@ -1,0 +1,241 @@
+"""`TailLog`: show log files by themselves, without a gang."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from typing import TYPE_CHECKING, Any, cast
+
+import pykka
+
+from supervise._gang.attempt import Source
+from supervise._gang.patient_tail import PatientTail
+from supervise._logs import sinks
+from supervise._printable import as_prefix
+from supervise._runtime.future import Reply
+from supervise.messages import Drain, TailEnded
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Mapping
+    from typing import TextIO
+
+log = logging.getLogger("supervise")
+
+_STUCK_S = 5.0
+"""How long a destination may take nothing at all before it is given up."""
+
+
+def _every_line(_: str) -> bool:
+    return True
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    """Whether people read along: only there do lines rewrite themselves, and always end."""
+    try:
+        return stream.isatty()
+    except (AttributeError, ValueError):
+        return False
+
+
+class _NoPool:
+    """What is left of PyTorch's thread pool: whether it was shut down."""
+
+    _shutdown = False
+
+
+class TailLog:
+    """Show what is written to files, as it is written, from `start` until `stop`.
+
+    The files may appear later, or never. Each line stands behind ``[<name><rank>]:`` or its rank's own
+    prefix; lines of different files never mix. A file that cannot be read is logged, once. Where the
+    destination is a terminal, a line that rewrites itself with a carriage return is shown as its last state.
+
+    Args:
+        name: Stands before every line, with the rank.
+        log_files: Rank to path.
+        dst: Any text stream. One with a file descriptor of its own is written to directly.
+        log_line_prefixes: Rank to what stands before its lines instead.
+        interval_sec: PyTorch's interval of polling. Here a change is noticed when it happens.
+        log_line_filter: Given a line with its newline, tells whether it is shown; None shows all.
+    """
+
+    def __init__(  # noqa: PLR0917 - PyTorch's order
+        self,
+        name: str,
+        log_files: Mapping[int, str],
+        dst: TextIO,
+        log_line_prefixes: Mapping[int, str] | None = None,
+        interval_sec: float = 0.1,
+        log_line_filter: Callable[[str], bool] | None = _every_line,
+    ) -> None:
+        self._name = name
+        self._log_files = log_files
+        self._dst = dst
+        self._log_line_prefixes = log_line_prefixes or {}
+        self._interval_sec = interval_sec
+        self._log_line_filter = log_line_filter
+        self._threadpool = _NoPool() if log_files else None
+        self._follower: _Follower | None = None
+        self._stopped = False
+
+    def start(self) -> TailLog:
+        """Begin to show; return itself. Again is harmless.
+
+        Raises:
+            RuntimeError: It was stopped: make another.
+        """
+        if self._stopped:
+            raise RuntimeError(f"the tail of {self._name} was stopped; make another to start again")
+        sources = self._sources()
+        sink = sinks.console(self._dst) if sources and self._follower is None else None
+        if sink is not None:
+            sink.is_console = _is_terminal(self._dst)
+            self._follower = _Follower(self._name, sink, sources, self._filter(), self._failed)
+        return self
+
+    def _sources(self) -> list[Source]:
+        return [
+            Source(
+                local_rank=rank,
+                path=str(path),
+                prefix=as_prefix(self._log_line_prefixes.get(rank, f"[{self._name}{rank}]:")).encode(),
+            )
+            for rank, path in self._log_files.items()
+            if path and path != os.devnull
+        ]
+
+    def _filter(self) -> Callable[[bytes], bool] | None:
+        accepts = self._log_line_filter
+        if accepts is None or accepts is _every_line:
+            return None
+        return lambda line: accepts(line.decode("utf-8", "replace"))
+
+    def _failed(self, path: str, error: OSError) -> None:
+        """Log the failure of a file. On the thread of the tail."""
+        ranks = [rank for rank, file in self._log_files.items() if str(file) == path]
+        who = f"{self._name}{ranks[0]}" if ranks else self._name
+        log.error("error in log tailer for %s. %s: %s", who, type(error).__name__, error)
+
+    def stop(self) -> None:
+        """Show what the files hold by now, and end. Again is harmless.
+
+        Returns in any case: a destination that takes nothing more for seconds is given up, with a
+        warning that says how much was not shown; the files have it.
+        """
+        follower, self._follower = self._follower, None
+        self._stopped = True
+        if self._threadpool is not None:
+            self._threadpool._shutdown = True  # noqa: SLF001 - our own
+        if follower is not None:
+            ended = follower.end()
+            if ended.error is not None or ended.remaining_bytes:
+                log.warning(
+                    "the log of %s was not shown to its end, %d bytes are only in its files: %s",
+                    self._name,
+                    ended.remaining_bytes,
+                    ended.error or "the destination takes nothing more",
+                )
+
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopped
+
+
+def tail_logfile(  # noqa: PLR0917 - PyTorch's order
+    header: str,
+    file: str,
+    dst: TextIO,
+    finished: threading.Event,
+    interval_sec: float,  # noqa: ARG001 - PyTorch polls
+    log_line_filter: Callable[[str], bool] | None = None,
+) -> None:
+    """Show one file until `finished` is set and everything in it is shown. Blocks.
+
+    Args:
+        header: Stands before every line.
+        file: Path; it may appear later, or never.
+        dst: Any text stream.
+        finished: Set by another thread when nothing more is written.
+        interval_sec: PyTorch's interval of polling. Here a change is noticed when it happens.
+        log_line_filter: Given a line with its newline, tells whether it is shown; None shows all.
+
+    Raises:
+        OSError: The file cannot be read, or the destination failed.
+    """
+    errors: list[OSError] = []
+    sink = sinks.console(dst)
+    if sink is None:
+        return
+    sink.is_console = _is_terminal(dst)
+    keep = None if log_line_filter is None else lambda line: log_line_filter(line.decode("utf-8", "replace"))
+    source = Source(local_rank=0, path=file, prefix=header.encode())
+    follower = _Follower(file, sink, [source], keep, lambda _, error: errors.append(error))
+    try:
+        finished.wait()
+    finally:
+        ended = follower.end()
+    if errors:
+        raise errors[0]
+    if ended.error is not None:
+        raise OSError(ended.error)
+
+
+class _Follower:
+    """A running `PatientTail`, and the owner that it reports to."""
+
+    actor_urn = "supervise-tail-log"
+
+    def __init__(
+        self,
+        name: str,
+        sink: sinks.Sink,
+        sources: list[Source],
+        line_filter: Callable[[bytes], bool] | None,
+        on_error: Callable[[str, OSError], object],
+    ) -> None:
+        self._ended: Reply[TailEnded] = Reply()
+        self._abandon = sinks.CancelToken()
+        self._sink = sink
+        self._ref: pykka.ActorRef[PatientTail] | None = None
+        owner = cast("pykka.ActorRef[Any]", self)
+        try:
+            self._ref = PatientTail.start(
+                name=name,
+                sink=sink,
+                sources=sources,
+                owner=owner,
+                line_filter=line_filter,
+                abandon=self._abandon,
+                on_error=on_error,
+            )
+        except OSError:  # no thread to be had
+            self._abandon.close()
+            sink.close()
+            raise
+
+    def tell(self, message: object) -> None:
+        """Hear of the end, or that somebody stops every actor. On the thread of the tail."""
+        if isinstance(message, TailEnded):
+            self._ended.set(message)
+        elif self._ref is not None:
+            self._ref.tell(Drain(sizes={}))
+
+    def end(self) -> TailEnded:
+        """Have everything shown; return when the tail has ended, be it because it was stuck for good."""
+        with contextlib.suppress(pykka.ActorDeadError):  # it has ended by itself
+            if self._ref is not None:
+                self._ref.tell(Drain(sizes={}))
+        before = -1
+        while before != (now := self._shown_bytes()):
+            before = now
+            with contextlib.suppress(pykka.Timeout):
+                return self._ended.get(timeout=_STUCK_S)
+        self._abandon.set()
+        return self._ended.get(timeout=_STUCK_S)
+
+    def _shown_bytes(self) -> int:
+        """Return how far the tail has come."""
+        tail = self._ref._actor_weakref() if self._ref is not None else None  # noqa: SLF001 - only looked at
+        return tail.shown_bytes if tail is not None else 0

@@ -1,0 +1,194 @@
+"""Looks for what a gang has left behind outside of its groups, and ends it where that is wanted."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from supervise import messages as say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from supervise._process.containment.escapees import Contained, Escaped
+    from supervise._runtime.loop import Loop, Timer
+
+log = logging.getLogger("supervise")
+
+_AFTER_KILL_S = 5.0
+"""How long after SIGKILL it is waited for what does not die, or is replaced by ever new children."""
+_AGAIN_S = 0.05
+
+
+class Sweep:
+    """One look at all processes or, where they are to be ended, as many as it takes until nothing is left.
+
+    The look takes milliseconds and is a thread's; everything else happens on the loop.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        contained: Contained,
+        *,
+        end: bool,
+        timeout_s: float,
+        skip: Collection[int],
+        done: Callable[[say.Swept], object],
+    ) -> None:
+        """Prepare; `begin` begins.
+
+        Args:
+            loop: The gang's.
+            contained: The gang's, which stays open.
+            end: Whether to end what is found: SIGTERM and SIGCONT, then SIGKILL.
+            timeout_s: Seconds from `begin` to SIGKILL.
+            skip: Pids of ranks that still live; neither they nor their groups are meant.
+            done: Called on the loop with the message for the Supervisor, exactly once.
+        """
+        self._loop = loop
+        self._contained = contained
+        self._end = end
+        self._timeout_s = timeout_s
+        self._skip = frozenset(skip)
+        self._done: Callable[[say.Swept], object] | None = done
+        self._leaked: dict[int | None, set[int]] = {}
+        self._live: dict[int, Escaped] = {}
+        """What was found and has not ended yet, by pid."""
+        self._looking = False
+        self._killing = False
+        self._give_up_at_s = float("inf")
+        self._timers: list[Timer] = []
+
+    def begin(self) -> None:
+        """Begin to look. From the loop's thread; `done` is not called before this returns."""
+        if self._end:
+            self._timers.append(self._loop.call_later(self._timeout_s, self._kill))
+        self._look()
+
+    def hurry(self, timeout_s: float) -> None:
+        """Kill after `timeout_s`, if that is sooner. From the loop's thread."""
+        if self._end and self._done is not None:
+            self._timers.append(self._loop.call_later(timeout_s, self._kill))
+
+    def cancel(self) -> None:
+        """Stop, and never call `done`. From the loop's thread; harmless after the end."""
+        self._done = None
+        self._release()
+
+    def _look(self) -> None:
+        if self._looking:
+            return
+        self._looking = True
+        try:
+            threading.Thread(target=self._scan, name="supervise-sweep", daemon=True).start()
+        except RuntimeError:  # no more threads: the interpreter is exiting, or a limit is reached
+            self._scan()
+
+    def _scan(self) -> None:
+        """In the thread: look, and hand over what is there."""
+        found: list[Escaped] | None = []
+        failed = in_motion = False
+        try:
+            found, in_motion = self._contained.find(self._skip, killing=self._killing)
+        except OSError as error:  # no descriptor left to look with: nobody is known to be gone
+            log.debug("looking for escaped processes: %s", error)
+            found = None
+        except Exception:
+            log.exception("looking for escaped processes failed")
+            failed = True
+        self._loop.post(self._seen, found, failed, in_motion)
+
+    def _seen(self, found: list[Escaped] | None, failed: bool, in_motion: bool) -> None:
+        self._looking = False
+        wanted = self._done is not None and self._loop.in_loop  # else cancelled, or the loop is gone
+        if wanted and found:
+            for escaped in found:
+                self._leaked.setdefault(escaped.local_rank, set()).add(escaped.pid)
+        if not wanted or not self._end or failed:
+            for escaped in found or ():
+                escaped.close()
+            if wanted:
+                self._finish(ended=False)
+            return
+        for escaped in found or ():
+            self._take(escaped)
+        if not self._live and found is not None and not in_motion:
+            self._finish(ended=True)
+        else:
+            self._go_on(blind=found is None)
+
+    def _go_on(self, *, blind: bool) -> None:
+        if time.monotonic() >= self._give_up_at_s:
+            self._finish(ended=False)
+        elif blind:
+            self._timers.append(self._loop.call_later(_AGAIN_S, self._look))
+        elif not self._live:
+            self._look()  # who died meanwhile may have had children
+
+    def _take(self, escaped: Escaped) -> None:
+        if escaped.pid in self._live:
+            escaped.close()
+            return
+        self._live[escaped.pid] = escaped
+        if escaped.fileno() >= 0:
+            self._loop.watch(escaped.fileno(), partial(self._gone, escaped))
+        elif len(self._live) == 1:
+            self._timers.append(self._loop.call_later(_AGAIN_S, self._look_again_without_pidfd))
+        if self._killing:
+            escaped.send(signal.SIGKILL)
+        else:
+            escaped.send(signal.SIGTERM)
+            escaped.send(signal.SIGCONT)  # what is stopped must hear it, too
+
+    def _gone(self, escaped: Escaped) -> None:
+        self._loop.unwatch(escaped.fileno())
+        self._drop(escaped)
+
+    def _drop(self, escaped: Escaped) -> None:
+        del self._live[escaped.pid]
+        escaped.close()
+        if not self._live:
+            self._look()  # it may have had children meanwhile
+
+    def _look_again_without_pidfd(self) -> None:
+        """The fallback where nobody tells when a process ends."""
+        for escaped in [each for each in self._live.values() if not each.alive()]:
+            self._drop(escaped)
+        if self._live:
+            self._timers.append(self._loop.call_later(_AGAIN_S, self._look_again_without_pidfd))
+
+    def _kill(self) -> None:
+        if self._killing:
+            return
+        self._killing = True
+        self._give_up_at_s = time.monotonic() + _AFTER_KILL_S
+        self._timers.append(self._loop.call_later(_AFTER_KILL_S, self._give_up))
+        self._contained.kill()
+        for escaped in self._live.values():
+            escaped.send(signal.SIGKILL)
+        self._look()
+
+    def _give_up(self) -> None:
+        if not self._looking:  # else what comes from the look ends it
+            self._finish(ended=False)
+
+    def _finish(self, *, ended: bool) -> None:
+        self._release()
+        done, self._done = self._done, None
+        if done is not None:
+            ranks = sorted(self._leaked, key=lambda rank: (rank is None, rank))
+            done(say.Swept(leaked={rank: tuple(sorted(self._leaked[rank])) for rank in ranks}, ended=ended))
+
+    def _release(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        while self._live:
+            escaped = self._live.popitem()[1]
+            if escaped.fileno() >= 0:
+                self._loop.unwatch(escaped.fileno())
+            escaped.close()

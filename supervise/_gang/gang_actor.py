@@ -1,0 +1,393 @@
+"""What every Supervisor does: run the core's decisions for one gang that is planned."""
+
+from __future__ import annotations
+
+import signal
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pykka
+
+from supervise import messages as say
+from supervise._core import state as st
+from supervise._core.decide import by_itself, decide
+from supervise._core.verdict import judge
+from supervise._gang import shutdown_at_exit
+from supervise._gang.conclusion import ConcludingActor
+from supervise._gang.describe import Reporter
+from supervise._gang.ranks import RankActors
+from supervise._gang.replies import PendingReplies
+from supervise._gang.subscribers import Subscribers
+from supervise._gang.suspend_poll import SuspendPoll
+from supervise._runtime.actor import Inbox
+from supervise._runtime.loop import Loop, Timer
+from supervise._seconds import check_seconds
+from supervise.errors import SpecError
+
+if TYPE_CHECKING:
+    from supervise._gang.attempt import Attempt
+    from supervise._runtime.future import Reply
+    from supervise.events import Sink
+    from supervise.result import RunProcsResult
+
+
+_SETTLED_S = 0.02
+"""How long after the start the kernel's counters are first read: the launch is not to wait for it."""
+
+
+class GangActor(ConcludingActor):
+    """Runs one gang, from a plan that is checked and pickled already."""
+
+    def __init__(
+        self,
+        plan: Attempt,
+        *,
+        grace: float = 30.0,
+        timeout: float | None = None,
+        event_sink: Sink | None = None,
+        own_thread: bool = True,
+    ) -> None:
+        """Take over `plan`; `Start` launches it.
+
+        Args:
+            plan: What to run. It belongs to the actor from now on.
+            grace: Seconds from the polite signal to SIGKILL, on every path.
+            timeout: Seconds from the start after which the gang is stopped.
+            event_sink: Called on the gang's thread with every event as a dictionary.
+            own_thread: Whether to start a thread for the gang; otherwise the starter becomes it, by `run_gang`.
+
+        Raises:
+            SpecError: `grace` or `timeout` is not a number of seconds, or `event_sink` no function.
+        """
+        check_settings(grace, timeout, event_sink)
+        super().__init__(Loop(f"supervise-{plan.name}", lost=self._loop_lost, own_thread=own_thread))
+        self._plan = plan
+        self._gang = st.Gang(
+            nprocs=plan.nprocs,
+            grace_s=grace,
+            window=plan.window,
+            stop_on_failure=plan.stop_on_failure,
+            policy=plan.policy,
+        )
+        self._timeout = timeout
+        self._report = Reporter(plan, event_sink)
+        self._ranks = RankActors(plan, self.loop, self.actor_ref, self._report)
+        self._replies = PendingReplies(self.loop)
+        self._subscribers = Subscribers()
+        self._timers: dict[str, Timer] = {}
+        self._suspend_poll = SuspendPoll(self.loop, self._look_for_stops)
+        self._pids: dict[int, int] = {}
+        self._started_ns: dict[int, int] = {}
+        self._values: dict[int, Any] = {}
+
+    def _start_actor_loop(self) -> None:
+        try:
+            self.loop.start()
+        except BaseException:  # no thread to be had: nobody would ever answer
+            self._abandon()
+            raise
+        try:
+            shutdown_at_exit.remember(self.actor_ref, self._gang.grace_s)
+            super()._start_actor_loop()
+        except BaseException:  # a signal's handler has raised: nobody would ever ask
+            self.loop.abandon()
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        shutdown_at_exit.forget(self.actor_ref)
+        self._unbind()
+        pykka.ActorRegistry.unregister(self.actor_ref)
+        self._plan.close()
+
+    # What can be asked
+
+    def launch(self) -> Reply[dict[int, int]]:
+        """Launch every rank; see `Start`. A second time is an error."""
+        if self._crash is not None:
+            raise self._crash
+        if self._gang.phase != "new":
+            msg = f"{self._plan.name}: the gang was started already (it is {self._gang.phase}); a gang has one life"
+            raise SpecError(msg)
+        self._gang = self._gang._replace(tails=self._ranks.assemble())
+        self._report.starting()
+        reply = self._replies.begin_start()
+        if self._timeout is not None:
+            expired = st.CloseAsked(death_sig=signal.SIGTERM, timeout_s=self._gang.grace_s, reason="timeout")
+            self._timers["deadline"] = self.loop.call_later(self._timeout, partial(self._guarded, self._step, expired))
+        self._step(st.StartAsked())
+        return reply
+
+    def wait(self, timeout: float | None = None) -> Reply[RunProcsResult | None]:
+        """Answer with the result when there is one, with None after `timeout` seconds; see `Wait`.
+
+        Raises:
+            SpecError: `timeout` is not a number of seconds.
+        """
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        return self._replies.wait(timeout)
+
+    def poll(self) -> RunProcsResult | None:
+        """Answer with the result if there is one, now; see `Poll`."""
+        if self._replies.error is not None:
+            raise self._replies.error
+        return self._replies.result
+
+    def so_far(self, *, stop_on_failure: bool) -> RunProcsResult | None:
+        """Answer with what has failed of a gang that runs on all the same; see `SoFar`."""
+        self._step(st.StopOnFailure(on=stop_on_failure))
+        verdict = judge(self._gang)
+        return self._result(verdict) if self._gang.phase == "running" and verdict.outcome == "failed" else None
+
+    def pids(self) -> dict[int, int]:
+        """Answer with ``{rank: pid}`` of the ranks that were started; see `Pids`."""
+        return dict(sorted(self._pids.items()))
+
+    def status(self) -> say.GangStatus:
+        """Answer with what is the case now; see `Status`. Also has stopped ranks looked for."""
+        self._suspend_poll.look()
+        return say.GangStatus(
+            phase=self._gang.phase,
+            pids=self.pids(),
+            running=self._gang.running | self._gang.starting,
+            leftovers=self._gang.leftovers,
+            waiters=self._replies.waiting,
+            attempt=self._gang.attempt,
+        )
+
+    def close(
+        self, death_sig: signal.Signals | None = None, timeout: float | None = None
+    ) -> Reply[RunProcsResult | None]:
+        """Stop the gang; see `Close`. Answered with the result when nothing of the gang is left.
+
+        Raises:
+            SpecError: `death_sig` is no signal, or `timeout` not a number of seconds; nothing was done.
+            UnkillableError: In the reply: a process outlived SIGKILL; all others are reaped.
+        """
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        sig = signal.SIGTERM if death_sig is None else as_signal("death_sig", death_sig)
+        reply = self._replies.close()
+        self._step(st.CloseAsked(death_sig=sig, timeout_s=self._gang.grace_s if timeout is None else timeout))
+        return reply
+
+    def send_signal(self, sig: signal.Signals, ranks: frozenset[int] | None = None) -> frozenset[int]:
+        """Signal the groups of `ranks` (None: of all) that run; answer with those reached. See `Signal`.
+
+        Raises:
+            SpecError: A rank is not of this gang, or `sig` is no signal; nobody was signalled.
+        """
+        sig = as_signal("sig", sig)
+        all_ranks = frozenset(range(self._plan.nprocs))
+        try:
+            wanted = all_ranks if ranks is None else frozenset(ranks)
+        except TypeError:
+            msg = f"ranks is {ranks!r}; give a set of local ranks, or None for all"
+            raise SpecError(msg) from None
+        if unknown := sorted(wanted - all_ranks, key=repr):
+            msg = f"ranks {unknown} are not in this gang; its local ranks are 0 to {self._plan.nprocs - 1}"
+            raise SpecError(msg)
+        if self._crash is not None:  # no Worker may be left
+            raise self._crash
+        reached = wanted & self._gang.running
+        self._deliver(reached, sig, reason="user", escalation=0)
+        return reached
+
+    def on_receive(self, message: Any) -> Any:  # noqa: C901, PLR0911 - one line a message
+        """Answer what is asked; take in what Workers and Tails tell."""
+        match message:
+            case say.Start():
+                return self.launch()
+            case say.Wait():
+                return self.wait(message.timeout)
+            case say.Poll():
+                return self.poll()
+            case say.SoFar():
+                return self.so_far(stop_on_failure=message.stop_on_failure)
+            case say.Pids():
+                return self.pids()
+            case say.Status():
+                return self.status()
+            case say.Close():
+                return self.close(message.death_sig, message.timeout)
+            case say.Signal():
+                return self.send_signal(message.sig, message.ranks)
+            case say.Subscribe():
+                _check_ref(message.ref)
+                return self._subscribers.admit(message.ref)
+            case say.Unsubscribe():
+                _check_ref(message.ref)
+                return self._subscribers.dismiss(message.ref)
+            case _:
+                return self._told(message)
+
+    def _told(self, message: Any) -> None:  # noqa: C901 - one line a message
+        if self._crash is not None:
+            return
+        match message:
+            case say.WorkerStarted():
+                self._pids[message.local_rank] = message.pid
+                self._started_ns[message.local_rank] = message.started_ns
+                self._report.started(message)
+                self._subscribers.tell(message)
+            case say.WorkerExited():
+                self._report.exited(message, spontaneous=by_itself(self._gang, message))
+                self._subscribers.tell(message)
+            case say.WorkerFailedToStart():
+                self._report.start_failed(message)
+            case say.WorkerStopped():
+                self._report.stopped(message)
+                self._subscribers.tell(message)
+                return
+            case say.WorkerUnkillable():
+                self._report.unkillable(message)
+            case say.TailEnded():
+                self._report.tail_ended(message)
+            case say.GroupEmptied():
+                pass
+            case say.MemberStopRequested():
+                self._members_leave = True
+                message = st.CloseAsked(death_sig=signal.SIGTERM, timeout_s=self._gang.grace_s)
+            case say.ActorDown():
+                self._perish(message.error, message.who)
+                return
+            case _:
+                raise _stray(message)
+        self._step(message)
+
+    # Decisions, and doing what they say
+
+    def _step(self, event: object) -> None:
+        """Decide, and do it. What fails here leaves the gang half decided, so it is never the asker's mistake."""
+        if self._crash is not None or self.actor_stopped.is_set():
+            return
+        try:
+            before = self._gang.phase
+            self._gang, actions = decide(self._gang, event)
+            if self._gang.phase == "stopping" != before:
+                self._report.stopping(self._gang)
+            for action in actions:
+                self._do(action)
+        except BaseException as error:
+            self.on_crash(error)
+
+    def _do(self, action: st.Action) -> None:  # noqa: C901, PLR0912 - one line an action
+        match action:
+            case st.LaunchRank():
+                self._ranks.launch(action.local_rank)
+            case st.AnswerStart():
+                self._report.gang_started()
+                self._replies.started(self.pids())
+                self._subscribers.tell(say.GangStarted(pids=self.pids()))
+                self._suspend_poll.begin()
+                self._timers["oom"] = self.loop.call_later(_SETTLED_S, _count_memory_kills)
+            case st.ReapAll():
+                self._ranks.slots.ring_if_dead()
+                self.loop.poll()  # Workers tell who is dead by now; what we post comes behind that
+                self.loop.post(self._guarded, self._take_census)
+            case st.SendSignal():
+                reason = self._gang.reason or "close"
+                self._deliver(action.ranks, action.sig, reason=reason, escalation=action.escalation)
+            case st.SetTimer():
+                self._set_timer(action.name, action.delay_s)
+            case st.ReportUnkillable():
+                self._ranks.report_stuck(action.ranks)
+            case st.DrainTails():
+                self._ranks.drain(self._gang.ends, partial(self._guarded, self._loaded))
+            case st.AbandonTails():
+                self._ranks.abandon_tails()
+                self._ranks.abandon_values()
+            case st.SweepUp():
+                self._sweep_up(action.timeout_s)
+            case st.HurrySweep():
+                if self._sweep is not None:
+                    self._sweep.hurry(action.timeout_s)
+            case st.AnnounceRestart():
+                self._announce_restart(action.delay_s)
+            case st.Assemble():
+                self._assemble()
+            case st.Publish():
+                self._publish()
+            case st.AnswerClose():
+                self._closed()
+
+    def _take_census(self) -> None:
+        recorded = self._ranks.recorded(self._gang.running)
+        self._step(st.AllReaped(recorded=recorded, taken_ns=time.monotonic_ns()))
+
+    def _deliver(self, ranks: frozenset[int], sig: signal.Signals, *, reason: str, escalation: int) -> None:
+        self._ranks.deliver(ranks, sig, wake=reason != "user" and sig != signal.SIGKILL)
+        if not self._report.listens("info"):
+            return
+        for rank in sorted(ranks):
+            self._report.signaled(rank, self._pids.get(rank), sig, reason, escalation)
+
+    def _set_timer(self, name: str, delay_s: float) -> None:
+        events = {"grace": st.GraceExpired(), "kill": st.KillExpired(), "drain": st.DrainExpired()}
+        earlier = self._timers.get(name)
+        if earlier is not None and earlier.pending:
+            if name != "kill" and earlier.due_s <= time.monotonic() + delay_s:
+                return
+            earlier.cancel()
+        self._timers[name] = self.loop.call_later(delay_s, partial(self._guarded, self._step, events[name]))
+
+    def _look_for_stops(self) -> None:
+        if self._crash is None:
+            self._ranks.look_for_stops(self._gang.running)
+
+
+def run_gang(supervisor: pykka.ActorRef[Any]) -> None:
+    """Run a gang that was started without a thread of its own, to its end. In the thread that has started it."""
+    inbox = supervisor.actor_inbox
+    assert isinstance(inbox, Inbox)  # noqa: S101 - made by us
+    inbox.loop.run()
+
+
+def _count_memory_kills() -> None:
+    from supervise._process.exits import oom
+
+    oom.baseline()
+
+
+def check_settings(grace: object, timeout: object, event_sink: object) -> None:
+    """Refuse what no gang can be run with.
+
+    Raises:
+        SpecError: Names the setting and the value.
+    """
+    check_seconds("grace", grace)
+    if timeout is not None:
+        check_seconds("timeout", timeout, above_zero=True)
+    if event_sink is not None and not callable(event_sink):
+        msg = f"event_sink is {event_sink!r}; give a function of one argument, the event, or None"
+        raise SpecError(msg)
+
+
+def as_signal(what: str, value: Any) -> signal.Signals:
+    """Return a signal, which may be given by its number.
+
+    Raises:
+        SpecError: It is none; names the setting and the value.
+    """
+    try:
+        return signal.Signals(value)
+    except ValueError:
+        msg = f"{what} is {value!r}; give a signal, such as signal.SIGTERM"
+        raise SpecError(msg) from None
+
+
+def _check_ref(value: Any) -> None:
+    """Refuse what nothing can be told to."""
+    if isinstance(value, type) or not (hasattr(value, "actor_urn") and callable(getattr(value, "tell", None))):
+        msg = f"ref is {value!r}; give the ref of an actor, such as its self.actor_ref"
+        raise SpecError(msg)
+
+
+def _stray(message: object) -> SpecError:
+    """Return what is wrong with a message that is none: to an asker it is an error, otherwise a warning."""
+    if isinstance(message, type):
+        return SpecError(f"the message is the class {message.__name__}; send an instance: {message.__name__}(...)")
+    ours = "Start(), Wait(), Poll(), Pids(), Status(), Close(), Signal(...), Subscribe(...) or Unsubscribe(...)"
+    return SpecError(f"{message!r} is no message for a Supervisor; send it {ours}")

@@ -1,0 +1,81 @@
+"""A Tail whose files may come later, or never."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from supervise._gang.tail import Tail
+from supervise._logs.creation import FileCreation
+
+if TYPE_CHECKING:
+    from supervise._logs.reader import LogReader
+    from supervise.messages import Drain
+
+
+class PatientTail(Tail):
+    """Show files on one destination as `Tail` does, each from the moment it is there.
+
+    A file that comes where nobody tells (a folder that may not be read) is found at the `Drain`.
+    """
+
+    def __init__(self, **what: Any) -> None:
+        """Take what `Tail` takes; the sources need not be there."""
+        super().__init__(**what)
+        self._awaited: dict[LogReader, FileCreation] = {
+            feed: FileCreation(feed.path, partial(self._came, feed)) for feed in self._feeds
+        }
+        self._news: dict[LogReader, None] = {}  # guarded by the lock
+
+    @property
+    def shown_bytes(self) -> int:
+        """How much of all files has reached the destination, or was not meant to. From any thread."""
+        return sum(feed.shown_bytes for feed in self._feeds)
+
+    def _open(self) -> None:
+        self._abandon.on_set(self._abandoned)
+        self._news = dict.fromkeys(self._feeds)
+        self._step()
+
+    def _came(self, feed: LogReader) -> None:
+        """Note that a file may be there. On the watching thread."""
+        with self._lock:
+            known = feed in self._news
+            self._news[feed] = None
+        if not known:
+            self._wake()
+
+    def _step(self) -> None:
+        self._take_in()
+        super()._step()
+
+    def _drain(self, message: Drain) -> None:
+        if not self._draining:
+            with self._lock:
+                self._news = dict.fromkeys(self._awaited)
+            self._take_in()
+        super()._drain(message)
+
+    def _take_in(self) -> None:
+        """Open what has come. What comes behind a `Drain` is of another run."""
+        if self._draining:
+            return
+        with self._lock:
+            news, self._news = self._news, {}
+        for feed in news:
+            arrival = self._awaited.get(feed)
+            if arrival is None or not arrival.is_there():
+                continue
+            arrival.cancel()
+            del self._awaited[feed]
+            try:
+                feed.open(partial(self._notice, feed))
+            except OSError as error:
+                self._report(feed.path, error)
+            if feed.is_open:
+                self._ready[feed] = None
+
+    def _leave(self, error: str | None) -> None:
+        for arrival in self._awaited.values():
+            self._quietly(arrival.cancel)
+        super()._leave(error)

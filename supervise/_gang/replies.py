@@ -1,0 +1,117 @@
+"""The answers that a Supervisor still owes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, ref
+
+from supervise._runtime.future import Reply
+
+if TYPE_CHECKING:
+    from supervise._runtime.loop import Loop, Timer
+    from supervise.result import RunProcsResult
+
+
+class PendingReplies:
+    """Deferred replies by what they wait for. Used on the gang's loop."""
+
+    def __init__(self, loop: Loop) -> None:
+        """Owe nothing yet."""
+        self._loop = loop
+        self._waits: WeakKeyDictionary[Reply[RunProcsResult | None], Timer | None] = WeakKeyDictionary()
+        """Those that somebody can still get the answer of, with the end of their time."""
+        self._closes: list[Reply[RunProcsResult | None]] = []
+        self._stops: list[Reply[None]] = []
+        self.start: Reply[dict[int, int]] | None = None
+        """Of the start, while it is under way."""
+        self.result: RunProcsResult | None = None
+        self.error: BaseException | None = None
+        """Why there is no result and never will be."""
+
+    @property
+    def over(self) -> bool:
+        """Whether it is known how the gang ended."""
+        return self.result is not None or self.error is not None
+
+    @property
+    def waiting(self) -> int:
+        """How many waits are open."""
+        return len(self._waits)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether somebody waits for the Supervisor's own end."""
+        return bool(self._stops)
+
+    def begin_start(self) -> Reply[dict[int, int]]:
+        """Return the reply of a start that begins now."""
+        self.start = Reply()
+        return self.start
+
+    def wait(self, timeout: float | None) -> Reply[RunProcsResult | None]:
+        """Return a reply with the result; None after `timeout` seconds."""
+        reply: Reply[RunProcsResult | None] = Reply()
+        if self.over:
+            self._give(reply)
+            return reply
+        self._waits[reply] = None
+        if timeout is not None:
+            self._waits[reply] = self._loop.call_later(max(0.0, timeout), partial(self._time_is_up, ref(reply)))
+        return reply
+
+    def close(self) -> Reply[RunProcsResult | None]:
+        """Return a reply that comes when nothing of the gang is left."""
+        reply: Reply[RunProcsResult | None] = Reply()
+        self._closes.append(reply)
+        return reply
+
+    def stop(self) -> Reply[None]:
+        """Return a reply that comes when the Supervisor has left."""
+        reply: Reply[None] = Reply()
+        self._stops.append(reply)
+        return reply
+
+    def started(self, pids: dict[int, int]) -> None:
+        """Every rank runs."""
+        start, self.start = self.start, None
+        if start is not None:
+            start.set(pids)
+
+    def publish(self, start_error: BaseException) -> None:
+        """Answer every wait with `result` or `error`; a start that is still open gets the error given here."""
+        start, self.start = self.start, None
+        if start is not None:
+            start.fail(self.error or start_error)
+        waits, self._waits = self._waits, WeakKeyDictionary()
+        for reply, timer in list(waits.items()):
+            if timer is not None:
+                timer.cancel()
+            self._give(reply)
+
+    def closed(self, error: BaseException | None = None) -> None:
+        """Answer every close: with `error` if there is one, otherwise with the result."""
+        closes, self._closes = self._closes, []
+        for reply in closes:
+            if error is not None:
+                reply.fail(error)
+            else:
+                reply.set(self.result)
+
+    def stopped(self) -> None:
+        """Answer every stop."""
+        stops, self._stops = self._stops, []
+        for reply in stops:
+            reply.set(None)
+
+    def _give(self, reply: Reply[Any]) -> None:
+        if self.error is not None:
+            reply.fail(self.error)
+        else:
+            reply.set(self.result)
+
+    def _time_is_up(self, waiting: ref[Reply[RunProcsResult | None]]) -> None:
+        reply = waiting()
+        if reply is not None and reply in self._waits:
+            del self._waits[reply]
+            reply.set(None)

@@ -1,0 +1,123 @@
+"""The result of a gang that has ended, from what the core has judged."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from supervise._logs.files import last_lines
+from supervise._printable import one_line
+from supervise.errors import SpawnError
+from supervise.result import ProcessFailure, RankEnd, RunProcsResult
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from supervise._core.state import Gang
+    from supervise._core.verdict import Verdict
+    from supervise._gang.attempt import Attempt
+    from supervise.messages import WorkerExited, WorkerFailedToStart
+
+OUT_OF_MEMORY = "out of memory suspected"
+"""Begins the message of a failure whose cgroup has counted a kill for want of memory."""
+_KNOWN_BY_CODE = ("To enable traceback see:", "Signal ")
+"""How the texts begin that say nothing beside the exit code."""
+_CAUSE_CHARS = 300
+LOST_CODE = 255
+"""Stands in `ProcessFailure.exitcode`, a number, for an exit status that nobody can tell."""
+
+
+def build_result(
+    gang: Gang, verdict: Verdict, plan: Attempt, started_ns: Mapping[int, int], values: Mapping[int, Any]
+) -> RunProcsResult:
+    """Return the one result that every `Wait` gets.
+
+    Args:
+        gang: What happened.
+        verdict: How it is judged.
+        plan: What was asked for.
+        started_ns: Local rank to monotonic nanoseconds of its start.
+        values: Local rank to return value, where all ranks exited with code 0.
+    """
+    ends = {end.local_rank: end for end in gang.ends}
+    result = RunProcsResult(stdouts=dict(plan.dest.stdouts), stderrs=dict(plan.dest.stderrs), outcome=verdict.outcome)
+    if not verdict.blamed:
+        result.return_values = {rank: values.get(rank) for rank in range(plan.nprocs)}
+    to_wall_ns = time.time_ns() - time.monotonic_ns()
+    stopped = verdict.kind == "stopped"
+    for rank in verdict.blamed:
+        result.failures[rank] = _failure(gang, rank, ends.get(rank), plan, to_wall_ns, stopped=stopped)
+    stuck = {found.local_rank: found for found in gang.unkillable}
+    for rank, role in sorted(verdict.roles.items()):
+        end = ends.get(rank)
+        result.ends[rank] = RankEnd(
+            local_rank=rank,
+            pid=end.pid if end else stuck[rank].pid,
+            exitcode=end.exitcode if end else None,
+            role=role,
+            started_ns=started_ns.get(rank, 0),
+            ended_ns=end.ended_ns if end else time.monotonic_ns(),
+            core_dumped=end.core_dumped if end else False,
+            max_rss_bytes=end.max_rss_bytes if end else None,
+            cpu_time_s=end.cpu_time_s if end else None,
+            oom_kill=end.oom_kill if end else False,
+            stdout_log=plan.dest.stdouts.get(rank, ""),
+            stderr_log=plan.dest.stderrs.get(rank, ""),
+            stderr_tail=_last_words(end, plan.dest.stderrs.get(rank, "")),
+        )
+    return result
+
+
+def _last_words(end: WorkerExited | None, path: str) -> str:
+    """Return the last lines of a rank's stderr, without a look at a file that was empty when it ended."""
+    return last_lines(path) if end is None or end.log_bytes.get(path) else ""
+
+
+def _failure(
+    gang: Gang, rank: int, end: WorkerExited | None, plan: Attempt, to_wall_ns: int, *, stopped: bool
+) -> ProcessFailure:
+    if end is None:
+        stuck = next((found for found in gang.unkillable if found.local_rank == rank), None)
+        if stuck is not None:
+            message = f"PID {stuck.pid} outlived SIGKILL; the kernel says its state is {stuck.state}"
+            return ProcessFailure.of(rank, stuck.pid, LOST_CODE, "", message=message)
+        message = f"rank {rank} was not started: the gang was closed first"
+        return ProcessFailure.of(rank, 0, -gang.death_sig, "", message=message)
+    message = end.complaint or ""
+    if end.oom_kill:
+        message = f"{OUT_OF_MEMORY}: killed by the kernel (SIGKILL, PID {end.pid}) as its memory cgroup was full"
+    if stopped and end.exitcode == 0:
+        message = f"stopped by {gang.death_sig.name} before the gang's end; exited with code 0"
+    return ProcessFailure.of(
+        rank,
+        end.pid,
+        LOST_CODE if end.exitcode is None else end.exitcode,
+        "" if stopped and end.error_ns is None else plan.dest.error_files.get(rank, ""),
+        message=message,
+        timestamp_ns=end.ended_ns + to_wall_ns,
+    )
+
+
+def failed_line(name: str, result: RunProcsResult, root: ProcessFailure) -> str:
+    """Return one line about a gang that has failed: which rank, why, and where more is to be found."""
+    recorded = root.message.get("message") if isinstance(root.message, dict) else None
+    if recorded is None:
+        how = f"exit code {root.exitcode}" if root.exitcode >= 0 else root.signal_name()
+        recorded = how if str(root.message).startswith(_KNOWN_BY_CODE) else f"{how}: {root.message}"
+    logs = [path for path in (result.stderrs.get(root.local_rank), root.error_file) if path and os.path.isabs(path)]
+    where = f"; see {logs[0]}" if logs else ""
+    cause = one_line(str(recorded))
+    cause = cause if len(cause) <= _CAUSE_CHARS else f"{cause[:_CAUSE_CHARS]} ..."
+    return f"supervise: {one_line(name)} failed: rank {root.local_rank} (pid {root.pid}): {cause}{one_line(where)}"
+
+
+def start_error(failure: WorkerFailedToStart) -> Exception:
+    """Return what the asker of the start gets: an `OSError` keeps its class, errno and file name."""
+    error, rank = failure.error, failure.local_rank
+    if isinstance(error, OSError) and error.errno is not None:
+        told: Exception = OSError(error.errno, f"rank {rank} could not be started: {error.strerror}", error.filename)
+    else:
+        told = SpawnError(f"{type(error).__name__}: {error}", local_rank=rank)
+    told.__cause__ = error
+    return told

@@ -1,0 +1,395 @@
+"""A Tail shows what the workers write: one destination, and all the files that feed it."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pykka
+from pykka import messages as pykka_messages
+
+from supervise import _threads
+from supervise._gang.tail_inbox import Due, DueInbox
+from supervise._logs.lines import source_bytes
+from supervise._logs.pace import Pace
+from supervise._logs.reader import CHUNK_BYTES, WRITTEN_OVER, LogReader
+from supervise._logs.sinks import Canceled, CancelToken, lines_to
+from supervise._logs.watch import Watch, cancel_all, hold
+from supervise._runtime.future import Reply
+from supervise.events import say_at_last
+from supervise.messages import Drain, MemberStopRequested, TailEnded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from supervise._gang.attempt import Source
+    from supervise._logs.sinks import Sink
+
+log = logging.getLogger("supervise")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """A file has changed, or the Tail was abandoned. At most one is on its way."""
+
+
+class _DestinationError(Exception):
+    """The destination takes nothing more; the cause says why."""
+
+
+class Tail(pykka.ThreadingActor):
+    """Show files on one destination until told to `Drain`; then tell the owner `TailEnded`, once.
+
+    Only its owner ends it: by `Drain`, or by setting `abandon`. Asked to stop by anyone else it tells
+    the owner `MemberStopRequested` and lives on; the asker's answer comes when it has ended. No
+    failure of a file ends it; one of the destination does, at once, and `TailEnded` says so. No
+    exception leaves it.
+
+    A thread of its own, since a console may be slow; a daemon, since it may never be read again.
+    """
+
+    use_daemon_thread = True
+    ends_with_its_thread = True  # as `LoopActor` has it
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        sink: Sink,
+        sources: Sequence[Source],
+        owner: pykka.ActorRef[Any],
+        line_filter: Callable[[bytes], bool] | None = None,
+        abandon: CancelToken | None = None,
+        on_error: Callable[[str, OSError], object] | None = None,
+        warns: bool = False,
+        follows_writers: bool = False,
+    ) -> None:
+        """Make a Tail; it opens its sources when it starts.
+
+        Args:
+            name: What `TailEnded` calls it.
+            sink: The destination. It belongs to the Tail, which closes it.
+            sources: The files that feed it. They are there, and are only read.
+            owner: Who is told `TailEnded` and `MemberStopRequested`.
+            line_filter: Answers whether a raw line is shown; None shows all.
+            abandon: Set by any thread, it ends the Tail soon, even in the middle of a write. It
+                belongs to this Tail, which closes it.
+            on_error: Called on the Tail's thread with the path of a file that failed and the error;
+                once for each.
+            warns: Whether to say on stderr, too, that a log was written over: nobody listens to events.
+            follows_writers: Whether to hold a copy of the descriptor that each worker writes to, which tells more.
+        """
+        super().__init__()
+        self.name = name
+        self._sink = sink
+        self._owner = owner
+        self._abandon = abandon or CancelToken()
+        self._on_error = on_error
+        self._warns = warns
+        self._feeds = [LogReader(source.path, lines_to(sink, source.prefix, line_filter)) for source in sources]
+        if follows_writers:
+            for feed in self._feeds:
+                feed.follow_writer()
+        self._lock = threading.Lock()  # guards the next four, which other threads touch
+        self._changed: dict[LogReader, None] = {}
+        self._told = False
+        self._writing = False
+        self._ended = False
+        self._ready: dict[LogReader, None] = {}  # those that may have more to read, in turn
+        self._updating: set[LogReader] = set()  # those with an update that is not due yet
+        self._reserved: LogReader | None = None  # whose long line is on its way
+        self._unfinished: LogReader | None = None  # whose last line ended without a newline
+        self._pace = Pace()
+        self._draining = False
+        self._stop_replies: list[Reply[None]] = []
+        self._held: Watch | None = None
+
+    @staticmethod
+    def _create_actor_inbox() -> DueInbox:
+        return DueInbox()
+
+    @staticmethod
+    def _create_future() -> Reply[Any]:
+        return Reply()
+
+    def _start_actor_loop(self) -> None:
+        """Start this actor's thread, and the one that watches files: without either there is no Tail.
+
+        Raises:
+            OSError: There is no thread to be had, or no descriptor.
+        """
+        try:
+            self._held = hold()
+            super()._start_actor_loop()
+        except (OSError, RuntimeError) as error:
+            pykka.ActorRegistry.unregister(self.actor_ref)
+            if self._held is not None:
+                self._held.cancel()
+            if isinstance(error, RuntimeError):
+                raise _threads.none_left(f"the logs of {self.name}", error) from error
+            raise
+
+    def on_start(self) -> None:
+        """Open and watch the files, and show what is there."""
+        self._guarded(self._open)
+        if self._held is not None:
+            self._held.cancel()
+
+    def _handle_receive(self, message: Any) -> Any:
+        if isinstance(message, Drain):
+            return self._guarded(partial(self._drain, message))
+        if isinstance(message, (Changed, Due)):
+            return self._guarded(self._step)
+        if isinstance(message, pykka_messages._ActorStop):  # noqa: SLF001 - pykka has no public name for it
+            return self._asked_to_stop()
+        try:
+            return super()._handle_receive(message)
+        except BaseException:
+            reply: Reply[Any] = Reply()
+            reply.set_exception(sys.exc_info())
+            return reply
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Canceled:
+            self._end()
+        except _DestinationError as failed:  # the files have it all, and the gang goes on
+            self._end(str(failed.__cause__) or repr(failed.__cause__))
+        except BaseException as error:  # one that left would end every actor of the process
+            log.exception("the tail of %s crashed", self.name)
+            self._end(repr(error))
+
+    def _asked_to_stop(self) -> Reply[None]:
+        reply: Reply[None] = Reply()
+        self._stop_replies.append(reply)
+        if len(self._stop_replies) == 1:
+            try:
+                self._owner.tell(MemberStopRequested())
+            except pykka.ActorDeadError:  # nobody is left who could end us
+                self._guarded(partial(self._drain, Drain(sizes={})))
+        return reply
+
+    # Files
+
+    def _open(self) -> None:
+        self._abandon.on_set(self._abandoned)
+        for feed in self._feeds:
+            try:
+                feed.open(partial(self._notice, feed))
+            except OSError as error:
+                self._report(feed.path, error)
+        self._ready = dict.fromkeys(feed for feed in self._feeds if feed.is_open)
+        self._step()
+
+    def _notice(self, feed: LogReader) -> None:
+        """Note that a file has changed. On the watching thread."""
+        with self._lock:
+            self._changed[feed] = None
+            known, self._told = self._told, True
+        if not known:
+            self._wake()
+
+    def _wake(self) -> None:
+        try:
+            self.actor_ref.tell(Changed())
+        except pykka.ActorDeadError:
+            return
+
+    def _drain(self, message: Drain) -> None:
+        if not self._draining:
+            self._draining = True
+            self._ready = {}
+            for feed in self._feeds:
+                if feed.is_done():
+                    continue
+                feed.changed = True
+                feed.end_at(message.sizes.get(feed.path))
+                if feed.is_open:
+                    self._ready[feed] = None
+        self._step()
+
+    def _step(self) -> None:
+        """Read and show until nothing is left or a message is there; then set the next moment."""
+        inbox = self.actor_inbox
+        assert isinstance(inbox, DueInbox)  # noqa: S101 - made above
+        inbox.due_ns = None
+        while not self._abandon.is_set():
+            now_ns = time.monotonic_ns()
+            self._take_changed(now_ns)
+            self._show_updates(now_ns)
+            if self._draining and not self._ready:
+                break
+            turns = self._turns()
+            if not turns:
+                inbox.due_ns = self._next_moment()
+                return
+            for feed in turns:
+                if self._reserved is None or self._reserved is feed:
+                    self._read(feed, now_ns)
+            if not inbox.empty():
+                inbox.due_ns = now_ns
+                return
+        self._end()
+
+    def _take_changed(self, now_ns: int) -> None:
+        if self._changed and now_ns >= self._pace.due_ns and not self._draining:
+            with self._lock:
+                changed, self._changed = self._changed, {}
+                self._told = False
+            for feed in changed:
+                feed.changed = True
+                if feed.is_open:
+                    self._ready[feed] = None
+            self._pace.look(now_ns)
+
+    def _turns(self) -> list[LogReader]:
+        if self._reserved is not None:
+            return [self._reserved] if self._reserved in self._ready else []
+        return list(self._ready)
+
+    def _next_moment(self) -> int | None:
+        moments = [self._pace.due_ns] if self._changed else []
+        if self._reserved is None:
+            moments += [feed.lines.due_ns for feed in self._updating if feed.lines.due_ns is not None]
+        return min(moments, default=None)
+
+    def _read(self, feed: LogReader, now_ns: int) -> None:
+        if feed.changed and feed.was_written_over():
+            self._start_again(feed)
+            return
+        hole_bytes = feed.hole_bytes
+        try:
+            chunk = feed.read()
+        except OSError as error:
+            self._report(feed.path, error)
+            self._finish(feed)
+            feed.close()
+            return
+        if not chunk and feed.was_written_over():
+            self._start_again(feed)
+            return
+        if feed.hole_bytes and not hole_bytes:
+            self._report(feed.path, OSError(errno.ENODATA, "the log has a hole, which is not shown", feed.path))
+        continues = feed.lines.reserved
+        self._show(feed, feed.lines.feed(chunk, now_ns), continues=continues)
+        self._note(feed)
+        if len(chunk) < CHUNK_BYTES:  # its end, for now or for good
+            if self._draining:
+                self._finish(feed)
+            else:
+                self._ready.pop(feed, None)
+
+    def _start_again(self, feed: LogReader) -> None:
+        """Go back to the beginning of a file that was written over; say so the first time."""
+        self._finish(feed)
+        self._ready[feed] = None
+        if not feed.was_truncated:
+            self._report(feed.path, OSError(errno.ESTALE, WRITTEN_OVER, feed.path))
+            if self._warns and self._sink.is_console:
+                say_at_last(f"{feed.path}: {WRITTEN_OVER}", logging.WARNING)
+        feed.start_again()
+
+    def _note(self, feed: LogReader) -> None:
+        """Keep in mind what state the lines of `feed` are in."""
+        if feed.lines.reserved:
+            self._reserved = feed
+        elif self._reserved is feed:
+            self._reserved = None
+        if feed.lines.due_ns is None:
+            self._updating.discard(feed)
+        else:
+            self._updating.add(feed)
+
+    # The destination
+
+    def _show_updates(self, now_ns: int) -> None:
+        if self._reserved is None:
+            for feed in list(self._updating):
+                self._show(feed, feed.lines.update(now_ns), continues=False)
+                self._note(feed)
+
+    def _finish(self, feed: LogReader) -> None:
+        """Show the unfinished rest of `feed`, which has come to its end."""
+        continues = feed.lines.reserved
+        self._show(feed, feed.lines.finish(), continues=continues)
+        self._note(feed)
+        self._ready.pop(feed, None)
+
+    def _show(self, feed: LogReader, out: bytes, *, continues: bool) -> None:
+        try:
+            if out and self._unfinished is not None and not continues:
+                self._write(b"\n")
+            if out:
+                self._write(out)
+                self._unfinished = None if out.endswith(b"\n") else feed
+        except Canceled as given_up:
+            shown = source_bytes(out, given_up.written_bytes, feed.lines.prefix, continues=continues)
+            feed.shown_bytes = min(feed.offset, feed.shown_bytes + shown)
+            raise
+        except Exception as error:
+            raise _DestinationError from error
+        feed.shown_bytes = feed.offset - feed.lines.held_bytes
+
+    def _write(self, data: bytes) -> None:
+        with self._lock:
+            self._writing = True
+        try:
+            self._sink.write(data, self._abandon)
+        finally:
+            with self._lock:
+                self._writing = False
+        if self._ended:  # meanwhile, by `_abandoned`
+            raise Canceled(0)
+
+    def _report(self, path: str, error: OSError) -> None:
+        try:
+            if self._on_error is not None:
+                self._on_error(path, error)
+        except Exception:
+            log.exception("on_error of the tail of %s raised", self.name)
+
+    # The end
+
+    def _abandoned(self) -> None:
+        """End soon; now, if a write is going on that nothing can interrupt. On the abandoning thread."""
+        with self._lock:
+            stuck = self._writing and not self._sink.interruptible and not self._ended
+            self._ended = self._ended or stuck
+        if stuck:
+            self._leave(None)  # the thread closes the destination, should it ever come back
+        else:
+            self._wake()
+
+    def _end(self, error: str | None = None) -> None:
+        self._quietly(self._sink.close)
+        with self._lock:
+            ended, self._ended = self._ended, True
+        if not ended:
+            self._leave(error)
+
+    def _leave(self, error: str | None) -> None:
+        """Give everything back, leave the registry, answer those who wait, tell the owner."""
+        remaining_bytes = sum(feed.remaining_bytes() for feed in self._feeds)
+        watches = [watch for feed in self._feeds for watch in feed.let_go_of_watch()]
+        for feed in self._feeds:
+            self._quietly(feed.close)
+        self._quietly(self._abandon.close)
+        self._quietly(self._stop)
+        for reply in self._stop_replies:
+            self._quietly(partial(reply.set, None))
+        ended = TailEnded(name=self.name, remaining_bytes=remaining_bytes, error=error)
+        self._quietly(partial(self._owner.tell, ended))
+        self._quietly(partial(cancel_all, watches))  # wakes another thread: not before the owner
+
+    def _quietly(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except BaseException as error:
+            log.debug("the tail of %s, ending: %r", self.name, error)

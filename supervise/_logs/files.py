@@ -1,0 +1,121 @@
+"""The files of an attempt, made ready before its ranks start; and their last lines, after."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from supervise._folders import open_folder
+from supervise._opening import open_regular
+from supervise._process.append import leads_to_file, link_error, open_to_append
+from supervise.recording import is_mark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from supervise.destinations import LogsDest
+
+_TAIL_BYTES = 16 * 1024
+_NAMELESS = getattr(os, "O_TMPFILE", 0)
+_PAGE = bytes(4096)
+
+
+def make_ready(dest: LogsDest) -> None:
+    """Move an earlier run's files aside (``.1``, ``.2``, ...), and make the log files, empty and private.
+
+    Raises:
+        OSError: A file cannot be made, or a symbolic link to another file is in its place; ``filename`` names it.
+    """
+    logs = [path for paths in (dest.stdouts, dest.stderrs) for path in paths.values()]
+    for path in dict.fromkeys(_real(logs)):
+        move_aside(path)
+    for path in dict.fromkeys(_real(dest.error_files.values())):
+        # The rank, which writes it, would follow the link
+        if move_aside(path) and os.path.islink(path) and leads_to_file(path):
+            raise link_error(path)
+    for path in dict.fromkeys(_real(logs)):
+        os.close(open_to_append(path))
+
+
+def move_aside(path: str) -> bool:
+    """Move one earlier file aside, if it holds anything; tell whether there was one. What is no file stays.
+
+    Raises:
+        OSError: It cannot be moved; ``filename`` names it.
+    """
+    folder, name = os.path.split(path)
+    try:
+        at = open_folder(folder)
+    except FileNotFoundError:
+        return False
+    try:
+        found = os.lstat(name, dir_fd=at)
+        if not stat.S_ISREG(found.st_mode) or not (found.st_size or is_mark(found)):
+            return True
+        number = 1
+        while _exists(f"{name}.{number}", at):
+            number += 1
+        os.rename(name, f"{name}.{number}", src_dir_fd=at, dst_dir_fd=at)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
+    finally:
+        os.close(at)
+    return True
+
+
+def _exists(name: str, at: int) -> bool:
+    try:
+        os.lstat(name, dir_fd=at)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _real(paths: Iterable[str]) -> Iterable[str]:
+    return (path for path in paths if path and path != os.devnull)
+
+
+def last_lines(path: str, count: int = 20) -> str:
+    """Return the last lines of a log, at most 16 KiB of it; "" where there is none."""
+    if not path or path == os.devnull:
+        return ""
+    try:
+        with open(open_regular(path), "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            text = file.read(_TAIL_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.strip("\0").rstrip("\n").split("\n")[-count:])  # NUL is what the hole in a file reads as
+
+
+def no_room(path: str) -> OSError | None:
+    """Return the error of a write to the disk that holds `path`: it is full, or this user's quota is; None otherwise.
+
+    A file without a name is written and dropped, since free blocks tell nothing of quotas and reserves.
+    """
+    try:
+        fd = os.open(os.path.dirname(path), _NAMELESS | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, _PAGE)
+        finally:
+            os.close(fd)
+    except OSError as failed:
+        if failed.errno in (errno.ENOSPC, errno.EDQUOT):
+            return OSError(failed.errno, failed.strerror, path)
+        if failed.errno == errno.EOPNOTSUPP and _is_full(path):  # a network's file system
+            return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+    return None
+
+
+def _is_full(path: str) -> bool:
+    try:
+        disk = os.statvfs(path)
+    except OSError:
+        return False
+    free = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
+    return bool(disk.f_blocks) and free == 0

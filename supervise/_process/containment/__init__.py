@@ -1,0 +1,1 @@
+"""Which processes belong to a gang: groups, ancestry, control groups, and those that escaped."""

@@ -1,0 +1,213 @@
+"""Control groups: where this process's are, and one of its own for each rank of a gang (version 2)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import time
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Literal
+
+from supervise._process.containment.procfs import unless_gone
+from supervise.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PREFIX = "supervise-"
+_LONGEST_NAME = 60
+_DYING_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A mounted tree of control groups: the unified one, or the first version's for memory."""
+
+    mount: str
+    root: str
+    """Which control group the mount point shows."""
+    controller: str
+    """As in /proc/<pid>/cgroup: ``""`` for the unified tree, ``memory`` for the first version's."""
+
+    def directory(self, path: str) -> str | None:
+        """Return the folder of a control group named as in /proc/<pid>/cgroup; None: it is not below the mount."""
+        if ".." in path.split("/"):  # outside of our namespace
+            return None
+        root = self.root.rstrip("/")
+        if path != root and not path.startswith(root + "/"):
+            return None
+        return os.path.normpath(self.mount + path[len(root) :])
+
+    def path_of(self, pid: int | str, proc: str = "/proc") -> str | None:
+        """Return the control group of a process in this tree as /proc names it, None where that cannot be read."""
+        try:
+            with open(f"{proc}/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
+                lines = file.read().splitlines()
+        except OSError as error:
+            unless_gone(error)
+            return None
+        for line in lines:
+            number, _, rest = line.partition(":")
+            controllers, _, path = rest.partition(":")
+            if (number == "0") if not self.controller else (self.controller in controllers.split(",")):
+                return path.removesuffix(" (deleted)")
+        return None
+
+    def own(self, proc: str = "/proc") -> str | None:
+        """Return the folder of this process's control group, None where there is none."""
+        path = self.path_of("self", proc)
+        return None if path is None else self.directory(path)
+
+
+def tree(kind: Literal["unified", "memory"], proc: str = "/proc") -> Tree | None:
+    """Return a mounted tree, None where there is none."""
+    try:
+        with open(f"{proc}/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        mounted, _, filesystem = line.partition(" - ")
+        fields, kinds = mounted.split(), filesystem.split()
+        root, mount = (_unescaped(field) for field in fields[3:5])
+        if kind == "unified" and kinds[0] == "cgroup2":
+            return Tree(mount, root, "")
+        if kind == "memory" and kinds[0] == "cgroup" and "memory" in kinds[-1].split(","):
+            return Tree(mount, root, "memory")
+    return None
+
+
+def _unescaped(field: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
+
+
+@cache
+def _unified() -> Tree | None:
+    return tree("unified")
+
+
+def own_folder() -> str:
+    """Return this process's folder in the unified tree, in which it may make control groups.
+
+    Raises:
+        SpecError: There is none, or it may not; says why.
+    """
+    unified = _unified()
+    own = None if unified is None else unified.own()
+    why = None
+    if unified is None:
+        why = "no cgroup v2 tree is mounted"
+    elif own is None:
+        why = f"this process's own cgroup is not below {unified.mount}"
+    elif not os.access(own, os.W_OK) or not os.access(f"{own}/cgroup.procs", os.W_OK):
+        why = f"{own} cannot be written (a unit of systemd has Delegate=yes for that)"
+    if why is not None or own is None:
+        msg = f"containment='cgroup' needs a cgroup v2 tree that can be written: {why}; 'sweep' needs nothing"
+        raise SpecError(msg)
+    return own
+
+
+class GangFolder:
+    """The control group of one gang, with one for each rank in it. The ranks enter by themselves."""
+
+    def __init__(self, gang_name: str, token: str) -> None:
+        """Clear away what hosts that died have left empty; it is made when the first rank asks for its own.
+
+        Raises:
+            SpecError: There is no tree that can be written.
+        """
+        own = own_folder()
+        _clear_away_stale(own)
+        clean = re.sub(r"[^A-Za-z0-9_-]", "_", gang_name)[:_LONGEST_NAME]
+        self.path = f"{own}/{_PREFIX}{os.getpid()}-{clean}-{token}"
+        self._killed = False
+
+    def enter(self, rank: int) -> str:
+        """Make the control group of a rank; return the file into which the rank writes ``0`` to enter it.
+
+        Raises:
+            SpecError: It cannot be made; says why.
+        """
+        path = f"{self.path}/rank-{rank}"
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError as error:
+            msg = f"containment='cgroup': {error.filename} cannot be made: {error.strerror}"
+            raise SpecError(msg) from error
+        return f"{path}/cgroup.procs"
+
+    def members(self) -> Iterator[tuple[int, int | None]]:
+        """Give pid and rank of everybody who is in it at this moment."""
+        for folder, _, _ in os.walk(self.path, onerror=unless_gone):
+            rank = re.match(r"/rank-(\d{1,7})(/|$)", folder[len(self.path) :])
+            try:
+                with open(f"{folder}/cgroup.procs", encoding="ascii") as file:
+                    pids = file.read().split()
+            except OSError as error:  # removed meanwhile
+                unless_gone(error)
+                continue
+            for pid in pids:
+                if pid != "0":  # of another pid namespace
+                    yield int(pid), int(rank[1]) if rank else None
+
+    def holds(self, pid: int) -> bool:
+        """Whether a process is in it."""
+        unified = _unified()
+        path = unified.path_of(pid) if unified is not None else None
+        folder = unified.directory(path) if unified is not None and path is not None else None
+        return folder is not None and (folder == self.path or folder.startswith(self.path + "/"))
+
+    def populated(self) -> bool:
+        """Whether anybody lives in it."""
+        try:
+            with open(f"{self.path}/cgroup.events", "rb") as file:
+                return b"populated 1" in file.read()
+        except OSError as error:
+            unless_gone(error)
+            return False
+
+    def kill(self) -> bool:
+        """Send SIGKILL to all in it, at once; tell whether the kernel can do that (Linux 5.14)."""
+        try:
+            with open(f"{self.path}/cgroup.kill", "w", encoding="ascii") as file:
+                file.write("1")
+        except OSError:
+            return False
+        self._killed = True
+        return True
+
+    def close(self) -> bool:
+        """Remove it; tell whether that was possible: not while somebody is in it. Idempotent.
+
+        Waits a moment for those that were killed.
+        """
+        if self._killed:
+            self._wait_until_empty()
+        return _remove(self.path)
+
+    def _wait_until_empty(self) -> None:
+        deadline_s = time.monotonic() + _DYING_S
+        with contextlib.suppress(OSError), open(f"{self.path}/cgroup.events", "rb", buffering=0) as file:
+            poll = select.poll()
+            poll.register(file, select.POLLPRI)
+            while b"populated 1" in file.read() and (left_s := deadline_s - time.monotonic()) > 0:
+                poll.poll(left_s * 1000)
+                file.seek(0)
+
+
+def _remove(path: str) -> bool:
+    for folder, _, _ in os.walk(path, topdown=False):
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
+    return not os.path.isdir(path)
+
+
+def _clear_away_stale(own: str) -> None:
+    """Remove the empty folders of hosts that are no more: they were killed, and nobody else would."""
+    for name in os.listdir(own):
+        pid = name.removeprefix(_PREFIX).partition("-")[0]
+        if name.startswith(_PREFIX) and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+            _remove(f"{own}/{name}")

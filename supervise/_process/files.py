@@ -1,0 +1,61 @@
+"""Anonymous files: memory where the kernel has it, otherwise a private temporary file."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from supervise._process import platform
+
+
+def anonymous_file(name: str) -> int:
+    """Return the descriptor of a new empty file that has no path; the caller closes it.
+
+    Raises:
+        OSError: It cannot be made, or no descriptor is left.
+    """
+    if platform.MEMFD:
+        return clear_of_stdio(os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+    import tempfile
+
+    fd, path = tempfile.mkstemp(prefix=f"{name}-")
+    os.unlink(path)  # what it was called can still be seen in /proc, as with memory files
+    return clear_of_stdio(fd)
+
+
+def file_of(name: str, *parts: bytes) -> int:
+    """Return the descriptor of a new anonymous file that holds `parts`, at its start; the caller closes it.
+
+    Raises:
+        OSError: It cannot be made, or written: the disk is full. Names the folder, where there is one.
+    """
+    fd = anonymous_file(name)
+    try:
+        for part in parts:
+            write_all(fd, part)
+        os.lseek(fd, 0, os.SEEK_SET)
+    except BaseException as error:
+        os.close(fd)
+        if isinstance(error, OSError) and not platform.MEMFD:
+            import tempfile
+
+            raise OSError(error.errno, error.strerror, tempfile.gettempdir()) from error
+        raise
+    return fd
+
+
+def clear_of_stdio(fd: int) -> int:
+    """Return `fd`, moved above 2 where stdin, stdout or stderr is closed: a worker's own streams go there."""
+    if fd > 2:
+        return fd
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: bytes | memoryview) -> None:
+    """Write the whole of `data`."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

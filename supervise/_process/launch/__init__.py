@@ -1,0 +1,1 @@
+"""Start processes: programs by posix_spawn, functions by spawn, fork and fork server, and how each begins."""

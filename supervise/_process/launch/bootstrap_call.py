@@ -1,0 +1,106 @@
+"""Call the user's function in the worker, and send what becomes of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from supervise._process.launch import return_value
+from supervise.recording import ErrorHandler, record, traceback_of
+
+TYPE_CHECKING = False  # not typing's, as in `bootstrap`
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from supervise._process.launch.bootstrap import Settings
+
+_INTERRUPTED = 130
+
+
+def name_of(settings: Settings) -> str:
+    """Return the name of the worker's process."""
+    return f"Rank-{settings.local_rank}" if settings.plain is None else settings.plain.name(settings.local_rank)
+
+
+def call(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Call the user's function, send its value or what it raises.
+
+    Raises:
+        SystemExit: With the exit code, if that is not 0.
+    """
+    (_call if settings.plain is None else _call_plainly)(settings, fn, args)
+
+
+def _call(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Call the user's function, record what it raises, send what it returns."""
+    rank_pid = os.getpid()
+    handler = _RankErrorHandler(rank_pid)
+    returned = False
+    try:
+        try:
+            value = record(fn, handler)(*args)
+        except SystemExit as leaving:
+            if leaving.code not in (None, 0):
+                raise
+            value = None
+        returned = True
+        if os.getpid() == rank_pid:  # a process that the user's function forked may return, too
+            return_value.send(settings.channel, settings.address, value)
+    except SystemExit as leaving:
+        if leaving.code is not None and not isinstance(leaving.code, int) and os.getpid() == rank_pid:
+            handler.record_exception(leaving)  # a text says why; a number is the exit code, which is seen
+        raise
+    except KeyboardInterrupt as error:
+        handler.record_exception(error)
+        raise SystemExit(_INTERRUPTED) from None
+    except BaseException as error:
+        if returned or not isinstance(error, Exception):  # `record` has not seen it
+            handler.record_exception(error)
+        if not handler.records:
+            sys.excepthook(type(error), error, error.__traceback__)
+        raise SystemExit(1) from None
+
+
+class _RankErrorHandler(ErrorHandler):
+    """Records exceptions of the rank's own process, also if the function has cleared the environment.
+
+    A process that the function forks may raise, too: that is no failure of the rank.
+    """
+
+    def __init__(self, rank_pid: int) -> None:
+        self._rank_pid = rank_pid
+        self._path = super()._get_error_file_path()
+
+    def _get_error_file_path(self) -> str | None:
+        return (super()._get_error_file_path() or self._path) if os.getpid() == self._rank_pid else None
+
+    @property
+    def records(self) -> bool:
+        """Whether there is a file to record to."""
+        return bool(self._get_error_file_path())
+
+
+def _call_plainly(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Call the user's function; send the trace of an `Exception`, after the monotonic ns when it was caught."""
+    rank_pid = os.getpid()
+    try:
+        fn(*args)
+    except KeyboardInterrupt:
+        raise SystemExit(_INTERRUPTED) from None
+    except Exception as error:
+        import time
+
+        raised_ns, trace = time.monotonic_ns(), traceback_of(error)
+        if os.getpid() != rank_pid or not _sent(settings, (raised_ns, trace)):
+            sys.stderr.write(trace)  # a process that the function forked, or the channel is closed
+        raise SystemExit(1) from None
+
+
+def _sent(settings: Settings, value: object) -> bool:
+    """Send `value`; tell whether that could be done."""
+    try:
+        return_value.send(settings.channel, settings.address, value)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,358 @@
+"""Start a function in a process of its own: by spawn, fork or forkserver.
+
+All three end in `supervise._process.launch.bootstrap`. What the user passes is pickled in the caller's thread,
+before any process starts; a launch writes it into a memory file, so that it never waits for the
+child to read.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import marshal
+import os
+import pickle
+import signal
+import sys
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from supervise import _threads
+from supervise._process.exits.handle import Process
+from supervise._process.files import file_of
+from supervise._process.launch import bootstrap, dispositions, fork, interpreter, program
+from supervise._process.launch.fork_server import DIED, ServerStatus, ensure_server, request
+from supervise._process.launch.return_value import OutcomeFile
+from supervise._process.lifeline import lifeline
+from supervise._process.lifeline.gate import gate_if
+from supervise.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from supervise._process.lifeline import lifeline
+
+StartMethod = Literal["spawn", "fork", "forkserver"]
+
+_BOOT = (
+    "(lambda sys,os,marshal:(lambda f:(sys.path.__setitem__(slice(None),marshal.load(f)),"
+    "sys.exit(__import__('supervise._process.launch.bootstrap',fromlist=['spawned']).spawned(f))"
+    "))(os.fdopen(int(sys.argv[1]),'rb')))(__import__('sys'),__import__('os'),__import__('marshal'))"
+)
+"""Leaves no name in the main module, where the user's own would be looked up."""
+_OF_MULTIPROCESSING = ("name", "authkey", "log_to_stderr", "log_level", "start_method", "orig_dir")
+"""What only multiprocessing itself is to know of what a child is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pickled:
+    """A function and its arguments, ready to travel."""
+
+    data: bytes
+    fds: tuple[int, ...]
+    """Descriptors that the data refers to, in the order in which it does."""
+    keep: object
+    """What owns them, until the launch."""
+
+
+class _Travel:
+    """Stands for multiprocessing's Popen while queues, locks and connections are pickled."""
+
+    def __init__(self, method: StartMethod) -> None:
+        self.held = _Held()
+        self.fds = self.held.fds
+        self._by_index = method == "forkserver"
+        self.DupFd = self._dup_fd_type()
+
+    def _dup_fd_type(self) -> Any:
+        from multiprocessing import popen_forkserver, popen_spawn_posix
+
+        return popen_forkserver._DupFd if self._by_index else popen_spawn_posix._DupFd  # noqa: SLF001
+
+    def duplicate_for_child(self, fd: int) -> int:
+        copy = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)  # the user may close theirs; a restart comes later
+        self.fds.append(copy)
+        return len(self.fds) - 1 if self._by_index else copy
+
+
+class _Held:
+    """Descriptors of our own, closed with the last holder."""
+
+    def __init__(self) -> None:
+        self.fds: list[int] = []
+
+    def __del__(self) -> None:
+        for fd in self.fds:
+            os.close(fd)
+
+
+def travel(fn: Callable[..., Any], args: tuple[Any, ...], rank: int, method: StartMethod) -> Pickled:
+    """Pickle what one rank is to call. In the caller's thread.
+
+    Raises:
+        SpecError: Something in it cannot be pickled; names the rank and what to do.
+    """
+    from multiprocessing import context, reduction
+
+    popen: Any = _Travel(method)
+    buffer = io.BytesIO()
+    context.set_spawning_popen(popen)
+    try:
+        reduction.dump((fn, args), buffer)
+    except Exception as error:
+        name = getattr(fn, "__qualname__", repr(fn))
+        msg = (
+            f"rank {rank}: {name} or one of its arguments {_short(args)} cannot be pickled for start method"
+            f" {method!r}: {error}. Define the function at the top level of a module, and pass arguments"
+            " that pickle; or use start_method='fork'."
+        )
+        raise SpecError(msg) from error
+    finally:
+        context.set_spawning_popen(None)
+    return Pickled(data=buffer.getvalue(), fds=tuple(popen.fds), keep=(popen.held, args))
+
+
+def _short(args: tuple[Any, ...]) -> str:
+    return "(" + ", ".join(type(arg).__name__ for arg in args) + ")"
+
+
+def preparation(method: StartMethod) -> tuple[list[str], bytes]:
+    """Return this process's sys.path, and what else a child must know of it. In the caller's thread.
+
+    That is two pickles: the pickle of what multiprocessing is to know once it is imported, and the rest.
+
+    Raises:
+        OSError: A process of multiprocessing's own, which the ranks need, cannot be started; names it.
+    """
+    from multiprocessing import context, process, reduction, resource_tracker, spawn
+
+    main = sys.modules.get("__main__")
+    if main is not None and not hasattr(main, "__spec__"):  # `python -m pdb` before 3.13 has cleared it
+        main.__spec__ = None  # as in any script
+    with _threads.no_process("the resource tracker of multiprocessing"):
+        resource_tracker.ensure_running()  # which all ranks share
+    if method == "forkserver":
+        ensure_server()
+    data = spawn.get_preparation_data("supervise")
+    data.pop("dir", None)  # the launch sets it
+    key: Any = process.AuthenticationString  # type: ignore[attr-defined]
+    data["authkey"] = key(data["authkey"])  # in a worker of Celery it is of a type that does not pickle
+    if interpreter.is_frozen() or os.path.basename(data.get("init_main_from_path") or "").startswith("<"):
+        data.pop("init_main_from_path", None)  # a worker has the frozen main module; stdin was read
+    theirs = {key: data.pop(key) for key in _OF_MULTIPROCESSING if key in data}
+    context.set_spawning_popen(cast("Any", _Travel("spawn")))  # the authentication key asks for it
+    try:
+        prepared = pickle.dumps(pickle.dumps(theirs)) + bytes(reduction.ForkingPickler.dumps(data))
+    finally:
+        context.set_spawning_popen(None)
+    return [entry for entry in data["sys_path"] if isinstance(entry, str)], prepared
+
+
+def _command(payload: int) -> list[str]:
+    from multiprocessing import util
+
+    flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing does
+    return [interpreter.executable(), *flags, "-c", _BOOT, str(payload), "--multiprocessing-fork"]
+
+
+def _frozen_command(tracker: int | None, begin: int) -> list[str]:
+    """Return what `multiprocessing.freeze_support` understands."""
+    return [interpreter.executable(), "--multiprocessing-fork", f"tracker_fd={tracker}", f"pipe_handle={begin}"]
+
+
+@dataclass(slots=True, kw_only=True)
+class FunctionLauncher:
+    """Launches one rank's function; `launch` runs on the loop and does not wait for the child."""
+
+    local_rank: int
+    method: StartMethod
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    env: Mapping[str, str] = field(repr=False)
+    cwd: str | None
+    streams: program.Streams
+    line: lifeline.Lifeline
+    reset: frozenset[int]
+    """Signals that this process ignores and the function's must not."""
+    pickled: Pickled | None
+    """None for fork."""
+    sys_path: list[str]
+    prepared: bytes = field(repr=False)
+    plain: bootstrap.Plain | None = None
+    """None where the function's return value is wanted."""
+    enter: str | None = None
+    """As for `program.run_program`."""
+
+    def launch(self) -> Launched:
+        """Start the process.
+
+        Raises:
+            OSError: It could not be started; nothing of it is left.
+        """
+        outcome = OutcomeFile()
+        try:
+            if self.method == "spawn":
+                return self._spawn(outcome)
+            if self.method == "fork":
+                return self._fork(outcome)
+            return self._ask_server(outcome)
+        except BaseException:
+            outcome.close()
+            raise
+
+    def _settings(self, outcome: OutcomeFile, **more: Any) -> bootstrap.Settings:
+        return bootstrap.Settings(
+            local_rank=self.local_rank,
+            method=self.method,
+            host_pid=os.getpid(),
+            address=outcome.address,
+            plain=self.plain,
+            enter=self.enter,
+            **more,
+        )
+
+    def _payload(self, settings: bootstrap.Settings) -> int:
+        """Return a file with all the child needs, positioned at its start."""
+        assert self.pickled is not None  # noqa: S101 - only fork goes without
+        head = marshal.dumps(self.sys_path) + pickle.dumps(settings)
+        return file_of("supervise-arguments", head, self.prepared, self.pickled.data)
+
+    def _beginning(self, arrival: bootstrap.Arrival) -> bytes:
+        """Return the two pickles that multiprocessing reads in a child of its own."""
+        return pickle.dumps({"sys_path": self.sys_path}) + pickle.dumps(arrival)
+
+    def _spawn(self, outcome: OutcomeFile) -> Launched:
+        from multiprocessing import resource_tracker
+
+        assert self.pickled is not None  # noqa: S101
+        read_end = self.line.read_end()
+        payload = begin = -1
+        try:
+            tracker = resource_tracker.getfd()
+            if tracker is not None and tracker <= 2:  # stdio is closed here; the worker gets a tracker of its own
+                tracker = None
+            settings = self._settings(outcome, line=read_end, channel=outcome.fd, tracker=tracker, fds=self.pickled.fds)
+            payload = self._payload(settings)
+            fds = {payload, outcome.fd, *self.pickled.fds} | ({tracker} if tracker is not None else set())
+            if interpreter.is_frozen():
+                begin = file_of("supervise-arguments", self._beginning(bootstrap.Arrival(payload, execs=True)))
+                fds.add(begin)
+            with gate_if(dispositions.kernel_reaps()) as gate:
+                process = program.run_program(
+                    _frozen_command(tracker, begin) if begin >= 0 else _command(payload),
+                    env=self.env,
+                    cwd=self.cwd,
+                    streams=self.streams,
+                    read_end=read_end,
+                    reset=self.reset,
+                    pass_fds=sorted(fds),
+                    enter=self.enter,
+                    gate=gate,
+                )
+        except BaseException:
+            program.close(read_end)
+            raise
+        finally:
+            program.close(*(fd for fd in (payload, begin) if fd >= 0))
+        self.line.hold(process.pid)
+        self.pickled = None
+        return Launched(process=process, outcome=outcome, line=self.line, read_end=self.line.keep(read_end))
+
+    def _fork(self, outcome: OutcomeFile) -> Launched:
+        import supervise._process.launch.multiprocessing  # noqa: F401 - or each child would import it by itself
+
+        read_end = self.line.read_end()
+        out = err = None
+        try:
+            out, err = self.streams.open()
+            settings = self._settings(
+                outcome,
+                line=read_end,
+                channel=outcome.fd,
+                stdio=(None, out, err),
+                env=bootstrap.changes(dict(self.env)),
+                cwd=self.cwd,
+            )
+            with gate_if(dispositions.others_may_reap()) as gate:  # so that it is held before it can have ended
+                mask = dispositions.block()  # until the child has handlers of its own
+                try:
+                    pid = fork.fork()
+                    if pid == 0:
+                        if gate is not None:
+                            gate.wait()
+                        bootstrap.forked(settings, self.fn, self.args)  # never returns
+                finally:
+                    dispositions.unblock(mask)
+                process = program.hold(pid, execs=False)
+                self.line.hold(pid)
+        except BaseException:
+            program.close(read_end)
+            raise
+        finally:
+            program.close(out, err)
+        return Launched(process=process, outcome=outcome, line=self.line, read_end=self.line.keep(read_end))
+
+    def _ask_server(self, outcome: OutcomeFile) -> Launched:
+        assert self.pickled is not None  # noqa: S101
+        read_end = self.line.read_end()
+        out = err = None
+        payload = -1
+        try:
+            out, err = self.streams.open()
+            own = [read_end, outcome.fd, 1 if out is None else out, 2 if err is None else err]
+            users = list(self.pickled.fds)
+            settings = self._settings(
+                outcome,
+                line=len(users),
+                channel=len(users) + 1,
+                stdio=(None, len(users) + 2, len(users) + 3),
+                env=dict(self.env),
+                cwd=os.path.abspath(self.cwd or "."),
+            )
+            payload = self._payload(settings)
+            fds = [*users, *own, payload]
+            status = request(fds, self._beginning(bootstrap.Arrival(len(fds) - 1, execs=False)))
+        except BaseException:
+            program.close(read_end)
+            raise
+        finally:
+            program.close(out, err, None if payload < 0 else payload)
+        self.pickled = None
+        return Launched(status=status, outcome=outcome, line=self.line, read_end=self.line.keep(read_end))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """What a launch gives: a process, or a fork server's promise of one."""
+
+    process: Process | None = None
+    status: ServerStatus | None = None
+    outcome: OutcomeFile | None = None
+    line: lifeline.Lifeline | None = None
+    """Under which it runs."""
+    read_end: int = -1
+    """Of the line, kept for it until `lifeline.release`; -1 is none."""
+
+    def arrived(self) -> Launched | None:
+        """Once `status` is readable: the same with the process; None while the server has not forked.
+
+        Raises:
+            ChildProcessError: The server died before it forked.
+            OSError: There can be no descriptor for the process.
+        """
+        assert self.status is not None  # noqa: S101
+        try:
+            pid = self.status.read()
+        except EOFError:
+            raise ChildProcessError(DIED) from None
+        if pid is None:
+            return None
+        try:
+            process = Process(pid, parent=self.status)
+        except OSError:  # out of descriptors: nobody could stop it
+            if self.status.read() is None:  # so the number is still its own
+                os.kill(pid, signal.SIGKILL)
+            raise
+        if self.line is not None:
+            self.line.hold(pid)
+        return replace(self, process=process)

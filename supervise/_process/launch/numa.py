@@ -1,0 +1,279 @@
+"""Bind each rank to the CPUs near its GPU: PyTorch's options, decided from what the kernel shows in sysfs.
+
+The rank's number is the number of its GPU. GPUs are numbered in the order of their PCI addresses (CUDA's
+``CUDA_DEVICE_ORDER=PCI_BUS_ID``), as far as ``CUDA_VISIBLE_DEVICES`` shows them. What is decided is a set
+of CPUs for each rank; nothing of the GPU is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from supervise.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from supervise._process.launch.function import Launched
+
+log = logging.getLogger("supervise")
+
+SYSFS = "/sys"
+"""Where the kernel describes the machine; tests put a machine of their own here."""
+
+_DISPLAY_CLASS = "0x03"
+_VENDORS = {"0x10de", "0x1002"}  # NVIDIA, AMD: a server's own graphics chip is neither
+
+
+class AffinityMode(str, Enum):  # noqa: UP042 - its text is PyTorch's
+    """Which CPUs a rank gets, of the NUMA node that its GPU belongs to."""
+
+    NODE = "node"
+    """All of the node."""
+    SOCKET = "socket"
+    """All of every node on the same socket."""
+    EXCLUSIVE = "exclusive"
+    """A share of the node's cores, different from that of every other GPU of the node."""
+    CORE_COMPLEX = "core-complex"
+    """The cores that share one last-level cache; another one than the node's other GPUs, as far as possible."""
+
+
+@dataclass(frozen=True)
+class NumaOptions:
+    """How the ranks are bound. PyTorch's own object is understood as well."""
+
+    affinity_mode: AffinityMode
+    """Which CPUs a rank gets."""
+    should_fall_back_if_binding_fails: bool = False
+    """Whether a rank that cannot be bound runs unbound, with a warning, instead of failing the start."""
+
+
+def cpus_of_ranks(ranks: Iterable[int], options: Any) -> dict[int, frozenset[int]]:
+    """Return rank to its CPUs; a rank that cannot be bound and may run unbound is missing.
+
+    Args:
+        ranks: Local ranks.
+        options: A `NumaOptions`, or anything with its attributes; None binds no rank.
+
+    Raises:
+        SpecError: A rank cannot be bound; names it and what is missing.
+    """
+    found: dict[int, frozenset[int]] = {}
+    for rank in ranks if options is not None else ():
+        try:
+            found[rank] = _cpus(rank, _mode(options))
+        except (SpecError, OSError, ValueError) as error:
+            if not getattr(options, "should_fall_back_if_binding_fails", False):
+                raise SpecError(f"rank {rank} cannot be bound to the CPUs of its GPU: {error}") from error
+            log.warning("rank %d runs without NUMA binding: %s", rank, error)
+    return found
+
+
+def bind_this_process(cpus: frozenset[int]) -> None:
+    """Bind every thread of this process that was not bound to other CPUs than its main thread.
+
+    Raises:
+        OSError: None of these CPUs is there.
+    """
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus)
+    for name in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # a thread that has ended
+            if os.sched_getaffinity(int(name)) == before:
+                os.sched_setaffinity(int(name), cpus)
+
+
+@contextlib.contextmanager
+def bound_thread(cpus: frozenset[int] | None) -> Iterator[None]:
+    """Bind the calling thread while in the block, so that a process it starts there is bound. None changes nothing.
+
+    Raises:
+        OSError: None of these CPUs is there.
+    """
+    if cpus is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundLauncher:
+    """Launches what `launch` launches, bound from its first instruction on."""
+
+    inner: Callable[[], Launched]
+    cpus: frozenset[int]
+
+    def launch(self) -> Launched:
+        """Start the process.
+
+        Raises:
+            OSError: It could not be started; nothing of it is left.
+        """
+        with bound_thread(self.cpus):
+            return self.inner()
+
+
+class OnCpus:
+    """A function that binds its process and then calls another: for a process that somebody else forks."""
+
+    def __init__(self, fn: Callable[..., Any], cpus: frozenset[int]) -> None:
+        """Look like `fn`."""
+        self.fn = fn
+        self.cpus = cpus
+        self.__qualname__: str = getattr(fn, "__qualname__", repr(fn))
+
+    def __call__(self, *args: Any) -> Any:
+        """Bind this process; return what the function returns."""
+        bind_this_process(self.cpus)
+        return self.fn(*args)
+
+
+# What sysfs says
+
+
+def _mode(options: Any) -> AffinityMode:
+    asked = getattr(options, "affinity_mode", options)
+    asked = getattr(asked, "value", asked)
+    try:
+        return AffinityMode(asked)
+    except ValueError:
+        raise SpecError(f"Affinity mode {asked} not supported.") from None
+
+
+def _cpus(gpu: int, mode: AffinityMode) -> frozenset[int]:
+    if not hasattr(os, "sched_setaffinity"):
+        raise SpecError("this system cannot bind a process to CPUs")
+    nodes = _nodes_of_gpus()
+    if gpu not in nodes:
+        raise SpecError(f"there is no GPU with index {gpu}; {len(nodes)} found (under {SYSFS}/bus/pci/devices)")
+    node = nodes[gpu]
+    neighbors = sorted(index for index, other in nodes.items() if other == node)
+    turn = neighbors.index(gpu)
+    allowed = os.sched_getaffinity(0)
+    cpus = _node_cpus(node) & allowed
+    if mode is AffinityMode.SOCKET:
+        cpus = _socket_cpus(cpus) & allowed
+    elif mode is AffinityMode.EXCLUSIVE:
+        cpus = _share(_grouped(cpus, _core), turn, len(neighbors), node)
+    elif mode is AffinityMode.CORE_COMPLEX and cpus:
+        largest_first = sorted(_grouped(cpus, _last_level_cache), key=len, reverse=True)
+        cpus = largest_first[turn % len(largest_first)]
+    if not cpus:
+        raise SpecError(f"this process may use none of the CPUs of NUMA node {node}")
+    return frozenset(cpus)
+
+
+def _share(cores: list[set[int]], turn: int, of: int, node: int) -> set[int]:
+    """Return the `turn`-th of `of` even shares; the first ones get what is left over."""
+    if len(cores) < of:
+        raise SpecError(f"NUMA node {node} has {len(cores)} physical cores that may be used, fewer than its {of} GPUs")
+    each, more = divmod(len(cores), of)
+    start = turn * each + min(turn, more)
+    return set[int]().union(*cores[start : start + each + (turn < more)])
+
+
+def _grouped(cpus: Iterable[int], group_of: Callable[[int], set[int]]) -> list[set[int]]:
+    """Return the CPUs in groups, in the order of the groups' first CPU, be that one allowed or not."""
+    groups: dict[int, set[int]] = {}
+    for cpu in cpus:
+        groups.setdefault(min(group_of(cpu)), set()).add(cpu)
+    return [groups[first] for first in sorted(groups)]
+
+
+def _read(*path: str) -> str:
+    with open(os.path.join(SYSFS, *path), encoding="ascii") as file:
+        return file.read().strip()
+
+
+def _node_cpus(node: int) -> set[int]:
+    return _numbers(_read("devices/system/node", f"node{node}", "cpulist"))
+
+
+def _core(cpu: int) -> set[int]:
+    return _numbers(_read("devices/system/cpu", f"cpu{cpu}", "topology/thread_siblings_list"))
+
+
+def _socket_cpus(cpus: set[int]) -> set[int]:
+    """Return all CPUs of the nodes that are on the socket of `cpus`."""
+    found: set[int] = set()
+    if not cpus:
+        return found
+    socket = _socket(min(cpus))
+    for node in _numbers(_read("devices/system/node/online")):
+        of_node = _node_cpus(node)
+        if of_node and _socket(min(of_node)) == socket:
+            found |= of_node
+    return found
+
+
+def _socket(cpu: int) -> str:
+    return _read("devices/system/cpu", f"cpu{cpu}", "topology/physical_package_id")
+
+
+def _last_level_cache(cpu: int) -> set[int]:
+    """Return the CPUs that share the highest cache of `cpu` that holds data."""
+    folder = os.path.join("devices/system/cpu", f"cpu{cpu}", "cache")
+    level, shared = -1, {cpu}
+    for entry in os.listdir(os.path.join(SYSFS, folder)):
+        if not entry.removeprefix("index").isdecimal() or _read(folder, entry, "type") == "Instruction":
+            continue
+        if (found := int(_read(folder, entry, "level"))) > level:
+            level, shared = found, _numbers(_read(folder, entry, "shared_cpu_list"))
+    return shared
+
+
+def _nodes_of_gpus() -> dict[int, int]:
+    """Return the index of each GPU that may be used to its NUMA node."""
+    try:
+        addresses = sorted(os.listdir(os.path.join(SYSFS, "bus/pci/devices")))
+    except OSError:
+        return {}
+    gpus = [address for address in addresses if _is_gpu(address)]
+    return {index: _node_of(address) for index, address in enumerate(_visible(gpus))}
+
+
+def _is_gpu(address: str) -> bool:
+    try:
+        kind, vendor = (_read("bus/pci/devices", address, name) for name in ("class", "vendor"))
+    except OSError:
+        return False
+    return kind.startswith(_DISPLAY_CLASS) and vendor in _VENDORS
+
+
+def _visible(gpus: list[str]) -> list[str]:
+    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` shows, in its order; it ends at the first that is not there."""
+    asked = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if asked is None:
+        return gpus
+    shown: list[str] = []
+    for item in (item.strip() for item in asked.split(",")):
+        if not item.isdecimal() or int(item) >= len(gpus):
+            if item and not item.removeprefix("-").isdecimal():
+                raise SpecError(f"CUDA_VISIBLE_DEVICES names {item!r}; only indices can be bound to CPUs")
+            break
+        shown.append(gpus[int(item)])
+    return shown
+
+
+def _node_of(address: str) -> int:
+    """Return the NUMA node of a device; a machine with one node often says -1."""
+    return max(0, int(_read("bus/pci/devices", address, "numa_node")))
+
+
+def _numbers(ranges: str) -> set[int]:
+    """Read the kernel's lists, such as ``0-3,8``."""
+    found: set[int] = set()
+    for item in filter(None, (item.strip() for item in ranges.split(","))):
+        first, _, last = item.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found

@@ -1,0 +1,144 @@
+"""What must happen in a rank's process before its program runs: a shell does it, then becomes the program."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from functools import cache
+from typing import TYPE_CHECKING
+
+from supervise._process import platform
+from supervise._process.launch import posix_spawn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_SHELL = "/bin/sh"
+_ENV = "/usr/bin/env"
+_NICE = "/usr/bin/nice"
+_FORMATS = "/proc/sys/fs/binfmt_misc"
+_ODD = re.compile(
+    rb"(?![A-Za-z_][A-Za-z0-9_]*\Z)|BASH|COMP_|EPOCH"
+    rb"|(?:E?UID|HISTCMD|IFS|LINENO|OPT(?:ARG|ERR|IND)|POSIXLY_CORRECT|PPID|PS[124]|S?RANDOM|SECONDS|SHELLOPTS|TMOUT"
+    rb"|SUPERVISE_GATE)\Z"
+)
+"""Variables that some shells drop, set or obey: `env` gives them to the program, and the shell has none of them."""
+_PLACES = ("PWD", "OLDPWD")
+"""Variables that shells put right. They are in almost every environment, so they are set again without `env`.
+
+So is SHLVL, but for bash, which counts it down at the exec: it is right then where there was one, and else taken away.
+"""
+_MAGIC_BYTES = 256
+
+
+def becoming(
+    argv: Sequence[str],
+    env: Mapping[str, str] | Mapping[bytes, bytes],
+    cwd: str | None,
+    *,
+    go_there: bool = False,
+    enter: str | None = None,
+    gated: bool = False,
+) -> tuple[list[str], dict[bytes, bytes]]:
+    """Return command line and environment of a shell that does what is asked, and then becomes `argv` with `env`.
+
+    While it does, other users can see in the list of processes those variables that are not for a shell.
+
+    Args:
+        argv: The program and its arguments.
+        env: Its whole environment.
+        cwd: Its working directory; None is this process's.
+        go_there: Whether it is for the shell to go there.
+        enter: The ``cgroup.procs`` into which it writes itself.
+        gated: Whether it waits for a line on its stdin, which is empty afterwards. Without the line, it ends.
+
+    Raises:
+        OSError: The program is not there or cannot be executed, or the folder is not there; names it.
+    """
+    if cwd is not None:
+        posix_spawn.check_folder(cwd)
+    program = posix_spawn.find(argv[0], env, cwd)
+    _check_format(argv[0], os.path.join(cwd or "", program), cwd)
+    whole = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
+    odd = {name: value for name, value in whole.items() if _is_odd(name)}
+    kept = {name: value for name, value in whole.items() if name not in odd}
+    steps, given = [], []
+    if go_there and cwd is not None:
+        steps.append('cd -P -- "$1" && shift')
+        given.append(os.path.join(os.getcwd(), cwd))  # not in short: a symbolic link before ".." leads elsewhere
+    if enter is not None:
+        steps.append('echo 0 > "$1" && shift')
+        given.append(enter)
+    if gated:
+        steps.append("read -r SUPERVISE_GATE")
+    for name in _PLACES if _is("bash", _SHELL) else (*_PLACES, "SHLVL"):
+        if (value := kept.get(name.encode())) is None:
+            steps.append(f"unset {name}")
+        else:
+            steps.append(f'export {name}="$1" && shift')
+            given.append(os.fsdecode(value))
+    steps.append('exec "$@"' + (" < /dev/null" if gated else ""))
+    if program.startswith("-"):  # or a shell takes it for an option
+        program = f"./{program}"
+    command = [*_env(program, odd, kept), program, *argv[1:]]
+    return [_SHELL, *_as_it_is(), "-c", " && ".join(steps), "sh", *given, *command], kept
+
+
+def _is_odd(name: bytes) -> bool:
+    of_bash = name in {b"_", b"LC_ALL"} and _is("bash", _SHELL)  # it has its own, and complains of an unknown locale
+    return of_bash or _ODD.match(name) is not None
+
+
+def _env(program: str, odd: Mapping[bytes, bytes], kept: Mapping[bytes, bytes]) -> list[str]:
+    """Return what gives the program the odd variables, and takes away one that bash adds."""
+    unwanted = ["-u", "SHLVL"] if b"SHLVL" not in kept and _is("bash", _SHELL) else []
+    if not odd and not unwanted:
+        return []
+    pairs = [os.fsdecode(name + b"=" + value) for name, value in odd.items()]
+    last = [_NICE, "-n", "0", "--"] if "=" in program else []  # or `env` takes it for one more variable
+    return [_ENV, *unwanted, "--", *pairs, *last]
+
+
+@cache
+def _is(name: str, shell: str) -> bool:
+    """Whether the shell is that one, under whatever name."""
+    return os.path.basename(os.path.realpath(shell)) == name
+
+
+def _as_it_is() -> list[str]:
+    """Have the shell keep an effective user or group that is not the real one: most drop it without being told."""
+    same = (os.getuid(), os.getgid()) == (os.geteuid(), os.getegid())
+    return [] if same or _is("busybox", _SHELL) else ["-p"]
+
+
+def _check_format(named: str, path: str, cwd: str | None) -> None:
+    """Refuse what the kernel would: a shell would run it as a script of its own, or end with a code.
+
+    Raises:
+        OSError: It is no program, or its interpreter is not there or cannot be executed.
+    """
+    try:
+        with open(path, "rb") as file:
+            magic = file.read(_MAGIC_BYTES)
+    except PermissionError:  # may be executed, not read
+        return
+    if magic.startswith(b"#!"):
+        words = re.split(rb"[ \t]+", magic[2:].partition(b"\n")[0].strip(b" \t"), maxsplit=1)
+        if not words[0]:
+            raise OSError(errno.ENOEXEC, os.strerror(errno.ENOEXEC), named)
+        interpreter = os.path.join(cwd or "", os.fsdecode(words[0]))
+        if not os.path.exists(interpreter):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), named)
+        if not (os.path.isfile(interpreter) and posix_spawn.may_execute(interpreter)):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), named)
+    elif platform.LINUX and not magic.startswith(b"\x7fELF") and not _other_formats():
+        raise OSError(errno.ENOEXEC, os.strerror(errno.ENOEXEC), named)
+
+
+def _other_formats() -> bool:
+    """Whether the kernel has been told of further formats."""
+    try:
+        return bool(set(os.listdir(_FORMATS)) - {"register", "status"})
+    except OSError:
+        return False

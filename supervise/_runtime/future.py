@@ -1,0 +1,287 @@
+"""The future of our actors: no shared lock, deferred replies, and an ``await`` that does not block."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import sys
+import time
+import weakref
+from _thread import get_ident
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import pykka
+
+from supervise._runtime.main_thread import bell_for_this_thread, waits
+from supervise._runtime.wakeup import remaining
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+    from types import TracebackType
+
+    ExcInfo = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
+    Outcome = tuple[Any, BaseException | None]
+
+log = logging.getLogger("supervise")
+
+T = TypeVar("T")
+M = TypeVar("M")
+
+MUST_NOT_BLOCK: set[int] = set()
+"""Identifiers of the threads that run a loop: waiting there for an answer would wait for ever."""
+
+
+_forks = 0
+"""How many forks lead to this process, of those that this module has seen."""
+
+
+class Reply(pykka.Future[T]):
+    """A future whose setter and getters share no lock.
+
+    A signal handler may raise at any moment inside `get`. A lock shared with the setter would then
+    stay owned and the setter, which is our loop, would block for ever. Here the result is put into
+    its slot by one atomic operation, and each waiter has a private lock that only it acquires.
+
+    Setting it to another `Reply` resolves it with that one: this is how an actor defers an answer. It
+    holds that one, and is not held by it: an answer that nobody can get any more is forgotten.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._slot: dict[str, Outcome] = {}
+        self._awaited: Reply[T] | None = None
+        self._forks = _forks
+        self._waiters: deque[Callable[[], object]] = deque()
+        self._sources: tuple[Reply[Any], ...] = ()
+
+    def get(self, *, timeout: float | None = None) -> T:
+        """Block until there is a result, and return or raise it.
+
+        Args:
+            timeout: Seconds (monotonic) to wait; None waits for ever.
+
+        Raises:
+            pykka.Timeout: No result in time. The future stays usable.
+        """
+        if not self._settled:
+            deadline = None if timeout is None else time.monotonic() + timeout
+            self._block(timeout)
+            timeout = remaining(deadline)
+        if self._get_hook is not None:
+            return super().get(timeout=timeout)
+        value, error = self._slot["result"]
+        if type(error) is pykka.ActorDeadError:  # a new one: its traceback holds the asker, which holds this reply
+            raise pykka.ActorDeadError(*error.args)
+        if error is not None:
+            raise error
+        return cast("T", value)
+
+    def check_process(self) -> None:
+        """Refuse to wait where nobody will ever answer.
+
+        Raises:
+            pykka.ActorDeadError: This process was forked from the one that has asked.
+        """
+        if self._forks != _forks and not self._settled:
+            msg = "this process was forked from the one that has asked: the answer comes there, and never here"
+            raise pykka.ActorDeadError(msg)
+
+    @waits
+    def _block(self, timeout: float | None) -> None:
+        self.check_process()
+        if get_ident() in MUST_NOT_BLOCK:
+            msg = "get() on a supervisor's own thread would wait for ever; tell, or give the reply on, instead"
+            raise RuntimeError(msg)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with bell_for_this_thread() as bell:
+            ring = bell.ring
+            self.add_done_callback(ring)
+            while not self._settled:
+                if not bell.wait(remaining(deadline)) and not self._settled:
+                    self.forget(ring)
+                    msg = f"{timeout} seconds"
+                    raise pykka.Timeout(msg)
+
+    def forget(self, callback: Callable[[], object]) -> None:
+        """Take back a callback that was added; harmless when it was called already."""
+        try:
+            self._waiters.remove(callback)
+        except ValueError:  # it is being called right now
+            return
+
+    @property
+    def _settled(self) -> bool:
+        """Whether it is known how to come by the result: it is there, or a hook computes it."""
+        return bool(self._slot) or self._get_hook is not None
+
+    def done(self) -> bool:
+        """Whether `get` would return at once (a get-hook counts as not done)."""
+        return bool(self._slot)
+
+    def add_done_callback(self, callback: Callable[[], object]) -> None:
+        """Call `callback` once there is a result: in the setter's thread, or now if there is one."""
+        self._waiters.append(callback)
+        if self._settled:
+            try:
+                self._waiters.remove(callback)  # only this one: a signal here must not lose somebody else's
+            except ValueError:  # the setter is calling it
+                return
+            callback()
+
+    def _wake(self) -> None:
+        while self._waiters:
+            try:
+                callback = self._waiters.popleft()
+            except IndexError:  # another thread was faster
+                return
+            try:
+                callback()
+            except Exception:  # a mistake of who gave it; the others are to be told all the same
+                log.exception("a done-callback raised")
+
+    def set(self, value: T | Reply[T] | None = None) -> None:
+        """Resolve with `value`; another `Reply` as value resolves this one when it is resolved.
+
+        Raises:
+            queue.Full: There is a result already.
+        """
+        if isinstance(value, Reply):
+            if self._awaited is not None or self._settled:
+                raise queue.Full
+            self._awaited = value
+            value.add_done_callback(partial(_follow, weakref.ref(self)))
+            return
+        if self._awaited is not None or self._get_hook is not None:
+            raise queue.Full
+        self._resolve(value, None)
+
+    def set_exception(self, exc_info: ExcInfo | None = None) -> None:
+        """Resolve with an exception: `exc_info`, or the one being handled.
+
+        Raises:
+            queue.Full: There is a result already.
+        """
+        kind, error, traceback = exc_info or sys.exc_info()
+        if error is None:
+            error = (kind or RuntimeError)()
+        if isinstance(error, pykka.ActorDeadError):
+            traceback = error.__traceback__ = None  # it holds the frame of the ask, which holds this reply
+        if traceback is not None and error.__traceback__ is not traceback:
+            error = error.with_traceback(traceback)
+        if self._awaited is not None or self._get_hook is not None:
+            raise queue.Full
+        self._resolve(None, error)
+
+    def fail(self, error: BaseException) -> None:
+        """Resolve with `error`, unless there is a result already."""
+        if not self._slot:
+            self._slot.setdefault("result", (None, error))
+            self._wake()
+
+    def _follow(self) -> None:
+        """Take over what the one that was given to `set` has come to."""
+        source = self._awaited
+        assert source is not None  # noqa: S101 - it calls this
+        if source._get_hook is not None:
+            self._sources = (source,)
+            self._get_hook = lambda timeout: source.get(timeout=timeout)
+        else:
+            self._slot.setdefault("result", source._slot["result"])
+        self._wake()
+
+    def _resolve(self, value: object, error: BaseException | None) -> None:
+        outcome: Outcome = (value, error)
+        if self._slot.setdefault("result", outcome) is not outcome:
+            raise queue.Full
+        self._wake()
+
+    def set_get_hook(self, func: Callable[[float | None], T]) -> None:
+        """Compute the result in the getter's thread (pykka's contract for `map` and `stop`)."""
+        if self._slot or self._awaited is not None:
+            raise queue.Full
+        super().set_get_hook(func)
+        self._wake()
+
+    def _derived(self, future: pykka.Future[M], *sources: pykka.Future[Any]) -> pykka.Future[M]:
+        ours = tuple(source for source in sources if isinstance(source, Reply))
+        if len(ours) == len(sources):  # nobody tells when a foreign one is done
+            cast("Reply[M]", future)._sources = ours
+        return future
+
+    def filter(self: Reply[Any], func: Callable[[Any], bool]) -> pykka.Future[Any]:
+        """As `pykka.Future.filter`; awaiting it does not block the event loop."""
+        return self._derived(super().filter(func), self)
+
+    def join(self, *futures: pykka.Future[Any]) -> pykka.Future[Iterable[Any]]:
+        """As `pykka.Future.join`; awaiting it does not block the event loop."""
+        return self._derived(super().join(*futures), self, *futures)
+
+    def map(self, func: Callable[[T], M]) -> pykka.Future[M]:
+        """As `pykka.Future.map`; awaiting it does not block the event loop."""
+        return self._derived(super().map(func), self)
+
+    def reduce(self: Reply[Any], func: Callable[[Any, Any], Any], *args: Any) -> pykka.Future[Any]:
+        """As `pykka.Future.reduce`; awaiting it does not block the event loop."""
+        return self._derived(super().reduce(func, *args), self)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """Wait in an asyncio task without blocking its event loop."""
+        import asyncio
+
+        self.check_process()
+        loop = asyncio.get_running_loop()
+        if (yield from self._at_hand(loop)):
+            return self.get(timeout=0)
+        return (yield from loop.run_in_executor(None, self.get).__await__())
+
+    __iter__ = __await__
+
+    def _at_hand(self, loop: Any) -> Generator[Any, None, bool]:
+        """Wait for what the result is made of; False: that cannot be known here, `get` may block."""
+        if self._get_hook is None:
+            yield from _arrival(self, loop)
+        if self._get_hook is None:
+            return True
+        for source in self._sources:
+            if not (yield from source._at_hand(loop)):
+                return False
+        return bool(self._sources)
+
+
+def _follow(follower: weakref.ref[Reply[Any]]) -> None:
+    """Have a reply that was set to another follow it, unless nobody holds it any more."""
+    reply = follower()
+    if reply is not None:
+        reply._follow()
+
+
+def _arrival(reply: Reply[Any], loop: Any) -> Generator[Any, None, None]:
+    """Wait in a task of `loop` until `reply` is there; a task that is canceled leaves nothing behind."""
+    arrived = loop.create_future()
+
+    def settle() -> None:
+        if not arrived.done():
+            arrived.set_result(None)
+
+    def hand_over() -> None:
+        try:
+            loop.call_soon_threadsafe(settle)
+        except RuntimeError:  # the event loop was closed: nobody waits any more
+            return
+
+    reply.add_done_callback(hand_over)
+    try:
+        yield from arrived
+    finally:
+        reply.forget(hand_over)
+
+
+def _count_forks() -> None:
+    global _forks  # noqa: PLW0603 - of the process
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_forks)

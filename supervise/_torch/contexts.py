@@ -1,0 +1,211 @@
+"""`MultiprocessContext` and `SubprocessContext`: what `start_processes` returns."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+from typing import TYPE_CHECKING, Any, cast
+
+import pykka
+
+from supervise import messages as ask
+from supervise._api import signals
+from supervise._api.base import PContext
+from supervise._api.context import PROMPT_S
+from supervise._api.signals import protected
+from supervise._torch.polled import PolledContext
+from supervise.errors import SpecError
+from supervise.result import RunProcsResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from supervise._gang.gang_actor import GangActor
+    from supervise._torch.foreign_handlers import ForeignHandlers
+    from supervise.logs import LogsSpecs
+    from supervise.result import Outcome, ProcessFailure
+
+log = logging.getLogger("supervise")
+
+
+class MultiprocessContext(PolledContext):
+    """A gang whose ranks call a function."""
+
+    def __init__(  # noqa: PLR0917 - PyTorch's order
+        self,
+        name: str,
+        entrypoint: Callable[..., Any],
+        args: Mapping[int, Any],
+        envs: Mapping[int, dict[str, Any]] | None,
+        start_method: str = "spawn",
+        logs_specs: LogsSpecs | None = None,
+        log_line_prefixes: Mapping[int, str] | None = None,
+        numa_options: Any = None,
+        duplicate_stdout_filters: Sequence[str] | None = None,
+        duplicate_stderr_filters: Sequence[str] | None = None,
+        **ours: Any,
+    ) -> None:
+        """Prepare as `start_processes` does, with the arguments in PyTorch's order."""
+        self.start_method = start_method
+        super().__init__(
+            name,
+            entrypoint,
+            args,
+            envs,
+            logs_specs,
+            log_line_prefixes,
+            start_method=start_method,
+            numa_options=numa_options,
+            duplicate_stdout_filters=duplicate_stdout_filters,
+            duplicate_stderr_filters=duplicate_stderr_filters,
+            **ours,
+        )
+
+    def _is_done(self) -> bool:
+        """Whether every rank has returned (PyTorch's name)."""
+        return self._result is not None and len(self._result.return_values) == self.nprocs
+
+
+class SubprocessContext(PolledContext):
+    """A gang whose ranks run a program."""
+
+    def __init__(  # noqa: PLR0917 - PyTorch's order
+        self,
+        name: str,
+        entrypoint: str,
+        args: Mapping[int, Any],
+        envs: Mapping[int, dict[str, Any]] | None,
+        logs_specs: LogsSpecs | None = None,
+        log_line_prefixes: Mapping[int, str] | None = None,
+        numa_options: Any = None,
+        duplicate_stdout_filters: Sequence[str] | None = None,
+        duplicate_stderr_filters: Sequence[str] | None = None,
+        **ours: Any,
+    ) -> None:
+        """Prepare as `start_processes` does, with the arguments in PyTorch's order."""
+        super().__init__(
+            name,
+            entrypoint,
+            args,
+            envs,
+            logs_specs,
+            log_line_prefixes,
+            numa_options=numa_options,
+            duplicate_stdout_filters=duplicate_stdout_filters,
+            duplicate_stderr_filters=duplicate_stderr_filters,
+            **ours,
+        )
+        self._numa_options = numa_options
+        self._own_settings = sorted(ours.keys() - {"grace", "until_polled"})
+        self._foreign: ForeignHandlers | None = None
+        """Of ranks that a handler of somebody else's has started."""
+        self._handlers: Mapping[int, Any] = {}
+        self._running_local_ranks = set(range(self.nprocs))  # for subclasses that keep PyTorch's books
+        self._failures: dict[int, ProcessFailure] = {}
+
+    def _start(self) -> None:
+        """Start every rank; by a handler of somebody else's where one is in place of ours."""
+        from supervise._torch import foreign_handlers
+
+        make = foreign_handlers.factory()
+        if make is None:
+            super()._start()
+            return
+        if self._begun:
+            self._refuse()
+        if self._own_settings:
+            settings = ", ".join(self._own_settings)
+            msg = f"{settings} cannot be had where get_subprocess_handler is not ours, since it starts the ranks"
+            raise SpecError(msg)
+        self._begun = True
+        self._hold_signals()
+        signals.deliver()
+        made: dict[int, Any] = {}
+        self._handlers = made
+        self._foreign = foreign_handlers.ForeignHandlers(made, self.error_files)
+        try:
+            for rank in range(self.nprocs):
+                made[rank] = make(
+                    entrypoint=self.entrypoint,
+                    args=self._plan.args[rank],
+                    env=self._plan.envs[rank],
+                    stdout=self.stdouts[rank],
+                    stderr=self.stderrs[rank],
+                    local_rank_id=rank,
+                    numa_options=self._numa_options,
+                )
+        except BaseException:
+            self._close(signal.SIGTERM, self._grace)
+            raise
+
+    def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
+        """Wait for the result, as `PolledContext.wait`; ranks that a foreign handler has started are looked at."""
+        if self._foreign is not None:
+            return PContext.wait(self, timeout, period)
+        return super().wait(timeout, period)
+
+    def _poll(self) -> RunProcsResult | None:
+        if self._foreign is None:
+            return super()._poll()
+        foreign = self._foreign
+        if self._result is None and (foreign.look() or foreign.failures):
+            self.close()
+            outcome: Outcome = "stopped" if foreign.cut_short else "failed" if foreign.failures else "succeeded"
+            result = RunProcsResult(
+                return_values={} if foreign.failures else dict.fromkeys(range(self.nprocs)),
+                failures=dict(foreign.failures),
+                stdouts=self.stdouts,
+                stderrs=self.stderrs,
+                outcome=outcome,
+            )
+            if not self._closed:  # a close that is not ours lets the others live
+                return result
+            self._result = result
+        return self._result
+
+    def pids(self) -> dict[int, int]:
+        """Return ``{rank: pid}``, also after the end; empty before the start. A restart changes them."""
+        if self._foreign is None:
+            return super().pids()
+        return {rank: handler.proc.pid for rank, handler in self._foreign.by_rank.items()}
+
+    def _close(self, death_sig: signal.Signals, timeout: float = 30) -> None:
+        if self._foreign is None:
+            super()._close(death_sig, timeout)
+        else:
+            self._close_foreign(self._foreign, death_sig, timeout)
+
+    @protected
+    def _close_foreign(self, foreign: ForeignHandlers, death_sig: signal.Signals, timeout: float) -> None:
+        foreign.close(death_sig, timeout)
+
+    @property
+    def subprocess_handlers(self) -> Mapping[int, Any]:
+        """Local rank to handler, whose ``proc`` has what is used of a `Popen`; empty before the start."""
+        if not self._handlers and self._supervisor is not None:
+            self._handlers = self._make_handlers(self._supervisor)
+        return self._handlers
+
+    @subprocess_handlers.setter
+    def subprocess_handlers(self, handlers: Mapping[int, Any]) -> None:
+        self._handlers = handlers
+
+    def _make_handlers(self, supervisor: pykka.ActorRef[GangActor]) -> Mapping[int, Any]:
+        from supervise._torch.rank_handlers import RankHandlers
+
+        def send(sig: signal.Signals, rank: int) -> None:
+            with contextlib.suppress(pykka.ActorDeadError):
+                supervisor.tell(ask.Signal(sig=sig, ranks=frozenset([rank])))
+
+        commands = {rank: [self._plan.what, *map(str, args)] for rank, args in self._plan.args.items()}
+        handlers = RankHandlers(self._pids, commands, send)
+        try:
+            told = supervisor.ask(ask.Subscribe(ref=cast("Any", handlers)), block=False)
+            told.get(timeout=PROMPT_S)
+        except (pykka.ActorDeadError, pykka.Timeout):
+            log.debug("the supervisor of %s has ended", self.name)
+        if self._result is not None:
+            for rank, end in self._result.ends.items():
+                handlers.by_rank[rank].proc.ended(end.exitcode)
+        return handlers.by_rank

@@ -1,0 +1,110 @@
+"""Programs that are started by a `SubprocessHandler` which is not ours, as PyTorch's contexts start all of theirs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import subprocess
+import sys
+import time
+from signal import SIGKILL, Signals
+from typing import TYPE_CHECKING, Any
+
+from supervise._torch import subprocess_handler as ours
+from supervise.result import ProcessFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+log = logging.getLogger("supervise")
+
+_API = "supervise.elastic.api"
+_HANDLERS = "supervise.elastic.subprocess_handler.handlers"
+
+
+def factory() -> Callable[..., Any] | None:
+    """Return what starts a program where a client has put something in place of ours; None where nothing is.
+
+    These are the places where a replacement has an effect in PyTorch: ``api.get_subprocess_handler``, the class in
+    ``subprocess_handler.handlers``, and the methods of the class.
+    """
+    get: Callable[..., Any] = _name(_API, "get_subprocess_handler", ours.get_subprocess_handler)
+    if get is not ours.get_subprocess_handler:
+        return get
+    cls: Callable[..., Any] = _name(_HANDLERS, "SubprocessHandler", ours.SubprocessHandler)
+    if cls is not ours.SubprocessHandler:
+        return cls
+    own = (getattr(getattr(cls, name), "__module__", None) for name in ("__init__", "_popen", "close"))
+    return get if set(own) != {ours.__name__} else None
+
+
+def _name(module: str, name: str, default: Any) -> Any:
+    return vars(sys.modules[module]).get(name, default) if module in sys.modules else default
+
+
+class ForeignHandlers:
+    """The handlers of a gang, and how its ranks have ended."""
+
+    def __init__(self, by_rank: Mapping[int, Any], error_files: Mapping[int, str]) -> None:
+        """Take over handlers; more may be added to the mapping.
+
+        Args:
+            by_rank: Local rank to handler.
+            error_files: Local rank to the path of its error file.
+        """
+        self.by_rank = by_rank
+        self._error_files = error_files
+        self._ended: set[int] = set()
+        self._closed = False
+        self.cut_short = False
+        """Whether they were closed before all had ended, or one had failed."""
+        self.failures: dict[int, ProcessFailure] = {}
+        """The causes; of a gang that was cut short, the ranks that did not exit with code 0."""
+
+    def look(self) -> bool:
+        """Note which ranks have ended; tell whether all have."""
+        for rank, handler in self.by_rank.items():
+            code = None if rank in self._ended else handler.proc.poll()
+            if code is None:
+                continue
+            self._ended.add(rank)
+            if code and (self.cut_short or not self._closed):
+                pid = handler.proc.pid
+                log.error("rank %s (pid %s) failed with exit code %s", rank, pid, code)
+                self.failures[rank] = ProcessFailure(rank, pid, code, self._error_files.get(rank, ""))
+        return len(self._ended) == len(self.by_rank)
+
+    def close(self, death_sig: Signals, timeout: float) -> None:
+        """End all by their handlers, after `timeout` seconds by SIGKILL; return when they are reaped.
+
+        Raises:
+            UnkillableError: Some outlived SIGKILL.
+        """
+        self.cut_short = self.cut_short or not (self.look() or self.failures)
+        self._closed = True
+        self._signal(death_sig)
+        self._await(timeout)
+        self._signal(SIGKILL)
+        self._await(_KILL_WAIT_S)
+        if stuck := {rank: handler.proc.pid for rank, handler in self._running().items()}:
+            from supervise.errors import UnkillableError
+
+            raise UnkillableError(stuck, {})
+
+    def _running(self) -> dict[int, Any]:
+        return {rank: handler for rank, handler in self.by_rank.items() if handler.proc.poll() is None}
+
+    def _signal(self, sig: Signals) -> None:
+        for handler in self._running().values():
+            with contextlib.suppress(ProcessLookupError):  # it has ended just now
+                handler.close(death_sig=sig)
+
+    def _await(self, timeout: float) -> None:
+        deadline_s = time.monotonic() + timeout
+        for handler in self._running().values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                handler.proc.wait(max(0.0, deadline_s - time.monotonic()))
+
+
+_KILL_WAIT_S = 5.0
+"""How long what was killed may take to be gone."""

@@ -1,0 +1,152 @@
+"""Send this process's own stdout or stderr to a file: what Python, C and children write to it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from supervise._process.files import clear_of_stdio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+    from typing import TextIO
+
+IS_WINDOWS = sys.platform == "win32"
+IS_MACOS = sys.platform == "darwin"
+
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+_NUMBERS = {"stdout": 1, "stderr": 2}
+_C_NAMES = {"stdout": ("stdout", "__stdoutp"), "stderr": ("stderr", "__stderrp")}
+
+
+@contextlib.contextmanager
+def redirect(std: str, to_file: str) -> Iterator[None]:
+    """Send stdout or stderr to a file while in the block; afterwards it is as before.
+
+    It happens at the file descriptor, so C libraries and child processes are redirected too. What was
+    buffered goes where it was meant to. Blocks may be nested, in one thread: the stream is the process's.
+
+    Args:
+        std: ``"stdout"`` or ``"stderr"``.
+        to_file: Path; emptied if it exists, made private to the user if not. Its folder must exist.
+
+    Raises:
+        ValueError: `std` is neither.
+        OSError: The file cannot be opened (the stream is as before), or not written to.
+    """
+    if std not in _NUMBERS:
+        raise ValueError(f"unknown standard stream <{std}>, must be one of {set(_NUMBERS)}")
+    stream: TextIO | None = getattr(sys, std)
+    own = _own_number(stream)
+    numbers = {_NUMBERS[std]} | ({own} if own is not None else set())
+    file = clear_of_stdio(os.open(to_file, _FLAGS, 0o600))
+    try:
+        saved = {number: _save(number) for number in numbers}
+        for number in numbers:
+            if saved[number] is None:  # before ctypes is imported: libffi would open a file by this number
+                os.dup2(file, number)
+        try:
+            _flush(std, stream)
+        except BaseException:
+            for number, copy in saved.items():
+                _restore(number, copy)
+            raise
+        for number in numbers:
+            os.dup2(file, number)
+    finally:
+        os.close(file)
+    replacement = None
+    if own is None and stream is not None:  # a stream without a descriptor: a notebook's, a test's
+        replacement = open(_NUMBERS[std], "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+        setattr(sys, std, replacement)
+    try:
+        yield
+    finally:
+        try:
+            _flush(std, stream if replacement is None else replacement)
+        finally:
+            if replacement is not None and getattr(sys, std) is replacement:
+                setattr(sys, std, stream)
+            for number, copy in saved.items():
+                _restore(number, copy)
+
+
+def redirect_stdout(to_file: str) -> AbstractContextManager[None]:
+    """Send stdout to a file while in the block, as `redirect` does."""
+    return redirect("stdout", to_file)
+
+
+def redirect_stderr(to_file: str) -> AbstractContextManager[None]:
+    """Send stderr to a file while in the block, as `redirect` does."""
+    return redirect("stderr", to_file)
+
+
+def get_std_cm(std_rd: str, redirect_fn: Callable[[str], AbstractContextManager[Any]]) -> AbstractContextManager[Any]:
+    """Return ``redirect_fn(std_rd)``; where `std_rd` is empty, a block that changes nothing.
+
+    Args:
+        std_rd: Path of the file, or ``""``.
+        redirect_fn: `redirect_stdout` or `redirect_stderr`.
+    """
+    return redirect_fn(std_rd) if std_rd else contextlib.nullcontext()
+
+
+def _own_number(stream: TextIO | None) -> int | None:
+    """Return the descriptor that `stream` writes to, None where there is none."""
+    try:
+        return None if stream is None else stream.fileno()
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _save(number: int) -> int | None:
+    """Return a copy of a descriptor, above the standard ones; None where it is closed."""
+    import fcntl
+
+    try:
+        return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)
+    except OSError:
+        return None
+
+
+def _restore(number: int, copy: int | None) -> None:
+    if copy is None:
+        os.close(number)
+    else:
+        os.dup2(copy, number)
+        os.close(copy)
+
+
+def _flush(std: str, stream: TextIO | None) -> None:
+    """Empty the buffers of Python and of C."""
+    try:
+        if stream is not None and not getattr(stream, "closed", False):
+            stream.flush()  # first: a line of Python's that is written in part is not to be torn by C's
+    finally:
+        libc = get_libc()
+        c_stream = None if libc is None else _c_std(libc, std)
+        if c_stream is not None:
+            libc.fflush(c_stream)
+
+
+def get_libc() -> Any:
+    """Return the C library as `ctypes` has it; None where there is none."""
+    try:
+        import ctypes
+
+        return ctypes.CDLL(None)
+    except (ImportError, OSError, TypeError):
+        return None
+
+
+def _c_std(libc: Any, std: str) -> Any:
+    """Return the ``FILE *`` of a standard stream, None where it has another name."""
+    import ctypes
+
+    for name in _C_NAMES[std]:
+        with contextlib.suppress(ValueError):
+            return ctypes.c_void_p.in_dll(libc, name)
+    return None

@@ -1,0 +1,232 @@
+"""`start_processes`, in both generations of its signature."""
+
+from __future__ import annotations
+
+import os
+
+from supervise._folders import make_folders
+from supervise.logs import (
+    DefaultLogsSpecs,
+    LogsSpecs,
+    Std,
+    check_streams,
+    to_map,
+    validate_full_rank,
+)
+
+TYPE_CHECKING = False  # a worker whose main module imports this is spared typing and inspect
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, overload
+
+    from supervise._api.base import PContext
+    from supervise._api.context import GangContext
+    from supervise._process.containment.escapees import Containment
+    from supervise.destinations import LogsDest
+    from supervise.restarts import RestartPolicy
+
+    Streams = Std | dict[int, Std]
+else:
+
+    def overload(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Keep the signature for who asks."""
+        _generations.append(function)
+        return function
+
+
+_generations: list[Callable[..., Any]] = []
+
+
+_NOW = (
+    "logs_specs",
+    "log_line_prefixes",
+    "start_method",
+    "numa_options",
+    "duplicate_stdout_filters",
+    "duplicate_stderr_filters",
+)
+_ONCE = ("log_dir", "start_method", "redirects", "tee")
+_OURS = ("grace", "cwd", "timeout", "restart_policy", "containment", "gate", "until_polled")
+
+
+@overload
+def start_processes(  # noqa: PLR0917 - PyTorch's
+    name: str,
+    entrypoint: Callable[..., Any] | str,
+    args: Mapping[int, Any],
+    envs: Mapping[int, dict[str, Any]] | None = None,
+    logs_specs: LogsSpecs | None = None,
+    log_line_prefixes: Mapping[int, str] | None = None,
+    start_method: str = "spawn",
+    numa_options: Any = None,
+    duplicate_stdout_filters: Sequence[str] | None = None,
+    duplicate_stderr_filters: Sequence[str] | None = None,
+    *,
+    grace: float | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    timeout: float | None = None,
+    restart_policy: RestartPolicy | None = None,
+    containment: Containment = "group",
+    gate: bool = False,
+) -> PContext: ...
+
+
+@overload
+def start_processes(  # noqa: F811, PLR0917 - PyTorch's, of another generation
+    name: str,
+    entrypoint: Callable[..., Any] | str,
+    args: Mapping[int, Any],
+    envs: Mapping[int, dict[str, Any]] | None = None,
+    log_dir: str | os.PathLike[str] | None = None,
+    start_method: str = "spawn",
+    redirects: Streams = Std.NONE,
+    tee: Streams = Std.NONE,
+    *,
+    grace: float | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    timeout: float | None = None,
+    restart_policy: RestartPolicy | None = None,
+    containment: Containment = "group",
+    gate: bool = False,
+) -> PContext: ...
+
+
+def start_processes(  # noqa: F811 - all generations
+    name: str,
+    entrypoint: Callable[..., Any] | str,
+    args: Mapping[int, Any],
+    envs: Mapping[int, dict[str, Any]] | None = None,
+    *positional: Any,
+    **named: Any,
+) -> PContext:
+    """Start one process for each entry of `args`; return the running gang.
+
+    Both generations of PyTorch's signature are understood, told apart by type: the present one
+    (``logs_specs, log_line_prefixes, start_method, numa_options, duplicate_stdout_filters,
+    duplicate_stderr_filters``) and the one up to 2.1 (``log_dir, start_method, redirects, tee``), whose
+    files are ``<log_dir>/<rank>/stdout.log``.
+
+    Args:
+        name: Of the gang; stands before every shown line, as ``[<name><rank>]:``.
+        entrypoint: A function that every rank calls, or the name or path of a program.
+        args: Local rank, ``0 .. n-1``, to its arguments. A program's become strings; a bare string is
+            one argument.
+        envs: Local rank to what is added to this process's environment; omitted means nothing.
+            ``TORCHELASTIC_ERROR_FILE`` is set in each.
+        *positional: What follows in either generation.
+        **named: The same by name; and ``grace`` (seconds from the polite signal to SIGKILL; None: the environment's
+            ``SUPERVISE_GRACE``, or 30),
+            ``cwd`` (working directory of the ranks), ``timeout`` (seconds after which the gang is stopped),
+            ``restart_policy`` (a `RestartPolicy`; None: a gang that failed is not restarted),
+            ``containment`` (how what leaves its process group is treated: ``group`` reports it at the close,
+            ``cgroup`` and ``sweep`` end it),
+            ``gate`` (True: a program waits until it cannot outlive this process, even during the start).
+            ``numa_options`` (`NumaOptions`, PyTorch's or ours) binds each rank to the CPUs of its GPU.
+
+    Raises:
+        SpecError: Something makes no sense, or cannot be pickled; no process was started.
+        OSError: A rank could not be started, or the log folder cannot be used; nothing is left running.
+        SignalException: A termination signal came during the start; nothing is left running.
+    """
+    from supervise._torch.contexts import MultiprocessContext, SubprocessContext  # a worker imports us unused
+
+    given = _sort_out(positional, named)
+    start_method = given.pop("start_method", "spawn")
+    context: GangContext
+    if isinstance(entrypoint, str):
+        context = SubprocessContext(name, entrypoint, args, envs, **given)
+    else:
+        context = MultiprocessContext(name, entrypoint, args, envs, start_method, **given)
+    try:
+        context.start()
+    except BaseException as error:
+        context.__exit__(type(error), error, None)
+        raise
+    return context
+
+
+# help() and editors see the present generation.
+start_processes.__wrapped__ = _generations[0]  # type: ignore[attr-defined]
+
+
+def _sort_out(positional: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments by the names of the present generation."""
+    once = _is_once(positional, named)
+    names = _ONCE if once else _NOW
+    if len(positional) > len(names):
+        most, count = 4 + len(names), 4 + len(positional)
+        msg = f"start_processes() takes at most {most} positional arguments, but {count} were given"
+        raise TypeError(msg)
+    given = dict(zip(names, positional, strict=False))
+    for key, value in named.items():
+        if key in given:
+            msg = f"start_processes() got multiple values for argument {key!r}"
+            raise TypeError(msg)
+        if key not in names and key not in _OURS:
+            msg = f"start_processes() got an unexpected keyword argument {key!r}"
+            raise TypeError(msg)
+        given[key] = value
+    if once:
+        given["logs_specs"] = FlatLogsSpecs(
+            given.pop("log_dir", None), given.pop("redirects", Std.NONE), given.pop("tee", Std.NONE)
+        )
+    return given
+
+
+def _is_once(positional: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    """Whether the arguments are those of the generation up to 2.1."""
+    if named.keys() & {"log_dir", "redirects", "tee"}:
+        return True
+    fifth, sixth = (*positional, None, None)[:2]
+    return isinstance(fifth, (str, os.PathLike)) or isinstance(sixth, str)
+
+
+class FlatLogsSpecs(LogsSpecs):
+    """The layout up to PyTorch 2.1: ``<log_dir>/<rank>/{stdout.log,stderr.log,error.json}``."""
+
+    def __init__(self, log_dir: Any, redirects: Streams, tee: Streams) -> None:
+        """Check the folder; one that does not exist is made.
+
+        Raises:
+            SpecError: `redirects` or `tee` is no choice of streams.
+            OSError: It is a file, or cannot be written to.
+        """
+        check_streams("redirects", redirects)
+        check_streams("tee", tee)
+        path = None if log_dir is None else os.fspath(log_dir)
+        self._base = DefaultLogsSpecs(path)
+        super().__init__(self._base.root_log_dir, redirects, tee)
+        self._made: dict[str, tuple[int, int]] = {}
+
+    @property
+    def root_log_dir(self) -> str:
+        """The folder for all logs."""
+        return self._base.root_log_dir
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Return the files and make their folders.
+
+        Args:
+            envs: Local rank to environment; ``TORCHELASTIC_ERROR_FILE`` is set in each.
+        """
+        validate_full_rank(envs, len(envs), "envs")
+        if self.root_log_dir == os.devnull:
+            return self._base.reify(envs)
+        redirects, tees = to_map(self._redirects, len(envs)), to_map(self._tee, len(envs))
+        from supervise.destinations import LogsDest
+
+        dest = LogsDest()
+        root = os.path.abspath(self.root_log_dir)
+        os.makedirs(root, mode=0o700, exist_ok=True)
+        make_folders(root, map(str, sorted(envs)), self._made)
+        for rank, env in sorted(envs.items()):
+            folder = os.path.join(root, str(rank))
+            to_file = redirects[rank] | tees[rank]
+            dest.stdouts[rank] = os.path.join(folder, "stdout.log") if Std.OUT in to_file else ""
+            dest.stderrs[rank] = os.path.join(folder, "stderr.log") if Std.ERR in to_file else ""
+            if Std.OUT in tees[rank]:
+                dest.tee_stdouts[rank] = dest.stdouts[rank]
+            if Std.ERR in tees[rank]:
+                dest.tee_stderrs[rank] = dest.stderrs[rank]
+            dest.error_files[rank] = env["TORCHELASTIC_ERROR_FILE"] = os.path.join(folder, "error.json")
+        return dest

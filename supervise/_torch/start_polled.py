@@ -1,0 +1,44 @@
+"""`start_processes` of PyTorch's import path."""
+
+from __future__ import annotations
+
+from supervise._torch import start
+
+TYPE_CHECKING = False  # a worker whose main module imports this is spared typing
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from supervise._api.base import PContext
+
+
+_start: Any = start.start_processes
+
+
+def start_processes(
+    name: str,
+    entrypoint: Callable[..., Any] | str,
+    args: Mapping[int, Any],
+    envs: Mapping[int, dict[str, Any]] | None = None,
+    *positional: Any,
+    **named: Any,
+) -> PContext:
+    """Start one process for each entry of `args`, as `supervise.start_processes`; return the running gang.
+
+    One thing is as with PyTorch: a program that fails before the first `wait` stops the others only at that `wait`.
+    So an agent that makes `close` do nothing during its `wait` lets them live on, at whatever moment one fails.
+
+    Args:
+        name: As there; so is all that follows.
+        entrypoint: A function that every rank calls, or the name or path of a program.
+        args: Local rank to arguments.
+        envs: Local rank to what is added to this process's environment.
+        *positional: What follows in either generation.
+        **named: The same by name.
+    """
+    named["until_polled"] = True
+    context: PContext = _start(name, entrypoint, args, envs, *positional, **named)
+    return context
+
+
+start_processes.__wrapped__ = start.start_processes.__wrapped__  # type: ignore[attr-defined]

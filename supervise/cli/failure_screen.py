@@ -1,0 +1,319 @@
+"""The end of a run that did not succeed, on one screen: who, how, why, the others, and where the logs are."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from itertools import pairwise
+from signal import SIGKILL, Signals
+from typing import TYPE_CHECKING, Any
+
+from supervise._logs.files import no_room
+from supervise._printable import one_line, printable
+from supervise.cli import program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from supervise.cli.options import Options
+    from supervise.result import ProcessFailure, RankEnd, RunProcsResult
+
+_WHY_LINES = 20
+_WHY_HEAD = 3
+_ROWS = 10
+_SPANS = 12
+_LINE_CHARS = 300
+
+
+def _plain(text: str, _style: str) -> str:
+    return text
+
+
+@dataclass(slots=True, kw_only=True)
+class Story:
+    """What happened, as far as the result does not tell it."""
+
+    nproc: int
+    grace_s: float
+    timeout_s: float | None = None
+    directory: str | None = None
+    """The run directory; None: there are no files."""
+    user_signal: Signals | None = None
+    """The signal by which the user stopped the run."""
+    killed: bool = False
+    """Whether the user sent a second one."""
+    restarts: int = 0
+    """How many attempts there were before the present one."""
+    waiting: str | None = None
+    """The restart that is waited for, such as ``restart 1 of 3``."""
+    sent: dict[int, list[Signals]] = field(default_factory=dict)
+    """Local rank to the signals that we sent it to stop it."""
+    passed_on: dict[int, list[Signals]] = field(default_factory=dict)
+    """Local rank to the signals that somebody sent to us for the ranks: SIGUSR1, SIGUSR2."""
+    stderr_shown: frozenset[int] = frozenset()
+    """Ranks whose stderr was shown as it came, and recorded."""
+
+
+def lines(result: RunProcsResult, story: Story, paint: Callable[[str, str], str] = _plain) -> list[str]:
+    """Return the screen for a result that is not success.
+
+    Args:
+        result: How the gang ended.
+        story: What else is known.
+        paint: Gives a text a style (SGR numbers), or leaves it as it is.
+    """
+    root = result.root_cause if result.outcome == "failed" else None
+    shown = [f"{paint('supervise:', '1')} {paint(one_line(_headline(result, story, root)), '1;31')}"]
+    if root is not None and (why := _why(result, root, story)):
+        shown += ["", *(f"  {one_line(line)}".rstrip() for line in why), ""]
+    rows = _rows(result, story, root)
+    shown += [f"  {paint(spans(who) + ':', '1')} {how}" for who, how in rows]
+    if story.directory is not None:
+        shown.append(f"  {paint('logs:', '1')} {one_line(story.directory)}")
+    return shown
+
+
+def _headline(result: RunProcsResult, story: Story, root: int | None) -> str:
+    if root is not None:
+        failure = result.failures[root]
+        how = ending(failure.exitcode, core_dumped=_core(result, root)) + _origin(root, failure.exitcode, story)
+        if stopped_by_us(root, failure.exitcode, story):
+            how = _raised(failure).partition(":")[0]
+        if root in result.ends:
+            how += _memory(result.ends[root])
+        of = f" of {story.nproc}" if story.nproc > 1 else ""
+        where = f"host {os.uname().nodename}, pid {failure.pid}{_uptime(result, root)}"
+        return f"rank {root}{of} failed: {how} ({where}){_no_restart(story)}"
+    if result.outcome == "timed_out":
+        return f"stopped: the --timeout of {seconds(story.timeout_s or 0)} was over"
+    if story.user_signal is not None:
+        return f"{'killed' if story.killed else 'stopped'}: we got {story.user_signal.name}" + (
+            " and a second signal" if story.killed else ""
+        )
+    return "stopped"
+
+
+def _memory(end: RankEnd) -> str:
+    return ", out of memory suspected" if end.oom_kill else ""
+
+
+def _no_restart(story: Story) -> str:
+    """Say why the last failure was not followed by a restart."""
+    if story.waiting is not None:
+        limit = f"the --timeout of {seconds(story.timeout_s or 0)} was over"
+        return f"; no {story.waiting}: {f'we got {story.user_signal.name}' if story.user_signal else limit}"
+    if story.restarts and story.user_signal is None:
+        return f"; gave up after {story.restarts} restart{'s' if story.restarts > 1 else ''}"
+    return ""
+
+
+def stopped_by_us(rank: int, exitcode: int | None, story: Story) -> bool:
+    """Return whether our own signal ended a rank; if it is a cause, it had recorded an exception before."""
+    return exitcode is not None and -exitcode in story.sent.get(rank, ())
+
+
+def _origin(rank: int, exitcode: int | None, story: Story) -> str:
+    """Say where the signal that a rank died of came from, if that was us."""
+    return " (passed on by us)" if exitcode and -exitcode in story.passed_on.get(rank, ()) else ""
+
+
+def _core(result: RunProcsResult, rank: int) -> bool:
+    return rank in result.ends and result.ends[rank].core_dumped
+
+
+def _uptime(result: RunProcsResult, rank: int) -> str:
+    end = result.ends.get(rank)
+    return f", after {seconds((end.ended_ns - end.started_ns) / 1e9)}" if end is not None and end.started_ns else ""
+
+
+def seconds(value: float) -> str:
+    """Return a duration for people."""
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    if value < 60:
+        return f"{value:.1f} s" if value < 10 and value != int(value) else f"{value:.0f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def ending(exitcode: int | None, *, core_dumped: bool = False) -> str:
+    """Say how a process ended: ``exit code 3``, ``SIGKILL``."""
+    if exitcode is None:
+        return "exit status lost"
+    if exitcode >= 0:
+        return f"exit code {exitcode}"
+    try:
+        name = Signals(-exitcode).name
+    except ValueError:
+        name = f"signal {-exitcode}"
+    return f"{name}, core dumped" if core_dumped else name
+
+
+# Why
+
+
+def _why(result: RunProcsResult, rank: int, story: Story) -> list[str]:
+    """Return the reason of a failure in at most a good twenty lines; none where it stands right above."""
+    failure = result.failures[rank]
+    recorded = _recorded(failure.message)
+    end = result.ends.get(rank)
+    alone = story.nproc == 1 and rank in story.stderr_shown  # nobody else's lines came in between
+    if recorded is not None:
+        rows = _clean(recorded)
+        if alone and end is not None and rows[-1] in _clean(end.stderr_tail):
+            return []
+        return _shortened(_without_our_frame(rows), f"in {failure.error_file}")
+    said = _shortened(_clean(str(failure.message)), f"in {failure.error_file}") if _tells_more(failure) else []
+    if end is None or not end.stderr_tail.strip():
+        return [*said, *_nothing_in(result.stderrs.get(rank))]
+    if alone:
+        return said
+    cut = ", as far as there was room on its disk" if no_room(end.stderr_log) else ""
+    return [*said, f"the end of its stderr{cut}:", *(f"  {line}" for line in _clean(end.stderr_tail)[-_WHY_LINES:])]
+
+
+def _nothing_in(log: str | None) -> list[str]:
+    """Say why there is nothing to show of a rank's stderr."""
+    if not log:
+        return ["its stderr was not recorded", "it went straight to ours, and is shown above as it came"]
+    if log == os.devnull:
+        return ["its stderr was not recorded", "--local-ranks-filter leaves it out"]
+    if not os.path.lexists(log):
+        return [f"the log of its stderr is gone: {log}"]
+    if no_room(log):
+        return [f"the log of its stderr is empty, and its disk is full: {log}"]
+    return ["it wrote nothing to stderr"]
+
+
+def _recorded(message: str | dict[str, Any]) -> str | None:
+    """Return the traceback or the message of an error file; None where nothing was recorded."""
+    if not isinstance(message, dict):
+        return None
+    extra = message.get("extraInfo")
+    trace = extra.get("py_callstack") if isinstance(extra, dict) else None
+    return str(trace or message.get("message", ""))
+
+
+def _without_our_frame(rows: list[str]) -> list[str]:
+    """Leave out the frame of ``@record`` itself, which tells nothing."""
+    frames = [at for at, row in enumerate(rows) if row.startswith("  File ")]
+    for at, after in pairwise(frames):
+        if rows[at].endswith(", in wrapper") and "/supervise/recording.py" in rows[at]:
+            return [*rows[:at], *rows[after:]]
+    return rows
+
+
+def _tells_more(failure: ProcessFailure) -> bool:
+    """Whether its message says something that the headline does not."""
+    return not str(failure.message).startswith(("To enable traceback see:", "Signal "))
+
+
+def _clean(text: str) -> list[str]:
+    """Return lines that move no cursor and fill no screen."""
+    rows = (row.rstrip("\r").rpartition("\r")[2] for row in text.rstrip().split("\n"))
+    return [_clipped(printable(row).expandtabs()) for row in rows]
+
+
+def _clipped(row: str) -> str:
+    return row if len(row) <= _LINE_CHARS else f"{row[:_LINE_CHARS]} ... ({len(row) - _LINE_CHARS} more characters)"
+
+
+def _shortened(rows: list[str], where: str) -> list[str]:
+    left_out = len(rows) - _WHY_LINES
+    if left_out <= 1:
+        return rows
+    tail = rows[len(rows) - (_WHY_LINES - _WHY_HEAD) :]
+    return [*rows[:_WHY_HEAD], f"  ... {left_out} more lines {where}", *tail]
+
+
+# The others
+
+
+def _rows(result: RunProcsResult, story: Story, root: int | None) -> list[tuple[list[int], str]]:
+    """Return ``(ranks, how they ended)``, equal ends together; those that failed by themselves first."""
+    kinds: dict[str, list[int]] = {}
+    order = {"concurrent_failure": 0, "lost": 1, "bystander": 2, "finished": 3}
+    causes = {rank: at for at, rank in enumerate(result.failures)}  # they are in the order of their times
+    at_end = len(causes)
+    ends = sorted(
+        result.ends.values(),
+        key=lambda end: (order.get(end.role, 2), causes.get(end.local_rank, at_end), end.local_rank),
+    )
+    for end in ends:
+        if end.local_rank != root:
+            kinds.setdefault(_fate(end, result, story), []).append(end.local_rank)
+    never = [rank for rank in range(story.nproc) if rank not in result.ends]
+    if never:
+        kinds["not started"] = never
+    rows = [(ranks, how) for how, ranks in kinds.items()]
+    if len(rows) > _ROWS:
+        rest = [rank for ranks, _ in rows[_ROWS - 1 :] for rank in ranks]
+        rows[_ROWS - 1 :] = [(rest, f"{len(rows) - _ROWS + 1} other ends; see result.json")]
+    return rows
+
+
+def _fate(end: RankEnd, result: RunProcsResult, story: Story) -> str:
+    how = ending(end.exitcode, core_dumped=end.core_dumped)
+    sent = story.sent.get(end.local_rank, [])
+    if end.role == "concurrent_failure":
+        return f"failed too: {_cause(end, how, result.failures.get(end.local_rank), story)}{_memory(end)}"
+    if end.role == "lost":
+        return "outlived SIGKILL and is still there"
+    if end.role == "finished":
+        return "finished" if end.exitcode == 0 else how
+    if end.exitcode == -SIGKILL and SIGKILL in sent:
+        late = "" if story.killed or len(sent) < 2 else f", {seconds(story.grace_s)} after {sent[0].name}"
+        return f"killed by SIGKILL (by us{late})"
+    if end.exitcode is not None and -end.exitcode in sent:
+        return f"stopped by {how} (by us)"
+    return f"{how} after our {sent[0].name}" if sent else f"{how}, stopped by us"
+
+
+def _cause(end: RankEnd, how: str, failure: ProcessFailure | None, story: Story) -> str:
+    if failure is not None and stopped_by_us(end.local_rank, end.exitcode, story):
+        return _raised(failure)
+    recorded = _recorded(failure.message) if failure is not None else None
+    last_word = f": {_clean(recorded)[-1][:120]}" if recorded else ""
+    return f"{how}{_origin(end.local_rank, end.exitcode, story)}{last_word}"
+
+
+def _raised(failure: ProcessFailure) -> str:
+    """Return what a rank has recorded, in a line: ``ValueError: the 7th shard is empty``."""
+    if failure.error_file_data.get("message") == "<NONE>":
+        return "an exception without a readable record"
+    recorded = failure.message.get("message") if isinstance(failure.message, dict) else failure.message
+    return _clean(str(recorded))[0][:120] or "an exception"
+
+
+def spans(ranks: Iterable[int]) -> str:
+    """Name ranks: ``rank 3``, ``ranks 0-2, 5``."""
+    numbers = sorted(ranks)
+    runs: list[list[int]] = []
+    for rank in numbers:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1][1:] = [rank]
+        else:
+            runs.append([rank])
+    text = ", ".join("-".join(map(str, run)) for run in runs[:_SPANS])
+    if len(runs) > _SPANS:
+        text += f", ... ({len(numbers)} in all)"
+    return f"rank{'s' if len(numbers) > 1 else ''} {text}"
+
+
+def not_started(error: BaseException, rank: int | None, options: Options) -> str:
+    """Say why a start failed: ``cannot start rank 0: nope.py: No such file or directory``."""
+    if isinstance(error, OSError) and rank is None and error.filename is None and error.strerror:
+        return f"cannot start: {error.strerror}"
+    if isinstance(error, OSError) and error.errno is not None:
+        who = "" if rank is None else f" rank {rank}"
+        file = options.program if error.filename is None else os.fsdecode(error.filename)
+        why = program.complaint(error.errno, options) if file == options.program else None
+        return f"cannot start{who}: {why or f'{file}: {os.strerror(error.errno)}'}"
+    return f"cannot start: {error}"
+
+
+def shortened(text: str, limit: int) -> str:
+    """Return `text` on one line of at most `limit` characters."""
+    text = one_line(text)
+    return text if len(text) <= limit else f"{text[: limit - 4]} ..."

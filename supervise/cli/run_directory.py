@@ -1,0 +1,124 @@
+"""The two files that `run` adds to the run directory: ``events.jsonl`` and ``result.json``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from supervise._folders import open_folder
+from supervise._process.append import open_to_append
+from supervise.result import RunProcsResult
+
+if TYPE_CHECKING:
+    from supervise.cli.options import Options
+    from supervise.result import ProcessFailure
+
+RESULT_SCHEMA_VERSION = 1
+
+
+class EventFile:
+    """``events.jsonl``: one JSON object a line, each written at once."""
+
+    def __init__(self, directory: str | None) -> None:
+        """Open it to append, private to the user.
+
+        Args:
+            directory: The run directory; None keeps nothing.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        self._fd = -1
+        if directory is not None:
+            self._fd = open_to_append(os.path.join(directory, "events.jsonl"))
+
+    def write(self, event: dict[str, Any]) -> None:
+        """Append an event; a full disk costs the event, not the run."""
+        if self._fd >= 0:
+            data = json.dumps(event, default=str).encode() + b"\n"
+            with contextlib.suppress(OSError):
+                while data:
+                    data = data[os.write(self._fd, data) :]
+
+    def close(self) -> None:
+        """Close it; what comes later is dropped."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def write_result(
+    directory: str,
+    options: Options,
+    *,
+    run_id: str,
+    exit_code: int,
+    attempts: int,
+    result: RunProcsResult | None,
+    error: str | None,
+) -> None:
+    """Write ``result.json``: whole or not at all.
+
+    Args:
+        directory: The run directory.
+        options: What was asked for.
+        run_id: The name of the run.
+        exit_code: Of `run`.
+        attempts: How many were begun.
+        result: How the gang ended; None where it did not start.
+        error: Why there is no result.
+
+    Raises:
+        OSError: It cannot be written; an earlier one is as it was.
+    """
+    found = result if result is not None else RunProcsResult(outcome="failed")
+    whole = {
+        "schema_version": RESULT_SCHEMA_VERSION,
+        "timestamp": datetime.now(UTC).isoformat(),
+        "run_id": run_id,
+        "role": options.role,
+        "program": [options.program, *options.args],
+        "world_size": options.nproc,
+        "host_name": os.uname().nodename,
+        "exit_code": exit_code,
+        "attempts": attempts,
+        "outcome": found.outcome,
+        "root_cause": found.root_cause,
+        "error": error,
+        "ends": {rank: asdict(end) for rank, end in found.ends.items()},
+        "failures": {rank: _failure(failure) for rank, failure in found.failures.items()},
+        "stdouts": found.stdouts,
+        "stderrs": found.stderrs,
+    }
+    name, new = "result.json", "result.json.new"
+    at = open_folder(directory)
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new, dir_fd=at)
+        with open(os.open(new, flags, 0o600, dir_fd=at), "w") as file:
+            json.dump(whole, file, indent=2, default=str)
+            file.write("\n")
+        os.replace(new, name, src_dir_fd=at, dst_dir_fd=at)
+    except BaseException as e:
+        with contextlib.suppress(OSError):
+            os.unlink(new, dir_fd=at)
+        if isinstance(e, OSError):
+            raise OSError(e.errno, e.strerror, os.path.join(directory, name)) from e
+        raise
+    finally:
+        os.close(at)
+
+
+def _failure(failure: ProcessFailure) -> dict[str, Any]:
+    return {
+        "pid": failure.pid,
+        "exitcode": failure.exitcode,
+        "message": failure.message,
+        "error_file": failure.error_file,
+        "timestamp_ns": failure.timestamp_ns,
+    }

@@ -1,0 +1,323 @@
+"""Destinations, on real pipes, terminals, sockets and files."""
+
+import errno
+import gzip
+import io
+import os
+import pty
+import select
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from supervise._logs import sinks
+from supervise._logs.sinks import Canceled, CancelToken, console, file_sink, same_destination
+
+TIMEOUT_S = 10.0
+
+
+@pytest.fixture
+def stop():
+    made = CancelToken()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pipe():
+    """A pipe as (read end, text stream on the write end)."""
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as stream, os.fdopen(reader, "rb", buffering=0) as source:
+        yield source, stream
+
+
+def read_all(fd: int, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        assert select.select([fd], [], [], TIMEOUT_S)[0]
+        data += os.read(fd, 65536)
+    return data
+
+
+def test_a_pipe_gets_what_was_buffered_before_then_every_byte(pipe, stop):
+    source, stream = pipe
+    stream.write("first ")
+    sink = console(stream)
+    sink.write(b"\xff\x00\n", stop)
+    assert os.read(source.fileno(), 100) == b"first \xff\x00\n"
+    sink.close()
+    sink.close()
+    assert not stream.closed
+
+
+def test_the_flags_of_the_callers_pipe_stay_as_they_are(pipe, stop):
+    _, stream = pipe
+    sink = console(stream)
+    assert os.get_blocking(stream.fileno())
+    assert not os.get_blocking(sink.fd)
+    sink.close()
+
+
+def stuck_write(sink, stop) -> Canceled:
+    """Write more than fits, in a thread, and abandon it once the destination is full."""
+    gave_up = []
+
+    def write():
+        try:
+            sink.write(b"x" * (1 << 20), stop)
+        except Canceled as error:
+            gave_up.append(error)
+
+    writer = threading.Thread(target=write)
+    full = threading.Event()
+    waits = sink._wait_writable
+
+    def wait_writable(*args, **kwargs):
+        full.set()
+        return waits(*args, **kwargs)
+
+    sink._wait_writable = wait_writable
+    writer.start()
+    assert full.wait(TIMEOUT_S)
+    assert writer.is_alive()
+    stop.set()
+    writer.join(TIMEOUT_S)
+    del sink._wait_writable
+    [error] = gave_up
+    return error
+
+
+@pytest.mark.parametrize("reopen", [True, False])
+def test_a_reader_that_does_not_read_can_be_abandoned(pipe, stop, reopen, monkeypatch):
+    source, stream = pipe
+    if not reopen:
+        real = os.open
+        monkeypatch.setattr(sinks.os, "open", lambda path, *a: real("/nowhere" if "/proc" in path else path, *a))
+    sink = console(stream)
+    assert isinstance(sink, sinks.PolledSink) != reopen
+    error = stuck_write(sink, stop)
+    sink.close()
+    stream.close()
+    assert 0 < error.written_bytes < 1 << 20
+    assert len(source.read()) == error.written_bytes
+
+
+def test_a_slow_reader_gets_everything(pipe, stop):
+    source, stream = pipe
+    sink = console(stream)
+    data = os.urandom(1 << 20)
+    writer = threading.Thread(target=sink.write, args=(data, stop))
+    writer.start()
+    assert read_all(source.fileno(), len(data)) == data
+    writer.join(TIMEOUT_S)
+    sink.close()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_pipe_whose_reader_is_gone_is_epipe(pipe, stop, when):
+    source, stream = pipe
+    if when == "before":
+        source.close()
+    sink = console(stream)
+    source.close()
+    with pytest.raises(BrokenPipeError):
+        sink.write(b"x", stop)
+    sink.close()
+
+
+def test_a_terminal_that_takes_nothing_can_be_abandoned(stop):
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "w") as stream, os.fdopen(master, "rb", buffering=0):
+        sink = console(stream)
+        assert not os.get_blocking(sink.fd)
+        assert os.get_blocking(stream.fileno())
+        sink.write(b"hello\n", stop)
+        assert read_all(master, 7) == b"hello\r\n"
+        assert stuck_write(sink, stop).written_bytes > 0
+        sink.close()
+
+
+def test_the_master_of_a_terminal_is_never_opened_anew(stop):
+    master, slave = pty.openpty()
+    with os.fdopen(master, "w") as stream, os.fdopen(slave, "rb", buffering=0):
+        sink = console(stream)
+        sink.write(b"typed\n", stop)
+        assert os.read(slave, 100) == b"typed\n"
+        sink.close()
+
+
+def test_a_socket_is_written_without_blocking_and_without_touching_its_flags(stop):
+    ours, theirs = socket.socketpair()
+    with ours, theirs, open(ours.fileno(), "w", closefd=False) as stream:
+        sink = console(stream)
+        sink.write(b"hello", stop)
+        assert theirs.recv(100) == b"hello"
+        error = stuck_write(sink, stop)
+        assert ours.getblocking()
+        assert len(read_all(theirs.fileno(), error.written_bytes)) == error.written_bytes
+        sink.close()
+
+
+def test_a_socket_under_a_default_timeout_is_polled(stop):
+    ours, theirs = socket.socketpair()
+    socket.setdefaulttimeout(3)
+    try:
+        with ours, theirs, open(ours.fileno(), "w", closefd=False) as stream:
+            sink = console(stream)
+            assert os.get_blocking(ours.fileno())
+            sink.write(b"hello", stop)
+            assert theirs.recv(100) == b"hello"
+            sink.close()
+    finally:
+        socket.setdefaulttimeout(None)
+
+
+def test_a_console_that_is_a_file_is_written_where_the_caller_stands(tmp_path, stop):
+    path = tmp_path / "out"
+    with path.open("w") as stream:
+        stream.write("ours\n")
+        sink = console(stream)
+        sink.write(b"theirs\n", stop)
+        print("ours again", file=stream)
+        sink.close()
+    assert path.read_bytes() == b"ours\ntheirs\nours again\n"
+
+
+def test_a_full_disk_is_an_oserror(stop):
+    with Path("/dev/full").open("w") as stream:
+        sink = console(stream)
+        with pytest.raises(OSError, match="No space") as caught:
+            sink.write(b"x", stop)
+        assert caught.value.errno == errno.ENOSPC
+        sink.close()
+
+
+def test_a_stream_without_a_descriptor_gets_text(stop):
+    stream = io.StringIO()
+    sink = console(stream)
+    snowman = "\N{SNOWMAN}".encode()
+    sink.write(b"\xff" + snowman[:1], stop)
+    sink.write(snowman[1:] + b"\n" + snowman[:2], stop)
+    sink.close()
+    assert stream.getvalue() == "\N{REPLACEMENT CHARACTER}\N{SNOWMAN}\n\N{REPLACEMENT CHARACTER}"
+    assert not stream.closed
+
+
+def test_a_stream_that_only_passes_fileno_on_gets_text(pipe, stop):
+    source, stream = pipe
+
+    class Tee:
+        """The common way to log what is printed."""
+
+        def __init__(self):
+            self.log = io.StringIO()
+
+        def write(self, text):
+            self.log.write(text)
+            return stream.write(text)
+
+        def __getattr__(self, name):
+            return getattr(stream, name)
+
+    tee = Tee()
+    sink = console(tee)
+    sink.write(b"line\n", stop)
+    sink.close()
+    assert tee.log.getvalue() == "line\n"
+    assert os.read(source.fileno(), 100) == b"line\n"
+
+
+def test_a_compressing_stream_gets_text(tmp_path, stop):
+    path = tmp_path / "out.gz"
+    with gzip.open(path, "wt") as stream:
+        sink = console(stream)
+        sink.write(b"line\n", stop)
+        sink.close()
+    assert gzip.decompress(path.read_bytes()) == b"line\n"
+
+
+def test_a_stream_that_cannot_encode_a_character_replaces_it(stop):
+    raw = io.BytesIO()
+    sink = console(io.TextIOWrapper(raw, encoding="ascii"))
+    sink.write("caf\N{LATIN SMALL LETTER E WITH ACUTE}\n".encode(), stop)
+    assert raw.getvalue() == b"caf?\n"
+    sink.close()
+
+
+def test_pytests_capture_is_a_console(capsys, stop):
+    import sys
+
+    sink = console(sys.stdout)
+    sink.write(b"line\n", stop)
+    sink.close()
+    assert capsys.readouterr().out == "line\n"
+
+
+def test_no_stream_no_console(pipe):
+    _, stream = pipe
+    stream.close()
+    assert console(None) is None
+    assert console(stream) is None
+
+
+def test_a_text_stream_closed_meanwhile_is_an_oserror(stop):
+    stream = io.StringIO()
+    sink = console(stream)
+    stream.close()
+    with pytest.raises(OSError, match="closed"):
+        sink.write(b"x", stop)
+    stop.set()
+    with pytest.raises(Canceled):
+        sink.write(b"x", stop)
+    sink.close()
+
+
+def test_two_descriptors_of_one_pipe_are_the_same_destination(pipe):
+    _, stream = pipe
+    with os.fdopen(os.dup(stream.fileno()), "w") as other, Path(os.devnull).open("w") as elsewhere:
+        made = [console(stream), console(other), console(elsewhere), console(io.StringIO())]
+        assert [same_destination(made[0], sink) for sink in made] == [True, True, False, False]
+        for sink in made:
+            sink.close()
+    text = io.StringIO()
+    assert same_destination(console(text), console(text))
+    assert not same_destination(console(text), console(io.StringIO()))
+
+
+def test_a_filtered_file_is_appended_to_and_private(tmp_path: Path, stop):
+    path = tmp_path / "filtered.log"
+    for line in (b"one\n", b"two\n"):
+        sink = file_sink(str(path))
+        assert not sink.is_console
+        sink.write(line, stop)
+        sink.close()
+    assert path.read_bytes() == b"one\ntwo\n"
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FileNotFoundError):
+        file_sink(str(tmp_path / "no" / "where"))
+
+
+def test_abandon_tells_each_callback_once_and_is_harmless_when_closed():
+    flag, calls = CancelToken(), []
+    flag.on_set(lambda: calls.append("first"))
+    assert not flag.is_set()
+    flag.set()
+    flag.set()
+    flag.on_set(lambda: calls.append("late"))
+    assert calls == ["first", "late"]
+    assert select.select([flag], [], [], 0)[0]
+    flag.close()
+    flag.close()
+    flag.set()
+    assert flag.fileno() == -1
+
+
+def test_abandon_without_eventfd(monkeypatch):
+    monkeypatch.delattr(sinks.os, "eventfd", raising=False)
+    flag = CancelToken()
+    assert not select.select([flag], [], [], 0)[0]
+    flag.set()
+    assert select.select([flag], [], [], 0)[0]
+    flag.close()
