@@ -345,7 +345,6 @@ class Worker(LoopActor):
         lifeline.release(self._read_end)
         self._read_end = -1
         if self._process is not None:
-            lifeline.disarm(self._pid)
             self._process.close()
             self._process = None
 

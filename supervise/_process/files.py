@@ -1,11 +1,9 @@
-"""Anonymous files: memory where the kernel has it, otherwise a private temporary file."""
+"""Anonymous files in memory, and descriptors that stay clear of the standard streams."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-
-from supervise._process import platform
 
 
 def anonymous_file(name: str) -> int:
@@ -14,32 +12,22 @@ def anonymous_file(name: str) -> int:
     Raises:
         OSError: It cannot be made, or no descriptor is left.
     """
-    if platform.MEMFD:
-        return clear_of_stdio(os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
-    import tempfile
-
-    fd, path = tempfile.mkstemp(prefix=f"{name}-")
-    os.unlink(path)  # what it was called can still be seen in /proc, as with memory files
-    return clear_of_stdio(fd)
+    return clear_of_stdio(os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
 
 
 def file_of(name: str, *parts: bytes) -> int:
     """Return the descriptor of a new anonymous file that holds `parts`, at its start; the caller closes it.
 
     Raises:
-        OSError: It cannot be made, or written: the disk is full. Names the folder, where there is one.
+        OSError: It cannot be made, or written.
     """
     fd = anonymous_file(name)
     try:
         for part in parts:
             write_all(fd, part)
         os.lseek(fd, 0, os.SEEK_SET)
-    except BaseException as error:
+    except BaseException:
         os.close(fd)
-        if isinstance(error, OSError) and not platform.MEMFD:
-            import tempfile
-
-            raise OSError(error.errno, error.strerror, tempfile.gettempdir()) from error
         raise
     return fd
 

@@ -1,6 +1,6 @@
 """What this kernel and Python can do.
 
-``SUPERVISE_WITHOUT``, a list such as ``pidfd,memfd``, has this process and its workers do without what is
+``SUPERVISE_WITHOUT``, a list such as ``pidfd,inotify``, has this process and its workers do without what is
 there: to try a fallback, or around a kernel (or a sandbox) that does not keep what it promises.
 """
 
@@ -8,26 +8,18 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 
-LINUX = sys.platform == "linux"
-NAMES = frozenset({"pidfd", "group", "inotify", "memfd", "setsig", "glibc"})
+NAMES = frozenset({"pidfd", "group", "inotify", "glibc"})
 """What ``SUPERVISE_WITHOUT`` may name; ``group`` is the signal to a group through its leader's pidfd."""
 _WITHOUT = frozenset(filter(None, os.environ.get("SUPERVISE_WITHOUT", "").split(",")))
 
 PIDFD = hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal") and "pidfd" not in _WITHOUT
 """Exits are told by a descriptor on the loop; otherwise by one waiting thread a worker."""
 
-MEMFD = hasattr(os, "memfd_create") and "memfd" not in _WITHOUT
-"""Outcomes and arguments travel in memory files; otherwise in private temporary files."""
-
-INOTIFY = LINUX and "inotify" not in _WITHOUT
+INOTIFY = "inotify" not in _WITHOUT
 """Files tell when they grow; otherwise they are looked at each 50 ms."""
 
-F_SETSIG = 10 if LINUX and "setsig" not in _WITHOUT else None
-"""The lifeline is the kernel's own: a hang-up sends SIGKILL; otherwise a guard does it, a process."""
-
-GLIBC = LINUX and "glibc" not in _WITHOUT
+GLIBC = "glibc" not in _WITHOUT
 """Programs are started by glibc's own `posix_spawn`, where it is 2.34 or later; otherwise by Python's."""
 
 PIDFD_SIGNAL_PROCESS_GROUP = 4

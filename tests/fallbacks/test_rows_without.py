@@ -23,8 +23,6 @@ FLAGS = {
     "pidfd": {"PIDFD": False, "GROUP_BY_PIDFD": False},
     "group": {"GROUP_BY_PIDFD": False},
     "inotify": {"INOTIFY": False},
-    "memfd": {"MEMFD": False},
-    "setsig": {"F_SETSIG": None},
     "glibc": {"GLIBC": False},
 }
 CASES = [*FLAGS, ",".join(FLAGS)]

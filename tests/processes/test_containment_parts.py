@@ -132,10 +132,8 @@ def test_the_marker_of_an_outer_gang_stays(monkeypatch):
         assert pids_and_ranks(inner) == {(pid, 12)}
 
 
-@pytest.mark.parametrize("memfd", [True, False])
-def test_a_forked_rank_and_what_it_forks_are_known_by_their_file(monkeypatch, memfd):
+def test_a_forked_rank_and_what_it_forks_are_known_by_their_file():
     """/proc shows the environment that the fork server had."""
-    monkeypatch.setenv("SUPERVISE_WITHOUT", "" if memfd else "memfd")
     contained = make("sweep", "a")
     env = {"MARKER": contained.env(5)[marker.VARIABLE], "PYTHONPATH": str(Path(__file__).parents[2])}
     with running(FORKED, env, (sys.executable,)) as pid:

@@ -8,7 +8,6 @@ import signal
 import pytest
 
 from supervise import SpecError, Start
-from supervise._process import platform
 from tests.processes.hosts import Host, make_gang
 
 CYCLES = """
@@ -155,7 +154,7 @@ def test_e4_of_1000_ranks_one_is_killed_and_all_are_gone():
     """With two descriptors and no more than 20 KB of ours for each."""
     found = run_many(1000)
     check(found, 1000)
-    assert found["fds_a_rank"] <= (1.01 if platform.F_SETSIG is None else 2.01)
+    assert found["fds_a_rank"] <= 2.01
     assert found["rss_kib_a_rank"] <= 20
 
 

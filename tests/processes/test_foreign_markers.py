@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from supervise._process import platform
 from supervise._process.containment import ancestry, marker
 from supervise._process.files import anonymous_file
 from tests.processes.gangs import each_kind, faulty
@@ -74,10 +73,8 @@ def test_p4_malformed_and_foreign_markers_end_neither_the_sweep_nor_strangers(tm
         assert (event["descendants"], event["ended"]) == (daemons, True)
 
 
-@pytest.mark.parametrize("memfd", [True, False])
-def test_p4_the_marker_of_every_start_is_known_again(monkeypatch, memfd):
-    """Also in a gang within a gang, and as a temporary file where there is no memfd; of no other gang."""
-    monkeypatch.setattr(platform, "MEMFD", memfd)
+def test_p4_the_marker_of_every_start_is_known_again(monkeypatch):
+    """Also in a gang within a gang; of no other gang."""
     monkeypatch.setenv(marker.VARIABLE, "outer:4")
     token = marker.new_token()
     monkeypatch.setenv(marker.VARIABLE, marker.value(token, 12))

@@ -35,7 +35,7 @@ signal.pause()
 
 
 @each_kind
-@pytest.mark.parametrize("without", ["", "group", "setsig"])
+@pytest.mark.parametrize("without", ["", "group"])
 def test_k1_what_a_rank_that_has_ended_left_in_its_group_dies_with_the_host(tmp_path, monkeypatch, kind, without):
     """It has closed all descriptors that it inherited, so its rank's end of the lifeline is gone with the rank."""
     monkeypatch.setenv("SUPERVISE_WITHOUT", without)

@@ -7,17 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from supervise._process import platform
 from tests.processes import arrays, work
 from tests.processes.gangs import each_function, launched
 from tests.processes.hosts import Host
 
 np = pytest.importorskip("numpy", reason="needs NumPy's arrays")
 MEBI = 1 << 20
-needs_memory_files = pytest.mark.skipif(
-    not platform.MEMFD,
-    reason="only memory files are mapped; see test_without_memory_files_the_value_is_copied",
-)
 
 
 def run(folder, kind, function, *args):
@@ -38,7 +33,6 @@ def is_mapped(array):
     return False
 
 
-@needs_memory_files
 @each_function
 def test_arrays_of_all_kinds_arrive_as_they_were(tmp_path, kind):
     """Order, type, shape, flags; one object that occurs twice is one object."""
@@ -58,7 +52,6 @@ def test_arrays_of_all_kinds_arrive_as_they_were(tmp_path, kind):
     }  # NumPy itself copies one that is not in one piece
 
 
-@needs_memory_files
 def test_a_large_array_is_not_copied_can_be_written_and_outlives_its_gang(tmp_path):
     """Writing copies a page, and changes nothing of anybody else's; the memory goes with the last view."""
     array = run(tmp_path, "spawn", arrays.numbers, MEBI)
@@ -115,7 +108,6 @@ def test_sigkill_before_the_header_is_written_leaves_nothing(tmp_path, kind):
     assert (result.failures[0].exitcode, result.return_values) == (-9, {})
 
 
-@needs_memory_files
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_process_left_behind_that_maps_the_file_cannot_change_the_value(tmp_path, shared):
     """Where its mapping forbids the seal, the value is copied."""
@@ -125,15 +117,6 @@ def test_a_process_left_behind_that_maps_the_file_cannot_change_the_value(tmp_pa
         assert gang.hear() == ["overwritten"]
     assert is_mapped(array) is not shared
     np.testing.assert_array_equal(array, arrays.numbers(MEBI))
-
-
-def test_without_memory_files_the_value_is_copied(tmp_path, monkeypatch):
-    """A temporary file cannot be sealed."""
-    monkeypatch.setattr(platform, "MEMFD", False)
-    array = run(tmp_path, "fork", arrays.numbers, MEBI)
-    assert not is_mapped(array)
-    array[0] = 5
-    np.testing.assert_array_equal(array[1:], arrays.numbers(MEBI)[1:])
 
 
 LOADS = """
@@ -150,7 +133,6 @@ gang.stop()
 """
 
 
-@needs_memory_files
 @pytest.mark.parametrize(
     ("what", "least", "most"),
     [

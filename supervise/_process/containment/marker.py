@@ -37,8 +37,8 @@ def carry() -> None:
 
 _RANK = rb"(\d{1,7})"
 _IN_ENVIRONMENT = rb"(?:\A|\0)%b=(?:[^\0]* )?%b:" + _RANK + rb"(?=[ \0]|\Z)"
-_FILE = rb"/(?:memfd:%b%b:" + _RANK + rb"|(?:.*/)?%b%b:" + _RANK + rb"-[a-z0-9_]{8}) \(deleted\)"
-"""As `anonymous_file` names it, with memfd and without."""
+_FILE = rb"/memfd:%b%b:" + _RANK + rb" \(deleted\)"
+"""As `anonymous_file` names it."""
 
 
 def rank_in_environment(environment: bytes, token: str) -> int | None:
@@ -53,6 +53,5 @@ def rank_of_file(target: bytes, token: str) -> int | None:
     """Return the rank that an open file, by its link in /proc, names for a gang; None where it names none."""
     import re
 
-    names = (FILE.encode(), token.encode())
-    found = re.fullmatch(_FILE % (*names, *names), target, re.DOTALL)
-    return None if found is None else int(found[1] or found[2])
+    found = re.fullmatch(_FILE % (FILE.encode(), token.encode()), target)
+    return None if found is None else int(found[1])

@@ -40,23 +40,7 @@ def look(pid: int) -> Seen | None:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
         return Seen(fields[0], int(fields[1]), int(fields[2]), int(fields[19]), int(fields[49]))
-    except (FileNotFoundError, ProcessLookupError):
-        return None if os.path.isdir("/proc/self") else _ask_psutil(pid)
     except (OSError, IndexError, ValueError):
-        return None
-
-
-def _ask_psutil(pid: int) -> Seen | None:
-    """Look where there is no /proc."""
-    import psutil
-
-    letters = {psutil.STATUS_ZOMBIE: "Z", psutil.STATUS_STOPPED: "T", psutil.STATUS_DISK_SLEEP: "D"}
-    try:
-        process = psutil.Process(pid)
-        with process.oneshot():
-            state = letters.get(process.status(), "S")
-            return Seen(state, process.ppid(), os.getpgid(pid), process.create_time())
-    except (psutil.Error, OSError):
         return None
 
 

@@ -254,7 +254,6 @@ class FunctionLauncher:
             raise
         finally:
             program.close(*(fd for fd in (payload, begin) if fd >= 0))
-        self.line.hold(process.pid)
         self.pickled = None
         return Launched(process=process, outcome=outcome, line=self.line, read_end=self.line.keep(read_end))
 
@@ -284,7 +283,6 @@ class FunctionLauncher:
                 finally:
                     dispositions.unblock(mask)
                 process = program.hold(pid, execs=False)
-                self.line.hold(pid)
         except BaseException:
             program.close(read_end)
             raise
@@ -353,6 +351,4 @@ class Launched:
             if self.status.read() is None:  # so the number is still its own
                 os.kill(pid, signal.SIGKILL)
             raise
-        if self.line is not None:
-            self.line.hold(pid)
         return replace(self, process=process)

@@ -31,7 +31,7 @@ def check_host(nprocs: int, cwd: str | None) -> None:
     Raises:
         SpecError: Names what is missing, or the limit, and what to do. No process was started.
     """
-    if platform.LINUX and not os.path.isdir("/proc/self/fd"):
+    if not os.path.isdir("/proc/self/fd"):
         msg = "/proc is not mounted, which every start needs; mount it with: mount -t proc proc /proc"
         raise SpecError(msg)
     if cwd is None:
@@ -92,7 +92,4 @@ def check_open_files(nprocs: int, *, each: int, shown: int) -> int:
 
 
 def _open_now() -> int:
-    try:
-        return len(os.listdir("/proc/self/fd"))
-    except OSError:
-        return len(os.listdir("/dev/fd"))
+    return len(os.listdir("/proc/self/fd"))

@@ -174,7 +174,7 @@ def may_execute(path: str) -> bool:
 def _inheritable_fds() -> set[int]:
     """Descriptors above 2 that an exec would leave open."""
     found = set()
-    for name in os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"):
+    for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         try:
             if fd > 2 and os.get_inheritable(fd):

@@ -118,7 +118,7 @@ def run_program(
             (*pass_fds, read_end),
             reset=reset,
             cwd=None if go_there else cwd,
-            arm=None if platform.F_SETSIG is None else read_end,
+            arm=read_end,
             hold=platform.PIDFD,
         )
         if not posix_spawn.ARMS:

@@ -44,7 +44,6 @@ class ProgramLauncher:
             # Where the kernel reaps, it tells how a program has ended only if it was held before
             with gate_if(self.gated or dispositions.kernel_reaps()) as gate:
                 process = self._run(read_end, gate)
-                self.line.hold(process.pid)
         except BaseException:
             program.close(read_end)
             raise

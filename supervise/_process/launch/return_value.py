@@ -22,7 +22,6 @@ import struct
 import sys
 from functools import partial
 
-from supervise._process import platform
 from supervise._process.files import anonymous_file
 
 TYPE_CHECKING = False  # every worker imports this module: typing and dataclasses would take most of the time
@@ -101,11 +100,7 @@ class OutcomeFile:
 
     def _reader(self) -> BufferedReader:
         """Open the file once more: the position of our descriptor is shared with whom the worker left behind."""
-        try:
-            fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # no /proc
-            fd = os.dup(self.fd)
-        return os.fdopen(fd, "rb")
+        return os.fdopen(os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC), "rb")
 
     def _map(self, end: int, places: list[tuple[int, ...]]) -> list[memoryview]:
         """Return the buffers where they are, writable: a page is copied when it is first written to."""
@@ -119,8 +114,6 @@ class OutcomeFile:
 
     def _seal(self) -> bool:
         """Make the file unchangeable, and tell whether it is: one that shrinks under a mapping is a SIGBUS."""
-        if not platform.MEMFD:
-            return False
         import fcntl
 
         try:

@@ -8,7 +8,6 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
-from supervise._process import platform
 from supervise._process.launch import posix_spawn
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ def _check_format(named: str, path: str, cwd: str | None) -> None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), named)
         if not (os.path.isfile(interpreter) and posix_spawn.may_execute(interpreter)):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), named)
-    elif platform.LINUX and not magic.startswith(b"\x7fELF") and not _other_formats():
+    elif not magic.startswith(b"\x7fELF") and not _other_formats():
         raise OSError(errno.ENOEXEC, os.strerror(errno.ENOEXEC), named)
 
 

@@ -7,9 +7,6 @@ process of ours, also to a worker that ignores SIGTERM or never returns from C.
 
 The host keeps a copy of each read end until the worker's group is empty. A worker that ends, or closes
 what it does not know, leaves the others in its group under the lifeline.
-
-Where the kernel cannot do that, the `guard` does, who is told of every group. Until it is told, a
-function watches the pipe by a thread.
 """
 
 from __future__ import annotations
@@ -21,26 +18,16 @@ import select
 import signal
 import threading
 
-from supervise._process import platform
 from supervise._process.files import clear_of_stdio
-
-TYPE_CHECKING = False  # every worker imports this module, which is not worth the time that typing takes
-if TYPE_CHECKING:
-    from supervise._process.lifeline.guard import Guard, Word
 
 _lock = threading.RLock()  # a signal handler may fork inside it
 _write_ends: set[int] = set()
 _kept: set[int] = set()
 """Read ends of running ranks."""
-_guard: Guard | None = None
-_guarded: set[Lifeline] = set()
-"""For whom there is a guard."""
-_owners: dict[int, Lifeline] = {}
-"""Of the groups that it was told of."""
+_F_SETSIG = 10
+"""Since Python's `fcntl` may have been built without it."""
 _FAR = 256
 """How far above a read end the write end is numbered, so that it is seldom done again."""
-_GUARD_ENDS_S = 1.0
-"""How long the end of the guard is waited for: a shell takes a millisecond."""
 
 
 def private_pipe() -> tuple[int, int]:
@@ -70,7 +57,7 @@ class Lifeline:
         """Make the pipe, under the lock that also keeps a fork away.
 
         Raises:
-            OSError: There is no descriptor, or no process for the guard, to be had.
+            OSError: There is no descriptor left.
         """
         self.keeps = False
         """Whether `keep` keeps: the limit of open files allows another descriptor for each rank."""
@@ -81,12 +68,6 @@ class Lifeline:
         except BaseException:
             os.close(self.empty)
             raise
-        if platform.F_SETSIG is None:
-            try:
-                self._have_guard()
-            except BaseException:
-                self.cut()
-                raise
 
     def read_end(self) -> int:
         """Return a new descriptor of the read end for one rank; the caller closes it, or gives it to `keep`.
@@ -96,8 +77,6 @@ class Lifeline:
         """
         if self._read < 0:
             raise OSError(errno.EBADF, "the gang has ended; its lifeline is cut")
-        if not platform.LINUX:
-            return clear_of_stdio(os.dup(self._read))
         fd = clear_of_stdio(os.open(f"/proc/self/fd/{self._read}", os.O_RDONLY | os.O_CLOEXEC))
         try:
             prepare(fd)
@@ -108,7 +87,7 @@ class Lifeline:
 
     def keep(self, read_end: int) -> int:
         """Keep the read end of a rank that was started, until `release`; return it, or -1 where it was closed."""
-        if self.keeps and platform.F_SETSIG is not None:
+        if self.keeps:
             return self._keep(read_end)
         os.close(read_end)
         return -1
@@ -150,8 +129,7 @@ class Lifeline:
         Returns:
             A read end that is armed for the group, until `release`; -1 where there can be none.
         """
-        _tell("left", pgid)
-        if read_end >= 0 or platform.F_SETSIG is None:
+        if read_end >= 0:
             return read_end
         try:
             read_end = self._keep(self.read_end())
@@ -161,33 +139,8 @@ class Lifeline:
             return read_end
         return read_end
 
-    def _have_guard(self) -> None:
-        global _guard  # noqa: PLW0603 - one for the process
-        from supervise._process.lifeline.guard import Guard
-
-        with _lock:
-            _guard = _guard or Guard(_lock)
-            _guarded.add(self)
-
-    def hold(self, pgid: int) -> None:
-        """A process was started under this lifeline, which leads the group `pgid` or is about to.
-
-        Its `disarm` must follow. Does nothing where the kernel keeps the lifeline.
-        """
-        if platform.F_SETSIG is not None:
-            return
-        from supervise._process.lifeline import guard
-
-        with _lock:
-            if self._read < 0:  # cut meanwhile: too late to be killed with the others
-                guard.kill(pgid, "led")
-            elif _guard is not None and self in _guarded:
-                _owners[pgid] = self
-                _guard.say("led", pgid)
-
     def cut(self) -> None:
         """Let go: kills what still holds a read end. Idempotent."""
-        ended = None
         with _lock:
             read, write, self._read, self._write = self._read, self._write, -1, -1
             if write in _write_ends:  # otherwise this is a forked child, which has closed it
@@ -195,24 +148,6 @@ class Lifeline:
                 os.close(write)
                 os.close(read)
                 os.close(self.empty)
-                ended = self._leave_guard()
-        if ended is not None:
-            ended.await_end(_GUARD_ENDS_S)
-
-    def _leave_guard(self) -> Guard | None:
-        """Kill what the guard would have killed; return the guard if it was ended with that."""
-        global _guard
-        if _guard is None or self not in _guarded:
-            return None
-        for pgid in [pgid for pgid, owner in _owners.items() if owner is self]:
-            _guard.kill(pgid)
-            del _owners[pgid]
-        _guarded.discard(self)
-        if _guarded:
-            return None
-        ended, _guard = _guard, None
-        ended.dismiss()
-        return ended
 
 
 def release(read_end: int) -> None:
@@ -223,34 +158,16 @@ def release(read_end: int) -> None:
             os.close(read_end)
 
 
-def disarm(pgid: int) -> None:
-    """Nobody is left in a group that `hold` was called for, and its leader is reaped. Idempotent."""
-    _tell("gone", pgid)
-
-
-def _tell(word: Word, pgid: int) -> None:
-    if platform.F_SETSIG is not None:
-        return
-    with _lock:
-        if pgid in _owners and _guard is not None:
-            _guard.say(word, pgid)
-            if word == "gone":
-                del _owners[pgid]
-
-
 def prepare(read_end: int) -> None:
     """Do all that can be done before there is a group, so that `arm` is a single system call behind its start."""
-    if platform.F_SETSIG is None:
-        return
-    fcntl.fcntl(read_end, platform.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(read_end, _F_SETSIG, signal.SIGKILL)
     flags = fcntl.fcntl(read_end, fcntl.F_GETFL)
     fcntl.fcntl(read_end, fcntl.F_SETFL, flags | os.O_ASYNC)
 
 
 def arm(read_end: int, pgid: int) -> None:
     """Have the group `pgid` killed at the pipe's hang-up. The group must exist, and the descriptor be prepared."""
-    if platform.F_SETSIG is not None:
-        fcntl.fcntl(read_end, fcntl.F_SETOWN, -pgid)
+    fcntl.fcntl(read_end, fcntl.F_SETOWN, -pgid)
 
 
 def arm_self(read_end: int) -> None:
@@ -266,33 +183,13 @@ def arm_self(read_end: int) -> None:
     poll.register(read_end, select.POLLIN | select.POLLHUP)
     if poll.poll(0):
         os.killpg(0, signal.SIGKILL)
-    if platform.F_SETSIG is None:
-        from supervise import _threads
-
-        watching = threading.Thread(target=_watch, args=(read_end,), name="supervise-lifeline", daemon=True)
-        _threads.start(watching, "the wait for the end of the host")
-
-
-def _watch(read_end: int) -> None:
-    """Where the kernel cannot signal a hang-up: wait for it in a thread."""
-    try:
-        os.read(read_end, 1)
-    except OSError:  # the worker has closed it; the guard remains
-        return
-    os.killpg(0, signal.SIGKILL)
 
 
 def _forget_in_child() -> None:
     """A forked child must not keep the host's pipes open, or they would never hang up."""
-    global _guard
     for fd in _write_ends:
         os.close(fd)
     _write_ends.clear()
-    guard, _guard = _guard, None
-    if guard is not None:
-        guard.forget()
-    _guarded.clear()
-    _owners.clear()
     for fd in _kept:
         os.close(fd)
     _kept.clear()
