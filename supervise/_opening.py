@@ -55,3 +55,12 @@ def read_regular(path: str, limit_bytes: int) -> tuple[bytes, int]:
         return b"".join(parts), os.fstat(fd).st_mtime_ns
     finally:
         os.close(fd)
+
+
+def is_mark(found: os.stat_result) -> bool:
+    """Whether a regular file stands for a recorded exception whose text could not be written: its disk was full.
+
+    The file is empty, which needs no block of the disk, and its time is that of the exception. The sticky bit tells it
+    from an empty file that user code or another recorder has made.
+    """
+    return not found.st_size and bool(found.st_mode & stat.S_ISVTX)

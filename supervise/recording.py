@@ -27,7 +27,6 @@ __all__ = ["ErrorHandler", "get_error_handler", "record"]
 
 _NOT_AVAILABLE = "<N/A>"
 _NS_PER_S = 1_000_000_000
-_STICKY = 0o1000
 
 
 class ErrorHandler:
@@ -282,21 +281,14 @@ def _replace(name: str, content: bytes, time_ns: int | None, at: int) -> None:
 
 
 def _mark(name: str, time_ns: int | None, at: int) -> None:
-    """Make the empty file that `is_mark` recognizes; an existing file stays as it is."""
+    """Make the empty file that `_opening.is_mark` recognizes; an existing file stays as it is."""
+    import stat
+
     try:
-        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 | _STICKY, dir_fd=at)
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 | stat.S_ISVTX, dir_fd=at)
     except OSError:
         return
     _fill(fd, b"", time_ns)
-
-
-def is_mark(found: os.stat_result) -> bool:
-    """Whether a regular file stands for a recorded exception whose text could not be written: its disk was full.
-
-    The file is empty, which needs no block of the disk, and its time is that of the exception. The sticky bit tells it
-    from an empty file that user code or another recorder has made.
-    """
-    return not found.st_size and bool(found.st_mode & _STICKY)
 
 
 def _is_stream(path: str, name: str, at: int) -> bool:

@@ -10,8 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from supervise._opening import read_regular
-from supervise.recording import is_mark
+from supervise._opening import is_mark, read_regular
 
 Outcome = Literal["succeeded", "failed", "stopped", "timed_out"]
 """How a gang ended."""

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from supervise._gang.worker import Launcher
-    from supervise._process.launch.bootstrap import Plain
     from supervise._process.launch.function import Pickled
+    from supervise._process.launch.settings import Plain
     from supervise.restarts import RestartPolicy
 
 _SERVER_WINDOW = 32

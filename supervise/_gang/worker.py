@@ -10,12 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from supervise import messages as say
+from supervise._opening import is_mark
 from supervise._process import platform
 from supervise._process.launch import return_value
 from supervise._process.lifeline import lifeline
 from supervise._runtime.actor import LoopActor
 from supervise._runtime.future import Reply
-from supervise.recording import is_mark
 
 if TYPE_CHECKING:
     import pykka

@@ -5,6 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 
+LEAST_BYTES = 64 * 1024
+"""A smaller buffer of a value travels within its pickle; a larger one has pages of its own in the file."""
+
 
 def anonymous_file(name: str) -> int:
     """Return the descriptor of a new empty file that has no path; the caller closes it.

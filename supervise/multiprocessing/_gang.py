@@ -18,7 +18,7 @@ from supervise._gang import shutdown_at_exit
 from supervise._gang.gang_actor import GangActor
 from supervise._gang.results import LOST_CODE
 from supervise._gang.spec import make_plan
-from supervise._process.launch.bootstrap import Plain
+from supervise._process.launch.settings import Plain
 from supervise._runtime.future import Reply
 from supervise.destinations import LogsDest
 from supervise.logs import LogsSpecs

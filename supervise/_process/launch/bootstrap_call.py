@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from supervise._process.launch.bootstrap import Settings
+    from supervise._process.launch.settings import Settings
 
 _INTERRUPTED = 130
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, BinaryIO
 
-    from supervise._process.launch.bootstrap import Settings
     from supervise._process.launch.multiprocessing import Worker
+    from supervise._process.launch.settings import Settings
 
 _old_main: list[ModuleType] = []
 """Kept, as multiprocessing keeps it: what it holds may still be needed."""

@@ -23,6 +23,7 @@ from supervise._process.files import file_of
 from supervise._process.launch import bootstrap, dispositions, fork, interpreter, program
 from supervise._process.launch.fork_server import DIED, ServerStatus, ensure_server, request
 from supervise._process.launch.return_value import OutcomeFile
+from supervise._process.launch.settings import Plain, Settings
 from supervise._process.lifeline import lifeline
 from supervise._process.lifeline.gate import gate_if
 from supervise.errors import SpecError
@@ -178,7 +179,7 @@ class FunctionLauncher:
     """None for fork."""
     sys_path: list[str]
     prepared: bytes = field(repr=False)
-    plain: bootstrap.Plain | None = None
+    plain: Plain | None = None
     """None where the function's return value is wanted."""
     enter: str | None = None
     """As for `program.run_program`."""
@@ -200,8 +201,8 @@ class FunctionLauncher:
             outcome.close()
             raise
 
-    def _settings(self, outcome: OutcomeFile, **more: Any) -> bootstrap.Settings:
-        return bootstrap.Settings(
+    def _settings(self, outcome: OutcomeFile, **more: Any) -> Settings:
+        return Settings(
             local_rank=self.local_rank,
             method=self.method,
             host_pid=os.getpid(),
@@ -211,7 +212,7 @@ class FunctionLauncher:
             **more,
         )
 
-    def _payload(self, settings: bootstrap.Settings) -> int:
+    def _payload(self, settings: Settings) -> int:
         """Return a file with all the child needs, positioned at its start."""
         assert self.pickled is not None  # noqa: S101 - only fork goes without
         head = marshal.dumps(self.sys_path) + pickle.dumps(settings)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from supervise._process.launch.bootstrap import Settings
+    from supervise._process.launch.settings import Settings
 
 
 class Worker(process.BaseProcess):

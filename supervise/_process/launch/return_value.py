@@ -22,7 +22,7 @@ import struct
 import sys
 from functools import partial
 
-from supervise._process.files import anonymous_file
+from supervise._process.files import LEAST_BYTES, anonymous_file
 
 TYPE_CHECKING = False  # every worker imports this module: typing and dataclasses would take most of the time
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 _HEADER = struct.Struct("<8scQQ")  # magic, kind, number of buffers, where all of it ends
 _PLACE = struct.Struct("<QQ")  # where a buffer begins, its bytes
-LEAST_BYTES = 64 * 1024
-"""A smaller buffer travels within the pickle."""
 _MAGIC = b"supervis"
 _VALUE, _NONE, _CLOSED = b"v", b"n", b"c"
 _KINDS: dict[bytes, Kind] = {_VALUE: "value", _NONE: "None", _CLOSED: "closed"}

@@ -10,7 +10,7 @@ import importlib
 import pickle
 from typing import Any
 
-from supervise._process.launch.return_value import LEAST_BYTES
+from supervise._process.files import LEAST_BYTES
 
 
 class StoragePickler(pickle.Pickler):
