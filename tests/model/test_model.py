@@ -24,7 +24,9 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.stress) if "late" in name.split() else name for name in SETTINGS]
+)
 def test_every_order_of_events_keeps_every_promise(name):
     """To the fixpoint: no state that can be reached is left out."""
     found = search(SETTINGS[name])

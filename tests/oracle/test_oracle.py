@@ -22,7 +22,7 @@ from tests.oracle.twins import Twins, compare, compare_along, difference
 
 pytestmark = pytest.mark.timeout(240)  # it computes for seconds, and machines are busy
 
-QUICK = ("one rank, two restarts", "two ranks, one after the other", "two ranks, a restart")
+QUICK = ("two ranks, one after the other",)
 """Settings of the model whose transitions are compared in the default run; the others are stress tests."""
 
 SEED, MANY = 7, 800
