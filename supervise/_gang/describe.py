@@ -189,7 +189,7 @@ class Reporter:
         self._log.emit("supervise.log.failed", "warning", log_iostream=iostream, path=path, error=str(error))
 
     def disk_full(self, iostream: str, error: OSError) -> None:
-        """The disk of the logs is full at the end of the ranks; said on stderr where nobody listens to events."""
+        """Report a disk that is full when the ranks have ended; on stderr if the events have no listener."""
         text = f"{error.strerror}; what the ranks wrote or recorded last may be missing"
         if not self._log.listens("warning"):
             say_at_last(one_line(f"supervise: {error.filename}: {text}"), logging.WARNING)

@@ -17,11 +17,11 @@ _PROMPT_S = 5.0
 
 
 LONGEST_WAIT_S = 2_000_000.0
-"""23 days, what the kernel can be asked for. A longer wait has no end."""
+"""23 days: poll() takes no more milliseconds. A longer timeout is no limit."""
 
 
 def wait_for_any(sentinels: list[int], timeout: float | None) -> list[Any]:
-    """Return those of `sentinels` that are readable within `timeout` seconds; None waits for ever."""
+    """Return the `sentinels` that become readable within `timeout` seconds; None: no limit."""
     from multiprocessing import connection
 
     return connection.wait(sentinels, None if timeout is not None and timeout > LONGEST_WAIT_S else timeout)
