@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -74,15 +75,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if shutil.which("unshare") is None or subprocess.run([*apart, "true"], check=False, stderr=-3).returncode:
         pytest.skip("no pid namespace can be made here, so no number can be used again")
     words = ["-q", "-n", "0", "-p", "no:randomly", "-p", "no:cacheprovider", pyfuncitem.nodeid]
-    done = subprocess.run(
-        [*apart, "sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-m", "pytest", *words],  # sh is its init
-        check=False,
-        cwd=pyfuncitem.config.rootpath,
-        env={**os.environ, "SUPERVISE_OWN_PIDS": "1"},
-        stdout=-1,
-        text=True,
-        timeout=50,
-    )
+    with tempfile.TemporaryDirectory() as base:  # without it, pytest removes old runs at its end: a minute
+        done = subprocess.run(
+            # sh is the init of the namespace
+            [*apart, "sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-m", "pytest", f"--basetemp={base}", *words],
+            check=False,
+            cwd=pyfuncitem.config.rootpath,
+            env={**os.environ, "SUPERVISE_OWN_PIDS": "1"},
+            stdout=-1,
+            text=True,
+            timeout=50,
+        )
     assert done.returncode == 0, done.stdout
     if "1 passed" not in done.stdout:
         pytest.skip(done.stdout)

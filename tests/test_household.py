@@ -56,6 +56,7 @@ def test_e2_whatever_a_test_leaves_behind_fails_it_by_name(tmp_path: Path, kind:
             "no:randomly",
             "-p",
             "no:xdist",
+            f"--basetemp={tmp_path / 'inner'}",
             str(tmp_path),
         ],
         cwd=tmp_path,
