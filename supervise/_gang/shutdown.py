@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from supervise import messages as say
-from supervise._core import state as st
+from supervise._core import steps
 from supervise._gang import shutdown_at_exit
 from supervise._gang.shutdown_after_crash import CrashShutdown
 from supervise._runtime.actor import LoopActor
@@ -20,6 +20,7 @@ from supervise.errors import SpecError, SuperviseError, SupervisorCrashed, Unkil
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from supervise._core.model import Gang
     from supervise._gang.attempt import Attempt
     from supervise._gang.describe import Reporter
     from supervise._gang.escapees import Sweep
@@ -43,12 +44,12 @@ class DepartingActor(LoopActor):
 
     _plan: Attempt
     _ranks: RankActors
-    _gang: st.Gang
+    _gang: Gang
     _report: Reporter
     _replies: PendingReplies
     _subscribers: Subscribers
     _suspend_poll: SuspendPoll
-    _timers: dict[str, Timer]
+    _timers: dict[tuple[int | None, str], Timer]
     _crash: SupervisorCrashed | None = None
     """Set once a handler has failed: from then on only the last rites go on."""
     _members_leave = False
@@ -58,12 +59,16 @@ class DepartingActor(LoopActor):
     """The look for what has left the ranks' groups, while it goes on."""
 
     @abstractmethod
-    def _step(self, event: object) -> None:
+    def _step(self, event: steps.Event) -> None:
         """Have the core decide on `event`, and do what it says."""
+
+    @abstractmethod
+    def _set_timer(self, action: steps.SetTimer) -> None:
+        """Set a timer whose expiry is an event of the core."""
 
     def _closed(self) -> None:
         """Nothing of the gang is left, or nothing that can be killed."""
-        stuck = {found.local_rank: found for found in self._gang.unkillable}
+        stuck = self._gang.unkillable
         error = None
         if stuck:
             states = {rank: found.state for rank, found in stuck.items()}
@@ -72,12 +77,12 @@ class DepartingActor(LoopActor):
         if self._replies.stopping:
             self._leave()
         elif self._members_leave or not stuck:  # else a Worker goes on trying to reap
-            self._timers["tidy"] = self.loop.call_later(_TIDY_S, partial(self._quietly, self._ranks.dismiss))
+            self._timers[None, "tidy"] = self.loop.call_later(_TIDY_S, partial(self._quietly, self._ranks.dismiss))
 
     def on_stop_request(self) -> Reply[None]:
         """Close the gang, then leave."""
         reply = self._replies.stop()
-        self._step(st.CloseAsked(death_sig=signal.SIGTERM, timeout_s=self._gang.grace_s))
+        self._step(steps.CloseAsked(death_sig=signal.SIGTERM, timeout_s=self._gang.grace_s))
         return reply
 
     def _leave(self) -> None:

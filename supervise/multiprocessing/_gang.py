@@ -14,6 +14,7 @@ import pykka
 
 from supervise import messages as say
 from supervise._api import own_thread
+from supervise._core import steps
 from supervise._gang import shutdown_at_exit
 from supervise._gang.gang_actor import GangActor
 from supervise._gang.results import LOST_CODE
@@ -61,7 +62,6 @@ class SpawnedGang(GangActor):
             waited_for: Whether the interpreter's exit waits for the ranks.
         """
         super().__init__(plan, grace=grace_s, own_thread=False)
-        self._gang = self._gang._replace(stop_on_failure=False)
         self._report.failures_raise = True
         self._fates = fates
         if waited_for:
@@ -71,15 +71,14 @@ class SpawnedGang(GangActor):
         if isinstance(message, PeersStopped):
             self._ranks.slots.ring_if_dead()
             self.loop.poll()  # who is dead by now has not been stopped
-            stopped = dict.fromkeys(message.ranks, time.monotonic_ns())
-            self._gang = self._gang._replace(stopped_ns={**stopped, **self._gang.stopped_ns})
+            self._step(steps.PeersStopped(ranks=message.ranks, at_ns=time.monotonic_ns()))
             return
         if isinstance(message, say.WorkerExited):
             fine = message.exitcode == 0  # a return value is not expected
             message = replace(message, has_value=False, complaint=None if fine else message.complaint)
         super()._told(message)
 
-    def _step(self, event: object) -> None:
+    def _step(self, event: steps.Event) -> None:
         if isinstance(event, say.WorkerExited):
             trace, raised_ns = self._trace(event)
             self._fates[event.local_rank].settle(
@@ -162,6 +161,7 @@ def launch(
         numa_options=numa_options,
         plain=plain,
     )
+    plan.stop_on_failure = False
     _wait_at_exit()
     box: Reply[pykka.ActorRef[SpawnedGang]] = Reply()
     make = partial(SpawnedGang.start, plan, fates, grace_s=grace_s, waited_for=not daemon)
