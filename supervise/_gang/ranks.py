@@ -57,11 +57,11 @@ class RankActors:
         """
         plan = self._plan
         if self._spoiled:
-            msg = f"{plan.name}: an earlier start of this gang has failed half-way; make another gang"
+            msg = f"{plan.spec.name}: an earlier start of this gang has failed half-way; make another gang"
             raise SpecError(msg)
-        function = plan.kind == "function"
+        function = plan.spec.kind == "function"
         shown = sum(len(tail.sources) for tail in plan.tails)
-        each = limits.held_by_rank(plan.start_method)
+        each = limits.held_by_rank(plan.spec.start_method)
         try:
             spare = limits.check_open_files(plan.nprocs, each=each, shown=2 * shown)
             self._roomy = True
@@ -158,7 +158,7 @@ class RankActors:
         for tail in self._tails:
             with contextlib.suppress(pykka.ActorDeadError):  # it has ended, and said so
                 tail.tell(say.Drain(sizes=sizes))
-        if self._plan.kind != "function":
+        if self._plan.spec.kind != "function":
             return
         good = {end.local_rank for end in ends if end.has_value and not failed(end)}
         clean = [end for end in ends if end.exitcode == 0]
@@ -173,7 +173,7 @@ class RankActors:
         self._loaded = loaded
         work = partial(load_values, values, nothing, partial(self._loop.post, self._values_arrived))
         try:
-            threading.Thread(target=work, name=f"supervise-values-{self._plan.name}", daemon=True).start()
+            threading.Thread(target=work, name=f"supervise-values-{self._plan.spec.name}", daemon=True).start()
         except RuntimeError:  # no more threads: the interpreter is exiting, or a limit is reached
             work()
 

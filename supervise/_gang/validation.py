@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from supervise._seconds import check_seconds
 from supervise.errors import SpecError
 from supervise.logs import validate_full_rank
 
@@ -22,6 +23,20 @@ def shown(value: object) -> str:
     """Return a value as an error names it: short."""
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def check_times(grace_s: object, timeout_s: object, event_sink: object) -> None:
+    """Refuse times that are no numbers of seconds, and a listener that cannot be called.
+
+    Raises:
+        SpecError: Names the setting and the value.
+    """
+    check_seconds("grace", grace_s)
+    if timeout_s is not None:
+        check_seconds("timeout", timeout_s, above_zero=True)
+    if event_sink is not None and not callable(event_sink):
+        msg = f"event_sink is {event_sink!r}; give a function of one argument, the event, or None"
+        raise SpecError(msg)
 
 
 def check_entrypoint(entrypoint: object, start_method: object) -> None:
@@ -70,6 +85,20 @@ def as_tuple(rank: int, given: Any) -> tuple[Any, ...]:
     except TypeError:
         msg = f"rank {rank}: its arguments are {shown(given)}; give a tuple, such as ({shown(given)},)"
         raise SpecError(msg) from None
+
+
+def argv_of(program: str, args: tuple[Any, ...], rank: int) -> list[str]:
+    """Return a program and its arguments as strings.
+
+    Raises:
+        SpecError: One holds a NUL character.
+    """
+    argv = [program, *(os.fsdecode(arg) if isinstance(arg, bytes) else str(arg) for arg in args)]
+    for arg in argv:
+        if "\0" in arg:
+            msg = f"rank {rank}: the argument {arg!r} holds a NUL character, which no program can be given"
+            raise SpecError(msg)
+    return argv
 
 
 def environments(envs: object, nprocs: int) -> dict[int, dict[str, str]]:

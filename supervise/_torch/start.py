@@ -131,12 +131,12 @@ def start_processes(  # noqa: F811 - all generations
     from supervise._torch.contexts import MultiprocessContext, SubprocessContext  # a worker imports us unused
 
     given = _sort_out(positional, named)
-    start_method = given.pop("start_method", "spawn")
     context: GangContext
     if isinstance(entrypoint, str):
+        given.pop("start_method", None)
         context = SubprocessContext(name, entrypoint, args, envs, **given)
     else:
-        context = MultiprocessContext(name, entrypoint, args, envs, start_method, **given)
+        context = MultiprocessContext(name, entrypoint, args, envs, **given)
     try:
         context.start()
     except BaseException as error:
