@@ -103,8 +103,7 @@ class FakeProcess(Process):
         """
         with self._changed:
             if not self._changed.wait_for(lambda: sig in self._signals, timeout):
-                msg = f"no {sig.name} in {timeout} s; it was sent {self._signals}"
-                raise TimeoutError(msg)
+                raise TimeoutError(f"no {sig.name} in {timeout} s; it was sent {self._signals}")
 
     def reap(self) -> Exit | None:
         """Return its end, None while it runs."""
@@ -260,7 +259,7 @@ class FakeGang:
 
     def __enter__(self) -> Self:
         """Start the Supervisor."""
-        validation.check_times(self._spec.grace_s, self._spec.timeout_s, self._spec.event_sink)
+        validation.check_times(self._spec)
         ranks = self.launchers
         plan = Attempt(
             spec=self._spec,
@@ -318,8 +317,7 @@ class _Collected(Generic[T]):
 
         with self._changed:
             if not self._changed.wait_for(found, timeout):
-                msg = f"no {what} in {timeout} s; what came: {self._items}"
-                raise TimeoutError(msg)
+                raise TimeoutError(f"no {what} in {timeout} s; what came: {self._items}")
             return found()[0]
 
 

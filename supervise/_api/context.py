@@ -99,11 +99,10 @@ class GangContext(PContext):
                 tail.start()
 
     def _refuse(self) -> NoReturn:
-        msg = (
+        raise ValueError(
             f"The process context already initialized: {self.name} was started before."
             " Make another context to run it again."
         )
-        raise ValueError(msg)
 
     def _start(self) -> None:
         """Start every rank (PyTorch's name for what `start` does)."""
@@ -268,8 +267,9 @@ class GangContext(PContext):
 
     def _check_thread(self, call: str) -> None:
         if self._in_own_thread:
-            msg = f"{call}() in the gang's own thread, where events are delivered, would wait for ever; use another one"
-            raise RuntimeError(msg)
+            raise RuntimeError(
+                f"{call}() in the gang's own thread, where events are delivered, would wait for ever; use another one"
+            )
 
     def _stop(self, death_sig: signal.Signals, timeout: float) -> signal.Signals | None:
         supervisor, first = self._supervisor, None

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from supervise._gang import validation
-from supervise._gang.spec import GangSpec
+from supervise._gang.spec import GangSettings, GangSpec
 from supervise._logs import sinks
 from supervise._logs.files import move_aside
 from supervise._printable import as_prefix
 from supervise._process.containment import escapees
+from supervise._process.launch import function, interpreter
 from supervise._process.launch.function import FunctionLauncher
 from supervise._process.launch.launch_spec import LaunchSpec, Streams
 from supervise._process.launch.program_launcher import ProgramLauncher
 from supervise._process.lifeline.lifeline import Lifeline
-from supervise.logs import validate_full_rank
+from supervise.logs import DefaultLogsSpecs, validate_full_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from supervise._gang.spec import GangSettings
     from supervise._gang.worker import Launcher
     from supervise._process.containment.escapees import Contained
     from supervise._process.launch.function import StartMethod
@@ -34,6 +34,8 @@ _SERVER_WINDOW = 32
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"
 _MOST = "TORCHELASTIC_MAX_RESTARTS"
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+_FIELDS = {"grace": "grace_s", "timeout": "timeout_s"}
+"""Arguments whose field of `GangSpec` has another name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +102,10 @@ def first_attempt(**settings: Unpack[GangSettings]) -> Attempt:
 
     Raises:
         SpecError: A setting makes no sense, or a call cannot be pickled; names the rank.
-        OSError: The log folder cannot be used.
+        OSError: The log folder cannot be used, or a process of multiprocessing's own cannot be started.
+        TypeError: There is no such setting.
     """
-    spec = GangSpec.build(**settings)
+    spec = _prepared(settings)
     try:
         attempt = make_attempt(spec, 0)
     except BaseException:
@@ -117,6 +120,40 @@ def first_attempt(**settings: Unpack[GangSettings]) -> Attempt:
     return attempt
 
 
+def _prepared(settings: GangSettings) -> GangSpec:
+    """Return the checked settings, with all that travels pickled."""
+    if unknown := settings.keys() - GangSettings.__annotations__:
+        raise TypeError(f"a gang has no argument {min(unknown)!r}")
+    given: dict[str, Any] = {_FIELDS.get(key, key): value for key, value in settings.items()}
+    numa_options = given.pop("numa_options", None)
+    spec = validation.checked(GangSpec(**given))
+    more: dict[str, Any] = {}
+    if numa_options is not None:
+        from supervise._process.launch import numa
+
+        more["cpus"] = numa.cpus_of_ranks(spec.args, numa_options)
+    interpreter.check(spec.start_method if spec.travels else None)
+    if spec.travels:
+        validation.check_main(spec.entrypoint, spec.args)
+        calls = _calls(spec, more.get("cpus", {}))
+        more["pickled"] = function.pickle_calls(calls, cast("StartMethod", spec.start_method))
+    if spec.logs_specs is None:
+        more["logs_specs"] = ours = DefaultLogsSpecs()
+        more["remove_folders"] = ours._remove_empty  # noqa: SLF001 - it is no word for users
+    return replace(spec, **more) if more else spec
+
+
+def _calls(spec: GangSpec, cpus: Mapping[int, frozenset[int]]) -> dict[int, tuple[Callable[..., Any], tuple[Any, ...]]]:
+    """Return what each rank calls: local rank to function and arguments."""
+    fn = cast("Callable[..., Any]", spec.entrypoint)
+    calls = {rank: (fn, args) for rank, args in spec.args.items()}
+    if cpus and spec.start_method == "forkserver":  # the server starts the ranks, unbound
+        from supervise._process.launch import numa
+
+        calls |= {rank: (numa.OnCpus(fn, near), spec.args[rank]) for rank, near in cpus.items()}
+    return calls
+
+
 def make_attempt(spec: GangSpec, number: int) -> Attempt:
     """Make the folders, the launchers and the destinations of an attempt; 0 is the first.
 
@@ -124,7 +161,7 @@ def make_attempt(spec: GangSpec, number: int) -> Attempt:
         SpecError: The log folders' specification and the ranks do not agree.
         OSError: The log folder cannot be used.
     """
-    assert spec.envs is not None  # noqa: S101 - set by `GangSpec.build`, as is the next
+    assert spec.envs is not None  # noqa: S101 - checked, as is the next
     assert spec.logs_specs is not None  # noqa: S101
     envs = {rank: _env(spec, env, number) for rank, env in spec.envs.items()}
     dest = spec.logs_specs.reify(envs)

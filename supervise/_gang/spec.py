@@ -1,20 +1,17 @@
-"""The settings of a gang: checked and pickled once, in the caller's thread, before any process starts."""
+"""The settings of a gang, in one record that goes to all who need one of them."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Required, TextIO, TypedDict, Unpack, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Required, TextIO, TypedDict
 
-from supervise._gang import validation
-from supervise._process.launch import dispositions, function, interpreter, limits
+from supervise._process.launch import dispositions
 from supervise._seconds import GRACE_S
-from supervise.logs import DefaultLogsSpecs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from supervise._process.containment.escapees import Containment
     from supervise._process.launch.function import Pickled, StartMethod
@@ -46,10 +43,6 @@ class GangSettings(TypedDict, total=False):
     gate: bool
     stop_on_failure: bool
     plain: Plain | None
-
-
-_FIELDS = {"grace": "grace_s", "timeout": "timeout_s"}
-"""Arguments whose field has another name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,71 +90,12 @@ class GangSpec:
         return "binary" if isinstance(self.entrypoint, str) else "function"
 
     @property
+    def travels(self) -> bool:
+        """Whether each rank's call is pickled."""
+        return self.kind == "function" and self.start_method in ("spawn", "forkserver")
+
+    @property
     def what(self) -> str:
         """The program, or the function's name."""
         entrypoint = self.entrypoint
         return entrypoint if isinstance(entrypoint, str) else getattr(entrypoint, "__qualname__", repr(entrypoint))
-
-    @classmethod
-    def build(cls, **settings: Unpack[GangSettings]) -> GangSpec:
-        """Check every setting and pickle what has to travel.
-
-        Raises:
-            SpecError: A setting makes no sense, or a call cannot be pickled; names the rank.
-            OSError: A process that multiprocessing needs for the start method cannot be started.
-            TypeError: There is no such setting.
-        """
-        if unknown := settings.keys() - GangSettings.__annotations__:
-            msg = f"a gang has no argument {min(unknown)!r}"
-            raise TypeError(msg)
-        given: dict[str, Any] = {_FIELDS.get(key, key): value for key, value in settings.items()}
-        numa_options = given.pop("numa_options", None)
-        spec = _checked(cls(**given))
-        cpus: dict[int, frozenset[int]] = {}
-        if numa_options is not None:
-            from supervise._process.launch import numa
-
-            cpus = numa.cpus_of_ranks(spec.args, numa_options)
-        travels = spec.start_method in ("spawn", "forkserver")
-        interpreter.check(spec.start_method if travels else None)
-        pickled = _pickled(spec, cpus) if travels else {}
-        if spec.logs_specs is None:
-            ours = DefaultLogsSpecs()
-            return replace(spec, cpus=cpus, pickled=pickled, logs_specs=ours, remove_folders=ours._remove_empty)  # noqa: SLF001 - it is no word for users
-        return replace(spec, cpus=cpus, pickled=pickled)
-
-
-def _checked(spec: GangSpec) -> GangSpec:
-    """Return `spec` with tuples of arguments, environments of text, and no start method for a program.
-
-    Raises:
-        SpecError: A setting makes no sense; names it, and the rank.
-    """
-    validation.check_times(spec.grace_s, spec.timeout_s, spec.event_sink)
-    validation.check_entrypoint(spec.entrypoint, spec.start_method)
-    validation.check_policy(spec.restart_policy)
-    validation.check_gate(spec.gate)
-    method = None if spec.kind == "binary" else spec.start_method
-    cwd = validation.folder(spec.cwd)
-    if isinstance(spec.args, Mapping):  # before anything is made for each of a number that may be mistaken
-        travels = method in ("spawn", "forkserver")
-        limits.check_host(len(spec.args), None if travels else cwd)  # what travels tells where this process is
-        limits.check_open_files(len(spec.args), each=limits.held_by_rank(method), shown=0)
-    args = validation.arguments(spec.args)
-    envs = validation.environments(spec.envs, len(args))
-    validation.check_logs(spec.logs_specs, spec.log_line_prefixes)
-    validation.check_filters("duplicate_stdout_filters", spec.duplicate_stdout_filters)
-    validation.check_filters("duplicate_stderr_filters", spec.duplicate_stderr_filters)
-    return replace(spec, args=args, envs=envs, cwd=cwd, start_method=method)
-
-
-def _pickled(spec: GangSpec, cpus: Mapping[int, frozenset[int]]) -> dict[int, Pickled]:
-    """Pickle each rank's function and arguments: local rank to what travels."""
-    validation.check_main(spec.entrypoint, spec.args)
-    method = cast("StartMethod", spec.start_method)
-    calls = {rank: (cast("Callable[..., Any]", spec.entrypoint), args) for rank, args in spec.args.items()}
-    if method == "forkserver" and cpus:  # the server starts the ranks, unbound
-        from supervise._process.launch import numa
-
-        calls |= {rank: (numa.OnCpus(calls[rank][0], near), calls[rank][1]) for rank, near in cpus.items()}
-    return function.pickle_calls(calls, method)

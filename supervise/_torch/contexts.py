@@ -116,8 +116,9 @@ class SubprocessContext(PolledContext):
             self._refuse()
         if self._own_settings:
             settings = ", ".join(self._own_settings)
-            msg = f"{settings} cannot be had where get_subprocess_handler is not ours, since it starts the ranks"
-            raise SpecError(msg)
+            raise SpecError(
+                f"{settings} cannot be had where get_subprocess_handler is not ours, since it starts the ranks"
+            )
         self._begun = True
         self._hold_signals()
         signals.deliver()

@@ -288,8 +288,7 @@ def start_processes(  # noqa: PLR0917 - PyTorch's order
 
     method = multiprocessing.get_context(start_method).get_start_method()
     if not callable(fn):
-        msg = f"fn is {fn!r}; give a function"
-        raise TypeError(msg)
+        raise TypeError(f"fn is {fn!r}; give a function")
     grace_s = usual_grace_s()
     processes: list[RankProcess] = []
     try:

@@ -132,12 +132,11 @@ def _pickle(fn: Callable[..., Any], args: tuple[Any, ...], rank: int, method: St
         reduction.dump((fn, args), buffer)
     except Exception as error:
         name = getattr(fn, "__qualname__", repr(fn))
-        msg = (
+        raise SpecError(
             f"rank {rank}: {name} or one of its arguments {_short(args)} cannot be pickled for start method"
             f" {method!r}: {error}. Define the function at the top level of a module, and pass arguments"
             " that pickle; or use start_method='fork'."
-        )
-        raise SpecError(msg) from error
+        ) from error
     finally:
         context.set_spawning_popen(None)
     return buffer.getvalue(), popen.held
@@ -205,16 +204,24 @@ class FunctionLauncher:
         Raises:
             OSError: It could not be started; nothing of it is left.
         """
-        outcome = OutcomeFile()
+        outcome, line = OutcomeFile(), self.how.line
+        read_end: int | None = None
+        process: Process | None = None
+        status: ServerStatus | None = None
         try:
+            read_end = line.read_end()
             if self.method == "spawn":
-                return self._spawn(outcome)
-            if self.method == "fork":
-                return self._fork(outcome)
-            return self._ask_server(outcome)
+                process = self._spawn(outcome, read_end)
+            elif self.method == "fork":
+                process = self._fork(outcome, read_end)
+            else:
+                status = self._ask_server(outcome, read_end)
         except BaseException:
             outcome.close()
+            close(read_end)
             raise
+        self.pickled = None
+        return Launched(process=process, status=status, outcome=outcome, line=line, read_end=line.keep(read_end))
 
     def _settings(self, outcome: OutcomeFile, **more: Any) -> Settings:
         return Settings(
@@ -227,41 +234,34 @@ class FunctionLauncher:
             **more,
         )
 
-    def _spawn(self, outcome: OutcomeFile) -> Launched:
+    def _spawn(self, outcome: OutcomeFile, read_end: int) -> Process:
         from multiprocessing import resource_tracker
 
-        pickled, line = self.pickled, self.how.line
-        assert pickled is not None  # noqa: S101 - only fork goes without
-        read_end = line.read_end()
-        payload = begin = -1
+        assert self.pickled is not None  # noqa: S101 - only fork goes without
+        users = self.pickled.fds
+        payload = begin = None
         try:
             tracker = resource_tracker.getfd()
             if tracker is not None and tracker <= 2:  # stdio is closed here; the worker gets a tracker of its own
                 tracker = None
-            settings = self._settings(outcome, line=read_end, channel=outcome.fd, tracker=tracker, fds=pickled.fds)
-            payload = pickled.payload(settings)
-            fds = {payload, outcome.fd, *pickled.fds} | ({tracker} if tracker is not None else set())
-            if interpreter.is_frozen():
-                begin = file_of("supervise-arguments", pickled.beginning(bootstrap.Arrival(payload, execs=True)))
-                fds.add(begin)
-            command = _frozen_command(tracker, begin) if begin >= 0 else _command(payload)
-            process = program.run_program(command, self.how, read_end, sorted(fds))
-        except BaseException:
-            close(read_end)
-            raise
+            settings = self._settings(outcome, line=read_end, channel=outcome.fd, tracker=tracker, fds=users)
+            payload = self.pickled.payload(settings)
+            if not interpreter.is_frozen():
+                command = _command(payload)
+            else:
+                arrival = bootstrap.Arrival(payload, execs=True)
+                begin = file_of("supervise-arguments", self.pickled.beginning(arrival))
+                command = _frozen_command(tracker, begin)
+            fds = {fd for fd in (payload, begin, tracker, outcome.fd, *users) if fd is not None}
+            return program.run_program(command, self.how, read_end, sorted(fds))
         finally:
-            close(*(fd for fd in (payload, begin) if fd >= 0))
-        self.pickled = None
-        return Launched(process=process, outcome=outcome, line=line, read_end=line.keep(read_end))
+            close(payload, begin)
 
-    def _fork(self, outcome: OutcomeFile) -> Launched:
+    def _fork(self, outcome: OutcomeFile, read_end: int) -> Process:
         import supervise._process.launch.multiprocessing  # noqa: F401 - or each child would import it by itself
 
-        line = self.how.line
-        read_end = line.read_end()
-        out = err = None
+        out, err = self.how.streams.open()
         try:
-            out, err = self.how.streams.open()
             settings = self._settings(
                 outcome,
                 line=read_end,
@@ -280,24 +280,16 @@ class FunctionLauncher:
                         bootstrap.forked(settings, self.fn, self.args)  # never returns
                 finally:
                     dispositions.unblock(mask)
-                process = program.hold(pid, execs=False)
-        except BaseException:
-            close(read_end)
-            raise
+                return program.hold(pid, execs=False)
         finally:
             close(out, err)
-        return Launched(process=process, outcome=outcome, line=line, read_end=line.keep(read_end))
 
-    def _ask_server(self, outcome: OutcomeFile) -> Launched:
-        pickled, line = self.pickled, self.how.line
-        assert pickled is not None  # noqa: S101 - only fork goes without
-        read_end = line.read_end()
-        out = err = None
-        payload = -1
+    def _ask_server(self, outcome: OutcomeFile, read_end: int) -> ServerStatus:
+        assert self.pickled is not None  # noqa: S101 - only fork goes without
+        payload = None
+        out, err = self.how.streams.open()
         try:
-            out, err = self.how.streams.open()
-            own = [read_end, outcome.fd, 1 if out is None else out, 2 if err is None else err]
-            users = list(pickled.fds)
+            users = list(self.pickled.fds)
             settings = self._settings(
                 outcome,
                 line=len(users),
@@ -306,16 +298,11 @@ class FunctionLauncher:
                 env=dict(self.how.env),
                 cwd=os.path.abspath(self.how.cwd or "."),
             )
-            payload = pickled.payload(settings)
-            fds = [*users, *own, payload]
-            status = request(fds, pickled.beginning(bootstrap.Arrival(len(fds) - 1, execs=False)))
-        except BaseException:
-            close(read_end)
-            raise
+            payload = self.pickled.payload(settings)
+            fds = [*users, read_end, outcome.fd, 1 if out is None else out, 2 if err is None else err, payload]
+            return request(fds, self.pickled.beginning(bootstrap.Arrival(len(fds) - 1, execs=False)))
         finally:
-            close(out, err, None if payload < 0 else payload)
-        self.pickled = None
-        return Launched(status=status, outcome=outcome, line=line, read_end=line.keep(read_end))
+            close(out, err, payload)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
