@@ -68,7 +68,7 @@ class ConcludingActor(DepartingActor):
         """This attempt has failed and nothing of it is left: say so, and wait a little before the next."""
         import random
 
-        policy = self._plan.policy
+        policy = self._plan.spec.restart_policy
         assert policy is not None  # noqa: S101 - else nothing is announced
         delay_s *= random.uniform(0.75, 1.25)  # noqa: S311 - so that many machines do not start at once
         attempt = self._gang.attempt + 1
@@ -88,7 +88,6 @@ class ConcludingActor(DepartingActor):
         self._ranks.dismiss()
         self._values = {}
         try:
-            assert self._plan.again is not None  # noqa: S101 - there is a policy
             self._plan = self._plan.again(self._gang.attempt)
             self._subscribers.begin_anew()
             self._report.begin_anew(self._plan)
@@ -103,7 +102,7 @@ class ConcludingActor(DepartingActor):
     def _remember_failed(self, error: BaseException) -> None:
         """Have an error that ends a restart tell what had failed before."""
         if self._failed is not None:
-            error.add_note(f"{self._plan.name} had failed, and attempt {self._gang.attempt} could not be started")
+            error.add_note(f"{self._plan.spec.name} had failed, and attempt {self._gang.attempt} could not be started")
             error.previous_result = self._failed  # type: ignore[attr-defined]
 
     # The result

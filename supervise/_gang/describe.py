@@ -36,7 +36,7 @@ class Reporter:
         self._begun_ns = self._attempt_ns = time.monotonic_ns()
         self._log = EventLog(
             {
-                "gang": plan.name,
+                "gang": plan.spec.name,
                 "run_id": first.get("TORCHELASTIC_RUN_ID"),
                 "role": first.get("ROLE_NAME"),
                 "attempt": _attempt_of(plan),
@@ -68,7 +68,7 @@ class Reporter:
         self._log.emit(
             "supervise.gang.starting",
             world_size=self._plan.nprocs,
-            start_method=self._plan.start_method,
+            start_method=self._plan.spec.start_method,
             log_dir=os.path.dirname(os.path.dirname(errors[0])) if errors else None,
         )
 
@@ -81,13 +81,14 @@ class Reporter:
         rank = message.local_rank
         if not self._log.listens():
             return
-        args = [str(arg) for arg in self._plan.args[rank]] if self._plan.kind == "binary" else None
+        spec = self._plan.spec
+        args = [str(arg) for arg in spec.args[rank]] if spec.kind == "binary" else None
         self._rank(
             "supervise.process.started",
             "info",
             rank,
             pid=message.pid,
-            executable_name=self._plan.what,
+            executable_name=spec.what,
             command_args=args,
             start_duration_s=self._since(self._attempt_ns),
         )
@@ -211,7 +212,7 @@ class Reporter:
         if result.outcome == "failed":
             root = result.failures[verdict.blamed[0]]
             if not self.failures_raise:
-                self._log.show_at_last(failed_line(self._plan.name, result, root))
+                self._log.show_at_last(failed_line(self._plan.spec.name, result, root))
             self._log.emit(
                 "supervise.gang.failed",
                 "info" if self.failures_raise else "error",

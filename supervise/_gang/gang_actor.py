@@ -29,7 +29,6 @@ from supervise.errors import SpecError
 if TYPE_CHECKING:
     from supervise._gang.attempt import Attempt
     from supervise._runtime.future import Reply
-    from supervise.events import Sink
     from supervise.result import RunProcsResult
 
 
@@ -43,39 +42,24 @@ _SETTLED_S = 0.02
 class GangActor(ConcludingActor):
     """Runs one gang, from a plan that is checked and pickled already."""
 
-    def __init__(
-        self,
-        plan: Attempt,
-        *,
-        grace: float = 30.0,
-        timeout: float | None = None,
-        event_sink: Sink | None = None,
-        own_thread: bool = True,
-    ) -> None:
+    def __init__(self, plan: Attempt, *, own_thread: bool = True) -> None:
         """Take over `plan`; `Start` launches it.
 
         Args:
-            plan: What to run. It belongs to the actor from now on.
-            grace: Seconds from the polite signal to SIGKILL, on every path.
-            timeout: Seconds from the start after which the gang is stopped.
-            event_sink: Called on the gang's thread with every event as a dictionary.
+            plan: The first attempt. It belongs to the actor from now on.
             own_thread: Whether to start a thread for the gang; otherwise the starter becomes it, by `run_gang`.
-
-        Raises:
-            SpecError: `grace` or `timeout` is not a number of seconds, or `event_sink` no function.
         """
-        check_settings(grace, timeout, event_sink)
-        super().__init__(Loop(f"supervise-{plan.name}", lost=self._loop_lost, own_thread=own_thread))
+        spec = plan.spec
+        super().__init__(Loop(f"supervise-{spec.name}", lost=self._loop_lost, own_thread=own_thread))
         self._plan = plan
         self._gang = Gang(
             nprocs=plan.nprocs,
-            grace_s=grace,
+            grace_s=spec.grace_s,
             window=plan.window,
-            stop_on_failure=plan.stop_on_failure,
-            policy=plan.policy,
+            stop_on_failure=spec.stop_on_failure,
+            policy=spec.restart_policy,
         )
-        self._timeout = timeout
-        self._report = Reporter(plan, event_sink)
+        self._report = Reporter(plan, spec.event_sink)
         self._ranks = RankActors(plan, self.loop, self.actor_ref, self._report)
         self._replies = PendingReplies(self.loop)
         self._subscribers = Subscribers()
@@ -110,13 +94,15 @@ class GangActor(ConcludingActor):
         if self._crash is not None:
             raise self._crash
         if self._gang.phase != "new":
-            msg = f"{self._plan.name}: the gang was started already (it is {self._gang.phase}); a gang has one life"
+            msg = (
+                f"{self._plan.spec.name}: the gang was started already (it is {self._gang.phase}); a gang has one life"
+            )
             raise SpecError(msg)
         started = self._ranks.assemble()
         self._report.starting()
         reply = self._replies.begin_start()
-        if self._timeout is not None:
-            self._set_timer(steps.SetTimer(name="deadline", delay_s=self._timeout))
+        if (timeout_s := self._plan.spec.timeout_s) is not None:
+            self._set_timer(steps.SetTimer(name="deadline", delay_s=timeout_s))
         self._step(started)
         self._step(steps.StartAsked())
         return reply
@@ -355,20 +341,6 @@ def _count_memory_kills() -> None:
     from supervise._process.exits import oom
 
     oom.baseline()
-
-
-def check_settings(grace: object, timeout: object, event_sink: object) -> None:
-    """Refuse what no gang can be run with.
-
-    Raises:
-        SpecError: Names the setting and the value.
-    """
-    check_seconds("grace", grace)
-    if timeout is not None:
-        check_seconds("timeout", timeout, above_zero=True)
-    if event_sink is not None and not callable(event_sink):
-        msg = f"event_sink is {event_sink!r}; give a function of one argument, the event, or None"
-        raise SpecError(msg)
 
 
 def as_signal(what: str, value: Any) -> signal.Signals:

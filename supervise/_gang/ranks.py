@@ -58,10 +58,10 @@ class RankActors:
         """
         plan = self._plan
         if self._spoiled:
-            msg = f"{plan.name}: an earlier start of this gang has failed half-way; make another gang"
+            msg = f"{plan.spec.name}: an earlier start of this gang has failed half-way; make another gang"
             raise SpecError(msg)
         shown = sum(len(tail.sources) for tail in plan.tails)
-        each = limits.held_by_rank(plan.start_method)
+        each = limits.held_by_rank(plan.spec.start_method)
         try:
             spare = limits.check_open_files(plan.nprocs, each=each, shown=2 * shown)
             self._roomy = True
@@ -77,7 +77,7 @@ class RankActors:
             self._give_up_tails()
             raise
         self._workers = [self._new_worker(rank) for rank in range(plan.nprocs)]
-        return TailsStarted(count=len(self._tails), values=plan.kind == "function")
+        return TailsStarted(count=len(self._tails), values=plan.spec.kind == "function")
 
     def _new_tail(self, tail: TailSpec) -> pykka.ActorRef[Tail]:
         from supervise._gang.tail import Tail  # most gangs have none
@@ -173,7 +173,7 @@ class RankActors:
         self._loaded = loaded
         work = partial(load_values, values, nothing, partial(self._loop.post, self._values_arrived))
         try:
-            threading.Thread(target=work, name=f"supervise-values-{self._plan.name}", daemon=True).start()
+            threading.Thread(target=work, name=f"supervise-values-{self._plan.spec.name}", daemon=True).start()
         except RuntimeError:  # no more threads: the interpreter is exiting, or a limit is reached
             work()
 

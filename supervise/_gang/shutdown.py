@@ -119,7 +119,7 @@ class DepartingActor(LoopActor):
             CrashShutdown(self.loop, self._ranks.slots, self._buried).begin()
 
     def _doom(self, why: str, error: BaseException) -> None:
-        self._crash = SupervisorCrashed(f"{self._plan.name}: {why}; every worker was killed")
+        self._crash = SupervisorCrashed(f"{self._plan.spec.name}: {why}; every worker was killed")
         self._crash.__cause__ = error
         self._plan.line.cut()  # kills who lives, and also whom a fork server has yet to start
 
@@ -158,7 +158,7 @@ class DepartingActor(LoopActor):
             act()
         except BaseException:
             with contextlib.suppress(BaseException):  # a handler of the application's may raise, too
-                log.exception("%s: while it ends", self._plan.name)
+                log.exception("%s: while it ends", self._plan.spec.name)
 
     def _loop_lost(self, error: BaseException) -> None:
         """The loop's selector is gone: nothing can be waited for any more, so end everything here and now."""

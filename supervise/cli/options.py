@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from supervise._printable import below_itself
 from supervise._process.launch import limits
+from supervise._seconds import GRACE_S
 from supervise.cli import option_values, torchrun_options
 from supervise.errors import SpecError
 from supervise.logs import Std, to_map
@@ -319,8 +320,8 @@ def _add_end(group: argparse._ArgumentGroup) -> None:
         "--shutdown-timeout",
         metavar="SEC",
         type=option_values.seconds,
-        default=30.0,
-        help="from the polite signal to SIGKILL, whatever the reason (30)",
+        default=GRACE_S,
+        help=f"from the polite signal to SIGKILL, whatever the reason ({GRACE_S:g})",
     )
     _option(
         group,
