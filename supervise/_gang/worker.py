@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import stat
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from supervise import messages as say
-from supervise._opening import is_mark
+from supervise._gang.error_files import recorded_ns
 from supervise._process import platform
 from supervise._process.launch import return_value
 from supervise._process.launch.program import UnreapedError
@@ -372,26 +371,6 @@ class Worker(LoopActor):
         line = self._launched.line if self._launched is not None else None
         if line is not None:
             self._read_end = line.leader_reaped(self._pid, self._read_end)
-
-
-def recorded_ns(error_file: str) -> int | None:
-    """Return when the exception in `error_file` was recorded, in monotonic ns; None where there is none."""
-    if not error_file or not os.access(error_file, os.F_OK):  # by far the most, and without an exception
-        return None
-    try:
-        found = os.lstat(error_file)
-    except OSError:
-        return None
-    if not stat.S_ISREG(found.st_mode) or not (found.st_size or is_mark(found)):
-        return None
-    return found.st_mtime_ns - _epoch_ns()
-
-
-def _epoch_ns() -> int:
-    """Return what the wall clock is ahead of the monotonic one: of three looks, the least interrupted."""
-    looks = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(3)]
-    before, wall, after = min(looks, key=lambda look: look[2] - look[0])
-    return wall - (before + after) // 2
 
 
 def _complaint(code: int | None, kind: str | None) -> str | None:
