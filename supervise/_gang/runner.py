@@ -150,10 +150,11 @@ class GangRunner:
             self._sweep.cancel()
 
     def release(self) -> None:
-        """Let go of all that would call back."""
+        """Let go of the Supervisor, so that both die with the last user, not at the next garbage collection."""
         self.halt()
-        self.timers.cancel_all()
+        self.timers.end()
         self.suspend_poll.end()
+        self._closed = self._crashed = _nothing
 
     # From events to actions
 
@@ -340,6 +341,10 @@ class GangRunner:
         self._subscribers.finish(told)
         if self.attempt.spec.plain is not None:
             self._owner.stop(block=False)  # which ends what the ranks have left in their groups
+
+
+def _nothing(*_args: object) -> None:
+    """Stand in for what must not be called any more."""
 
 
 def _count_memory_kills() -> None:

@@ -89,7 +89,8 @@ class Shutdown:
         self._quietly(self._runner.release)
         if self._listener is not None:
             self._quietly(partial(self._listener.left, self.crash))
-        self._quietly(self._leave)
+        leave, self._leave = self._leave, _nothing  # so that the Supervisor dies with its last user
+        self._quietly(leave)
         self._quietly(partial(self._replies.closed, self.crash))  # asked between the last answer and now
         self._loop.ended.add_done_callback(self._replies.stopped)
         self._loop.end()
@@ -149,3 +150,7 @@ class Shutdown:
         except BaseException:
             with contextlib.suppress(BaseException):  # a handler of the application's may raise, too
                 log.exception("%s: while it ends", self._name)
+
+
+def _nothing() -> None:
+    """Stand in for what must not be called again."""

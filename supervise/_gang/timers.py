@@ -50,7 +50,12 @@ class Timers:
             if (timer := self._timers.pop((None, name), None)) is not None:
                 timer.cancel()
 
-    def cancel_all(self) -> None:
-        """Cancel every timer."""
+    def end(self) -> None:
+        """Cancel every timer, and let go of what would be called."""
         for timer in self._timers.values():
             timer.cancel()
+        self._expired = _nothing
+
+
+def _nothing(_: TimerExpired) -> None:
+    """Stand in for what must not be called any more."""
