@@ -24,8 +24,8 @@ import pykka
 
 from supervise._gang import validation
 from supervise._gang.attempt import Attempt
-from supervise._gang.gang_actor import GangActor
 from supervise._gang.spec import GangSpec
+from supervise._gang.supervisor import Supervisor
 from supervise._process.exits.handle import Exit, Process
 from supervise._process.launch.fork_server import ServerStatus
 from supervise._process.launch.function import Launched
@@ -206,7 +206,7 @@ class _Promise(Launched):
 class FakeGang:
     """A real Supervisor over fake processes, for a ``with`` block that leaves nothing behind."""
 
-    supervisor: pykka.ActorRef[GangActor]
+    supervisor: pykka.ActorRef[Supervisor]
     """To be asked `Start`, `Wait`, `Close` and so on."""
     launchers: dict[int, FakeLauncher]
     """By local rank."""
@@ -269,7 +269,7 @@ class FakeGang:
             window=self._window,
         )
         try:
-            self.supervisor = GangActor.start(plan)
+            self.supervisor = Supervisor.start_attempt(plan)
         except BaseException:
             plan.close()
             raise

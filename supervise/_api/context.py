@@ -17,8 +17,9 @@ from supervise._api import own_thread, signals
 from supervise._api.base import PContext
 from supervise._api.signals import protected
 from supervise._api.tail_state import TailState
+from supervise._gang.asks import as_signal
 from supervise._gang.attempt import first_attempt
-from supervise._gang.gang_actor import GangActor, as_signal
+from supervise._gang.supervisor import Supervisor
 from supervise._runtime.future import Reply
 from supervise._runtime.wakeup import remaining
 from supervise._seconds import LONGEST_S, check_seconds, usual_grace_s
@@ -61,7 +62,7 @@ class GangContext(PContext):
         self._describe(spec.name, spec.entrypoint, settings["args"], settings.get("envs") or attempt.envs, attempt.dest)
         self._filters = (spec.duplicate_stdout_filters, spec.duplicate_stderr_filters)
         self._tail_logs = [TailState() for _ in range(2 + sum(map(bool, self._filters)))]
-        self._supervisor: pykka.ActorRef[GangActor] | None = None
+        self._supervisor: pykka.ActorRef[Supervisor] | None = None
         self._outcome: Reply[RunProcsResult | None] | None = None
         self._result: RunProcsResult | None = None
         self._came: signal.Signals | None = None
@@ -119,8 +120,8 @@ class GangContext(PContext):
         self._begun = True
         self._hold_signals()
         self._unused.detach()
-        box: Reply[pykka.ActorRef[GangActor]] = Reply()
-        make = partial(GangActor.start, self._attempt, own_thread=False)
+        box: Reply[pykka.ActorRef[Supervisor]] = Reply()
+        make = partial(Supervisor.start_attempt, self._attempt, own_thread=False)
         self._thread = own_thread.prepare(self._attempt, make, box)
         try:
             own_thread.start(self._thread, self._attempt, box)
@@ -325,14 +326,14 @@ class GangContext(PContext):
             self._thread.join(remaining(deadline_s))
 
 
-def _leaving(supervisor: pykka.ActorRef[GangActor]) -> Reply[bool]:
+def _leaving(supervisor: pykka.ActorRef[Supervisor]) -> Reply[bool]:
     """Have the actor stop; the reply comes when nothing of it is left."""
     left: Reply[bool] = Reply()
     left.set(_reply(supervisor.stop(block=False)))
     return left
 
 
-def _dispose(supervisor: pykka.ActorRef[GangActor]) -> None:
+def _dispose(supervisor: pykka.ActorRef[Supervisor]) -> None:
     """Nobody holds the context any more: close its gang."""
     if supervisor.is_alive():
         supervisor.stop(block=False)

@@ -48,7 +48,8 @@ def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C90
             decision.tell(event)
         case say.Swept():
             gang.sweep.state = "done"
-            decision.tell(event)
+            if event.leaked:
+                decision.tell(steps.Leaked(found=event, pids=gang.pids))
         case steps.TimerExpired():
             _timer_expired(gang, event, decision)
         case steps.ValuesLoaded():

@@ -67,7 +67,8 @@ class PeersStopped:
     """The caller is going to stop these ranks, because another has failed: their ends are no failures."""
 
     ranks: frozenset[int]
-    at_ns: int
+    at_ns: int = 0
+    """When, monotonic; the Supervisor sets it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -218,6 +219,15 @@ class GangStopping:
     reason: Reason
 
 
+@dataclass(slots=True, kw_only=True)
+class Leaked:
+    """A sweep has found processes that had left the groups of their ranks."""
+
+    found: Swept
+    pids: Mapping[int, int]
+    """Of the ranks."""
+
+
 if TYPE_CHECKING:
     Event = (
         TailsStarted
@@ -255,7 +265,7 @@ if TYPE_CHECKING:
         | Publish
         | AnswerClose
     )
-    Fact = WorkerStarted | WorkerFailedToStart | WorkerUnkillable | TailEnded | Swept | RankExited | GangStopping
+    Fact = WorkerStarted | WorkerFailedToStart | WorkerUnkillable | TailEnded | RankExited | GangStopping | Leaked
 
 
 class Decision:

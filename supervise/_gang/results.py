@@ -28,22 +28,24 @@ LOST_CODE = 255
 """Stands in `ProcessFailure.exitcode`, a number, for an exit status that nobody can tell."""
 
 
-def build_result(gang: Gang, verdict: Verdict, plan: Attempt, values: Mapping[int, Any]) -> RunProcsResult:
+def build_result(gang: Gang, verdict: Verdict, attempt: Attempt, values: Mapping[int, Any]) -> RunProcsResult:
     """Return the one result that every `Wait` gets.
 
     Args:
         gang: What happened.
         verdict: How it is judged.
-        plan: What was asked for.
+        attempt: What was asked for.
         values: Local rank to return value, where all ranks exited with code 0.
     """
-    result = RunProcsResult(stdouts=dict(plan.dest.stdouts), stderrs=dict(plan.dest.stderrs), outcome=verdict.outcome)
+    result = RunProcsResult(
+        stdouts=dict(attempt.dest.stdouts), stderrs=dict(attempt.dest.stderrs), outcome=verdict.outcome
+    )
     if not verdict.blamed:
-        result.return_values = {rank: values.get(rank) for rank in range(plan.nprocs)}
+        result.return_values = {rank: values.get(rank) for rank in range(attempt.nprocs)}
     to_wall_ns = time.time_ns() - time.monotonic_ns()
     stopped = verdict.kind == "stopped"
     for rank in verdict.blamed:
-        result.failures[rank] = _failure(gang, rank, plan, to_wall_ns, stopped=stopped)
+        result.failures[rank] = _failure(gang, rank, attempt, to_wall_ns, stopped=stopped)
     for rank, role in sorted(verdict.roles.items()):
         end = gang.ranks[rank].end
         result.ends[rank] = RankEnd(
@@ -57,9 +59,9 @@ def build_result(gang: Gang, verdict: Verdict, plan: Attempt, values: Mapping[in
             max_rss_bytes=end.max_rss_bytes if end else None,
             cpu_time_s=end.cpu_time_s if end else None,
             oom_kill=end.oom_kill if end else False,
-            stdout_log=plan.dest.stdouts.get(rank, ""),
-            stderr_log=plan.dest.stderrs.get(rank, ""),
-            stderr_tail=_last_words(end, plan.dest.stderrs.get(rank, "")),
+            stdout_log=attempt.dest.stdouts.get(rank, ""),
+            stderr_log=attempt.dest.stderrs.get(rank, ""),
+            stderr_tail=_last_words(end, attempt.dest.stderrs.get(rank, "")),
         )
     return result
 
@@ -69,7 +71,7 @@ def _last_words(end: WorkerExited | None, path: str) -> str:
     return last_lines(path) if end is None or end.log_bytes.get(path) else ""
 
 
-def _failure(gang: Gang, rank: int, plan: Attempt, to_wall_ns: int, *, stopped: bool) -> ProcessFailure:
+def _failure(gang: Gang, rank: int, attempt: Attempt, to_wall_ns: int, *, stopped: bool) -> ProcessFailure:
     end = gang.ranks[rank].end
     if end is None:
         stuck = gang.unkillable.get(rank)
@@ -87,7 +89,7 @@ def _failure(gang: Gang, rank: int, plan: Attempt, to_wall_ns: int, *, stopped: 
         rank,
         end.pid,
         LOST_CODE if end.exitcode is None else end.exitcode,
-        "" if stopped and end.error_ns is None else plan.dest.error_files.get(rank, ""),
+        "" if stopped and end.error_ns is None else attempt.dest.error_files.get(rank, ""),
         message=message,
         timestamp_ns=end.ended_ns + to_wall_ns,
     )

@@ -21,7 +21,7 @@ from supervise.result import RunProcsResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from supervise._gang.gang_actor import GangActor
+    from supervise._gang.supervisor import Supervisor
     from supervise._torch.foreign_handlers import ForeignHandlers
     from supervise.logs import LogsSpecs
     from supervise.result import Outcome, ProcessFailure
@@ -192,7 +192,7 @@ class SubprocessContext(PolledContext):
     def subprocess_handlers(self, handlers: Mapping[int, Any]) -> None:
         self._handlers = handlers
 
-    def _make_handlers(self, supervisor: pykka.ActorRef[GangActor]) -> Mapping[int, Any]:
+    def _make_handlers(self, supervisor: pykka.ActorRef[Supervisor]) -> Mapping[int, Any]:
         from supervise._torch.rank_handlers import RankHandlers
 
         def send(sig: signal.Signals, rank: int) -> None:

@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 from supervise import WorkerExited
 from supervise._core import decide
-from supervise._gang.gang_actor import GangActor
 from supervise._gang.subscribers import Subscribers
+from supervise._gang.supervisor import Supervisor
 from supervise._process.exits.handle import Exit, Process
 from supervise._process.launch.program_launcher import ProgramLauncher
 from supervise._runtime.future import Reply
@@ -30,10 +30,10 @@ def _around(owner: Any, name: str, new: Callable[..., Any]) -> Any:
 
 
 def a_wait_asked_while_stopping_is_forgotten() -> Any:
-    def wait(old: Any, self: GangActor, timeout: float | None = None) -> Any:
-        return Reply() if self._gang.phase == "stopping" else old(self, timeout)
+    def wait(old: Any, self: Supervisor, timeout: float | None = None) -> Any:
+        return Reply() if self._runner.gang.phase == "stopping" else old(self, timeout)
 
-    return _around(GangActor, "wait", wait)
+    return _around(Supervisor, "wait", wait)
 
 
 def sigkill_reaches_the_leader_only() -> Any:
