@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,23 +26,25 @@ def shown(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def checked(spec: GangSpec) -> GangSpec:
-    """Return `spec` with tuples of arguments, environments of text, and no start method for a program.
+def checked(spec: GangSpec) -> dict[str, Any]:
+    """Check the settings that a caller gave; return the fields that they change.
+
+    Those are tuples of arguments, environments of text, a folder's path, and no start method for a program.
 
     Raises:
         SpecError: A setting makes no sense; names it and the value, or the rank.
     """
     _check_end(spec)
     _check_entrypoint(spec)
-    method = None if spec.kind == "binary" else spec.start_method
     cwd = _folder(spec.cwd)
+    method = None if spec.kind == "binary" else spec.start_method
     if isinstance(spec.args, Mapping):  # before anything is made for each of a number that may be mistaken
         limits.check_host(len(spec.args), None if spec.travels else cwd)  # what travels tells where this process is
         limits.check_open_files(len(spec.args), each=limits.held_by_rank(method), shown=0)
     args = _arguments(spec.args)
     envs = _environments(spec.envs, len(args))
     _check_logs(spec)
-    return replace(spec, args=args, envs=envs, cwd=cwd, start_method=method)
+    return {"args": args, "envs": envs, "cwd": cwd, "start_method": method}
 
 
 def check_times(spec: GangSpec) -> None:
