@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
@@ -138,7 +138,9 @@ def _prepared(settings: GangSettings) -> GangSpec:
     if spec.logs_specs is None:
         changes["logs_specs"] = ours = DefaultLogsSpecs()
         changes["remove_folders"] = ours._remove_empty  # noqa: SLF001 - it is no word for users
-    return replace(spec, **changes)  # once: it takes as long as all the checks
+    for name, value in changes.items():
+        object.__setattr__(spec, name, value)  # nobody else has it yet; `replace` would take as long as all the checks
+    return spec
 
 
 def _pickled(
