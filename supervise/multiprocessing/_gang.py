@@ -14,11 +14,13 @@ import pykka
 
 from supervise import messages as say
 from supervise._api import own_thread
+from supervise._core import steps
 from supervise._gang import shutdown_at_exit
 from supervise._gang.attempt import first_attempt
 from supervise._gang.gang_actor import GangActor
 from supervise._gang.results import LOST_CODE
 from supervise._process.launch.settings import Plain
+from supervise._runtime import fork_hooks
 from supervise._runtime.future import Reply
 from supervise.destinations import LogsDest
 from supervise.logs import LogsSpecs
@@ -70,15 +72,14 @@ class SpawnedGang(GangActor):
         if isinstance(message, PeersStopped):
             self._ranks.slots.ring_if_dead()
             self.loop.poll()  # who is dead by now has not been stopped
-            stopped = dict.fromkeys(message.ranks, time.monotonic_ns())
-            self._gang = self._gang._replace(stopped_ns={**stopped, **self._gang.stopped_ns})
+            self._step(steps.PeersStopped(ranks=message.ranks, at_ns=time.monotonic_ns()))
             return
         if isinstance(message, say.WorkerExited):
             fine = message.exitcode == 0  # a return value is not expected
             message = replace(message, has_value=False, complaint=None if fine else message.complaint)
         super()._told(message)
 
-    def _step(self, event: object) -> None:
+    def _step(self, event: steps.Event) -> None:
         if isinstance(event, say.WorkerExited):
             trace, raised_ns = self._trace(event)
             self._fates[event.local_rank].settle(
@@ -220,4 +221,4 @@ def _drop_in_child() -> None:
     _registered_in.clear()
 
 
-os.register_at_fork(after_in_child=_drop_in_child)
+fork_hooks.register("multiprocessing", in_child=_drop_in_child)
