@@ -1,4 +1,4 @@
-"""One attempt of a gang, ready to be started, and the destinations that show its logs."""
+"""One attempt of a gang: its files, environments and launchers, and the destinations that show its logs."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Attempt:
         return make_attempt(self.spec, number)
 
     def close(self) -> None:
-        """Give back what a start would have used."""
+        """Release the lifeline, the destinations of logs, the control groups, and empty log folders."""
         self.line.cut()
         for tail in self.tails:
             tail.sink.close()
@@ -199,7 +199,7 @@ def _launchers(attempt: Attempt) -> Iterator[Launcher]:
     assert contained is not None  # noqa: S101 - made with the attempt
     binary = isinstance(spec.entrypoint, str)
     environ: Mapping[Any, Any] = _encoded(spec.environ) if binary else spec.environ
-    take = spec.pickled.pop if spec.restart_policy is None else spec.pickled.get  # what it refers to is let go at last
+    take = spec.pickled.get if spec.restart_policy else spec.pickled.pop  # the last launch closes copied descriptors
     for rank, args in spec.args.items():
         own: Mapping[Any, Any] = {**attempt.envs[rank], **contained.env(rank)}
         how = LaunchSpec(

@@ -21,7 +21,7 @@ _LONGEST = 80
 
 
 def shown(value: object) -> str:
-    """Return a value as an error names it: short."""
+    """Return the representation of a value for an error message, cut to 80 characters."""
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
@@ -75,7 +75,7 @@ def _check_end(spec: GangSpec) -> None:
 
 
 def _check_entrypoint(spec: GangSpec) -> None:
-    """Refuse what cannot be run, or not in this way."""
+    """Refuse an entrypoint that is neither callable nor a name, an unknown start method, a gate that is no bool."""
     entrypoint: object = spec.entrypoint
     if not (isinstance(entrypoint, str) and entrypoint) and not callable(entrypoint):
         raise SpecError(f"entrypoint is {shown(entrypoint)}; give a function, or a program's name or path as a string")
