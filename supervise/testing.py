@@ -243,6 +243,7 @@ class FakeGang:
             name=name,
             entrypoint="fake",
             args=dict.fromkeys(self.launchers, ()),
+            start_method=None,
             grace_s=grace,
             timeout_s=timeout,
             event_sink=self.events,

@@ -1,4 +1,4 @@
-"""Start one program: in its own session, with an empty stdin, default signals and an empty mask."""
+"""Start of one program: in its own session, with an empty stdin, default signals and an empty mask."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: S
 
 
 def _arm(read_end: int, pid: int) -> None:
-    """Arm the lifeline, before anything else: until then the process would outlive us."""
+    """Arm the lifeline before anything else: until then the process would outlive the host."""
     with contextlib.suppress(ProcessLookupError):  # dead, and reaped by somebody else already
         lifeline.arm(read_end, pid)
 
