@@ -62,7 +62,7 @@ def test_ctrl_c_shows_a_countdown_that_is_removed(supervise: Command):
     assert countdown.endswith("\r")
     assert [line.split(" (")[0] for line in plain(after).splitlines()[:3]] == [
         "supervise: SIGINT again: killing 1 rank now",
-        "supervise: killed: we got SIGINT and a second signal",
+        "supervise: killed after SIGINT (Ctrl-C) and a second signal",
         "  rank 0: killed by SIGKILL",
     ]
 
