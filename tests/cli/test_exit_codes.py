@@ -76,7 +76,8 @@ def test_127_for_a_file_that_is_here_and_not_in_path(supervise: Command, words: 
     done = supervise.run(*words)
     assert done.returncode == 127
     assert done.stderr == (
-        f"supervise: cannot start rank 0: {file.name} is not in PATH; for the file in this directory, give ./{file.name}\n"
+        f"supervise: cannot start rank 0: {file.name} is not in PATH;"
+        f" for the file in this directory, give ./{file.name}\n"
     )
 
 
@@ -198,7 +199,7 @@ def test_2_for_a_log_directory_that_is_none(supervise: Command):
     file.touch()
     done = supervise.run("--log-dir", str(file), "true")
     assert done.returncode == 2
-    assert f"{file} is a file; give --log-dir a directory" in done.stderr
+    assert f"{file} is a file; give --log-dir a writable directory" in done.stderr
 
 
 def test_the_command_itself(supervise: Command):
