@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PATTERNS = {
     r"\b(somebody|someone|anybody|nobody|everybody|whoever)\b": "name the subject: the caller, the process, the kernel",
-    r"(?<!there )(?<!There )\b(is|are|was) no (?!longer\b|more than\b|less than\b)": "write 'is not a ...'",
+    r"(?<!there )(?<!There )\b(is|are|was) no (?!(longer|more|less|worse|slower)\b)": "write 'is not a ...'",
     r"\b(again|twice) is (harmless|as once)\b": "write 'idempotent'",
     r'"""Have ': "begin with what the function does: 'Make', 'Ask', 'Record'",
     r"\bto be had\b": "write 'available'",
