@@ -24,7 +24,7 @@ def check_seconds(what: str, value: object, *, above_zero: bool = False) -> None
         above_zero: Whether 0 is refused, as for settings that may be None.
 
     Raises:
-        SpecError: It is not; the text names the setting and the value.
+        SpecError: `value` is not valid; the text names the setting and the value.
     """
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if number and 0 <= value <= LONGEST_S and (value > 0 or not above_zero):  # type: ignore[operator]

@@ -76,7 +76,7 @@ def validate_full_rank(d: Mapping[int, Any], nprocs: int, what: str) -> None:
     """Raise unless the keys of `d` are exactly ``range(nprocs)``.
 
     Raises:
-        SpecError: They are not; the text begins with `what`.
+        SpecError: A rank is missing or unknown; the text begins with `what`.
     """
     actual, expected = set(d), set(range(nprocs))
     if actual != expected:
@@ -87,7 +87,7 @@ def check_streams(what: str, choice: object) -> None:
     """Raise unless `choice` is a `Std`, or a mapping of local rank to `Std`.
 
     Raises:
-        SpecError: It is not; the text names the setting, the rank and the value.
+        SpecError: `choice` is not valid; the text names the setting, the rank and the value.
     """
     from collections.abc import Mapping
 
@@ -106,7 +106,7 @@ def check_filter(ranks: object) -> None:
     """Raise unless `ranks` is a set of ranks or None, as `local_ranks_filter` must be.
 
     Raises:
-        SpecError: It is not; the text has the value.
+        SpecError: `ranks` is not valid; the text has the value.
     """
     from collections.abc import Collection
 

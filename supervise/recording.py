@@ -40,7 +40,7 @@ class ErrorHandler:
         """Enable `faulthandler` for all threads; warn if that fails."""
         try:
             faulthandler.enable(all_threads=True)
-        except Exception as e:  # a rank without diagnostics still does its work
+        except Exception as e:  # without diagnostics, the rank can still run
             _warn(f"Unable to enable fault handler. {type(e).__name__}: {e}")
 
     def record_exception(self, e: BaseException) -> None:

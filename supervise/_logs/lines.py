@@ -120,7 +120,7 @@ class LineStream:
         return b"".join(out)
 
     def _whole_lines(self, chunk: bytes) -> bytes:
-        """Prefix all lines of a chunk at once. The fast path, and the only path of a file."""
+        """Prefix all lines of a chunk with one replacement, if no carriage return needs to be interpreted."""
         first = b""
         if self.reserved:
             cut = chunk.find(b"\n") + 1

@@ -162,7 +162,7 @@ def parse(words: Sequence[str]) -> Options:
 
 
 def _check_fileless(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
-    """Refuse options that need files: a stream is redirected or prefixed through its log file."""
+    """Refuse options that need log files, because `--log-dir /dev/null` has none."""
     for option, value in (
         ("--redirects", found.redirects),
         ("--tee", found.tee),
