@@ -1,7 +1,7 @@
 """Creation and opening of log folders, safe against another user who owns a folder above them.
 
-The owner of a folder can rename its entries and replace them by symbolic links at any moment, so that a process which
-follows paths creates or writes files elsewhere.
+The owner of a folder can rename its entries and replace them by symbolic links at any moment. A process that follows
+such a link would create or write files elsewhere.
 """
 
 # A worker imports this module: only `os` and built-in modules.

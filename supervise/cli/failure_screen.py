@@ -177,7 +177,7 @@ def _why(result: RunProcsResult, rank: int, story: Story) -> list[str]:
 
 
 def _nothing_in(log: str | None) -> list[str]:
-    """Return why there is no stderr of a rank to show."""
+    """Return why the report has no stderr of a rank."""
     if not log:
         return ["its stderr was not recorded", "the rank inherited it from supervise; its output is above"]
     if log == os.devnull:

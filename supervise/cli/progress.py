@@ -147,7 +147,7 @@ class Progress:
         self._announced = False
 
     def user_kills(self, sig: Signals) -> None:
-        """Record the second signal of the user, which may be another signal."""
+        """Record the second signal of the user, which may differ from the first."""
         self.story.killed = True
         first = self.story.user_signal
         how = "again" if first is None or first == sig else f"after {first.name}"
