@@ -22,12 +22,14 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import pykka
 
+from supervise._gang import validation
 from supervise._gang.attempt import Attempt
 from supervise._gang.gang_actor import GangActor
+from supervise._gang.spec import GangSpec
 from supervise._process.exits.handle import Exit, Process
 from supervise._process.launch.fork_server import ServerStatus
 from supervise._process.launch.function import Launched
-from supervise._process.lifeline.lifeline import Lifeline
+from supervise._seconds import GRACE_S
 from supervise.destinations import LogsDest
 from supervise.errors import SuperviseError
 from supervise.messages import Close
@@ -101,8 +103,7 @@ class FakeProcess(Process):
         """
         with self._changed:
             if not self._changed.wait_for(lambda: sig in self._signals, timeout):
-                msg = f"no {sig.name} in {timeout} s; it was sent {self._signals}"
-                raise TimeoutError(msg)
+                raise TimeoutError(f"no {sig.name} in {timeout} s; it was sent {self._signals}")
 
     def reap(self) -> Exit | None:
         """Return its exit, None while it runs."""
@@ -219,7 +220,7 @@ class FakeGang:
         name: str = "fake",
         launchers: Mapping[int, FakeLauncher] | None = None,
         window: int = 1,
-        grace: float = 30.0,
+        grace: float = GRACE_S,
         timeout: float | None = None,
         dest: LogsDest | None = None,
         event_sink: Sink | None = None,
@@ -238,10 +239,15 @@ class FakeGang:
         """
         self.launchers = {rank: (launchers or {}).get(rank) or FakeLauncher() for rank in range(nprocs)}
         self.events = EventRecorder(event_sink)
-        self._name = name
+        self._spec = GangSpec(
+            name=name,
+            entrypoint="fake",
+            args=dict.fromkeys(self.launchers, ()),
+            grace_s=grace,
+            timeout_s=timeout,
+            event_sink=self.events,
+        )
         self._window = window
-        self._grace = grace
-        self._timeout = timeout
         self._dest = dest or LogsDest(
             stdouts=dict.fromkeys(range(nprocs), ""), stderrs=dict.fromkeys(range(nprocs), "")
         )
@@ -253,21 +259,17 @@ class FakeGang:
 
     def __enter__(self) -> Self:
         """Start the Supervisor."""
+        validation.check_times(self._spec)
         ranks = self.launchers
         plan = Attempt(
-            name=self._name,
-            kind="binary",
-            what="fake",
-            start_method=None,
-            args=dict.fromkeys(ranks, ()),
+            spec=self._spec,
             envs={rank: {} for rank in ranks},
             dest=self._dest,
-            line=Lifeline(),
             launchers=list(ranks.values()),
             window=self._window,
         )
         try:
-            self.supervisor = GangActor.start(plan, grace=self._grace, timeout=self._timeout, event_sink=self.events)
+            self.supervisor = GangActor.start(plan)
         except BaseException:
             plan.close()
             raise
@@ -315,8 +317,7 @@ class _Collected(Generic[T]):
 
         with self._changed:
             if not self._changed.wait_for(found, timeout):
-                msg = f"no {what} in {timeout} s; what came: {self._items}"
-                raise TimeoutError(msg)
+                raise TimeoutError(f"no {what} in {timeout} s; what came: {self._items}")
             return found()[0]
 
 

@@ -25,32 +25,34 @@ if TYPE_CHECKING:
 A = TypeVar("A", bound=GangActor)
 
 
-def prepare(plan: Attempt, make: Callable[[], pykka.ActorRef[A]], box: Reply[pykka.ActorRef[A]]) -> threading.Thread:
+def prepare(attempt: Attempt, make: Callable[[], pykka.ActorRef[A]], box: Reply[pykka.ActorRef[A]]) -> threading.Thread:
     """Return the gang's thread, not started yet.
 
     Args:
-        plan: Closed if there is no actor in the end.
+        attempt: Closed if there is no actor in the end.
         make: Starts the actor, which must not start a thread of its own.
         box: Gets the actor, or why there is none.
     """
-    return threading.Thread(target=_begin, args=(plan, make, box), name=f"supervise-{plan.name}", daemon=True)
+    return threading.Thread(
+        target=_begin, args=(attempt, make, box), name=f"supervise-{attempt.spec.name}", daemon=True
+    )
 
 
-def start(thread: threading.Thread, plan: Attempt, box: Reply[pykka.ActorRef[A]]) -> None:
+def start(thread: threading.Thread, attempt: Attempt, box: Reply[pykka.ActorRef[A]]) -> None:
     """Have `thread` started by another one: a handler that raises may leave the locks of threading held."""
-    what = f"the supervisor of {plan.name!r}"
+    what = f"the supervisor of {attempt.spec.name!r}"
 
     def start() -> None:
         try:
             _threads.start(thread, what)
         except BaseException as error:
-            plan.close()
+            attempt.close()
             box.fail(error)
 
     try:
         _thread.start_new_thread(start, ())
     except RuntimeError as error:
-        plan.close()
+        attempt.close()
         box.fail(_threads.none_left(what, error))
 
 
@@ -59,11 +61,11 @@ def give_up(box: Reply[pykka.ActorRef[A]]) -> None:
     box.add_done_callback(partial(_stop, box))
 
 
-def _begin(plan: Attempt, make: Callable[[], pykka.ActorRef[A]], box: Reply[pykka.ActorRef[A]]) -> None:
+def _begin(attempt: Attempt, make: Callable[[], pykka.ActorRef[A]], box: Reply[pykka.ActorRef[A]]) -> None:
     try:
         supervisor = make()
     except BaseException as error:
-        plan.close()
+        attempt.close()
         box.fail(error)
         return
     box.set(supervisor)

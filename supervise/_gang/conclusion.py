@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from supervise import messages as say
-from supervise._core import state as st
+from supervise._core import steps
 from supervise._core.verdict import judge
 from supervise._gang.escapees import Sweep
 from supervise._gang.ranks import RankActors
@@ -29,8 +27,6 @@ _LEAST_SWEEP_S = 1.0
 class ConcludingActor(DepartingActor):
     """An actor whose gang has ended does with it what the core says."""
 
-    _pids: dict[int, int]
-    _started_ns: dict[int, int]
     _values: dict[int, Any]
     _failed: RunProcsResult | None = None
     """Of the attempt before this one."""
@@ -45,9 +41,7 @@ class ConcludingActor(DepartingActor):
     def _loaded(self, values: dict[int, Any], problems: dict[int, str]) -> None:
         """The return values have been read, off the loop."""
         self._values = values
-        ends = (replace(e, complaint=problems.get(e.local_rank, e.complaint)) for e in self._gang.ends)
-        self._gang = self._gang._replace(ends=tuple(ends))
-        self._step(say.TailEnded(name="values"))
+        self._step(steps.ValuesLoaded(complaints=problems))
 
     def _sweep_up(self, timeout_s: float) -> None:
         """Look for what has left the groups; where it would only be told, only if somebody listens."""
@@ -55,10 +49,10 @@ class ConcludingActor(DepartingActor):
         if contained is None or not (contained.ends or self._report.listens()):
             self.loop.post(self._guarded, self._step, say.Swept())
             return
-        grace = self._timers.get("grace")
+        grace = self._timers.get((None, "grace"))
         if grace is not None:  # the groups were given the same time: what is left of it, and a moment to end politely
             timeout_s = min(timeout_s, max(grace.due_s - time.monotonic(), _LEAST_SWEEP_S))
-        stuck = [found.pid for found in self._gang.unkillable]
+        stuck = [found.pid for found in self._gang.unkillable.values()]
         self._sweep = Sweep(self.loop, contained, end=contained.ends, timeout_s=timeout_s, skip=stuck, done=self._swept)
         self._sweep.begin()
 
@@ -66,7 +60,6 @@ class ConcludingActor(DepartingActor):
         self._sweep = None
         if self._plan.contained is not None:
             self._plan.contained.close()
-        self._report.leaked(found, self._pids)
         self._guarded(self._step, found)
 
     # Restarts
@@ -75,7 +68,7 @@ class ConcludingActor(DepartingActor):
         """This attempt has failed and nothing of it is left: say so, and wait a little before the next."""
         import random
 
-        policy = self._plan.policy
+        policy = self._plan.spec.restart_policy
         assert policy is not None  # noqa: S101 - else nothing is announced
         delay_s *= random.uniform(0.75, 1.25)  # noqa: S311 - so that many machines do not start at once
         attempt = self._gang.attempt + 1
@@ -85,43 +78,42 @@ class ConcludingActor(DepartingActor):
         self._subscribers.tell(
             say.GangRestarting(attempt=attempt, max_restarts=policy.max_restarts, delay_s=delay_s, result=result)
         )
-        self._timers["backoff"] = self.loop.call_later(delay_s, partial(self._guarded, self._step, st.BackoffExpired()))
+        self._set_timer(steps.SetTimer(name="backoff", delay_s=delay_s))
 
     def _assemble(self) -> None:
         """Make the next attempt's plan, files and actors; what is known of the ranks is known anew."""
         for name in ("grace", "kill", "drain"):
-            if name in self._timers:
-                self._timers.pop(name).cancel()
+            if (None, name) in self._timers:
+                self._timers.pop((None, name)).cancel()
         self._ranks.dismiss()
-        self._pids, self._started_ns, self._values = {}, {}, {}
+        self._values = {}
         try:
-            assert self._plan.again is not None  # noqa: S101 - there is a policy
             self._plan = self._plan.again(self._gang.attempt)
             self._subscribers.begin_anew()
             self._report.begin_anew(self._plan)
             self._ranks = RankActors(self._plan, self.loop, self.actor_ref, self._report)
-            self._gang = self._gang._replace(tails=self._ranks.assemble())
+            self._step(self._ranks.assemble())
         except (OSError, SuperviseError) as error:
             self._replies.error = error
-            self.loop.post(self._guarded, self._step, st.NotAssembled())
+            self.loop.post(self._guarded, self._step, steps.NotAssembled())
         else:
-            self.loop.post(self._guarded, self._step, st.Assembled())
+            self.loop.post(self._guarded, self._step, steps.Assembled())
 
     def _remember_failed(self, error: BaseException) -> None:
         """Have an error that ends a restart tell what had failed before."""
         if self._failed is not None:
-            error.add_note(f"{self._plan.name} had failed, and attempt {self._gang.attempt} could not be started")
+            error.add_note(f"{self._plan.spec.name} had failed, and attempt {self._gang.attempt} could not be started")
             error.previous_result = self._failed  # type: ignore[attr-defined]
 
     # The result
 
     def _result(self, verdict: Verdict) -> RunProcsResult:
-        return build_result(self._gang, verdict, self._plan, self._started_ns, self._values)
+        return build_result(self._gang, verdict, self._plan, self._values)
 
     def _publish(self) -> None:
         for name in ("drain", "deadline", "backoff", "oom"):
-            if name in self._timers:
-                self._timers[name].cancel()
+            if (None, name) in self._timers:
+                self._timers[None, name].cancel()
         self._suspend_poll.end()
         self._ranks.slots.close_outcomes()
         if self._replies.error is None and self._gang.start_failure is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervise import messages as say
-    from supervise._core.state import Gang
+    from supervise._core.steps import GangStopping, RankExited
     from supervise._core.verdict import Verdict
     from supervise._gang.attempt import Attempt
     from supervise.events import Sink
@@ -34,10 +34,9 @@ class Reporter:
         self._plan = plan
         self._ranks = {rank: _int(env.get("RANK"), rank) for rank, env in plan.envs.items()}
         self._begun_ns = self._attempt_ns = time.monotonic_ns()
-        self._started_ns: dict[int, int] = {}
         self._log = EventLog(
             {
-                "gang": plan.name,
+                "gang": plan.spec.name,
                 "run_id": first.get("TORCHELASTIC_RUN_ID"),
                 "role": first.get("ROLE_NAME"),
                 "attempt": _attempt_of(plan),
@@ -60,7 +59,6 @@ class Reporter:
     def begin_anew(self, plan: Attempt) -> None:
         """Another attempt begins."""
         self._plan = plan
-        self._started_ns.clear()
         self._log.renew(attempt=_attempt_of(plan))
         self._say_starting()
 
@@ -70,7 +68,7 @@ class Reporter:
         self._log.emit(
             "supervise.gang.starting",
             world_size=self._plan.nprocs,
-            start_method=self._plan.start_method,
+            start_method=self._plan.spec.start_method,
             log_dir=os.path.dirname(os.path.dirname(errors[0])) if errors else None,
         )
 
@@ -81,16 +79,16 @@ class Reporter:
     def started(self, message: say.WorkerStarted) -> None:
         """A rank's process runs."""
         rank = message.local_rank
-        self._started_ns[rank] = message.started_ns
         if not self._log.listens():
             return
-        args = [str(arg) for arg in self._plan.args[rank]] if self._plan.kind == "binary" else None
+        spec = self._plan.spec
+        args = [str(arg) for arg in spec.args[rank]] if spec.kind == "binary" else None
         self._rank(
             "supervise.process.started",
             "info",
             rank,
             pid=message.pid,
-            executable_name=self._plan.what,
+            executable_name=spec.what,
             command_args=args,
             start_duration_s=self._since(self._attempt_ns),
         )
@@ -119,8 +117,9 @@ class Reporter:
             target="group",
         )
 
-    def exited(self, message: say.WorkerExited, *, spontaneous: bool) -> None:
+    def exited(self, fact: RankExited) -> None:
         """A rank's process is reaped."""
+        message, spontaneous = fact.end, fact.by_itself
         code = message.exitcode
         fine = code == 0 and message.complaint is None
         level = "info" if fine or not spontaneous or self.failures_raise else "error"
@@ -134,7 +133,7 @@ class Reporter:
             exit_code=code if code is not None and code >= 0 else None,
             exit_signal=signal_name(-code) if code is not None and code < 0 else None,
             core_dumped=message.core_dumped,
-            uptime_s=self._since(self._started_ns.get(message.local_rank, message.ended_ns), message.ended_ns),
+            uptime_s=self._since(fact.started_ns or message.ended_ns, message.ended_ns),
             spontaneous=spontaneous,
             complaint=message.complaint,
             oom_kill=message.oom_kill,
@@ -180,9 +179,9 @@ class Reporter:
             failed_ranks=list(verdict.blamed),
         )
 
-    def stopping(self, gang: Gang) -> None:
+    def stopping(self, fact: GangStopping) -> None:
         """The gang is being stopped."""
-        self._log.emit("supervise.gang.stopping", reason=gang.reason)
+        self._log.emit("supervise.gang.stopping", reason=fact.reason)
 
     def log_failed(self, iostream: str, path: str, error: OSError) -> None:
         """A log, or where it is shown, fails; the gang goes on."""
@@ -213,7 +212,7 @@ class Reporter:
         if result.outcome == "failed":
             root = result.failures[verdict.blamed[0]]
             if not self.failures_raise:
-                self._log.show_at_last(failed_line(self._plan.name, result, root))
+                self._log.show_at_last(failed_line(self._plan.spec.name, result, root))
             self._log.emit(
                 "supervise.gang.failed",
                 "info" if self.failures_raise else "error",

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from supervise import messages as say
-from supervise._core import state as st
-from supervise._core.decide import by_itself, decide
+from supervise._core import steps
+from supervise._core.decide import decide
+from supervise._core.model import Gang
 from supervise._core.verdict import judge
 from supervise._gang import shutdown_at_exit
 from supervise._gang.conclusion import ConcludingActor
@@ -28,10 +29,12 @@ from supervise.errors import SpecError
 if TYPE_CHECKING:
     from supervise._gang.attempt import Attempt
     from supervise._runtime.future import Reply
-    from supervise.events import Sink
     from supervise.result import RunProcsResult
 
 
+_REPORTS: tuple[type, ...] = (say.WorkerStarted, say.WorkerExited, say.WorkerFailedToStart, say.WorkerUnkillable)
+_REPORTS += (say.GroupEmptied, say.TailEnded)
+"""What Workers and Tails report, for the core."""
 _SETTLED_S = 0.02
 """How long after the start the kernel's counters are first read: the launch is not to wait for it."""
 
@@ -39,46 +42,29 @@ _SETTLED_S = 0.02
 class GangActor(ConcludingActor):
     """Runs one gang, from a plan that is checked and pickled already."""
 
-    def __init__(
-        self,
-        plan: Attempt,
-        *,
-        grace: float = 30.0,
-        timeout: float | None = None,
-        event_sink: Sink | None = None,
-        own_thread: bool = True,
-    ) -> None:
+    def __init__(self, plan: Attempt, *, own_thread: bool = True) -> None:
         """Take over `plan`; `Start` launches it.
 
         Args:
-            plan: What to run. It belongs to the actor from now on.
-            grace: Seconds from the polite signal to SIGKILL, on every path.
-            timeout: Seconds from the start after which the gang is stopped.
-            event_sink: Called on the gang's thread with every event as a dictionary.
+            plan: The first attempt. It belongs to the actor from now on.
             own_thread: Whether to start a thread for the gang; otherwise the starter becomes it, by `run_gang`.
-
-        Raises:
-            SpecError: `grace` or `timeout` is not a number of seconds, or `event_sink` no function.
         """
-        check_settings(grace, timeout, event_sink)
-        super().__init__(Loop(f"supervise-{plan.name}", lost=self._loop_lost, own_thread=own_thread))
+        spec = plan.spec
+        super().__init__(Loop(f"supervise-{spec.name}", lost=self._loop_lost, own_thread=own_thread))
         self._plan = plan
-        self._gang = st.Gang(
+        self._gang = Gang(
             nprocs=plan.nprocs,
-            grace_s=grace,
+            grace_s=spec.grace_s,
             window=plan.window,
-            stop_on_failure=plan.stop_on_failure,
-            policy=plan.policy,
+            stop_on_failure=spec.stop_on_failure,
+            policy=spec.restart_policy,
         )
-        self._timeout = timeout
-        self._report = Reporter(plan, event_sink)
+        self._report = Reporter(plan, spec.event_sink)
         self._ranks = RankActors(plan, self.loop, self.actor_ref, self._report)
         self._replies = PendingReplies(self.loop)
         self._subscribers = Subscribers()
-        self._timers: dict[str, Timer] = {}
+        self._timers: dict[tuple[int | None, str], Timer] = {}
         self._suspend_poll = SuspendPoll(self.loop, self._look_for_stops)
-        self._pids: dict[int, int] = {}
-        self._started_ns: dict[int, int] = {}
         self._values: dict[int, Any] = {}
 
     def _start_actor_loop(self) -> None:
@@ -108,15 +94,17 @@ class GangActor(ConcludingActor):
         if self._crash is not None:
             raise self._crash
         if self._gang.phase != "new":
-            msg = f"{self._plan.name}: the gang was started already (it is {self._gang.phase}); a gang has one life"
+            msg = (
+                f"{self._plan.spec.name}: the gang was started already (it is {self._gang.phase}); a gang has one life"
+            )
             raise SpecError(msg)
-        self._gang = self._gang._replace(tails=self._ranks.assemble())
+        started = self._ranks.assemble()
         self._report.starting()
         reply = self._replies.begin_start()
-        if self._timeout is not None:
-            expired = st.CloseAsked(death_sig=signal.SIGTERM, timeout_s=self._gang.grace_s, reason="timeout")
-            self._timers["deadline"] = self.loop.call_later(self._timeout, partial(self._guarded, self._step, expired))
-        self._step(st.StartAsked())
+        if (timeout_s := self._plan.spec.timeout_s) is not None:
+            self._set_timer(steps.SetTimer(name="deadline", delay_s=timeout_s))
+        self._step(started)
+        self._step(steps.StartAsked())
         return reply
 
     def wait(self, timeout: float | None = None) -> Reply[RunProcsResult | None]:
@@ -137,13 +125,13 @@ class GangActor(ConcludingActor):
 
     def so_far(self, *, stop_on_failure: bool) -> RunProcsResult | None:
         """Answer with what has failed of a gang that runs on all the same; see `SoFar`."""
-        self._step(st.StopOnFailure(on=stop_on_failure))
+        self._step(steps.StopOnFailure(on=stop_on_failure))
         verdict = judge(self._gang)
         return self._result(verdict) if self._gang.phase == "running" and verdict.outcome == "failed" else None
 
     def pids(self) -> dict[int, int]:
         """Answer with ``{rank: pid}`` of the ranks that were started; see `Pids`."""
-        return dict(sorted(self._pids.items()))
+        return self._gang.pids
 
     def status(self) -> say.GangStatus:
         """Answer with what is the case now; see `Status`. Also has stopped ranks looked for."""
@@ -151,8 +139,8 @@ class GangActor(ConcludingActor):
         return say.GangStatus(
             phase=self._gang.phase,
             pids=self.pids(),
-            running=self._gang.running | self._gang.starting,
-            leftovers=self._gang.leftovers,
+            running=frozenset(self._gang.running | self._gang.starting),
+            leftovers=frozenset(self._gang.leftovers),
             waiters=self._replies.waiting,
             attempt=self._gang.attempt,
         )
@@ -170,7 +158,7 @@ class GangActor(ConcludingActor):
             check_seconds("timeout", timeout)
         sig = signal.SIGTERM if death_sig is None else as_signal("death_sig", death_sig)
         reply = self._replies.close()
-        self._step(st.CloseAsked(death_sig=sig, timeout_s=self._gang.grace_s if timeout is None else timeout))
+        self._step(steps.CloseAsked(death_sig=sig, timeout_s=self._gang.grace_s if timeout is None else timeout))
         return reply
 
     def send_signal(self, sig: signal.Signals, ranks: frozenset[int] | None = None) -> frozenset[int]:
@@ -223,115 +211,119 @@ class GangActor(ConcludingActor):
             case _:
                 return self._told(message)
 
-    def _told(self, message: Any) -> None:  # noqa: C901 - one line a message
+    def _told(self, message: Any) -> None:
         if self._crash is not None:
             return
         match message:
-            case say.WorkerStarted():
-                self._pids[message.local_rank] = message.pid
-                self._started_ns[message.local_rank] = message.started_ns
-                self._report.started(message)
-                self._subscribers.tell(message)
-            case say.WorkerExited():
-                self._report.exited(message, spontaneous=by_itself(self._gang, message))
-                self._subscribers.tell(message)
-            case say.WorkerFailedToStart():
-                self._report.start_failed(message)
             case say.WorkerStopped():
                 self._report.stopped(message)
                 self._subscribers.tell(message)
-                return
-            case say.WorkerUnkillable():
-                self._report.unkillable(message)
-            case say.TailEnded():
-                self._report.tail_ended(message)
-            case say.GroupEmptied():
-                pass
             case say.MemberStopRequested():
                 self._members_leave = True
-                message = st.CloseAsked(death_sig=signal.SIGTERM, timeout_s=self._gang.grace_s)
+                self._step(steps.CloseAsked(death_sig=signal.SIGTERM, timeout_s=self._gang.grace_s))
             case say.ActorDown():
                 self._perish(message.error, message.who)
-                return
+            case _ if type(message) in _REPORTS:
+                self._step(message)
             case _:
                 raise _stray(message)
-        self._step(message)
 
     # Decisions, and doing what they say
 
-    def _step(self, event: object) -> None:
+    def _step(self, event: steps.Event) -> None:
         """Decide, and do it. What fails here leaves the gang half decided, so it is never the asker's mistake."""
         if self._crash is not None or self.actor_stopped.is_set():
             return
         try:
-            before = self._gang.phase
-            self._gang, actions = decide(self._gang, event)
-            if self._gang.phase == "stopping" != before:
-                self._report.stopping(self._gang)
-            for action in actions:
+            decision = decide(self._gang, event)
+            for fact in decision.facts:
+                self._tell(fact)
+            for action in decision.actions:
                 self._do(action)
         except BaseException as error:
             self.on_crash(error)
 
-    def _do(self, action: st.Action) -> None:  # noqa: C901, PLR0912 - one line an action
+    def _tell(self, fact: steps.Fact) -> None:
+        match fact:
+            case say.WorkerStarted():
+                self._report.started(fact)
+                self._subscribers.tell(fact)
+            case steps.RankExited():
+                self._report.exited(fact)
+                self._subscribers.tell(fact.end)
+            case say.WorkerFailedToStart():
+                self._report.start_failed(fact)
+            case say.WorkerUnkillable():
+                self._report.unkillable(fact)
+            case say.TailEnded():
+                self._report.tail_ended(fact)
+            case say.Swept():
+                self._report.leaked(fact, self.pids())
+            case steps.GangStopping():
+                self._report.stopping(fact)
+
+    def _do(self, action: steps.Action) -> None:  # noqa: C901, PLR0912 - one line an action
         match action:
-            case st.LaunchRank():
+            case steps.LaunchRank():
                 self._ranks.launch(action.local_rank)
-            case st.AnswerStart():
+            case steps.AnswerStart():
                 self._report.gang_started()
                 self._replies.started(self.pids())
                 self._subscribers.tell(say.GangStarted(pids=self.pids()))
                 self._suspend_poll.begin()
-                self._timers["oom"] = self.loop.call_later(_SETTLED_S, _count_memory_kills)
-            case st.ReapAll():
+                self._timers[None, "oom"] = self.loop.call_later(_SETTLED_S, _count_memory_kills)
+            case steps.ReapAll():
                 self._ranks.slots.ring_if_dead()
                 self.loop.poll()  # Workers tell who is dead by now; what we post comes behind that
                 self.loop.post(self._guarded, self._take_census)
-            case st.SendSignal():
-                reason = self._gang.reason or "close"
+            case steps.SendSignal():
+                reason = self._gang.stop.reason or "close"
                 self._deliver(action.ranks, action.sig, reason=reason, escalation=action.escalation)
-            case st.SetTimer():
-                self._set_timer(action.name, action.delay_s)
-            case st.ReportUnkillable():
+            case steps.SetTimer():
+                self._set_timer(action)
+            case steps.ReportUnkillable():
                 self._ranks.report_stuck(action.ranks)
-            case st.DrainTails():
-                self._ranks.drain(self._gang.ends, partial(self._guarded, self._loaded))
-            case st.AbandonTails():
+            case steps.DrainTails():
+                self._ranks.drain(self._gang.ends)
+            case steps.LoadValues():
+                self._ranks.load_values(self._gang.ends, partial(self._guarded, self._loaded))
+            case steps.AbandonTails():
                 self._ranks.abandon_tails()
                 self._ranks.abandon_values()
-            case st.SweepUp():
+            case steps.SweepUp():
                 self._sweep_up(action.timeout_s)
-            case st.HurrySweep():
+            case steps.HurrySweep():
                 if self._sweep is not None:
                     self._sweep.hurry(action.timeout_s)
-            case st.AnnounceRestart():
+            case steps.AnnounceRestart():
                 self._announce_restart(action.delay_s)
-            case st.Assemble():
+            case steps.Assemble():
                 self._assemble()
-            case st.Publish():
+            case steps.Publish():
                 self._publish()
-            case st.AnswerClose():
+            case steps.AnswerClose():
                 self._closed()
 
     def _take_census(self) -> None:
         recorded = self._ranks.recorded(self._gang.running)
-        self._step(st.AllReaped(recorded=recorded, taken_ns=time.monotonic_ns()))
+        self._step(steps.AllReaped(recorded=recorded, taken_ns=time.monotonic_ns()))
 
     def _deliver(self, ranks: frozenset[int], sig: signal.Signals, *, reason: str, escalation: int) -> None:
         self._ranks.deliver(ranks, sig, wake=reason != "user" and sig != signal.SIGKILL)
         if not self._report.listens("info"):
             return
         for rank in sorted(ranks):
-            self._report.signaled(rank, self._pids.get(rank), sig, reason, escalation)
+            self._report.signaled(rank, self._gang.ranks[rank].pid, sig, reason, escalation)
 
-    def _set_timer(self, name: str, delay_s: float) -> None:
-        events = {"grace": st.GraceExpired(), "kill": st.KillExpired(), "drain": st.DrainExpired()}
-        earlier = self._timers.get(name)
+    def _set_timer(self, action: steps.SetTimer) -> None:
+        key = action.local_rank, action.name
+        earlier = self._timers.get(key)
         if earlier is not None and earlier.pending:
-            if name != "kill" and earlier.due_s <= time.monotonic() + delay_s:
+            if action.only_sooner and earlier.due_s <= time.monotonic() + action.delay_s:
                 return
             earlier.cancel()
-        self._timers[name] = self.loop.call_later(delay_s, partial(self._guarded, self._step, events[name]))
+        expired = steps.TimerExpired(name=action.name, local_rank=action.local_rank)
+        self._timers[key] = self.loop.call_later(action.delay_s, partial(self._guarded, self._step, expired))
 
     def _look_for_stops(self) -> None:
         if self._crash is None:
@@ -349,20 +341,6 @@ def _count_memory_kills() -> None:
     from supervise._process.exits import oom
 
     oom.baseline()
-
-
-def check_settings(grace: object, timeout: object, event_sink: object) -> None:
-    """Refuse what no gang can be run with.
-
-    Raises:
-        SpecError: Names the setting and the value.
-    """
-    check_seconds("grace", grace)
-    if timeout is not None:
-        check_seconds("timeout", timeout, above_zero=True)
-    if event_sink is not None and not callable(event_sink):
-        msg = f"event_sink is {event_sink!r}; give a function of one argument, the event, or None"
-        raise SpecError(msg)
 
 
 def as_signal(what: str, value: Any) -> signal.Signals:

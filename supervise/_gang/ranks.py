@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from supervise import messages as say
+from supervise._core.steps import TailsStarted
 from supervise._core.verdict import failed
+from supervise._gang.error_files import recorded_ns
 from supervise._gang.return_values import load_values
-from supervise._gang.worker import Worker, recorded_ns
+from supervise._gang.worker import Worker
 from supervise._logs.files import make_ready, no_room
 from supervise._logs.sinks import CancelToken
 from supervise._process.exits.slots import ExitSlots
@@ -48,8 +50,8 @@ class RankActors:
         self._spoiled = False
         self._roomy = True
 
-    def assemble(self) -> int:
-        """Make the files ready and start the actors; return how many ends of logs and values to wait for.
+    def assemble(self) -> TailsStarted:
+        """Make the files ready and start the actors; return what the result has to wait for.
 
         Raises:
             SpecError: A limit is too low.
@@ -57,11 +59,10 @@ class RankActors:
         """
         plan = self._plan
         if self._spoiled:
-            msg = f"{plan.name}: an earlier start of this gang has failed half-way; make another gang"
+            msg = f"{plan.spec.name}: an earlier start of this gang has failed half-way; make another gang"
             raise SpecError(msg)
-        function = plan.kind == "function"
         shown = sum(len(tail.sources) for tail in plan.tails)
-        each = limits.held_by_rank(plan.start_method)
+        each = limits.held_by_rank(plan.spec.start_method)
         try:
             spare = limits.check_open_files(plan.nprocs, each=each, shown=2 * shown)
             self._roomy = True
@@ -77,7 +78,7 @@ class RankActors:
             self._give_up_tails()
             raise
         self._workers = [self._new_worker(rank) for rank in range(plan.nprocs)]
-        return len(self._tails) + (1 if function else 0)
+        return TailsStarted(count=len(self._tails), values=plan.spec.kind == "function")
 
     def _new_tail(self, tail: TailSpec) -> pykka.ActorRef[Tail]:
         from supervise._gang.tail import Tail  # most gangs have none
@@ -143,23 +144,23 @@ class RankActors:
         found = ((rank, recorded_ns(files.get(rank, ""))) for rank in ranks)
         return {rank: at_ns for rank, at_ns in found if at_ns is not None}
 
-    def drain(
-        self, ends: Sequence[say.WorkerExited], loaded: Callable[[dict[int, Any], dict[int, str]], object]
-    ) -> None:
-        """All ranks are reaped: have their last lines shown and, where all exited with code 0, their values read.
-
-        Args:
-            ends: How they ended.
-            loaded: Called on the loop with the values and the problems, by local rank, if the gang's
-                entrypoint is a function.
-        """
+    def drain(self, ends: Sequence[say.WorkerExited]) -> None:
+        """Have the Tails show what the ranks, which have ended, had written."""
         sizes = {path: size for end in ends for path, size in end.log_bytes.items()}
         self._look_for_room(sizes)
         for tail in self._tails:
             with contextlib.suppress(pykka.ActorDeadError):  # it has ended, and said so
                 tail.tell(say.Drain(sizes=sizes))
-        if self._plan.kind != "function":
-            return
+
+    def load_values(
+        self, ends: Sequence[say.WorkerExited], loaded: Callable[[dict[int, Any], dict[int, str]], object]
+    ) -> None:
+        """Load the return values of the ranks, which have ended, if all exited with code 0.
+
+        Args:
+            ends: How they ended.
+            loaded: Called on the loop with the values and the problems, by local rank.
+        """
         good = {end.local_rank for end in ends if end.has_value and not failed(end)}
         clean = [end for end in ends if end.exitcode == 0]
         if not good or len(clean) < self._plan.nprocs:
@@ -173,7 +174,7 @@ class RankActors:
         self._loaded = loaded
         work = partial(load_values, values, nothing, partial(self._loop.post, self._values_arrived))
         try:
-            threading.Thread(target=work, name=f"supervise-values-{self._plan.name}", daemon=True).start()
+            threading.Thread(target=work, name=f"supervise-values-{self._plan.spec.name}", daemon=True).start()
         except RuntimeError:  # no more threads: the interpreter is exiting, or a limit is reached
             work()
 

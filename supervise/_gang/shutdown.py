@@ -5,21 +5,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-import time
 from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING
 
 from supervise import messages as say
-from supervise._core import state as st
+from supervise._core import steps
 from supervise._gang import shutdown_at_exit
-from supervise._gang.shutdown_after_crash import CrashShutdown
+from supervise._gang.shutdown_after_crash import CrashShutdown, shut_down_without_loop
 from supervise._runtime.actor import LoopActor
 from supervise.errors import SpecError, SuperviseError, SupervisorCrashed, UnkillableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from supervise._core.model import Gang
     from supervise._gang.attempt import Attempt
     from supervise._gang.describe import Reporter
     from supervise._gang.escapees import Sweep
@@ -34,8 +34,6 @@ log = logging.getLogger("supervise")
 
 _TIDY_S = 0.001
 """How long whoever was answered goes on undisturbed before the Workers leave: that takes the interpreter a while."""
-_BURIAL_S = 5.0
-"""How long, after a crash, it is tried to end everything."""
 
 
 class DepartingActor(LoopActor):
@@ -43,12 +41,12 @@ class DepartingActor(LoopActor):
 
     _plan: Attempt
     _ranks: RankActors
-    _gang: st.Gang
+    _gang: Gang
     _report: Reporter
     _replies: PendingReplies
     _subscribers: Subscribers
     _suspend_poll: SuspendPoll
-    _timers: dict[str, Timer]
+    _timers: dict[tuple[int | None, str], Timer]
     _crash: SupervisorCrashed | None = None
     """Set once a handler has failed: from then on only the last rites go on."""
     _members_leave = False
@@ -58,12 +56,16 @@ class DepartingActor(LoopActor):
     """The look for what has left the ranks' groups, while it goes on."""
 
     @abstractmethod
-    def _step(self, event: object) -> None:
+    def _step(self, event: steps.Event) -> None:
         """Have the core decide on `event`, and do what it says."""
+
+    @abstractmethod
+    def _set_timer(self, action: steps.SetTimer) -> None:
+        """Set a timer whose expiry is an event of the core."""
 
     def _closed(self) -> None:
         """Nothing of the gang is left, or nothing that can be killed."""
-        stuck = {found.local_rank: found for found in self._gang.unkillable}
+        stuck = self._gang.unkillable
         error = None
         if stuck:
             states = {rank: found.state for rank, found in stuck.items()}
@@ -72,12 +74,12 @@ class DepartingActor(LoopActor):
         if self._replies.stopping:
             self._leave()
         elif self._members_leave or not stuck:  # else a Worker goes on trying to reap
-            self._timers["tidy"] = self.loop.call_later(_TIDY_S, partial(self._quietly, self._ranks.dismiss))
+            self._timers[None, "tidy"] = self.loop.call_later(_TIDY_S, partial(self._quietly, self._ranks.dismiss))
 
     def on_stop_request(self) -> Reply[None]:
         """Close the gang, then leave."""
         reply = self._replies.stop()
-        self._step(st.CloseAsked(death_sig=signal.SIGTERM, timeout_s=self._gang.grace_s))
+        self._step(steps.CloseAsked(death_sig=signal.SIGTERM, timeout_s=self._gang.grace_s))
         return reply
 
     def _leave(self) -> None:
@@ -111,12 +113,14 @@ class DepartingActor(LoopActor):
     def _perish(self, error: BaseException, who: str) -> None:
         if self._crash is None:
             self._doom(f"a handler of {who} raised {error!r}", error)
-            CrashShutdown(self.loop, self._ranks.slots, self._buried).begin()
+            CrashShutdown(self.loop, self._ranks.slots, self._plan.contained, self._buried).begin()
 
     def _doom(self, why: str, error: BaseException) -> None:
-        self._crash = SupervisorCrashed(f"{self._plan.name}: {why}; every worker was killed")
+        self._crash = SupervisorCrashed(f"{self._plan.spec.name}: {why}; every worker was killed")
         self._crash.__cause__ = error
         self._plan.line.cut()  # kills who lives, and also whom a fork server has yet to start
+        if self._sweep is not None:
+            self._quietly(self._sweep.cancel)
 
     def _buried(self) -> None:
         """Answer everybody; whatever fails on the way, the rest is done."""
@@ -124,39 +128,21 @@ class DepartingActor(LoopActor):
         if not self._replies.over:
             self._replies.error = crash
             self._quietly(partial(self._report.aborted, crash))
-        self._quietly(self._kill_escaped)
         self._quietly(self._ranks.abandon_tails)
         self._quietly(partial(self._replies.publish, crash))
         self._quietly(partial(self._replies.closed, crash))
         self._quietly(partial(self._subscribers.finish, say.GangFinished(result=None, error=crash)))
         self._leave()
 
-    def _kill_escaped(self) -> None:
-        """After a crash, there is no politeness, and nothing else that the loop could do meanwhile."""
-        contained = self._plan.contained
-        if self._sweep is not None:
-            self._sweep.cancel()
-        if contained is not None and contained.ends:
-            contained.kill()
-            give_up_at_s = time.monotonic() + _BURIAL_S
-            while True:
-                found, in_motion = contained.find()
-                for escaped in found:
-                    escaped.send(signal.SIGKILL)
-                    escaped.close()
-                if not (found or in_motion) or time.monotonic() > give_up_at_s:
-                    break
-            contained.close()
-
     def _quietly(self, act: Callable[[], object]) -> None:
         try:
             act()
         except BaseException:
             with contextlib.suppress(BaseException):  # a handler of the application's may raise, too
-                log.exception("%s: while it ends", self._plan.name)
+                log.exception("%s: while it ends", self._plan.spec.name)
 
     def _loop_lost(self, error: BaseException) -> None:
         """The loop's selector is gone: nothing can be waited for any more, so end everything here and now."""
         self._doom(f"the supervisor's selector failed: {error!r}", error)
-        self._quietly(partial(self._ranks.slots.bury, _BURIAL_S))
+        self._quietly(partial(shut_down_without_loop, self._ranks.slots, self._plan.contained))
         self._buried()

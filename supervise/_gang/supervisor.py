@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from supervise._gang.gang_actor import GangActor, check_settings
+from supervise._gang.gang_actor import GangActor
+from supervise._seconds import GRACE_S
 
 if TYPE_CHECKING:
     import os
@@ -37,7 +38,7 @@ class Supervisor(GangActor):
         start_method: str = "spawn",
         duplicate_stdout_filters: Sequence[str] | None = None,
         duplicate_stderr_filters: Sequence[str] | None = None,
-        grace: float = 30.0,
+        grace: float = GRACE_S,
         cwd: str | os.PathLike[str] | None = None,
         timeout: float | None = None,
         event_sink: Sink | None = None,
@@ -72,10 +73,9 @@ class Supervisor(GangActor):
             SpecError: Something makes no sense, or cannot be pickled; names it, the rank and what to do.
             OSError: The log folder cannot be used.
         """
-        from supervise._gang.spec import make_plan  # a spawned worker imports us unused
+        from supervise._gang.attempt import first_attempt  # a spawned worker imports us unused
 
-        check_settings(grace, timeout, event_sink)
-        plan = make_plan(
+        attempt = first_attempt(
             name=name,
             entrypoint=entrypoint,
             args=args,
@@ -85,13 +85,16 @@ class Supervisor(GangActor):
             start_method=start_method,
             duplicate_stdout_filters=duplicate_stdout_filters,
             duplicate_stderr_filters=duplicate_stderr_filters,
+            grace=grace,
             cwd=cwd,
+            timeout=timeout,
+            event_sink=event_sink,
             restart_policy=restart_policy,
             containment=containment,
             gate=gate,
         )
         try:
-            super().__init__(plan, grace=grace, timeout=timeout, event_sink=event_sink)
+            super().__init__(attempt)
         except BaseException:
-            plan.close()
+            attempt.close()
             raise

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from supervise._logs.lines import LineStream
 from supervise._process.append import open_to_append
+from supervise._runtime.wakeup import WakeFd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,14 +42,11 @@ class CancelToken:
     """A flag that any thread may set once; then `fileno` polls as readable. One per Tail."""
 
     def __init__(self) -> None:
-        """Create an unset flag, with a file descriptor (two without eventfd) until `close`."""
+        """Create an unset flag, with a file descriptor until `close`."""
         self._lock = threading.Lock()
         self._set = False
         self._callbacks: list[Callable[[], object]] = []
-        if hasattr(os, "eventfd"):
-            self._fds: tuple[int, ...] = (os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK),)
-        else:
-            self._fds = os.pipe()
+        self._wake_fd = WakeFd()
 
     def set(self) -> None:
         """Set the flag, wake the poll and call the callbacks in this thread. Idempotent."""
@@ -56,8 +54,7 @@ class CancelToken:
             callbacks, self._callbacks = self._callbacks, []
             if not self._set:
                 self._set = True
-                if self._fds:
-                    os.write(self._fds[-1], (1).to_bytes(8, "little"))
+                self._wake_fd.set()
         for callback in callbacks:
             callback()
 
@@ -67,7 +64,7 @@ class CancelToken:
 
     def fileno(self) -> int:
         """Return the descriptor that polls as readable once the flag is set; -1 after `close`."""
-        return self._fds[0] if self._fds else -1
+        return self._wake_fd.fileno()
 
     def on_set(self, callback: Callable[[], object]) -> None:
         """Call `callback`, which must not block, when the flag is set; at once if it is set already."""
@@ -80,10 +77,8 @@ class CancelToken:
     def close(self) -> None:
         """Close the descriptor and drop the callbacks. `set` may still be called."""
         with self._lock:
-            fds, self._fds = self._fds, ()
             self._callbacks = []
-        for fd in fds:
-            os.close(fd)
+            self._wake_fd.close()
 
 
 class Sink(Protocol):

@@ -7,7 +7,6 @@ the same thread.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import select
@@ -18,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from supervise import _threads
 from supervise._logs.pace import Pace
 from supervise._process import platform
+from supervise._runtime import fork_hooks
+from supervise._runtime.wakeup import WakeFd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -142,10 +143,8 @@ class _Hub:
         self._by_wd: dict[int, list[InotifyWatch]] = {}
         self._polled: list[PollingWatch] = []
         self._holds: list[Hold] = []
-        self._wake_fd, self._waker_fd = os.pipe()
-        self._inotify = _new_inotify()  # last: it does not raise, so the pipe cannot leak
-        os.set_blocking(self._wake_fd, False)
-        os.set_blocking(self._waker_fd, False)
+        self._wake_fd = WakeFd()
+        self._inotify = _new_inotify()  # last: it does not raise, so the descriptor cannot leak
         self.thread = threading.Thread(target=self._run, name="supervise-inotify", daemon=True)
 
     def add(self, path: str, changed: Callable[[], None]) -> Watch:
@@ -162,7 +161,7 @@ class _Hub:
                 return kept
         polled = PollingWatch(self, path, changed)
         self._polled.append(polled)
-        self._wake()
+        self._wake_fd.set()
         return polled
 
     def hold(self) -> Hold:
@@ -213,14 +212,8 @@ class _Hub:
         if self._used:
             return False
         self.ended = True
-        self._wake()
+        self._wake_fd.set()
         return True
-
-    def _wake(self) -> None:
-        try:
-            os.write(self._waker_fd, b"\0")
-        except BlockingIOError:
-            return  # the pipe is full, so the thread wakes anyway
 
     def close(self) -> None:
         """Close every descriptor. After a fork, the parent keeps using its copies."""
@@ -230,8 +223,7 @@ class _Hub:
         self._polled.clear()
         if self._inotify is not None:
             self._inotify.close()
-        os.close(self._wake_fd)
-        os.close(self._waker_fd)
+        self._wake_fd.close()
 
     def _run(self) -> None:
         woken, paused = select.poll(), select.poll()
@@ -259,8 +251,7 @@ class _Hub:
                     paused.poll((pace.due_ns - now_ns) / 1e6)
 
     def _changes(self) -> list[InotifyWatch | PollingWatch]:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._wake_fd, 4096)
+        self._wake_fd.clear()
         changed: list[InotifyWatch | PollingWatch] = [w for w in self._polled if w.has_changed()]
         if self._inotify is not None:
             wds = {event.wd for event in self._inotify.read(timeout=0)}
@@ -315,5 +306,4 @@ def _forget() -> None:
 
 _lock = threading.Lock()
 _hub: _Hub | None = None
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+fork_hooks.register("watch", in_child=_forget)

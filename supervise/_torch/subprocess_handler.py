@@ -9,11 +9,11 @@ import subprocess
 import weakref
 from typing import TYPE_CHECKING, Any, TextIO
 
-from supervise._gang.spec import argv_of
-from supervise._gang.validation import as_tuple
+from supervise._gang.validation import argv_of, as_tuple
 from supervise._logs.files import make_ready
 from supervise._process import platform
 from supervise._process.launch import numa, program
+from supervise._process.launch.launch_spec import Streams
 from supervise.destinations import LogsDest
 
 if TYPE_CHECKING:
@@ -68,14 +68,19 @@ class SubprocessHandler:
         whole_env = {**os.environ, **{str(key): str(value) for key, value in env.items()}}
         make_ready(LogsDest({local_rank_id: stdout or ""}, {local_rank_id: stderr or ""}))
         with contextlib.ExitStack() as stack:
-            fds = program.Streams(stdout=stdout or "", stderr=stderr or "").open()
+            fds = Streams(stdout=stdout or "", stderr=stderr or "").open()
             files = [None if fd is None else stack.enter_context(open(fd, "w", encoding="utf-8")) for fd in fds]
             self._stdout, self._stderr = files
             with numa.bound_thread(cpus):
                 self.proc = self._popen(tuple(argv), whole_env)
             if getattr(self._popen, "__func__", None) is not _OUR_POPEN:  # it may write to the files later on
                 weakref.finalize(self, stack.pop_all().close)
-        self._group = program.hold(self.proc.pid, keep=self.proc)
+        try:
+            self._group = program.hold(self.proc.pid, keep=self.proc)
+        except program.UnreapedError as unreaped:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.proc.wait(_REAP_S)
+            raise unreaped.error from None
         weakref.finalize(self, self._group.close)
 
     def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -106,6 +111,8 @@ class SubprocessHandler:
             self._group.signal_group(sig)
 
 
+_REAP_S = 5.0
+"""How long a killed program is waited for that could not be held."""
 _OUR_POPEN = SubprocessHandler._popen  # noqa: SLF001 - to notice another in its place
 
 

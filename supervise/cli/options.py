@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from supervise._printable import below_itself
 from supervise._process.launch import limits
+from supervise._seconds import GRACE_S
 from supervise.cli import option_values, torchrun_options
 from supervise.errors import SpecError
 from supervise.logs import Std, to_map
@@ -326,8 +327,8 @@ def _add_end(group: argparse._ArgumentGroup) -> None:
         "--shutdown-timeout",
         metavar="SEC",
         type=option_values.seconds,
-        default=30.0,
-        help="time from the first signal to SIGKILL, for every kind of stop (30)",
+        default=GRACE_S,
+        help=f"time from the first signal to SIGKILL, for every kind of stop ({GRACE_S:g})",
     )
     _option(
         group,

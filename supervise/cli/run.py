@@ -142,7 +142,7 @@ class _Run:
                 self._pass_on()
         if _error(start) is None:
             self._progress.all_ended()
-        closed = self._ask(say.Close(timeout=self._options.grace_s))  # also ends what finished ranks left behind
+        closed = self._ask(say.Close())  # also ends what finished ranks left behind
         while not closed.done():
             self._take()
         self._sort(self._mailbox.take(0))
@@ -217,7 +217,7 @@ class _Run:
             self._pass_on()
         elif self._story.user_signal is None:
             self._progress.user_stops(sig)
-            self._ask(say.Close(death_sig=sig, timeout=self._options.grace_s))
+            self._ask(say.Close(death_sig=sig))
             self._stopped_s = time.monotonic()
         elif not self._story.killed and (sig != self._story.user_signal or self._is_later()):
             self._progress.user_kills(sig)

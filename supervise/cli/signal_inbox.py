@@ -39,7 +39,7 @@ class Mailbox:
         self._letters: queue.SimpleQueue[Letter] = queue.SimpleQueue()
 
     def __enter__(self) -> Self:
-        self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK) if hasattr(os, "pipe2") else _pipe()
+        self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._poll = select.poll()
         self._poll.register(self._read, select.POLLIN)
         self._earlier_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
@@ -86,13 +86,6 @@ class Mailbox:
                 letters.append(self._letters.get_nowait())
             except queue.Empty:
                 return letters
-
-
-def _pipe() -> tuple[int, int]:
-    ends = os.pipe()
-    for fd in ends:
-        os.set_blocking(fd, False)
-    return ends
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:

@@ -14,11 +14,13 @@ import pykka
 
 from supervise import messages as say
 from supervise._api import own_thread
+from supervise._core import steps
 from supervise._gang import shutdown_at_exit
+from supervise._gang.attempt import first_attempt
 from supervise._gang.gang_actor import GangActor
 from supervise._gang.results import LOST_CODE
-from supervise._gang.spec import make_plan
 from supervise._process.launch.settings import Plain
+from supervise._runtime import fork_hooks
 from supervise._runtime.future import Reply
 from supervise.destinations import LogsDest
 from supervise.logs import LogsSpecs
@@ -26,9 +28,10 @@ from supervise.multiprocessing._rank import ExitSlot, RankProcess
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable, Iterable
+    from typing import Unpack
 
     from supervise._gang.attempt import Attempt
+    from supervise._gang.spec import GangSettings
 
 _BEGIN_S = 60.0
 """A supervisor starts in milliseconds: one that takes longer than this is lost."""
@@ -51,35 +54,32 @@ class PeersStopped:
 class SpawnedGang(GangActor):
     """Stops nobody because somebody failed, and ends by itself when the last rank has."""
 
-    def __init__(self, plan: Attempt, fates: list[ExitSlot], *, grace_s: float, waited_for: bool) -> None:
-        """Take over `plan`.
+    def __init__(self, attempt: Attempt, fates: list[ExitSlot]) -> None:
+        """Take over `attempt`.
 
         Args:
-            plan: What to run.
+            attempt: What to run.
             fates: What to settle when the rank of that index has ended.
-            grace_s: Seconds from SIGTERM to SIGKILL.
-            waited_for: Whether the interpreter's exit waits for the ranks.
         """
-        super().__init__(plan, grace=grace_s, own_thread=False)
-        self._gang = self._gang._replace(stop_on_failure=False)
+        super().__init__(attempt, own_thread=False)
         self._report.failures_raise = True
         self._fates = fates
-        if waited_for:
+        plain = attempt.spec.plain
+        if plain is not None and not plain.daemon:  # the interpreter's exit waits for the ranks
             _standing[self.actor_urn] = fates
 
     def _told(self, message: Any) -> None:
         if isinstance(message, PeersStopped):
             self._ranks.slots.ring_if_dead()
             self.loop.poll()  # who is dead by now has not been stopped
-            stopped = dict.fromkeys(message.ranks, time.monotonic_ns())
-            self._gang = self._gang._replace(stopped_ns={**stopped, **self._gang.stopped_ns})
+            self._step(steps.PeersStopped(ranks=message.ranks, at_ns=time.monotonic_ns()))
             return
         if isinstance(message, say.WorkerExited):
             fine = message.exitcode == 0  # a return value is not expected
             message = replace(message, has_value=False, complaint=None if fine else message.complaint)
         super()._told(message)
 
-    def _step(self, event: object) -> None:
+    def _step(self, event: steps.Event) -> None:
         if isinstance(event, say.WorkerExited):
             trace, raised_ns = self._trace(event)
             self._fates[event.local_rank].settle(
@@ -127,47 +127,29 @@ class _Inherited(LogsSpecs):
         return LogsDest(stdouts=dict.fromkeys(envs, ""), stderrs=dict.fromkeys(envs, ""))
 
 
-def launch(
-    fn: Callable[..., Any],
-    args: Iterable[Any],
-    nprocs: int,
-    *,
-    daemon: bool,
-    start_method: str,
-    numa_options: Any,
-    grace_s: float,
-) -> list[RankProcess]:
+def launch(nprocs: int, *, daemon: bool, **settings: Unpack[GangSettings]) -> list[RankProcess]:
     """Start the processes; return when all run.
+
+    Args:
+        nprocs: How many.
+        daemon: Whether they are ended, not waited for, when this interpreter exits.
+        **settings: Of their gang.
 
     Raises:
         SpecError: Something makes no sense, or cannot be pickled.
         OSError: A process could not be started; all that had started are reaped.
         SpawnError: The same, for another reason than an `OSError`.
     """
-    prefix, first = _names(start_method, nprocs)
-    given = tuple(args)
+    prefix, first = _names(settings["start_method"], nprocs)
     plain = Plain(prefix=prefix, first=first, daemon=daemon)
     fates = [ExitSlot() for _ in range(nprocs)]
-    plan = make_plan(
-        name="spawn",
-        entrypoint=fn,
-        args={rank: (rank, *given) for rank in range(nprocs)},
-        envs=None,
-        logs_specs=_Inherited(),
-        log_line_prefixes=None,
-        start_method=start_method,
-        duplicate_stdout_filters=None,
-        duplicate_stderr_filters=None,
-        cwd=None,
-        numa_options=numa_options,
-        plain=plain,
-    )
+    settings.update({"logs_specs": _Inherited(), "plain": plain, "stop_on_failure": False})
+    attempt = first_attempt(**settings)
     _wait_at_exit()
     box: Reply[pykka.ActorRef[SpawnedGang]] = Reply()
-    make = partial(SpawnedGang.start, plan, fates, grace_s=grace_s, waited_for=not daemon)
-    thread = own_thread.prepare(plan, make, box)
+    thread = own_thread.prepare(attempt, partial(SpawnedGang.start, attempt, fates), box)
     try:
-        own_thread.start(thread, plan, box)
+        own_thread.start(thread, attempt, box)
         gang = box.get(timeout=_BEGIN_S)
         pids = _pids(gang)
         return [
@@ -196,9 +178,9 @@ def excuse(processes: list[RankProcess]) -> None:
             gang.tell(PeersStopped(frozenset(process._local_rank for process in processes)))  # noqa: SLF001 - the same
 
 
-def abandon(processes: list[RankProcess], sig: signal.Signals, grace_s: float) -> None:
+def abandon(processes: list[RankProcess], sig: signal.Signals) -> None:
     """Have the gang of these stopped, without waiting for it: nobody is left who could join them."""
-    processes[0]._gang.ask(say.Close(death_sig=sig, timeout=grace_s), block=False)  # noqa: SLF001 - our own
+    processes[0]._gang.ask(say.Close(death_sig=sig), block=False)  # noqa: SLF001 - our own
 
 
 def _names(start_method: str, nprocs: int) -> tuple[str, int]:
@@ -239,4 +221,4 @@ def _drop_in_child() -> None:
     _registered_in.clear()
 
 
-os.register_at_fork(after_in_child=_drop_in_child)
+fork_hooks.register("multiprocessing", in_child=_drop_in_child)

@@ -64,10 +64,11 @@ def a_failed_launch_leaks_a_descriptor() -> Any:
 
 
 def a_close_during_the_start_loses_a_rank() -> Any:
-    def started(old: Any, state: Any, event: Any) -> Any:
-        if state.phase == "stopping":
-            return state._replace(starting=state.starting - {event.local_rank}), []
-        return old(state, event)
+    def started(old: Any, gang: Any, event: Any, decision: Any) -> None:
+        if gang.phase == "stopping":
+            gang.move(event.local_rank, "lost")
+        else:
+            old(gang, event, decision)
 
     return _around(decide, "_started", started)
 

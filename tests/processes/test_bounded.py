@@ -32,7 +32,6 @@ WITHOUT_END = {
     ("_api/tail_log.py", "finished.wait()"): "PyTorch's function, which follows a log until the caller says so",
     ("_torch/wrap.py", "queue_finished_reading_event.wait()"): "PyTorch's function, in the caller's own process",
     ("_process/launch/function.py", "gate.wait()"): "in a forked child: the host opens the gate, or its end closes it",
-    ("_process/launch/program.py", "os.waitpid(pid, 0)"): "in a thread of its own, which is joined with a timeout",
     ("_runtime/wakeup.py", "self._lock.acquire()"): "a lock that was made in the line above",
     ("multiprocessing/_gang.py", "fate.wait()"): "the interpreter's exit waits for processes that are no daemons",
 }

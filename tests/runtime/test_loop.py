@@ -183,18 +183,6 @@ def test_a_start_that_a_handler_of_signals_interrupts_gives_everything_back_once
     assert not caplog.records
 
 
-def test_a_wake_up_by_pipe_where_there_is_no_eventfd(lost, monkeypatch):
-    monkeypatch.delattr(os, "eventfd")
-    loop, done = Loop("piped", lost=lost.put), threading.Semaphore(0)
-    loop.start()
-    for _ in range(100):
-        loop.post(done.release)
-        assert done.acquire(timeout=PATIENCE_S)
-    loop.post(loop.end)
-    assert loop.join(PATIENCE_S)
-    assert lost.empty()
-
-
 # Timers
 
 
