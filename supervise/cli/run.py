@@ -17,14 +17,14 @@ from supervise.cli import failure_screen, program, ranks
 from supervise.cli.console import Console, library_log
 from supervise.cli.progress import OF_INTEREST, Progress
 from supervise.cli.run_directory import EventFile, write_result
-from supervise.cli.signal_inbox import Mailbox
+from supervise.cli.signal_inbox import SignalInbox
 from supervise.errors import SuperviseError
 
 if TYPE_CHECKING:
     from supervise._gang.supervisor import Supervisor
     from supervise._runtime.future import Reply
     from supervise.cli.options import Options
-    from supervise.cli.signal_inbox import Letter
+    from supervise.cli.signal_inbox import Received
     from supervise.result import RunProcsResult
 
 _STOPPING = (SIGINT, SIGTERM, SIGHUP, SIGQUIT)
@@ -47,10 +47,10 @@ def run(options: Options, *, own_process: bool = True) -> int:
     console = Console(options.color)
     if signal.getsignal(SIGCHLD) == signal.SIG_IGN:  # inherited: the kernel would discard exit statuses
         signal.signal(SIGCHLD, signal.SIG_DFL)
-    with library_log(console), Mailbox((*_STOPPING, *_PASSED_ON, SIGCHLD), restore=not own_process) as mailbox:
-        console.on_left = mailbox.wake
+    with library_log(console), SignalInbox((*_STOPPING, *_PASSED_ON, SIGCHLD), restore=not own_process) as inbox:
+        console.on_left = inbox.wake
         try:
-            return _Run(options, console, mailbox).main()
+            return _Run(options, console, inbox).main()
         finally:
             console.finish()
 
@@ -58,10 +58,10 @@ def run(options: Options, *, own_process: bool = True) -> int:
 class _Run:
     """One run. All methods except `_event` are called on the main thread."""
 
-    def __init__(self, options: Options, console: Console, mailbox: Mailbox) -> None:
+    def __init__(self, options: Options, console: Console, inbox: SignalInbox) -> None:
         self._options = options
         self._console = console
-        self._mailbox = mailbox
+        self._inbox = inbox
         self._progress = Progress(options, console, self._left_behind)
         self._story = self._progress.story
         self._events = EventFile(None)
@@ -145,7 +145,7 @@ class _Run:
         closed = self._ask(say.Close())  # also ends what finished ranks left behind
         while not closed.done():
             self._take()
-        self._sort(self._mailbox.take(0))
+        self._sort(self._inbox.take(0))
         self._console.clear()
         lost = _error(end)
         if (stuck := _error(closed)) is not None and stuck is not lost:
@@ -174,7 +174,7 @@ class _Run:
 
     def _ask(self, message: object) -> Any:
         reply = self._gang.ask(message, block=False)
-        self._mailbox.expect(reply)  # type: ignore[arg-type]  # a Supervisor replies with a Reply
+        self._inbox.expect(reply)  # type: ignore[arg-type]  # a Supervisor replies with a Reply
         return reply
 
     def _leave(self) -> None:
@@ -190,26 +190,26 @@ class _Run:
         """Write an event to the file and pass it to the main thread. Runs on the gang's thread: must not block."""
         self._events.write(event)
         if event["event"] in OF_INTEREST:
-            self._mailbox.put(event)
+            self._inbox.put(event)
 
     def _take(self) -> None:
         """Wait for signals, events and replies, and process them."""
-        self._sort(self._mailbox.take(self._progress.wait_s()))
+        self._sort(self._inbox.take(self._progress.wait_s()))
         self._console.show_left()
         self._progress.announce()
 
-    def _sort(self, letters: list[Letter]) -> None:
+    def _sort(self, received: list[Received]) -> None:
         # A Status detects suspended ranks. SIGCHLD announces one, unless it was suspended during the start.
-        if SIGCHLD in letters or any(isinstance(letter, dict) and letter["event"] == _STARTED for letter in letters):
+        if SIGCHLD in received or any(isinstance(item, dict) and item["event"] == _STARTED for item in received):
             with suppress(pykka.ActorDeadError):
                 self._gang.tell(say.Status())
-        for letter in letters:
-            if letter == SIGCHLD:
+        for item in received:
+            if item == SIGCHLD:
                 continue
-            if isinstance(letter, Signals):
-                self._signal(letter)
+            if isinstance(item, Signals):
+                self._signal(item)
             else:
-                self._progress.take(letter)
+                self._progress.take(item)
 
     def _signal(self, sig: Signals) -> None:
         if sig in _PASSED_ON:

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from supervise._runtime.future import Reply
 
-Letter = signal.Signals | dict[str, Any]
+Received = signal.Signals | dict[str, Any]
 """A received signal, or an event of the gang."""
 
 
-class Mailbox:
+class SignalInbox:
     """A queue of signals and events behind one file descriptor. Created and read on the main thread.
 
     The signal handlers do nothing: the interpreter writes the signal's number to the wake-up pipe, on the thread that
@@ -36,7 +36,7 @@ class Mailbox:
         self._signals = tuple(signals)
         self._restore = restore
         self._before: dict[signal.Signals, Any] = {}
-        self._letters: queue.SimpleQueue[Letter] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Received] = queue.SimpleQueue()
 
     def __enter__(self) -> Self:
         self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -60,9 +60,9 @@ class Mailbox:
         os.close(self._read)
         os.close(write)
 
-    def put(self, letter: Letter) -> None:
+    def put(self, item: Received) -> None:
         """Add an event. Thread-safe; never blocks."""
-        self._letters.put(letter)
+        self._queue.put(item)
         self.wake()
 
     def expect(self, reply: Reply[Any]) -> None:
@@ -74,18 +74,18 @@ class Mailbox:
         with contextlib.suppress(OSError):  # full: the wake-up is pending; closed: the run has ended
             os.write(self._write, b"\0")
 
-    def take(self, timeout_s: float | None) -> list[Letter]:
+    def take(self, timeout_s: float | None) -> list[Received]:
         """Wait for a wake-up; return the signals and events, none after a reply or after `timeout_s`."""
         if not self._poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000):
             return []
-        letters: list[Letter] = []
+        received: list[Received] = []
         with contextlib.suppress(BlockingIOError):
-            letters += [signal.Signals(number) for number in os.read(self._read, 65536) if number]
+            received += [signal.Signals(number) for number in os.read(self._read, 65536) if number]
         while True:
             try:
-                letters.append(self._letters.get_nowait())
+                received.append(self._queue.get_nowait())
             except queue.Empty:
-                return letters
+                return received
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:

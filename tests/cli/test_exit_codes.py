@@ -11,7 +11,7 @@ from supervise._runtime.future import Reply
 from supervise.cli.console import Console
 from supervise.cli.options import parse
 from supervise.cli.run import _Run
-from supervise.cli.signal_inbox import Mailbox
+from supervise.cli.signal_inbox import SignalInbox
 from supervise.errors import SpecError
 from tests.cli.command import HANG, Command
 
@@ -131,7 +131,7 @@ def test_after_a_refused_start_nothing_is_said_to_be_left(capfd: pytest.CaptureF
     replies[say.Start].fail(SpecError("no such containment here"))
     replies[say.Wait].fail(SpecError("no such containment here"))
     replies[say.Close].set(None)
-    with Mailbox((), restore=True) as mailbox:
+    with SignalInbox((), restore=True) as mailbox:
         run = _Run(parse(["true"]), Console("never"), mailbox)
         run._gang = SimpleNamespace(ask=lambda message, **_: replies[type(message)])
         assert run._supervise() == 1

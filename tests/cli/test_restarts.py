@@ -17,7 +17,7 @@ from supervise.cli.console import Console
 from supervise.cli.options import parse
 from supervise.cli.progress import Progress
 from supervise.cli.run import _Run
-from supervise.cli.signal_inbox import Mailbox
+from supervise.cli.signal_inbox import SignalInbox
 from tests.cli.command import HANG, Command
 
 FLAKY = "echo attempt $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS; [ $TORCHELASTIC_RESTART_COUNT -ge 2 ]"
@@ -129,7 +129,7 @@ def test_s11_all_are_looked_at_when_a_start_is_over():
     """Once in every attempt: a SIGCHLD may have come before it was known whose it was."""
     told: list[object] = []
     options = parse(["true"])
-    run = _Run(options, Console("never"), Mailbox((), restore=True))
+    run = _Run(options, Console("never"), SignalInbox((), restore=True))
     run._gang = SimpleNamespace(tell=told.append)  # type: ignore[assignment]
     run._sort([{"event": "supervise.gang.starting"}])
     assert told == []
