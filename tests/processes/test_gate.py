@@ -12,8 +12,9 @@ import pytest
 
 from supervise import DefaultLogsSpecs, SpecError, Start, Std, Supervisor, Wait, start_processes
 from supervise._process.launch import shell
+from tests.patience import PATIENCE_S
 from tests.processes.gangs import KINDS, faulty, without_glibc
-from tests.processes.hosts import NO_FILES, PATIENCE_S, Host, watched
+from tests.processes.hosts import NO_FILES, Host, watched
 from tests.processes.stubborn import OBEDIENT
 
 DIES = """
