@@ -12,7 +12,8 @@ import pytest
 from supervise import RestartPolicy, SpecError, Supervisor, start_processes
 from supervise._process.containment import cgroup
 from supervise._process.containment import escapees as containments
-from tests.processes.gangs import PATIENCE_S, Fifo, Stopwatch, each_kind, faulty, launched
+from tests.patience import PATIENCE_S
+from tests.processes.gangs import Fifo, Stopwatch, each_kind, faulty, launched
 from tests.processes.hosts import NO_FILES, Host, pids_of, watched
 from tests.processes.stubborn import DEAF, OBEDIENT, READY
 

@@ -26,9 +26,9 @@ from supervise._process.launch.launch_spec import LaunchSpec, Streams
 from supervise._process.lifeline import lifeline
 from supervise._runtime.loop import Loop
 from supervise.messages import Swept
+from tests.patience import PATIENCE_S
 from tests.processes.hosts import watched
 
-PATIENCE_S = 30.0
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 WAITS = "echo ready; exec sleep 1000"
 DEAF = "trap '' TERM; echo ready; while :; do sleep 1000; done"

@@ -11,8 +11,7 @@ import pytest
 
 from supervise._runtime import loop as loop_module
 from supervise._runtime.loop import Loop
-
-PATIENCE_S = 10
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
