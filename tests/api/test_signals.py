@@ -12,10 +12,12 @@ import time
 from pathlib import Path
 
 import psutil
+import pykka
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from supervise import DefaultLogsSpecs, SignalException, start_processes
+from supervise import DefaultLogsSpecs, SignalException, Status, Supervisor, start_processes
+from tests.patience import PATIENCE_S
 
 HERE = Path(__file__).parent
 NO_FILES = DefaultLogsSpecs(os.devnull)
@@ -72,9 +74,15 @@ def test_g1_a_signal_during_wait_is_raised_and_close_forwards_it(kind: str, sig:
     else:
         context = start_processes("g1", patient, {0: (ready,), 1: (ready,)}, logs_specs=NO_FILES, start_method=kind)
     await_ready(ready, 2)
-    threading.Timer(0.05, os.kill, (os.getpid(), sig)).start()
-    with pytest.raises(SignalException) as caught:
+
+    def wait() -> None:
+        threading.Timer(
+            0.05, os.kill, (os.getpid(), sig)
+        ).start()  # on a busy machine the signal may come before `wait`
         context.wait()
+
+    with pytest.raises(SignalException) as caught:
+        wait()
     assert caught.value.sigval == sig
     context.close(caught.value.sigval)
     result = context.wait()
@@ -116,15 +124,19 @@ def test_g2_a_second_signal_during_close_kills_now(kind: str, ready: str) -> Non
     with pytest.raises(SignalException):
         signal.raise_signal(signal.SIGTERM)
 
+    [supervisor] = pykka.ActorRegistry.get_by_class(Supervisor)
+
     def more() -> None:
+        while supervisor.ask(Status()).phase != "stopping":  # earlier, the signals would be raised
+            assert time.monotonic() < begun + PATIENCE_S
         for _ in range(4):
             os.kill(os.getpid(), signal.SIGTERM)
 
-    timer = threading.Timer(0.3, more)
-    timer.start()
+    thread = threading.Thread(target=more)
     begun = time.monotonic()
+    thread.start()
     context.close(signal.SIGTERM, timeout=60)
-    timer.join()
+    thread.join()
     assert time.monotonic() - begun < 20
     result = context.wait()
     assert result is not None
