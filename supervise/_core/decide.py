@@ -55,7 +55,7 @@ def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C90
         case steps.ValuesLoaded():
             _values_loaded(gang, event)
         case steps.TailsStarted():
-            gang.drain.tails, gang.drain.values = event.count, event.values
+            gang.drain.tails, gang.drain.values = event.tails, event.values
         case steps.StartAsked():
             if gang.phase == "new":
                 gang.phase = "starting"

@@ -81,7 +81,7 @@ class RankActors:
             raise
         self._workers = [self._new_worker(rank) for rank in range(attempt.nprocs)]
         return TailsStarted(
-            count=len(self._tails), values=attempt.spec.kind == "function" and attempt.spec.plain is None
+            tails=len(self._tails), values=attempt.spec.kind == "function" and attempt.spec.plain is None
         )
 
     def _new_tail(self, tail: TailSpec) -> pykka.ActorRef[Tail]:

@@ -35,7 +35,7 @@ def _timer(name: str) -> Callable[[], steps.TimerExpired]:
 
 
 _EVENTS: dict[str, Callable[..., object]] = {
-    "TailsMade": steps.TailsStarted,
+    "TailsMade": lambda count, values=False: steps.TailsStarted(tails=count, values=values),
     "StartAsked": steps.StartAsked,
     "CloseAsked": _close,
     "StopOnFailure": steps.StopOnFailure,
@@ -69,7 +69,7 @@ def copied(value: Any) -> Any:
     if type(value).__module__ != Gang.__module__:
         return value
     other = object.__new__(type(value))
-    for name in value.__slots__:
+    for name in vars(value) if isinstance(value, Gang) else value.__slots__:
         setattr(other, name, copied(getattr(value, name)))
     return other
 
