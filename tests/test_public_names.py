@@ -30,15 +30,18 @@ WORDS = {
     "recording",
     "events",
 }
+WAKEUP = {"_runtime.wakeup", "_runtime.fork_hooks"}
+"""What the rooms below the runtime use, too. It knows nothing of ours."""
 MAY_IMPORT = {
     "words": {"words"},
-    "_runtime": {"words", "_runtime"},
-    "_process": {"words", "_process"},
-    "_logs": {"words", "_logs", "_process"},  # both touch the kernel; never the other way round
+    "wakeup": {"wakeup"},
+    "_runtime": {"words", "wakeup", "_runtime"},
+    "_process": {"words", "wakeup", "_process"},
+    "_logs": {"words", "wakeup", "_logs", "_process"},  # both touch the kernel; never the other way round
     "_core": {"words", "_core"},
-    "_gang": {"words", "_runtime", "_process", "_logs", "_core", "_gang"},
-    "_api": {"words", "_runtime", "_process", "_logs", "_core", "_gang", "_api"},
-    "_torch": {"words", "_runtime", "_process", "_logs", "_core", "_gang", "_api", "_torch"},
+    "_gang": {"words", "wakeup", "_runtime", "_process", "_logs", "_core", "_gang"},
+    "_api": {"words", "wakeup", "_runtime", "_process", "_logs", "_core", "_gang", "_api"},
+    "_torch": {"words", "wakeup", "_runtime", "_process", "_logs", "_core", "_gang", "_api", "_torch"},
 }
 TOP = {"cli", "testing", "elastic", "multiprocessing"}
 EVERYTHING = {*MAY_IMPORT, "supervise", *TOP}
@@ -55,6 +58,8 @@ def home(module):
     parts = module.split(".")
     if len(parts) == 1:
         return "supervise"
+    if ".".join(parts[1:]) in WAKEUP:
+        return "wakeup"
     return "words" if parts[1] in WORDS else parts[1]
 
 

@@ -16,6 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from supervise._api.uncovered import put_off
+from supervise._runtime import fork_hooks
 from supervise._runtime.main_thread import bell_for_this_thread, waits
 from supervise._runtime.marked import Marked
 from supervise._runtime.wakeup import remaining
@@ -244,4 +245,4 @@ def _forget_in_child() -> None:
     _desk.recorded.clear()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+fork_hooks.register("signals", in_child=_forget_in_child)

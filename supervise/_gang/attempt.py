@@ -1,10 +1,10 @@
-"""One attempt of a gang, ready to be started, and the destinations that show its logs."""
+"""One attempt of a gang: its files, environments and launchers, and the destinations that show its logs."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from supervise._gang.worker import Launcher
     from supervise._process.containment.escapees import Contained
-    from supervise._process.launch.function import StartMethod
+    from supervise._process.launch.function import Pickled, StartMethod
     from supervise.destinations import LogsDest
 
 _SERVER_WINDOW = 32
@@ -85,7 +85,7 @@ class Attempt:
         return make_attempt(self.spec, number)
 
     def close(self) -> None:
-        """Give back what a start would have used."""
+        """Release the lifeline, the destinations of logs, the control groups, and empty log folders."""
         self.line.cut()
         for tail in self.tails:
             tail.sink.close()
@@ -126,32 +126,34 @@ def _prepared(settings: GangSettings) -> GangSpec:
         raise TypeError(f"a gang has no argument {min(unknown)!r}")
     given: dict[str, Any] = {_FIELDS.get(key, key): value for key, value in settings.items()}
     numa_options = given.pop("numa_options", None)
-    spec = validation.checked(GangSpec(**given))
-    more: dict[str, Any] = {}
+    spec = GangSpec(**given)
+    changes = validation.checked(spec)
     if numa_options is not None:
         from supervise._process.launch import numa
 
-        more["cpus"] = numa.cpus_of_ranks(spec.args, numa_options)
+        changes["cpus"] = numa.cpus_of_ranks(changes["args"], numa_options)
     interpreter.check(spec.start_method if spec.travels else None)
     if spec.travels:
-        validation.check_main(spec.entrypoint, spec.args)
-        calls = _calls(spec, more.get("cpus", {}))
-        more["pickled"] = function.pickle_calls(calls, cast("StartMethod", spec.start_method))
+        changes["pickled"] = _pickled(spec, changes["args"], changes.get("cpus", {}))
     if spec.logs_specs is None:
-        more["logs_specs"] = ours = DefaultLogsSpecs()
-        more["remove_folders"] = ours._remove_empty  # noqa: SLF001 - it is no word for users
-    return replace(spec, **more) if more else spec
+        changes["logs_specs"] = ours = DefaultLogsSpecs()
+        changes["remove_folders"] = ours._remove_empty  # noqa: SLF001 - it is no word for users
+    for name, value in changes.items():
+        object.__setattr__(spec, name, value)  # nobody else has it yet; `replace` would take as long as all the checks
+    return spec
 
 
-def _calls(spec: GangSpec, cpus: Mapping[int, frozenset[int]]) -> dict[int, tuple[Callable[..., Any], tuple[Any, ...]]]:
-    """Return what each rank calls: local rank to function and arguments."""
-    fn = cast("Callable[..., Any]", spec.entrypoint)
-    calls = {rank: (fn, args) for rank, args in spec.args.items()}
-    if cpus and spec.start_method == "forkserver":  # the server starts the ranks, unbound
+def _pickled(
+    spec: GangSpec, args: Mapping[int, tuple[Any, ...]], cpus: Mapping[int, frozenset[int]]
+) -> dict[int, Pickled]:
+    validation.check_main(spec.entrypoint, args)
+    fn, method = cast("Callable[..., Any]", spec.entrypoint), cast("StartMethod", spec.start_method)
+    calls = {rank: (fn, given) for rank, given in args.items()}
+    if cpus and method == "forkserver":  # the server starts the ranks, unbound
         from supervise._process.launch import numa
 
-        calls |= {rank: (numa.OnCpus(fn, near), spec.args[rank]) for rank, near in cpus.items()}
-    return calls
+        calls |= {rank: (numa.OnCpus(fn, near), args[rank]) for rank, near in cpus.items()}
+    return function.pickle_calls(calls, method)
 
 
 def make_attempt(spec: GangSpec, number: int) -> Attempt:
@@ -197,7 +199,7 @@ def _launchers(attempt: Attempt) -> Iterator[Launcher]:
     assert contained is not None  # noqa: S101 - made with the attempt
     binary = isinstance(spec.entrypoint, str)
     environ: Mapping[Any, Any] = _encoded(spec.environ) if binary else spec.environ
-    take = spec.pickled.pop if spec.restart_policy is None else spec.pickled.get  # what it refers to is let go at last
+    take = spec.pickled.get if spec.restart_policy else spec.pickled.pop  # the last launch closes copied descriptors
     for rank, args in spec.args.items():
         own: Mapping[Any, Any] = {**attempt.envs[rank], **contained.env(rank)}
         how = LaunchSpec(

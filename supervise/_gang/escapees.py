@@ -1,4 +1,4 @@
-"""Looks for what a gang has left behind outside of its groups, and ends it where that is wanted."""
+"""The search for processes that a gang has left outside of its groups, and their end."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from supervise import messages as say
+from supervise._process.containment.escapees import DYING_S, Scan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
     from supervise._process.containment.escapees import Contained, Escaped
     from supervise._runtime.loop import Loop, Timer
@@ -20,14 +21,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervise")
 
 _AFTER_KILL_S = 5.0
-"""How long after SIGKILL it is waited for what does not die, or is replaced by ever new children."""
+"""How long after SIGKILL the sweep waits for what does not die, or is replaced by ever new children."""
 _AGAIN_S = 0.05
+_SLICE_S = 0.002
+"""How long a scan without a thread keeps the loop."""
 
 
 class Sweep:
-    """One look at all processes or, where they are to be ended, as many as it takes until nothing is left.
+    """One scan of all processes or, where they are to be ended, as many as it takes until nothing is left.
 
-    The look takes milliseconds and is a thread's; everything else happens on the loop.
+    A scan takes milliseconds, so a thread does it; everything else happens on the loop. Where no thread can be
+    started, the loop scans in slices.
     """
 
     def __init__(
@@ -46,7 +50,7 @@ class Sweep:
             loop: The gang's.
             contained: The gang's, which stays open.
             end: Whether to end what is found: SIGTERM and SIGCONT, then SIGKILL.
-            timeout_s: Seconds from `begin` to SIGKILL.
+            timeout_s: Seconds from `begin` to SIGKILL; 0 kills at once.
             skip: Pids of ranks that still live; neither they nor their groups are meant.
             done: Called on the loop with the message for the Supervisor, exactly once.
         """
@@ -60,12 +64,17 @@ class Sweep:
         self._live: dict[int, Escaped] = {}
         """What was found and has not ended yet, by pid."""
         self._looking = False
+        self._scan: Scan | None = None
+        """The scan that the loop does, in slices."""
         self._killing = False
         self._give_up_at_s = float("inf")
         self._timers: list[Timer] = []
 
     def begin(self) -> None:
-        """Begin to look. From the loop's thread; `done` is not called before this returns."""
+        """Begin to scan. From the loop's thread; `done` is not called before this returns."""
+        if self._end and self._timeout_s <= 0:
+            self._kill()
+            return
         if self._end:
             self._timers.append(self._loop.call_later(self._timeout_s, self._kill))
         self._look()
@@ -85,23 +94,49 @@ class Sweep:
             return
         self._looking = True
         try:
-            threading.Thread(target=self._scan, name="supervise-sweep", daemon=True).start()
+            threading.Thread(target=self._find, name="supervise-sweep", daemon=True).start()
         except RuntimeError:  # no more threads: the interpreter is exiting, or a limit is reached
-            self._scan()
+            self._scan = scan = Scan(self._contained, self._skip, waits=False)
+            self._loop.post(self._go_on_scanning, scan, scan.steps())
 
-    def _scan(self) -> None:
-        """In the thread: look, and hand over what is there."""
-        found: list[Escaped] | None = []
-        failed = in_motion = False
+    def _find(self) -> None:
+        """In the thread: scan, and hand over what was found."""
         try:
             found, in_motion = self._contained.find(self._skip, killing=self._killing)
-        except OSError as error:  # no descriptor left to look with: nobody is known to be gone
+        except Exception as error:
+            self._loop.post(self._not_seen, error)
+        else:
+            self._loop.post(self._seen, found, False, in_motion)
+
+    def _go_on_scanning(self, scan: Scan, steps: Iterator[None]) -> None:
+        """Without a thread: scan for `_SLICE_S`, then let the loop do what is due."""
+        if self._scan is not scan:  # canceled
+            return
+        until_s = time.monotonic() + _SLICE_S
+        try:
+            for _ in steps:
+                if time.monotonic() > until_s:
+                    self._loop.post(self._go_on_scanning, scan, steps)
+                    return
+        except Exception as error:
+            self._scan = None
+            self._not_seen(error)
+            return
+        wait_s = 0.0 if self._killing else DYING_S
+        self._timers.append(self._loop.call_later(wait_s, partial(self._scanned, scan)))
+
+    def _scanned(self, scan: Scan) -> None:
+        self._scan = None
+        found, in_motion = scan.finding(killing=self._killing)
+        self._seen(found, False, in_motion)
+
+    def _not_seen(self, error: Exception) -> None:
+        if isinstance(error, OSError):  # no descriptor left to look with: no process is known to be gone
             log.debug("looking for escaped processes: %s", error)
-            found = None
-        except Exception:
-            log.exception("looking for escaped processes failed")
-            failed = True
-        self._loop.post(self._seen, found, failed, in_motion)
+            self._seen(None, False, False)
+        else:
+            log.error("looking for escaped processes failed", exc_info=error)
+            self._seen([], True, False)
 
     def _seen(self, found: list[Escaped] | None, failed: bool, in_motion: bool) -> None:
         self._looking = False
@@ -185,6 +220,9 @@ class Sweep:
             done(say.Swept(leaked={rank: tuple(sorted(self._leaked[rank])) for rank in ranks}, ended=ended))
 
     def _release(self) -> None:
+        scan, self._scan = self._scan, None
+        if scan is not None:
+            scan.close()
         for timer in self._timers:
             timer.cancel()
         while self._live:

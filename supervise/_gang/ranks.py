@@ -12,7 +12,8 @@ import pykka
 from supervise import messages as say
 from supervise._core.steps import TailsStarted
 from supervise._gang.describe import LogFailed
-from supervise._gang.worker import Worker, recorded_ns
+from supervise._gang.error_files import recorded_ns
+from supervise._gang.worker import Worker
 from supervise._logs.files import make_ready, no_room
 from supervise._logs.sinks import CancelToken
 from supervise._process.exits.slots import ExitSlots

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
-import time
 from functools import partial
 from typing import TYPE_CHECKING
 
 from supervise import messages as say
-from supervise._gang.shutdown_after_crash import CrashShutdown
+from supervise._gang.shutdown_after_crash import CrashShutdown, shut_down_without_loop
 from supervise.errors import SupervisorCrashed, UnkillableError
 
 if TYPE_CHECKING:
@@ -25,8 +23,6 @@ log = logging.getLogger("supervise")
 
 _TIDY_S = 0.001
 """How long the asker runs undisturbed after an answer, before the Workers leave: that takes the interpreter a while."""
-_DEADLINE_S = 5.0
-"""How long, after a crash, processes are looked for and killed."""
 
 
 class Shutdown:
@@ -101,12 +97,12 @@ class Shutdown:
         """Kill and reap every rank, then answer every ask; the error was raised by a handler of `who`."""
         if self.crash is None:
             self._doom(f"a handler of {who} raised {error!r}", error)
-            CrashShutdown(self._loop, self._runner.ranks.slots, self._reaped).begin()
+            CrashShutdown(self._loop, self._runner.ranks.slots, self._runner.attempt.contained, self._reaped).begin()
 
     def without_loop(self, error: BaseException) -> None:
         """End everything here and now: the loop's selector has failed, so that nothing can be waited for."""
         self._doom(f"the supervisor's selector failed: {error!r}", error)
-        self._quietly(partial(self._runner.ranks.slots.bury, _DEADLINE_S))
+        self._quietly(partial(shut_down_without_loop, self._runner.ranks.slots, self._runner.attempt.contained))
         self._reaped()
 
     def _doom(self, why: str, error: BaseException) -> None:
@@ -122,27 +118,11 @@ class Shutdown:
         if not self._replies.over:
             self._replies.error = crash
             self._quietly(partial(self._runner.events.finish, told))
-        self._quietly(self._kill_escaped)
         self._quietly(self._runner.ranks.abandon_tails)
         self._quietly(partial(self._replies.publish, crash))
         self._quietly(partial(self._replies.closed, crash))
         self._quietly(partial(self._subscribers.finish, told))
         self.begin()
-
-    def _kill_escaped(self) -> None:
-        """Kill what has left the groups, at once: there is nothing else that the loop could do meanwhile."""
-        contained = self._runner.attempt.contained
-        if contained is not None and contained.ends:
-            contained.kill()
-            deadline_s = time.monotonic() + _DEADLINE_S
-            while True:
-                found, in_motion = contained.find()
-                for escaped in found:
-                    escaped.send(signal.SIGKILL)
-                    escaped.close()
-                if not (found or in_motion) or time.monotonic() > deadline_s:
-                    break
-            contained.close()
 
     def _quietly(self, act: Callable[[], object]) -> None:
         try:

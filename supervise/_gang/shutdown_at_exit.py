@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import pykka
 
+from supervise._runtime import fork_hooks
 from supervise._runtime.future import MUST_NOT_BLOCK
 from supervise._runtime.wakeup import remaining
 from supervise.messages import Close
@@ -73,4 +73,4 @@ def _drop_in_child() -> None:
     _supervisors.clear()
 
 
-os.register_at_fork(after_in_child=_drop_in_child)
+fork_hooks.register("shutdown_at_exit", in_child=_drop_in_child)

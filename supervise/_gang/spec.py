@@ -1,4 +1,4 @@
-"""The settings of a gang, in one record that goes to all who need one of them."""
+"""The settings of a gang, in one record that everything below the public calls takes whole."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class GangSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangSpec:
-    """What all attempts of a gang have in common. Every mapping is keyed by local rank."""
+    """Settings that all attempts of a gang have in common. Every mapping is keyed by local rank."""
 
     name: str
     entrypoint: Callable[..., Any] | str
@@ -80,7 +80,7 @@ class GangSpec:
     """Signals that the host ignores and the ranks must not."""
     consoles: tuple[TextIO, TextIO] = field(default_factory=lambda: (sys.stdout, sys.stderr))
     pickled: dict[int, Pickled] = field(default_factory=dict, repr=False)
-    """The calls of functions that travel, until the last attempt that may need them has taken them."""
+    """Calls of functions in new interpreters. The only attempt of a gang without restarts takes them out."""
     remove_folders: Callable[[], object] | None = None
     """Removes the log folders of a gang whose starter has asked for none, unless something was written into them."""
 

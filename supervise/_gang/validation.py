@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,28 +21,30 @@ _LONGEST = 80
 
 
 def shown(value: object) -> str:
-    """Return a value as an error names it: short."""
+    """Return the representation of a value for an error message, cut to 80 characters."""
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def checked(spec: GangSpec) -> GangSpec:
-    """Return `spec` with tuples of arguments, environments of text, and no start method for a program.
+def checked(spec: GangSpec) -> dict[str, Any]:
+    """Check the settings that a caller gave; return the fields that they change.
+
+    Those are tuples of arguments, environments of text, a folder's path, and no start method for a program.
 
     Raises:
         SpecError: A setting makes no sense; names it and the value, or the rank.
     """
     _check_end(spec)
     _check_entrypoint(spec)
-    method = None if spec.kind == "binary" else spec.start_method
     cwd = _folder(spec.cwd)
+    method = None if spec.kind == "binary" else spec.start_method
     if isinstance(spec.args, Mapping):  # before anything is made for each of a number that may be mistaken
         limits.check_host(len(spec.args), None if spec.travels else cwd)  # what travels tells where this process is
         limits.check_open_files(len(spec.args), each=limits.held_by_rank(method), shown=0)
     args = _arguments(spec.args)
     envs = _environments(spec.envs, len(args))
     _check_logs(spec)
-    return replace(spec, args=args, envs=envs, cwd=cwd, start_method=method)
+    return {"args": args, "envs": envs, "cwd": cwd, "start_method": method}
 
 
 def check_times(spec: GangSpec) -> None:
@@ -74,7 +75,7 @@ def _check_end(spec: GangSpec) -> None:
 
 
 def _check_entrypoint(spec: GangSpec) -> None:
-    """Refuse what cannot be run, or not in this way."""
+    """Refuse an entrypoint that is neither callable nor a name, an unknown start method, a gate that is no bool."""
     entrypoint: object = spec.entrypoint
     if not (isinstance(entrypoint, str) and entrypoint) and not callable(entrypoint):
         raise SpecError(f"entrypoint is {shown(entrypoint)}; give a function, or a program's name or path as a string")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import stat
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from supervise import messages as say
-from supervise._opening import is_mark
+from supervise._gang.error_files import recorded_ns
 from supervise._process import platform
 from supervise._process.launch import return_value
+from supervise._process.launch.program import UnreapedError
 from supervise._process.lifeline import lifeline
 from supervise._runtime.actor import LoopActor
 from supervise._runtime.future import Reply
@@ -30,6 +30,8 @@ _FIRST_RETRY_S, _LAST_RETRY_S = 0.01, 1.0
 _LOOK_S = 0.05
 _SERVER_PATIENCE_S = 5.0
 """How long a fork server may keep to itself how a process has ended."""
+_REAP_S = 5.0
+"""How long the report of a failed start waits until the killed process is reaped."""
 _STOPS = frozenset({signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 
 
@@ -37,7 +39,12 @@ class Launcher(Protocol):
     """What starts one rank's process. The fakes of `supervise.testing` are others."""
 
     def launch(self) -> Launched:
-        """Start the process without waiting for it; an exception says that nothing of it is left."""
+        """Start the process without waiting for it.
+
+        Raises:
+            UnreapedError: The process was started and killed, and is to be reaped.
+            Exception: Nothing of the process is left.
+        """
 
 
 class Worker(LoopActor):
@@ -135,6 +142,9 @@ class Worker(LoopActor):
     def _launch(self) -> None:
         try:
             launched = self._launcher.launch()
+        except UnreapedError as unreaped:
+            self._fail_once_reaped(unreaped, time.monotonic() + _REAP_S)
+            return
         except Exception as error:
             self._owner.tell(say.WorkerFailedToStart(local_rank=self._rank, error=error))
             return
@@ -145,6 +155,14 @@ class Worker(LoopActor):
             self._run(launched.process)
         elif launched.status is not None:
             self._watch(launched.status.fileno(), self._arrive)
+
+    def _fail_once_reaped(self, unreaped: UnreapedError, deadline_s: float) -> None:
+        """Report the failed start when its process is reaped. The process has no pidfd, so a timer polls."""
+        if unreaped.is_reaped() or time.monotonic() >= deadline_s:
+            self._owner.tell(say.WorkerFailedToStart(local_rank=self._rank, error=unreaped.error))
+            return
+        again = partial(self._fail_once_reaped, unreaped, deadline_s)
+        self.loop.call_later(_FIRST_RETRY_S, partial(self._guarded, again))
 
     def _arrive(self) -> None:
         """The fork server has said something: the number of our process, or nothing any more."""
@@ -353,26 +371,6 @@ class Worker(LoopActor):
         line = self._launched.line if self._launched is not None else None
         if line is not None:
             self._read_end = line.leader_reaped(self._pid, self._read_end)
-
-
-def recorded_ns(error_file: str) -> int | None:
-    """Return when the exception in `error_file` was recorded, in monotonic ns; None where there is none."""
-    if not error_file or not os.access(error_file, os.F_OK):  # by far the most, and without an exception
-        return None
-    try:
-        found = os.lstat(error_file)
-    except OSError:
-        return None
-    if not stat.S_ISREG(found.st_mode) or not (found.st_size or is_mark(found)):
-        return None
-    return found.st_mtime_ns - _epoch_ns()
-
-
-def _epoch_ns() -> int:
-    """Return what the wall clock is ahead of the monotonic one: of three looks, the least interrupted."""
-    looks = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(3)]
-    before, wall, after = min(looks, key=lambda look: look[2] - look[0])
-    return wall - (before + after) // 2
 
 
 def _complaint(code: int | None, kind: str | None) -> str | None:

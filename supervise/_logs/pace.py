@@ -1,22 +1,22 @@
-"""How often files that change are looked at."""
+"""A rate limit on reads of changing files."""
 
 from __future__ import annotations
 
 PAUSE_NS = 2_000_000
-"""What there is between two looks on average: under a flood, each costs a wake-up."""
+"""The average interval between two reads: under a flood of changes, each read costs a wake-up."""
 BURST = 8
-"""So many looks may follow each other at once after a rest."""
+"""The number of reads that may follow without a pause after an idle time."""
 
 
 class Pace:
-    """Lets looks through as they come until there are many: a line that comes alone is not held up."""
+    """A token bucket: a single line is read at once, a flood of lines at a limited rate."""
 
     def __init__(self) -> None:
-        """Let the first looks through."""
+        """Start with a full burst."""
         self.due_ns = 0
-        """When the next look may be, monotonic."""
+        """The earliest time of the next read, monotonic."""
 
     def look(self, now_ns: int) -> None:
-        """Note that there is a look now."""
+        """Record a read at `now_ns`."""
         allowance_ns = (BURST - 1) * PAUSE_NS
         self.due_ns = max(self.due_ns, now_ns - allowance_ns) + PAUSE_NS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pykka
 from pykka import messages as pykka_messages
 
+from supervise._runtime import fork_hooks
 from supervise._runtime.future import Reply
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _begin_anew_in_child() -> None:
     _process = object()
 
 
-os.register_at_fork(after_in_child=_begin_anew_in_child)
+fork_hooks.register("actor", in_child=_begin_anew_in_child)
 
 
 class LoopActor(pykka.Actor):

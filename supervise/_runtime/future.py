@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pykka
 
+from supervise._runtime import fork_hooks
 from supervise._runtime.main_thread import bell_for_this_thread, waits
 from supervise._runtime.wakeup import remaining
 
@@ -284,4 +284,4 @@ def _count_forks() -> None:
     _forks += 1
 
 
-os.register_at_fork(after_in_child=_count_forks)
+fork_hooks.register("future", in_child=_count_forks)

@@ -7,7 +7,6 @@ import heapq
 import itertools
 import logging
 import math
-import os
 import selectors
 import threading
 import time
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervise import _threads
 from supervise._runtime.future import MUST_NOT_BLOCK, Reply
+from supervise._runtime.wakeup import WakeFd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +79,7 @@ class Loop:
         self._order = itertools.count()
         self._watched: dict[int, Callable[[], object]] = {}
         self._selector: selectors.BaseSelector
-        self._wake_r = self._wake_w = -1
+        self._wake_fd: WakeFd | None = None
         self._awake = True
         self._ending = False
         self._closed = False
@@ -91,8 +91,8 @@ class Loop:
         """Start the thread, a daemon, since a non-daemon one would hang the interpreter's exit; or prepare `run`."""
         self._selector = selectors.DefaultSelector()
         try:
-            self._wake_r, self._wake_w = _wake_pair()
-            self.watch(self._wake_r, self._woken)
+            self._wake_fd = WakeFd()
+            self.watch(self._wake_fd.fileno(), self._wake_fd.clear)
             if not self._own_thread:
                 self._thread = threading.current_thread()
                 return
@@ -128,19 +128,10 @@ class Loop:
     def post(self, callback: Callable[..., object], *args: Any) -> None:
         """Have `callback(*args)` called on the loop. From any thread; never blocks."""
         self._ready.append((callback, args))
-        if not self._awake:
-            self._wake()
+        if not self._awake and self._wake_fd is not None:
+            self._wake_fd.set()
         elif self._closed:  # too late for the loop: its actors have ended and refuse what comes
             self._drain()
-
-    def _wake(self) -> None:
-        try:
-            os.write(self._wake_w, b"\1\0\0\0\0\0\0\0")
-        except (BlockingIOError, OSError):  # full: it will wake anyway; closed: nobody is there
-            return
-
-    def _woken(self) -> None:
-        os.read(self._wake_r, 4096)
 
     def end(self) -> None:
         """End the thread once what is ready now has been called. From the loop's thread."""
@@ -214,8 +205,8 @@ class Loop:
         self._timers.clear()
         self._lost = _nobody  # the actor's own method, so actor and loop would keep each other alive
         self._guard(self._selector.close)
-        for fd in {self._wake_r, self._wake_w} - {-1}:
-            self._guard(os.close, fd)
+        if self._wake_fd is not None:
+            self._guard(self._wake_fd.close)
 
     def _drain(self, at_most: int | None = None) -> None:
         ready = self._ready
@@ -257,14 +248,3 @@ class Loop:
 
 def _nobody(_error: BaseException) -> None:
     """The loop has ended."""
-
-
-def _wake_pair() -> tuple[int, int]:
-    """Return the descriptors to read and to write for a wake-up; one and the same where there is eventfd."""
-    if hasattr(os, "eventfd"):
-        fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        return fd, fd
-    read, write = os.pipe()
-    os.set_blocking(read, False)
-    os.set_blocking(write, False)
-    return read, write

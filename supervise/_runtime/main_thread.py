@@ -17,6 +17,7 @@ from _thread import get_ident
 from threading import main_thread
 from typing import TYPE_CHECKING, Self
 
+from supervise._runtime import fork_hooks
 from supervise._runtime.marked import Marked
 from supervise._runtime.wakeup import Bell
 
@@ -140,9 +141,8 @@ def _is_allowed() -> bool:
 def _pipe() -> tuple[int, int]:
     """Return a pipe above 2: where stdin, stdout or stderr is closed, it must not stand in for them."""
     with contextlib.ExitStack() as stack:
-        for fd in (low := os.pipe()):
+        for fd in (low := os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)):
             stack.callback(os.close, fd)
-            os.set_blocking(fd, False)
         read = fcntl.fcntl(low[0], fcntl.F_DUPFD_CLOEXEC, 3)
         try:
             return read, fcntl.fcntl(low[1], fcntl.F_DUPFD_CLOEXEC, 3)
@@ -171,4 +171,4 @@ def _forget_in_child() -> None:
         os.close(fd)
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+fork_hooks.register("main_thread", in_child=_forget_in_child)

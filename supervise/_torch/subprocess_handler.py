@@ -75,7 +75,12 @@ class SubprocessHandler:
                 self.proc = self._popen(tuple(argv), whole_env)
             if getattr(self._popen, "__func__", None) is not _OUR_POPEN:  # it may write to the files later on
                 weakref.finalize(self, stack.pop_all().close)
-        self._group = program.hold(self.proc.pid, keep=self.proc)
+        try:
+            self._group = program.hold(self.proc.pid, keep=self.proc)
+        except program.UnreapedError as unreaped:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.proc.wait(_REAP_S)
+            raise unreaped.error from None
         weakref.finalize(self, self._group.close)
 
     def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -106,6 +111,8 @@ class SubprocessHandler:
             self._group.signal_group(sig)
 
 
+_REAP_S = 5.0
+"""How long a killed program is waited for that could not be held."""
 _OUR_POPEN = SubprocessHandler._popen  # noqa: SLF001 - to notice another in its place
 
 

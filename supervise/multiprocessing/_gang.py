@@ -19,6 +19,7 @@ from supervise._gang.attempt import first_attempt
 from supervise._gang.results import LOST_CODE
 from supervise._gang.supervisor import Supervisor
 from supervise._process.launch.settings import Plain
+from supervise._runtime import fork_hooks
 from supervise._runtime.future import Reply
 from supervise.destinations import LogsDest
 from supervise.logs import LogsSpecs
@@ -197,4 +198,4 @@ def _drop_in_child() -> None:
     _registered_in.clear()
 
 
-os.register_at_fork(after_in_child=_drop_in_child)
+fork_hooks.register("multiprocessing", in_child=_drop_in_child)

@@ -9,6 +9,8 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from supervise._runtime.wakeup import WakeFd
+
 if TYPE_CHECKING:
     import pykka
 
@@ -36,8 +38,8 @@ class ExitSlot:
         Raises:
             OSError: There are no more descriptors.
         """
-        self.sentinel, bell = _new_bell()
-        self._bell = bell
+        self._wake_fd = WakeFd()
+        self.sentinel = self._wake_fd.fileno()
         self.exitcode: int | None = None
         """0 to 255, ``-N`` for signal N; None while it runs."""
         self.trace: str | None = None
@@ -46,15 +48,14 @@ class ExitSlot:
         """What the exit code does not say."""
         self.failed_ns: int | None = None
         """Monotonic, when it failed: when its exception was caught, or else when its death was noticed."""
-        for fd in {self.sentinel, bell}:
-            weakref.finalize(self, os.close, fd).atexit = False  # the loop may still settle it then
+        weakref.finalize(self, self._wake_fd.close).atexit = False  # the loop may still settle it then
 
     def settle(self, exitcode: int, *, failed_ns: int, trace: str | None = None, complaint: str | None = None) -> None:
         """It has ended so; the first word counts."""
         if self.exitcode is None:
             self.failed_ns, self.trace, self.complaint = failed_ns, trace, complaint
             self.exitcode = exitcode
-            os.write(self._bell, _RING)
+            self._wake_fd.set()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the end; tell whether it has come.
@@ -65,23 +66,6 @@ class ExitSlot:
         if self.exitcode is None:
             wait_for_any([self.sentinel], timeout)
         return self.exitcode is not None
-
-
-_RING = (1).to_bytes(8, "little")  # what an eventfd counts; a pipe takes anything
-
-
-def _new_bell() -> tuple[int, int]:
-    """Return a descriptor that becomes and stays readable once one writes to the other.
-
-    Not a pipe to be closed, if possible: whatever is forked holds a copy of its write end.
-    """
-    from supervise._process.files import clear_of_stdio
-
-    if hasattr(os, "eventfd"):
-        fd = clear_of_stdio(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
-        return fd, fd
-    read_end, write_end = os.pipe()
-    return clear_of_stdio(read_end), clear_of_stdio(write_end)
 
 
 class RankProcess:

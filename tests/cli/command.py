@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 50.0
 SUPERVISE = (sys.executable, "-W", "error", "-m", "supervise")
 OURS = re.compile(r"^(RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|OMP_|PYTHON|NO_COLOR|PET_)")
 HANG = "exec sleep 1000"

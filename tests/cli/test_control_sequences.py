@@ -12,7 +12,8 @@ from supervise._printable import as_prefix, one_line, printable
 from supervise.cli.console import Console
 from supervise.errors import ChildFailedError
 from supervise.result import ProcessFailure
-from tests.cli.command import PATIENCE_S, Command, environment
+from tests.cli.command import Command, environment
+from tests.patience import PATIENCE_S
 
 CONTROL = (
     "\x1b]0;owned\x07\x1b]52;c;bWluZQ==\x1b\\\x1b[2J\x1b[1;1H\x1bc\x9b2J\x9d0;x\x9c\x85\x08\x7f\u202e\u2066\u200f\u2028"

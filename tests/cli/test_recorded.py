@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import PATIENCE_S, Command, environment
+from tests.cli.command import Command, environment
+from tests.patience import PATIENCE_S
 
 RAISES = """
 import atexit, os, sys, threading

@@ -23,8 +23,9 @@ from multiprocessing import (
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 NEW = "multiprocessing has changed: "
-PATIENCE_S = 30
 
 
 def run(source: str, *flags: str) -> str:

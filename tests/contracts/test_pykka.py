@@ -13,8 +13,8 @@ from pykka._introspection import get_attr_directly
 from supervise._runtime.actor import LoopActor
 from supervise._runtime.future import Reply
 from supervise._runtime.loop import Loop
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 10
 NEW_PYKKA = "pykka has changed: "
 
 

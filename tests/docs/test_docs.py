@@ -15,11 +15,11 @@ import pytest
 import supervise
 from supervise import messages
 from supervise.cli import options
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
 EXECUTED = [ROOT / "README.md", ROOT / "docs/tutorial.md", *sorted((ROOT / "docs/how-to").glob("*.md"))]
-PATIENCE_S = 50.0
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INHERITED = re.compile(r"^(RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|OMP_|PYTHON|NO_COLOR)")
 MARKS = re.compile(r"(\[default\d\]:)?[ ~^]*[~^]")
@@ -215,6 +215,13 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path):
 def _anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_architecture_names_files_that_exist():
+    """Each file between backquotes, below the package or the project."""
+    named = re.findall(r"`([\w/]+/|[\w/]+\.(?:py|md))`", (ROOT / "docs/explanation/architecture.md").read_text())
+    assert len(named) > 80
+    assert [path for path in named if not ((ROOT / "supervise" / path).exists() or (ROOT / path).exists())] == []
 
 
 def test_every_page_of_the_docs_can_be_reached_from_the_readme():

@@ -11,10 +11,10 @@ import pytest
 
 import supervise
 from supervise.elastic import DefaultLogsSpecs, MultiprocessContext, Std, SubprocessContext, start_processes
+from tests.patience import PATIENCE_S
 from tests.processes.gangs import Fifo
 from tests.processes.hosts import watched
 
-PATIENCE_S = 20.0
 FAILS_WHEN_TOLD = "read word < $GATE; exit 3"
 STAYS = "exec sleep 600"
 

@@ -35,8 +35,7 @@ from supervise.elastic.api import (
     _wrap,
 )
 from supervise.elastic.subprocess_handler import get_subprocess_handler
-
-PATIENCE_S = 20.0
+from tests.patience import PATIENCE_S
 
 
 def specs():

@@ -9,9 +9,9 @@ import pytest
 from supervise import RestartPolicy, SpecError
 from supervise.elastic import DefaultLogsSpecs, LogsDest, LogsSpecs, Std, SubprocessContext, api, start_processes
 from supervise.elastic.subprocess_handler import SubprocessHandler, handlers
+from tests.patience import PATIENCE_S
 from tests.processes.gangs import Fifo
 
-PATIENCE_S = 20.0
 PIPE = "a mark that stands for a pipe"
 
 

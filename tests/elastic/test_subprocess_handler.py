@@ -11,8 +11,8 @@ import pytest
 
 from supervise import SpecError
 from supervise.elastic.subprocess_handler import SubprocessHandler, get_subprocess_handler
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 20.0
 READY = "import sys; print('ready', flush=True); sys.stdin.read(); import signal; signal.pause()"
 
 

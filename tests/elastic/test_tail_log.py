@@ -13,8 +13,7 @@ import pytest
 from supervise._api import tail_log as tail_log_module
 from supervise._logs import watch
 from supervise.elastic.tail_log import TailLog, tail_logfile
-
-PATIENCE_S = 20.0
+from tests.patience import PATIENCE_S
 
 
 class Lines(io.StringIO):

@@ -29,8 +29,7 @@ from supervise._gang.worker import Worker
 from supervise._runtime.actor import Inbox
 from supervise._runtime.loop import Loop
 from supervise.testing import FakeGang, FakeLauncher, Recorder
-
-PATIENCE_S = 10
+from tests.patience import PATIENCE_S
 
 
 def ask(gang, message):

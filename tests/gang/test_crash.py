@@ -27,8 +27,8 @@ from supervise._gang.subscribers import Subscribers
 from supervise._gang.supervisor import Supervisor
 from supervise._gang.worker import Worker
 from supervise.testing import FakeGang, FakeLauncher, FakeProcess, Recorder
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 10
 KINDS = [RuntimeError, SystemExit, KeyboardInterrupt]
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from supervise import Close, Start, Wait
 from supervise.testing import FakeGang, FakeLauncher
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 10
 COMMON = {"gang", "run_id", "role", "attempt", "host_name", "schema_version", "timestamp", "monotonic_ns", "seq"}
 
 

@@ -32,8 +32,8 @@ from supervise._gang.worker import Worker
 from supervise.messages import ActorDown
 from supervise.testing import FakeGang, FakeLauncher, Recorder
 from tests.gang.test_crash import object_that_breaks
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 20
 QUESTIONS = {
     "start": Start(),
     "wait": Wait(),

@@ -23,8 +23,7 @@ from supervise import (
     Wait,
 )
 from supervise.testing import FakeGang, FakeLauncher
-
-PATIENCE_S = 10
+from tests.patience import PATIENCE_S
 
 
 def ask(gang, message):

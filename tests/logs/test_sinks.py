@@ -312,12 +312,3 @@ def test_abandon_tells_each_callback_once_and_is_harmless_when_closed():
     flag.close()
     flag.set()
     assert flag.fileno() == -1
-
-
-def test_abandon_without_eventfd(monkeypatch):
-    monkeypatch.delattr(sinks.os, "eventfd", raising=False)
-    flag = CancelToken()
-    assert not select.select([flag], [], [], 0)[0]
-    flag.set()
-    assert select.select([flag], [], [], 0)[0]
-    flag.close()

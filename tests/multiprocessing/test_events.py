@@ -9,7 +9,7 @@ import pytest
 
 from supervise import multiprocessing as mp
 from tests.multiprocessing import work
-from tests.processes.gangs import PATIENCE_S
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 STAYS = "say(ear, 'ready'); block()"

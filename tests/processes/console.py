@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import supervise
+from tests.patience import PATIENCE_S
 from tests.processes import work
 
-PATIENCE_S = 40.0
 CONSOLES = ("pipe", "file", "pty", "merged")
 WAIT = "result = start().wait(); mark('over')"
 ROOT = Path(supervise.__file__).parents[1]

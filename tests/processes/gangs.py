@@ -18,9 +18,9 @@ import pytest
 
 from supervise import Close, DefaultLogsSpecs, Pids, RunProcsResult, Start, Std, Supervisor, Wait
 from supervise._process.launch import posix_spawn
+from tests.patience import PATIENCE_S
 from tests.processes import work
 
-PATIENCE_S = 30.0
 FUNCTIONS = ("spawn", "forkserver", "fork")
 KINDS = ("binary", *FUNCTIONS)
 

@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from supervise import DefaultLogsSpecs, Start, Supervisor
+from tests.patience import PATIENCE_S
 from tests.processes import work
 
-PATIENCE_S = 30.0
 NO_FILES = DefaultLogsSpecs(os.devnull)
 ROOT = str(Path(__file__).parents[2])
 

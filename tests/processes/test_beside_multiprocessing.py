@@ -5,7 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.processes.gangs import PATIENCE_S, each_function
+from tests.patience import PATIENCE_S
+from tests.processes.gangs import each_function
 from tests.processes.hosts import Host
 
 ROOT = str(Path(__file__).parents[2])

@@ -12,7 +12,8 @@ import pytest
 from supervise import RestartPolicy, SpecError, Supervisor, start_processes
 from supervise._process.containment import cgroup
 from supervise._process.containment import escapees as containments
-from tests.processes.gangs import PATIENCE_S, Fifo, Stopwatch, each_kind, faulty, launched
+from tests.patience import PATIENCE_S
+from tests.processes.gangs import Fifo, Stopwatch, each_kind, faulty, launched
 from tests.processes.hosts import NO_FILES, Host, pids_of, watched
 from tests.processes.stubborn import DEAF, OBEDIENT, READY
 
@@ -100,18 +101,18 @@ def test_s4_daemons_are_gone_after_close(tmp_path, kind, daemon, containment):
 def test_s4_a_daemon_that_is_made_while_the_sweep_looks_is_ended(tmp_path, monkeypatch, containment):
     """The middle one of its double fork is seen, and has ended before it can be signalled; its child was not seen."""
     daemons = []
-    real = containments._not_dying
+    real = containments.Scan.await_the_dying
 
-    def not_dying(found):
-        if found and not daemons:
+    def await_the_dying(scan):
+        if scan._found and not daemons:
             gang.tell(0)
             daemons.extend(pids_of(gang.hear()))
-        return real(found)
+        real(scan)
 
     with faulty(tmp_path, "fork", [IN_THE_MAKING], grace=60.0, containment=containment) as gang:
         gang.hear()
         gang.wait()
-        monkeypatch.setattr(containments, "_not_dying", not_dying)
+        monkeypatch.setattr(containments.Scan, "await_the_dying", await_the_dying)
         gang.close()
         (daemon,) = daemons
         with watched([daemon]) as watch:

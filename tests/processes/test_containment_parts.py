@@ -26,9 +26,9 @@ from supervise._process.launch.launch_spec import LaunchSpec, Streams
 from supervise._process.lifeline import lifeline
 from supervise._runtime.loop import Loop
 from supervise.messages import Swept
+from tests.patience import PATIENCE_S
 from tests.processes.hosts import watched
 
-PATIENCE_S = 30.0
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 WAITS = "echo ready; exec sleep 1000"
 DEAF = "trap '' TERM; echo ready; while :; do sleep 1000; done"
@@ -150,7 +150,7 @@ def test_a_forked_rank_and_what_it_forks_are_known_by_their_file():
 def test_who_dies_at_once_was_not_left_behind(monkeypatch, pidfd):
     """A lifeline may have killed it just before the look."""
     monkeypatch.setattr(platform, "PIDFD", pidfd)
-    monkeypatch.setattr(containments, "_DYING_MS", 1000)  # a busy machine takes more than the usual time to kill
+    monkeypatch.setattr(containments, "DYING_S", 1.0)  # a busy machine takes more than the usual time to kill
     contained = make("group", "a")
     real = Escaped.alive
 
@@ -238,11 +238,11 @@ def test_who_was_forked_by_one_that_ended_before_it_was_looked_at_is_found(monke
     forker = "trap 'sleep 1000 & exit' TERM; echo ready; while :; do :; done"
     with running(forker, contained.env(1)) as pid, watched([pid]) as watch:
 
-        def look(one: int, token: str, *, forked: bool) -> int | None:
+        def look(one: int, token: str, *, forked: bool, waits: bool) -> int | None:
             if one == pid:
                 os.kill(pid, signal.SIGTERM)
                 assert not watch.survivors(PATIENCE_S)
-            return real(one, token, forked=forked)
+            return real(one, token, forked=forked, waits=waits)
 
         monkeypatch.setattr(ancestry, "rank_of", look)
         with found_by(contained) as found:
@@ -285,11 +285,11 @@ def test_s7_a_number_reused_during_the_look_is_a_stranger(monkeypatch, pidfd):
     contained = make("sweep", "a")
     real, seen = ancestry.rank_of, []
 
-    def look(pid: int, token: str, *, forked: bool) -> int | None:
+    def look(pid: int, token: str, *, forked: bool, waits: bool) -> int | None:
         if pid == stranger and not seen:
             seen.append(pid)
             return 0
-        return real(pid, token, forked=forked)
+        return real(pid, token, forked=forked, waits=waits)
 
     with running(WAITS) as stranger:
         monkeypatch.setattr(ancestry, "rank_of", look)
@@ -409,7 +409,7 @@ def test_a_program_that_is_not_there_is_an_error_of_the_start():
     assert contained.close()
 
 
-def test_one_stroke_kills_a_control_group_and_those_within():
+def test_one_stroke_kills_a_control_group_and_those_within(sweep):
     """Whoever made groups of its own in it does not escape by that."""
     need_cgroup()
     contained = make("cgroup", "a")
@@ -420,7 +420,8 @@ def test_one_stroke_kills_a_control_group_and_those_within():
             assert (pid, 0) in {(escaped.pid, escaped.local_rank) for escaped in found}
         assert not contained.close()  # somebody is in it
         assert contained.kill()
-        assert contained.close()  # which waits for those who die
+        assert sweep(contained).ended
+        assert contained.close()
 
 
 def test_the_next_use_clears_away_what_a_dead_host_left():

@@ -20,7 +20,8 @@ from supervise._gang.supervisor import Supervisor
 from supervise._gang.timers import Timers
 from supervise._gang.worker import Worker
 from supervise._process.exits.handle import Process
-from tests.processes.gangs import PATIENCE_S, Fifo, each_kind
+from tests.patience import PATIENCE_S
+from tests.processes.gangs import Fifo, each_kind
 from tests.processes.hosts import make_gang, pids_of, start_gang, watched
 from tests.processes.stubborn import DEAF, OBEDIENT
 

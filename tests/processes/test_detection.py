@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from supervise import Wait
-from tests.processes.gangs import PATIENCE_S, Stopwatch, each_kind, faulty, launched
+from tests.patience import PATIENCE_S
+from tests.processes.gangs import Stopwatch, each_kind, faulty, launched
 from tests.processes.work import BLOCK
 
 TELL_TIME = """

@@ -13,7 +13,8 @@ from supervise import DefaultLogsSpecs, RestartPolicy, RunProcsResult, Std, Supe
 from supervise._folders import open_folder
 from supervise.recording import ErrorHandler
 from tests.cli.command import Command
-from tests.processes.gangs import PATIENCE_S, each_kind, faulty
+from tests.patience import PATIENCE_S
+from tests.processes.gangs import each_kind, faulty
 
 OTHER = 54321
 """An ordinary user, who need not have a name."""

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.gangs import PATIENCE_S, Fifo, Stopwatch, faulty
+from tests.patience import PATIENCE_S
+from tests.processes.gangs import Fifo, Stopwatch, faulty
 from tests.processes.hosts import Host, pids_of, watched
 from tests.processes.stubborn import OBEDIENT
 

@@ -14,8 +14,9 @@ from supervise import DefaultLogsSpecs, SpecError, Start, Std, Supervisor, Wait,
 from supervise._process.launch import shell
 from supervise._process.launch.launch_spec import LaunchSpec
 from supervise._process.lifeline.lifeline import Lifeline
+from tests.patience import PATIENCE_S
 from tests.processes.gangs import KINDS, faulty, without_glibc
-from tests.processes.hosts import NO_FILES, PATIENCE_S, Host, watched
+from tests.processes.hosts import NO_FILES, Host, watched
 from tests.processes.stubborn import OBEDIENT
 
 DIES = """

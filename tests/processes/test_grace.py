@@ -6,7 +6,8 @@ import signal
 import pytest
 
 from supervise import DefaultLogsSpecs, RestartPolicy, SpecError, Start, start_processes
-from tests.processes.gangs import PATIENCE_S, Stopwatch, each_kind, faulty, launched
+from tests.patience import PATIENCE_S
+from tests.processes.gangs import Stopwatch, each_kind, faulty, launched
 from tests.processes.work import BLOCK
 
 DEAF = f"signal.signal(signal.SIGTERM, signal.SIG_IGN); say('deaf')\nwhile True: {BLOCK}"

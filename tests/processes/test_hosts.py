@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.gangs import PATIENCE_S, each_function
+from tests.patience import PATIENCE_S
+from tests.processes.gangs import each_function
 
 ROOT = str(Path(__file__).parents[2])
 

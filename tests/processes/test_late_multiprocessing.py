@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from supervise import DefaultLogsSpecs, Start, Std, Supervisor, Wait, start_processes
-from tests.processes.gangs import PATIENCE_S
+from tests.patience import PATIENCE_S
 
 MAIN = """
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ from supervise import Close, Start, Wait
 from supervise._process import platform
 from supervise._process.launch import bootstrap, posix_spawn
 from supervise._process.launch.fork_server import ServerStatus
+from tests.patience import PATIENCE_S
 from tests.processes import work
-from tests.processes.gangs import PATIENCE_S, Stopwatch, each_kind, faulty, launched
+from tests.processes.gangs import Stopwatch, each_kind, faulty, launched
 from tests.processes.work import BLOCK
 
 

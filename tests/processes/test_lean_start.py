@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from supervise import DefaultLogsSpecs, Start, Supervisor, Wait
-from tests.processes.gangs import PATIENCE_S
+from tests.patience import PATIENCE_S
 
 HEAVY = {"dataclasses", "inspect", "typing", "pykka", "psutil", "structlog", "json", "logging", "tempfile"}
 

@@ -12,7 +12,8 @@ import pytest
 
 from supervise import Close, RestartPolicy, Start, Supervisor, Wait
 from supervise._process.exits import handle
-from tests.processes.gangs import PATIENCE_S, Fifo, Stopwatch, each_kind, faulty
+from tests.patience import PATIENCE_S
+from tests.processes.gangs import Fifo, Stopwatch, each_kind, faulty
 from tests.processes.hosts import Host, watched
 from tests.processes.test_containment import DEAF_FORKED
 

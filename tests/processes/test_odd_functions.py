@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.processes.gangs import PATIENCE_S, each_function, faulty
+from tests.patience import PATIENCE_S
+from tests.processes.gangs import each_function, faulty
 from tests.processes.hosts import Host
 
 FORKS = """

@@ -15,7 +15,8 @@ from supervise._process import platform
 from supervise._process.exits.handle import Process
 from supervise._process.exits.thread import ExitThread
 from supervise.elastic.subprocess_handler import SubprocessHandler
-from tests.processes.gangs import PATIENCE_S, Stopwatch, each_kind, faulty
+from tests.patience import PATIENCE_S
+from tests.processes.gangs import Stopwatch, each_kind, faulty
 from tests.processes.hosts import Host, make_gang, pids_of, watched
 from tests.processes.stubborn import DEAF, LEAVES_CHILD, OBEDIENT
 from tests.processes.test_outcome import Barrier

@@ -9,7 +9,8 @@ import pytest
 
 from supervise import Wait
 from supervise._process import platform
-from tests.processes.gangs import PATIENCE_S, Stopwatch, each_function, each_kind, faulty, launched
+from tests.patience import PATIENCE_S
+from tests.processes.gangs import Stopwatch, each_function, each_kind, faulty, launched
 from tests.processes.work import BLOCK
 
 LOOK = "signal.sigtimedwait([], 0.05), signal.pthread_sigmask(signal.SIG_BLOCK, ())"

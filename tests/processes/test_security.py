@@ -20,14 +20,14 @@ import supervise
 from supervise import DefaultLogsSpecs, LogsDest, LogsSpecs, Start, Std, Supervisor, Wait
 from supervise._logs.files import make_ready
 from supervise._process.append import open_to_append
-from supervise._process.launch.program import append_to
+from supervise._process.launch.launch_spec import append_to
 from supervise.cli.run_directory import EventFile
 from tests.cli.command import Command
+from tests.patience import PATIENCE_S
 from tests.processes import work
 from tests.processes.gangs import each_kind, faulty
 
 PACKAGE = Path(supervise.__file__).parent
-PATIENCE_S = 30
 SECRET = "hunter2-of-the-host"
 OTHER = "hunter2-of-the-rank"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from supervise import DefaultLogsSpecs, SignalException, SpecError, Std, Supervisor, start_processes
+from tests.patience import PATIENCE_S
 from tests.processes import work
-from tests.processes.gangs import PATIENCE_S
 from tests.processes.hosts import NO_FILES, ROOT
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from supervise import DefaultLogsSpecs, SpawnError, SpecError, Start, Std, Supervisor
 from supervise._process.launch import function, posix_spawn
+from tests.patience import PATIENCE_S
 from tests.processes import work
-from tests.processes.gangs import PATIENCE_S, each_kind
+from tests.processes.gangs import each_kind
 from tests.processes.hosts import NO_FILES, Host, make_gang
 from tests.processes.stubborn import DEAF
 

@@ -16,8 +16,9 @@ from supervise._process.containment.procfs import look
 from supervise._process.exits.slots import ExitSlots
 from supervise._runtime.loop import Loop
 from supervise.testing import Recorder
+from tests.patience import PATIENCE_S
 from tests.processes import work
-from tests.processes.gangs import PATIENCE_S, Fifo, each_kind
+from tests.processes.gangs import Fifo, each_kind
 from tests.processes.stubborn import OBEDIENT
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -11,7 +11,8 @@ import pykka
 import pytest
 
 from supervise import Close, Start, Status, Wait
-from tests.processes.gangs import PATIENCE_S, Stopwatch, each_function, each_kind, faulty
+from tests.patience import PATIENCE_S
+from tests.processes.gangs import Stopwatch, each_function, each_kind, faulty
 from tests.processes.hosts import make_gang, pids_of, watched
 from tests.processes.stubborn import DEAF, GATE, LEAVES_CHILD, LEAVES_CHILD_AND_FAILS, OBEDIENT, SLOW_VALUE
 

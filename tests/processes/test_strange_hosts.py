@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 ROOT = str(Path(__file__).parents[2])
-PATIENCE_S = 50.0
 
 WORK = """
 def work(number):

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from supervise import Close, Status, UnkillableError
-from tests.processes.gangs import PATIENCE_S, Stopwatch, each_kind, faulty
+from tests.patience import PATIENCE_S
+from tests.processes.gangs import Stopwatch, each_kind, faulty
 from tests.processes.stubborn import OBEDIENT
 
 TRACER = """

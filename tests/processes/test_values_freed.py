@@ -11,8 +11,8 @@ import pytest
 
 import supervise.multiprocessing as mp
 from supervise import Close, DefaultLogsSpecs, RestartPolicy, Start, Std, Subscribe, Supervisor, Wait, start_processes
+from tests.patience import PATIENCE_S
 from tests.processes import work
-from tests.processes.gangs import PATIENCE_S
 from tests.processes.hosts import Host
 
 ARGS = {0: (1000,), 1: (1000,)}

@@ -5,8 +5,7 @@ import threading
 import pytest
 
 from supervise._runtime.wakeup import Bell
-
-PATIENCE_S = 10.0
+from tests.patience import PATIENCE_S
 
 
 @pytest.mark.parametrize("rings", [1, 3])

@@ -9,8 +9,7 @@ import pytest
 
 from supervise import DefaultLogsSpecs, Start, Status, Supervisor, Wait
 from supervise._runtime.future import Reply
-
-PATIENCE_S = 30.0
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture

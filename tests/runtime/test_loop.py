@@ -11,8 +11,7 @@ import pytest
 
 from supervise._runtime import loop as loop_module
 from supervise._runtime.loop import Loop
-
-PATIENCE_S = 10
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -181,18 +180,6 @@ def test_a_start_that_a_handler_of_signals_interrupts_gives_everything_back_once
     assert open_fds() == before
     assert lost.empty()
     assert not caplog.records
-
-
-def test_a_wake_up_by_pipe_where_there_is_no_eventfd(lost, monkeypatch):
-    monkeypatch.delattr(os, "eventfd")
-    loop, done = Loop("piped", lost=lost.put), threading.Semaphore(0)
-    loop.start()
-    for _ in range(100):
-        loop.post(done.release)
-        assert done.acquire(timeout=PATIENCE_S)
-    loop.post(loop.end)
-    assert loop.join(PATIENCE_S)
-    assert lost.empty()
 
 
 # Timers

@@ -17,8 +17,7 @@ from supervise._runtime import main_thread
 from supervise._runtime.future import Reply
 from supervise._runtime.main_thread import MainBell, bell_for_this_thread
 from supervise._runtime.wakeup import Bell
-
-PATIENCE_S = 10.0
+from tests.patience import PATIENCE_S
 
 
 @contextmanager

@@ -18,29 +18,31 @@ _MOST = 1 << 23
 """No program gets an environment as large as that; but a process may say of any memory that it is its own."""
 
 
-def rank_of(pid: int, token: str, *, forked: bool) -> int | None:
+def rank_of(pid: int, token: str, *, forked: bool, waits: bool = True) -> int | None:
     """Return the rank of `token`'s gang that a process descends from; None: of none, or it cannot be told.
 
     Args:
         pid: The process.
         token: The gang's.
         forked: Whether the gang's ranks were forked: then the files of the process are looked at, too.
+        waits: Whether to wait for a process that is in the middle of an exec.
 
     Raises:
         BlockingIOError: It cannot be told now, since the process does not get on with its exec.
     """
-    rank, empty = _rank_at(str(pid), token, forked=forked)
+    exec_s = _EXEC_S if waits else 0.0
+    rank, empty = _rank_at(str(pid), token, forked=forked, exec_s=exec_s)
     if empty and (thread := _another_thread(pid)) is not None:
-        return _rank_at(thread, token, forked=forked)[0]
+        return _rank_at(thread, token, forked=forked, exec_s=exec_s)[0]
     return rank
 
 
-def _rank_at(place: str, token: str, *, forked: bool) -> tuple[int | None, bool]:
+def _rank_at(place: str, token: str, *, forked: bool, exec_s: float) -> tuple[int | None, bool]:
     """Return the rank by what a folder of /proc tells, and whether that is nothing."""
     # A file is closed by the exec that puts the variable in its place, so it is looked for first.
     if forked and (rank := _rank_by_file(place, token)) is not None:
         return rank, False
-    environment = _environment(place)
+    environment = _environment(place, exec_s)
     return marker.rank_in_environment(environment, token), not environment
 
 
@@ -56,7 +58,7 @@ def _another_thread(pid: int) -> str | None:
     return next((f"{pid}/task/{thread}" for thread in threads - {pid}), None)
 
 
-def _environment(place: str) -> bytes:
+def _environment(place: str, exec_s: float) -> bytes:
     """Return the environment of a process's program; in the middle of an exec it has none, and is waited for."""
     deadline_s = None
     environment = _environment_now(place)
@@ -65,8 +67,8 @@ def _environment(place: str) -> bytes:
         if environment or (before.complete and layout(place) == before) or not _layouts_are_told():
             break  # it is there; or there is none, or it is hidden: who has unmapped it shows none for ever
         now_s = time.monotonic()
-        deadline_s = deadline_s or now_s + _EXEC_S
-        if now_s > deadline_s:
+        deadline_s = deadline_s or now_s + exec_s
+        if now_s >= deadline_s:
             raise BlockingIOError(errno.EAGAIN, f"process {place} does not get on with its exec")
         threading.Event().wait(_EXEC_LOOK_S)  # nobody tells when it has its new program
     return environment

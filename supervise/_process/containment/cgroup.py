@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
-import time
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Literal
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 
 _PREFIX = "supervise-"
 _LONGEST_NAME = 60
-_DYING_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +120,6 @@ class GangFolder:
         _clear_away_stale(own)
         clean = re.sub(r"[^A-Za-z0-9_-]", "_", gang_name)[:_LONGEST_NAME]
         self.path = f"{own}/{_PREFIX}{os.getpid()}-{clean}-{token}"
-        self._killed = False
 
     def enter(self, rank: int) -> str:
         """Make the control group of a rank; return the file into which the rank writes ``0`` to enter it.
@@ -176,26 +172,11 @@ class GangFolder:
                 file.write("1")
         except OSError:
             return False
-        self._killed = True
         return True
 
     def close(self) -> bool:
-        """Remove it; tell whether that was possible: not while somebody is in it. Idempotent.
-
-        Waits a moment for those that were killed.
-        """
-        if self._killed:
-            self._wait_until_empty()
+        """Remove the control group; tell whether that was possible: not while a process is in it. Idempotent."""
         return _remove(self.path)
-
-    def _wait_until_empty(self) -> None:
-        deadline_s = time.monotonic() + _DYING_S
-        with contextlib.suppress(OSError), open(f"{self.path}/cgroup.events", "rb", buffering=0) as file:
-            poll = select.poll()
-            poll.register(file, select.POLLPRI)
-            while b"populated 1" in file.read() and (left_s := deadline_s - time.monotonic()) > 0:
-                poll.poll(left_s * 1000)
-                file.seek(0)
 
 
 def _remove(path: str) -> bool:

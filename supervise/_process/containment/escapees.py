@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 Containment = Literal["group", "cgroup", "sweep"]
 
-_DYING_MS = 50
-"""Who dies within this time after it was found was dying already: what its own lifeline has killed, for one."""
+DYING_S = 0.05
+"""A process that dies within this time was dying when it was found: its own lifeline has killed it, for example."""
 
 
 class Escaped(Member):
@@ -87,7 +87,7 @@ class Contained:
         return None if self._folder is None else self._folder.enter(rank)
 
     def find(self, skip: Collection[int] = (), *, killing: bool = False) -> Found:
-        """Look at all processes for those of this gang that live. Takes milliseconds; not for the loop.
+        """Scan all processes for those of this gang that live. Takes milliseconds and may wait; not for the loop.
 
         Args:
             skip: Pids of ranks that still live; they and their groups have not escaped.
@@ -96,39 +96,28 @@ class Contained:
         Raises:
             OSError: There is no descriptor left to look with.
         """
-        found: list[Escaped] = []
-        seen, unclear = 0, False
-        try:
-            for pid, check in self._candidates():
-                if pid == os.getpid() or _skipped(pid, skip):
-                    continue
-                try:
-                    if check(pid)[0]:
-                        seen += 1
-                        found += _held(pid, check)
-                except BlockingIOError:
-                    unclear = True
-        except BaseException:
-            for escaped in found:
-                escaped.close()
-            raise
-        live = found if killing else _not_dying(found)
-        in_motion = unclear or len(live) < seen or (not live and self._populated())
-        return Found(live, in_motion)
+        scan = Scan(self, skip, waits=True)
+        for _ in scan.steps():
+            pass
+        if not killing:
+            scan.await_the_dying()
+        return scan.finding(killing=killing)
 
-    def _populated(self) -> bool:
+    def populated(self) -> bool:
+        """Whether a process lives in the control group; False where there is none."""
         return self._folder is not None and self._folder.populated()
 
-    def _candidates(self) -> Iterator[tuple[int, _Check]]:
+    def candidates(self, *, waits: bool) -> Iterator[tuple[int, _Check]]:
+        """Give the processes that may be the gang's, and how to know; `waits` as for `Scan`."""
         if self._folder is None:
             for pid in all_pids():
-                yield pid, self._marked
+                yield pid, partial(self._marked, waits)
             return
         for pid, rank in self._folder.members():
             yield pid, partial(self._within, self._folder, rank)
 
-    def _marked(self, pid: int) -> tuple[bool, int | None]:
-        rank = ancestry.rank_of(pid, self.token, forked=self._forked)
+    def _marked(self, waits: bool, pid: int) -> tuple[bool, int | None]:
+        rank = ancestry.rank_of(pid, self.token, forked=self._forked, waits=waits)
         return rank is not None, rank
 
     @staticmethod
@@ -161,6 +150,79 @@ def make(kind: str, gang_name: str, *, forked: bool = True) -> Contained:
     return Contained(kind, gang_name, forked=forked)  # type: ignore[arg-type]
 
 
+class Scan:
+    """One scan of all processes for those of a gang, in steps, so that the loop can do other work between two."""
+
+    def __init__(self, contained: Contained, skip: Collection[int], *, waits: bool) -> None:
+        """Prepare.
+
+        Args:
+            contained: The gang's.
+            skip: Pids of ranks that still live; they and their groups have not escaped.
+            waits: Whether to wait for a process that is in the middle of an exec; otherwise the scan is unclear.
+        """
+        self._contained = contained
+        self._skip = skip
+        self._waits = waits
+        self._found: list[Escaped] = []
+        self._seen = 0
+        self._unclear = False
+
+    def steps(self) -> Iterator[None]:
+        """Look at one process a step. Close the scan if no result is wanted.
+
+        Raises:
+            OSError: There is no descriptor left to look with; the scan is closed.
+        """
+        try:
+            for pid, check in self._contained.candidates(waits=self._waits):
+                yield
+                if pid == os.getpid() or _skipped(pid, self._skip):
+                    continue
+                try:
+                    if check(pid)[0]:
+                        self._seen += 1
+                        self._found += _held(pid, check)
+                except BlockingIOError:
+                    self._unclear = True
+        except BaseException:
+            self.close()
+            raise
+
+    def await_the_dying(self) -> None:
+        """Wait `DYING_S`, or until all that were found are dead. Blocks."""
+        waiting = {escaped.fileno() for escaped in self._found if escaped.fileno() >= 0}
+        poll, deadline_s = select.poll(), time.monotonic() + DYING_S
+        for fd in waiting:
+            poll.register(fd, select.POLLIN)
+        while waiting and (left_s := deadline_s - time.monotonic()) > 0:
+            for fd, _ in poll.poll(left_s * 1000):
+                poll.unregister(fd)
+                waiting.discard(fd)
+        if any(escaped.fileno() < 0 for escaped in self._found):
+            _pause_without_pidfd(deadline_s)
+
+    def finding(self, *, killing: bool) -> Found:
+        """Return what was found, and let go of what has died unless it is to be killed."""
+        found, self._found = self._found, []
+        dead = [] if killing else [escaped for escaped in found if not escaped.alive()]
+        for escaped in dead:
+            escaped.close()
+        live = [escaped for escaped in found if escaped not in dead]
+        in_motion = self._unclear or len(live) < self._seen or (not live and self._contained.populated())
+        return Found(live, in_motion)
+
+    def close(self) -> None:
+        """Let go of what was found. Idempotent."""
+        while self._found:
+            self._found.pop().close()
+
+
+def _pause_without_pidfd(until_s: float) -> None:
+    """Wait without pidfds: the kernel does not tell when a process ends. In the thread that scans."""
+    threading.Event().wait(max(0.0, until_s - time.monotonic()))
+
+
 def _skipped(pid: int, skip: Collection[int]) -> bool:
     try:
         return pid in skip or os.getpgid(pid) in skip
@@ -184,26 +246,3 @@ def _held(pid: int, check: _Check) -> list[Escaped]:
         if not ours:
             escaped.close()
     return [escaped] if ours else []
-
-
-def _not_dying(found: list[Escaped]) -> list[Escaped]:
-    """Return those that do not die at once, and let go of the others."""
-    waiting = {escaped.fileno() for escaped in found if escaped.fileno() >= 0}
-    poll, deadline_s = select.poll(), time.monotonic() + _DYING_MS / 1000
-    for fd in waiting:
-        poll.register(fd, select.POLLIN)
-    while waiting and (left_s := deadline_s - time.monotonic()) > 0:
-        for fd, _ in poll.poll(left_s * 1000):
-            poll.unregister(fd)
-            waiting.discard(fd)
-    if any(escaped.fileno() < 0 for escaped in found):
-        _pause_without_pidfd(deadline_s)
-    dead = [escaped for escaped in found if not escaped.alive()]
-    for escaped in dead:
-        escaped.close()
-    return [escaped for escaped in found if escaped not in dead]
-
-
-def _pause_without_pidfd(until_s: float) -> None:
-    """The fallback where nobody tells when a process ends. In the thread that looks, not on the loop."""
-    threading.Event().wait(max(0.0, until_s - time.monotonic()))

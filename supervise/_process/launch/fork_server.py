@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from supervise._process.files import write_all
+from supervise._runtime.wakeup import WakeFd
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,15 +112,16 @@ class _Asking(threading.Thread):
         self._fds: list[int] = []
         self._status: int | None = None
         self._problem: BaseException | None = None
-        self.told = os.eventfd(0)
-        self._tell = -1
+        self._over = WakeFd()
+        self.told = -1
         try:
-            self._tell = os.dup(self.told)  # `told` may be closed while this thread still runs
+            self.told = os.dup(self._over.fileno())  # the asker may close it while this thread still runs
             for fd in fds:
                 self._fds.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3))
         except BaseException:
             self.end()
-            os.close(self.told)
+            if self.told >= 0:
+                os.close(self.told)
             raise
 
     def run(self) -> None:
@@ -152,13 +154,9 @@ class _Asking(threading.Thread):
                 os.close(status)
 
     def end(self) -> None:
-        """Close what the process has now, or will never have, and make `told` readable.
-
-        Not by the end of a pipe, which does not come while a child that another thread has forked holds a copy.
-        """
-        if self._tell >= 0:
-            os.eventfd_write(self._tell, 1)
-            self._fds.append(self._tell)
+        """Close what the process has now, or will never have, and make `told` readable."""
+        self._over.set()
+        self._over.close()
         for fd in self._fds:
             os.close(fd)
 

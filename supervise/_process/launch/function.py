@@ -269,6 +269,7 @@ class FunctionLauncher:
                 stdio=(None, out, err),
                 env=bootstrap.changes(dict(self.how.env)),
                 cwd=self.how.cwd,
+                call=(self.fn, self.args),
             )
             with gate_if(dispositions.others_may_reap()) as gate:  # so that it is held before it can have ended
                 mask = dispositions.block()  # until the child has handlers of its own
@@ -277,7 +278,7 @@ class FunctionLauncher:
                     if pid == 0:
                         if gate is not None:
                             gate.wait()
-                        bootstrap.forked(settings, self.fn, self.args)  # never returns
+                        bootstrap.forked(settings)  # never returns
                 finally:
                     dispositions.unblock(mask)
                 return program.hold(pid, execs=False)

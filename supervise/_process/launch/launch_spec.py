@@ -1,4 +1,4 @@
-"""What a rank is launched with, be it a program or a function."""
+"""Record of one launch: environment, folder, streams and lifeline of a rank, be it a program or a function."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def append_to(path: str) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSpec:
-    """What all launches have in common. An attempt makes one a rank, and each kind of launch takes it whole."""
+    """Settings of one launch. An attempt makes one for each rank, and every kind of launcher takes it whole."""
 
     env: Mapping[Any, Any] = field(repr=False)
     """Its whole environment: of text for a function, encoded for a program."""

@@ -1,13 +1,10 @@
-"""Start one program: in its own session, with an empty stdin, default signals and an empty mask."""
+"""Start of one program: in its own session, with an empty stdin, default signals and an empty mask."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
-import threading
-import time
 from typing import TYPE_CHECKING
 
 from supervise._process import platform
@@ -22,9 +19,27 @@ if TYPE_CHECKING:
 
     from supervise._process.launch.launch_spec import LaunchSpec
 
-_REAP_S = 5.0
-"""How long a child that could not be held, and was killed, is waited for."""
-_LOOK_S = 0.01
+
+class UnreapedError(Exception):
+    """A child was started, but cannot be supervised. It got SIGKILL and is not reaped yet."""
+
+    def __init__(self, pid: int, error: OSError) -> None:
+        """Describe the child.
+
+        Args:
+            pid: The child's.
+            error: Why there can be no handle.
+        """
+        super().__init__(pid, error)
+        self.pid = pid
+        self.error = error
+
+    def is_reaped(self) -> bool:
+        """Reap the child if it is dead by now; tell whether nothing of it is left. Never blocks."""
+        try:
+            return os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
+        except ChildProcessError:  # reaped by other code of this program, or by the kernel (SIGCHLD is ignored)
+            return True
 
 
 def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: Sequence[int] = ()) -> Process:
@@ -39,6 +54,7 @@ def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: S
 
     Raises:
         OSError: It could not be started; nothing of it is left.
+        UnreapedError: It was started, and killed, because it cannot be held.
     """
     env, cwd = how.env, how.cwd
     # Where the kernel reaps, it tells how a program has ended only if it was held before
@@ -65,13 +81,13 @@ def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: S
 
 
 def _arm(read_end: int, pid: int) -> None:
-    """Arm the lifeline, before anything else: until then the process would outlive us."""
+    """Arm the lifeline before anything else: until then the process would outlive the host."""
     with contextlib.suppress(ProcessLookupError):  # dead, and reaped by somebody else already
         lifeline.arm(read_end, pid)
 
 
 def hold(pid: int, keep: object = None, *, execs: bool = True, pidfd: int = -1) -> Process:
-    """Return the handle of a child that was just started; where there can be none, the child is ended first.
+    """Return the handle of a child that was just started; where there can be none, the child is killed.
 
     Args:
         pid: The child.
@@ -80,33 +96,11 @@ def hold(pid: int, keep: object = None, *, execs: bool = True, pidfd: int = -1) 
         pidfd: As for `Process`.
 
     Raises:
-        OSError: Descriptors are exhausted, for one; nothing of the child is left.
+        UnreapedError: There can be no handle, because descriptors are exhausted, for example.
     """
     try:
         return Process(pid, keep=keep, execs=execs, pidfd=pidfd)
-    except OSError:
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # reaped by somebody else
+    except OSError as error:
+        with contextlib.suppress(ProcessLookupError):  # dead, and reaped by other code of this program
             os.kill(pid, signal.SIGKILL)
-            _reap_killed(pid)
-        if keep is not None:
-            keep.returncode = -signal.SIGKILL  # type: ignore[attr-defined]
-        raise
-
-
-def _reap_killed(pid: int) -> None:
-    """Reap a child that was killed, in another thread: one that the kernel holds back must not hold up the gang."""
-
-    def reap() -> None:
-        with contextlib.suppress(ChildProcessError):  # reaped by somebody else
-            os.waitpid(pid, 0)
-
-    thread = threading.Thread(target=reap, name="supervise-reaper", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # no more threads either: look, for as long
-        deadline_s = time.monotonic() + _REAP_S
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < deadline_s:
-                select.select([], [], [], _LOOK_S)
-    else:
-        thread.join(_REAP_S)
+        raise UnreapedError(pid, error) from error

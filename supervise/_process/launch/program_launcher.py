@@ -1,4 +1,4 @@
-"""Launches one rank's binary."""
+"""Launcher of one rank's program."""
 
 from __future__ import annotations
 

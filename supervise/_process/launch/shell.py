@@ -1,4 +1,4 @@
-"""What must happen in a rank's process before its program runs: a shell does it, then becomes the program."""
+"""Steps in a rank's process before its program runs: a shell executes them, then becomes the program."""
 
 from __future__ import annotations
 

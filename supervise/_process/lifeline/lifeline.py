@@ -19,6 +19,7 @@ import signal
 import threading
 
 from supervise._process.files import clear_of_stdio
+from supervise._runtime import fork_hooks
 
 _lock = threading.RLock()  # a signal handler may fork inside it
 _write_ends: set[int] = set()
@@ -196,4 +197,5 @@ def _forget_in_child() -> None:
     _lock.release()
 
 
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_forget_in_child)
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release)  # a fork keeps no pipe that is half made
+fork_hooks.register("lifeline", in_child=_forget_in_child)

@@ -1,0 +1,47 @@
+"""What `os.fork` runs in this process: one list, in one order, whatever was imported first.
+
+A module registers its hook when it is imported, so a process runs no hook of a module that it does not use.
+Every spawned worker imports this file before the user's code, so it imports nothing but `os` and `sys`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # importing typing takes longer than all of this
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ORDER = (
+    "lifeline",  # first: a child that is held up in a later hook keeps no other gang's pipe open
+    "actor",  # before any hook that asks whether an actor is alive
+    "future",
+    "main_thread",
+    "watch",
+    "signals",
+    "shutdown_at_exit",  # after `actor`: it takes the actors, which are dead in a child, out of pykka's registry
+    "multiprocessing",
+)
+"""The modules that have a hook, in the order in which a child runs them."""
+
+_in_child: dict[str, Callable[[], object]] = {}
+
+
+def register(name: str, in_child: Callable[[], object]) -> None:
+    """Have a forked child call `in_child`, in the place that `ORDER` gives to `name`."""
+    global _in_child  # noqa: PLW0603 - replaced as a whole: another thread may fork meanwhile
+    hooks = {**_in_child, name: in_child}
+    _in_child = {each: hooks[each] for each in sorted(hooks, key=ORDER.index)}
+
+
+def _run_in_child() -> None:
+    """Run each hook; as with `os.register_at_fork` itself, one that raises keeps no other from running."""
+    for hook in _in_child.values():
+        try:
+            hook()
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+
+
+os.register_at_fork(after_in_child=_run_in_child)

@@ -1,0 +1,144 @@
+"""No handler of a gang waits on the loop: not for a process, a thread, a descriptor or a moment."""
+
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from supervise import SupervisorCrashed, Wait
+from supervise._gang.escapees import Sweep
+from supervise._gang.worker import Worker
+from supervise._process import platform
+from supervise._process.launch import posix_spawn
+from supervise._runtime.future import MUST_NOT_BLOCK
+from tests.processes.gangs import faulty, launched
+from tests.processes.hosts import watched
+from tests.processes.test_containment import DEAF_FORKED, FORKED, containment
+
+__all__ = ["containment"]
+
+
+class Watchful:
+    """A `select.poll` object that notes a wait on a loop."""
+
+    def __init__(self, seen: list[str]) -> None:
+        self._poll = POLL()
+        self._seen = seen
+
+    def poll(self, timeout: float | None = None) -> list[tuple[int, int]]:
+        if timeout != 0:
+            note(self._seen, "poll")
+        return self._poll.poll(timeout)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._poll, name)
+
+
+POLL = select.poll
+
+
+def note(seen: list[str], what: str) -> None:
+    """Note a wait, unless another thread than a loop makes it, or a thread's own start."""
+    if threading.get_ident() in MUST_NOT_BLOCK:
+        callers, frame = [], sys._getframe(2)
+        while frame is not None and len(callers) < 4:
+            callers.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
+            frame = frame.f_back
+        if not callers[0].endswith(" start"):
+            seen.append(f"{what}: {callers}")
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The waits that were made on a loop."""
+    seen: list[str] = []
+
+    def noting(owner, name, is_wait=lambda *_, **__: True):
+        real = getattr(owner, name)
+
+        def noted(*args, **kwargs):
+            if is_wait(*args, **kwargs):
+                note(seen, name)
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    monkeypatch.setattr(select, "poll", lambda: Watchful(seen))
+    noting(select, "select")
+    noting(time, "sleep")
+    noting(threading.Event, "wait")
+    noting(threading.Thread, "join")
+    noting(os, "waitpid", lambda _pid, options: not options & os.WNOHANG)
+    noting(os, "waitid", lambda _kind, _pid, options: not options & os.WNOHANG)
+    return seen
+
+
+def pid_of(gang):
+    [said] = gang.hear()
+    return int(said.split()[1])
+
+
+def test_a_crash_is_swept_up_without_a_wait(tmp_path, monkeypatch, waits, containment):
+    """The daemon ignores SIGTERM; it is dead before the crash is told."""
+    with (
+        faulty(tmp_path, "binary", [DEAF_FORKED + "\nsignal.pause()"], containment=containment) as gang,
+        watched([pid_of(gang)]) as daemon,
+    ):
+        monkeypatch.setattr(Worker, "_report_exit", None)
+        os.kill(gang.pids[0], 9)
+        with pytest.raises(SupervisorCrashed):
+            gang.ask(Wait())
+        assert daemon.survivors(0) == set()
+    assert waits == []
+
+
+def test_a_close_is_swept_up_without_a_wait(tmp_path, monkeypatch, waits, containment):
+    with (
+        faulty(tmp_path, "binary", [FORKED + "\nsignal.pause()"], containment=containment) as gang,
+        watched([pid_of(gang)]) as daemon,
+    ):
+        gang.close()
+        assert daemon.survivors(0) == set()
+    assert waits == []
+
+
+def test_a_sweep_without_a_thread_does_not_wait_and_lets_the_loop_do_other_work(
+    tmp_path, monkeypatch, waits, containment
+):
+    """A limit of threads is reached, or the interpreter is exiting: the loop scans, one process a callback here."""
+    slices = []
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    go_on = Sweep._go_on_scanning
+    monkeypatch.setattr(Sweep, "_go_on_scanning", lambda *args: (slices.append(1), go_on(*args)))
+    monkeypatch.setattr("supervise._gang.escapees._SLICE_S", 0.0)
+    with (
+        faulty(tmp_path, "binary", [FORKED + "\nsignal.pause()"], containment=containment) as gang,
+        watched([pid_of(gang)]) as daemon,
+    ):
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        gang.close()
+        monkeypatch.undo()
+        assert daemon.survivors(0) == set()
+    assert waits == []
+    assert len(slices) > 1
+
+
+@pytest.mark.skipif(not platform.PIDFD, reason="without pidfds a thread holds it; see test_old_kernels.py")
+def test_a_child_that_cannot_be_held_is_reaped_without_a_wait(tmp_path, monkeypatch, waits):
+    def scarce(pid, flags=0):
+        raise OSError(24, os.strerror(24))
+
+    with launched(tmp_path, "sleep", {0: ("1000",)}) as gang, monkeypatch.context() as patch:
+        patch.setattr(os, "pidfd_open", scarce)
+        if posix_spawn.glibc is not None:
+            patch.setattr(posix_spawn.glibc, "_PIDFD_OPEN", None)
+        with pytest.raises(OSError, match="rank 0 could not be started"):
+            gang.start()
+    assert waits == []
