@@ -9,8 +9,8 @@ from signal import Signals
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from supervise._core.steps import Reason
-    from supervise.messages import Phase, WorkerExited, WorkerFailedToStart, WorkerUnkillable
+    from supervise._core.steps import Reason, WorkerFailedToStart, WorkerUnkillable
+    from supervise.messages import Phase, WorkerExited
     from supervise.restarts import RestartPolicy
 
 RankState = Literal["waiting", "starting", "running", "overdue", "ended", "lost"]
@@ -33,7 +33,7 @@ class Rank:
         self.recorded_ns: int | None = None
         """When it recorded an exception, if it was alive at our first signal and had recorded one by then."""
         self.excused_ns: int | None = None
-        """When the caller decided to stop it because another rank has failed: a later end of it is no failure."""
+        """When the caller decided to stop it because another rank has failed: a later end is not a cause."""
 
 
 class Stop:
@@ -45,11 +45,11 @@ class Stop:
         self.reason: Reason | None = None
         """The first reason stays. None: it is not being stopped, or only what it has left behind is."""
         self.death_sig = Signals.SIGTERM
-        """The polite signal."""
+        """The first signal."""
         self.timeout_s = 0.0
-        """From the polite signal to SIGKILL."""
+        """From the first signal to SIGKILL."""
         self.signaled = False
-        """Whether the polite signal was sent: a rank that ends from now on is not a cause."""
+        """Whether the first signal was sent: a rank that ends from now on is not a cause."""
         self.reaped_ns = 0
         """When all dead ranks were reaped. A rank that died before but is reported later also ended by itself."""
         self.killed = False
@@ -102,7 +102,7 @@ class Gang:
 
         Args:
             nprocs: How many ranks.
-            grace_s: From the polite signal to SIGKILL.
+            grace_s: From the first signal to SIGKILL.
             window: How many launches may be under way at once.
             kill_wait_s: From SIGKILL until the processes that remain are reported as unkillable.
             stop_on_failure: Whether a rank that fails stops the others.
@@ -117,7 +117,7 @@ class Gang:
         self.attempt = 0
         """How many times it was restarted."""
         self.restarts_ns: tuple[int, ...] = ()
-        """Monotonic times of the restarts that still count."""
+        """Monotonic times of the restarts that still count towards the limit."""
         self.phase: Phase = "new"
         self.begin_attempt()
 

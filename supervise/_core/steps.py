@@ -5,6 +5,7 @@ Named tuples, because Python takes four times as long to make a dataclass, and t
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from supervise.messages import Bare
@@ -13,15 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from signal import Signals
 
-    from supervise.messages import (
-        GroupEmptied,
-        Swept,
-        TailEnded,
-        WorkerExited,
-        WorkerFailedToStart,
-        WorkerStarted,
-        WorkerUnkillable,
-    )
+    from supervise.messages import WorkerExited, WorkerStarted
 
 Reason = Literal["peer_failed", "close", "timeout", "start_failed"]
 """Why a gang is stopped."""
@@ -29,7 +22,50 @@ TimerName = Literal["grace", "kill", "drain", "backoff", "deadline"]
 """``deadline`` is that of the whole gang, and set by the actors."""
 
 
-# Events, beside the messages of Workers and Tails
+# Events: what Workers and Tails report, beside `WorkerStarted` and `WorkerExited`
+
+
+class WorkerFailedToStart(NamedTuple):
+    """A rank could not be started. Worker -> Supervisor; no process of it exists."""
+
+    local_rank: int
+    error: Exception
+
+
+class WorkerUnkillable(NamedTuple):
+    """A rank's process outlived SIGKILL by the bounded wait. Worker -> Supervisor."""
+
+    local_rank: int
+    pid: int
+    state: str
+    """The kernel's word for it, such as ``D`` (uninterruptible) or ``t`` (traced)."""
+
+
+class GroupEmptied(NamedTuple):
+    """The process group of a reaped rank is empty. Worker -> Supervisor."""
+
+    local_rank: int
+
+
+class Swept(NamedTuple):
+    """A sweep has ended."""
+
+    leaked: Mapping[int | None, tuple[int, ...]] = MappingProxyType({})
+    """Escaped processes: local rank (None if it is unknown) to pids."""
+    ended: bool = False
+    """Whether those processes are gone; False if containment is ``group``, which only reports them."""
+
+
+class TailEnded(NamedTuple):
+    """A Tail has shown what it will show and has ended. Tail -> Supervisor, exactly once."""
+
+    name: str
+    remaining_bytes: int = 0
+    """What the ranks had written and was not shown; it is in the files."""
+    error: str | None = None
+
+
+# Events: what is asked, and answers to actions
 
 
 class TailsStarted(NamedTuple):
@@ -59,7 +95,7 @@ class StopOnFailure(NamedTuple):
 
 
 class PeersStopped(NamedTuple):
-    """The caller is going to stop these ranks, because another has failed: their ends are no failures."""
+    """The caller is going to stop these ranks, because another has failed: their ends do not count as failures."""
 
     ranks: frozenset[int]
     at_ns: int = 0
@@ -144,7 +180,7 @@ class DrainTails(Bare):
 
 
 class AbandonTails(Bare):
-    """Have the Tails end now, and go on without return values that are still being loaded."""
+    """End the Tails now, and go on without return values that are still being loaded."""
 
 
 class LoadValues(Bare):
@@ -183,7 +219,7 @@ class AnswerClose(Bare):
     """Nothing of the gang is left: answer every close."""
 
 
-# Facts, beside messages of Workers and Tails that are told as they are
+# Facts, beside reports of Workers and Tails that are told as they are
 
 
 class RankExited(NamedTuple):

@@ -66,9 +66,9 @@ class Describer:
                 return [self._started(fact, now_ns)]
             case steps.RankExited():
                 return [self._exited(fact)]
-            case say.WorkerFailedToStart():
+            case steps.WorkerFailedToStart():
                 return [self._start_failed(fact)]
-            case say.WorkerUnkillable():
+            case steps.WorkerUnkillable():
                 fields = {"pid": fact.pid, "state": fact.state}
                 return [self._rank("supervise.process.unkillable", "error", fact.local_rank, **fields)]
             case say.WorkerStopped():
@@ -81,7 +81,7 @@ class Describer:
             case LogFailed():
                 fields = {"log_iostream": fact.iostream, "path": fact.path, "error": fact.error}
                 return [Event("supervise.log.failed", "warning", fields)]
-            case say.TailEnded():
+            case steps.TailEnded():
                 return _tail_ended(fact)
             case AttemptStarting():
                 return [self._starting()]
@@ -120,7 +120,7 @@ class Describer:
             start_duration_s=_seconds(self._attempt_ns, now_ns),
         )
 
-    def _start_failed(self, fact: say.WorkerFailedToStart) -> Event:
+    def _start_failed(self, fact: steps.WorkerFailedToStart) -> Event:
         return self._rank(
             "supervise.process.start_failed",
             self._failed_level,
@@ -237,7 +237,7 @@ def _causes(result: RunProcsResult) -> dict[str, Any]:
     }
 
 
-def _tail_ended(fact: say.TailEnded) -> list[Event]:
+def _tail_ended(fact: steps.TailEnded) -> list[Event]:
     if not (fact.remaining_bytes or fact.error):
         return []
     fields = {

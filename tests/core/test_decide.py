@@ -16,6 +16,7 @@ from supervise._core.steps import (
     CloseAsked,
     DrainTails,
     GangStopping,
+    GroupEmptied,
     LaunchRank,
     LoadValues,
     PeersStopped,
@@ -28,19 +29,15 @@ from supervise._core.steps import (
     StartAsked,
     StopOnFailure,
     SweepUp,
-    TailsStarted,
-    ValuesLoaded,
-)
-from supervise._core.verdict import failed, judge
-from supervise.messages import (
-    GroupEmptied,
     Swept,
     TailEnded,
-    WorkerExited,
+    TailsStarted,
+    ValuesLoaded,
     WorkerFailedToStart,
-    WorkerStarted,
     WorkerUnkillable,
 )
+from supervise._core.verdict import failed, judge
+from supervise.messages import WorkerExited, WorkerStarted
 from tests.core.stepping import decide, expired, with_tails
 
 PID = 100

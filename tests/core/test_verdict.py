@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervise._core.model import Gang
-from supervise._core.steps import AllReaped, CloseAsked, StartAsked
+from supervise._core.steps import AllReaped, CloseAsked, StartAsked, WorkerUnkillable
 from supervise._core.verdict import failed, judge
-from supervise.messages import WorkerExited, WorkerStarted, WorkerUnkillable
+from supervise.messages import WorkerExited, WorkerStarted
 from tests.core.stepping import decide, expired
 
 CLOSE = CloseAsked(death_sig=SIGTERM, timeout_s=30.0)

@@ -47,14 +47,14 @@ _EVENTS: dict[str, Callable[..., object]] = {
     "Assembled": steps.Assembled,
     "NotAssembled": steps.NotAssembled,
     "WorkerStarted": lambda local_rank: said.WorkerStarted(local_rank=local_rank, pid=_pid(local_rank), started_ns=0),
-    "WorkerFailedToStart": lambda local_rank: said.WorkerFailedToStart(local_rank=local_rank, error=OSError("no")),
+    "WorkerFailedToStart": lambda local_rank: steps.WorkerFailedToStart(local_rank=local_rank, error=OSError("no")),
     "WorkerExited": _exited,
-    "WorkerUnkillable": lambda local_rank: said.WorkerUnkillable(
+    "WorkerUnkillable": lambda local_rank: steps.WorkerUnkillable(
         local_rank=local_rank, pid=_pid(local_rank), state="D"
     ),
-    "GroupEmptied": said.GroupEmptied,
-    "Swept": said.Swept,
-    "TailEnded": lambda: said.TailEnded(name="stdout"),
+    "GroupEmptied": steps.GroupEmptied,
+    "Swept": steps.Swept,
+    "TailEnded": lambda: steps.TailEnded(name="stdout"),
     "ValuesLoaded": lambda problems: steps.ValuesLoaded(complaints=problems),
 }
 """The name of a neutral event -> what makes the core's event from its fields."""
