@@ -13,8 +13,6 @@ from supervise._core.verdict import judge
 from supervise._gang import orders, shutdown_at_exit
 from supervise._gang.asks import as_signal, check_ref, checked_ranks, stray
 from supervise._gang.replies import PendingReplies
-from supervise._gang.runner import GangRunner
-from supervise._gang.shutdown import Shutdown
 from supervise._gang.subscribers import Subscribers
 from supervise._runtime.actor import Inbox, LoopActor
 from supervise._runtime.loop import Loop
@@ -95,7 +93,7 @@ class Supervisor(LoopActor):
             SpecError: A setting is not valid, or cannot be pickled; names it, the rank and what to do.
             OSError: The log folder cannot be used.
         """
-        from supervise._gang.attempt import first_attempt  # a spawned worker imports us unused
+        from supervise._gang.attempt import first_attempt  # lazy, as below
 
         attempt = first_attempt(
             name=name,
@@ -139,6 +137,9 @@ class Supervisor(LoopActor):
         return supervisor.actor_ref
 
     def _own(self, attempt: Attempt, *, own_thread: bool = True, listener: Listener | None = None) -> None:
+        from supervise._gang.runner import GangRunner  # a spawned worker imports us unused
+        from supervise._gang.shutdown import Shutdown
+
         super().__init__(Loop(f"supervise-{attempt.spec.name}", lost=self._loop_lost, own_thread=own_thread))
         self._replies = PendingReplies(self.loop)
         self._subscribers = Subscribers()
