@@ -161,7 +161,7 @@ class GangFinished:
     """Why there is no result; otherwise None."""
 
 
-# Told by Workers and Tails to the Supervisor; WorkerStarted, WorkerExited and WorkerStopped also to subscribers
+# Told by Workers to the Supervisor, and by it to subscribers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,102 +201,9 @@ class WorkerExited:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerFailedToStart:
-    """A rank could not be started. Worker -> Supervisor; no process of it exists."""
-
-    local_rank: int
-    error: Exception
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStopped:
     """A signal (SIGSTOP, SIGTTIN, ...) has suspended a rank's process until SIGCONT. Worker -> Supervisor."""
 
     local_rank: int
     pid: int
     sig: Signals
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerUnkillable:
-    """A rank's process outlived SIGKILL by the bounded wait. Worker -> Supervisor."""
-
-    local_rank: int
-    pid: int
-    state: str
-    """The kernel's word for it, such as ``D`` (uninterruptible) or ``t`` (traced)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupEmptied:
-    """What a rank had left behind in its process group is gone. Worker -> Supervisor."""
-
-    local_rank: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Swept:
-    """What had left the ranks' process groups was looked for, and ended if that was wanted. -> Supervisor."""
-
-    leaked: dict[int | None, tuple[int, ...]] = field(default_factory=dict)
-    """What was found: local rank (None: it cannot be told) to pids."""
-    ended: bool = False
-    """Whether those are gone; False where containment is ``group``, which only reports them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TailEnded:
-    """A Tail has shown what it will show and has ended. Tail -> Supervisor, exactly once."""
-
-    name: str
-    remaining_bytes: int = 0
-    """What the ranks had written and was not shown; it is in the files."""
-    error: str | None = None
-
-
-class MemberStopRequested(Bare):
-    """Somebody asked a Worker or a Tail to stop. Its Supervisor closes the gang instead."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActorDown:
-    """A handler of a Worker or a Tail raised. Worker, Tail -> Supervisor, which kills the gang."""
-
-    who: str
-    error: BaseException
-
-
-# Told by the Supervisor to Workers and Tails
-
-
-class Launch(Bare):
-    """Start your process. Supervisor -> Worker."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deliver:
-    """Send a signal to your group. Supervisor -> Worker."""
-
-    sig: Signals
-    wake: bool = False
-    """Whether SIGCONT follows: what is stopped must hear it, too."""
-
-
-class LookForStop(Bare):
-    """Look whether your process is stopped, and say `WorkerStopped` if that is news. Supervisor -> Worker."""
-
-
-class ReportStuck(Bare):
-    """SIGKILL has had its time: say `WorkerUnkillable`. Supervisor -> Worker."""
-
-
-class Leave(Bare):
-    """The gang has ended: leave the registry. Supervisor -> Worker."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drain:
-    """Every rank is reaped: show what they had written, then end. Supervisor -> Tail."""
-
-    sizes: dict[str, int]
-    """Bytes to show of each file, by path."""

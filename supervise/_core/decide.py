@@ -37,16 +37,16 @@ def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C90
             _started(gang, event, decision)
         case say.WorkerExited():
             _exited(gang, event, decision)
-        case say.WorkerFailedToStart():
+        case steps.WorkerFailedToStart():
             _failed_to_start(gang, event, decision)
-        case say.WorkerUnkillable():
+        case steps.WorkerUnkillable():
             stopping.give_up(gang, event, decision)
-        case say.GroupEmptied():
+        case steps.GroupEmptied():
             gang.leftovers.discard(event.local_rank)
-        case say.TailEnded():
+        case steps.TailEnded():
             gang.drain.tails = max(0, gang.drain.tails - 1)
             decision.tell(event)
-        case say.Swept():
+        case steps.Swept():
             gang.sweep.state = "done"
             if event.leaked:
                 decision.tell(steps.Leaked(found=event, pids=gang.pids))
@@ -55,7 +55,7 @@ def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C90
         case steps.ValuesLoaded():
             _values_loaded(gang, event)
         case steps.TailsStarted():
-            gang.drain.tails, gang.drain.values = event.count, event.values
+            gang.drain.tails, gang.drain.values = event.tails, event.values
         case steps.StartAsked():
             if gang.phase == "new":
                 gang.phase = "starting"
@@ -119,7 +119,7 @@ def _started(gang: Gang, event: say.WorkerStarted, decision: Decision) -> None:
         stopping.signal_started(gang, event.local_rank, decision)
 
 
-def _failed_to_start(gang: Gang, event: say.WorkerFailedToStart, decision: Decision) -> None:
+def _failed_to_start(gang: Gang, event: steps.WorkerFailedToStart, decision: Decision) -> None:
     gang.move(event.local_rank, "ended")
     gang.start_failure = gang.start_failure or event
     decision.tell(event)

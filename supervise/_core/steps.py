@@ -1,12 +1,12 @@
 """What goes into the core and what comes out: events, actions, facts.
 
-Nobody changes one of these once it is made. That Python enforces this would double what it takes to import them.
+Named tuples, because Python takes four times as long to make a dataclass, and there are many.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from supervise.messages import Bare
 
@@ -14,15 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from signal import Signals
 
-    from supervise.messages import (
-        GroupEmptied,
-        Swept,
-        TailEnded,
-        WorkerExited,
-        WorkerFailedToStart,
-        WorkerStarted,
-        WorkerUnkillable,
-    )
+    from supervise.messages import WorkerExited, WorkerStarted
 
 Reason = Literal["peer_failed", "close", "timeout", "start_failed"]
 """Why a gang is stopped."""
@@ -30,14 +22,56 @@ TimerName = Literal["grace", "kill", "drain", "backoff", "deadline"]
 """``deadline`` is that of the whole gang, and set by the actors."""
 
 
-# Events, beside the messages of Workers and Tails
+# Events: what Workers and Tails report, beside `WorkerStarted` and `WorkerExited`
 
 
-@dataclass(slots=True, kw_only=True)
-class TailsStarted:
+class WorkerFailedToStart(NamedTuple):
+    """A rank could not be started. Worker -> Supervisor; no process of it exists."""
+
+    local_rank: int
+    error: Exception
+
+
+class WorkerUnkillable(NamedTuple):
+    """A rank's process outlived SIGKILL by the bounded wait. Worker -> Supervisor."""
+
+    local_rank: int
+    pid: int
+    state: str
+    """The kernel's word for it, such as ``D`` (uninterruptible) or ``t`` (traced)."""
+
+
+class GroupEmptied(NamedTuple):
+    """The process group of a reaped rank is empty. Worker -> Supervisor."""
+
+    local_rank: int
+
+
+class Swept(NamedTuple):
+    """A sweep has ended."""
+
+    leaked: Mapping[int | None, tuple[int, ...]] = MappingProxyType({})
+    """Escaped processes: local rank (None if it is unknown) to pids."""
+    ended: bool = False
+    """Whether those processes are gone; False if containment is ``group``, which only reports them."""
+
+
+class TailEnded(NamedTuple):
+    """A Tail has shown what it will show and has ended. Tail -> Supervisor, exactly once."""
+
+    name: str
+    remaining_bytes: int = 0
+    """What the ranks had written and was not shown; it is in the files."""
+    error: str | None = None
+
+
+# Events: what is asked, and answers to actions
+
+
+class TailsStarted(NamedTuple):
     """The Tails of an attempt were started. Before `StartAsked`, and between `Assemble` and `Assembled`."""
 
-    count: int
+    tails: int
     values: bool = False
     """Whether return values are to be loaded as well, once all ranks have ended."""
 
@@ -46,8 +80,7 @@ class StartAsked(Bare):
     """The start was asked for."""
 
 
-@dataclass(slots=True, kw_only=True)
-class CloseAsked:
+class CloseAsked(NamedTuple):
     """The end was asked for, or the gang's timeout expired."""
 
     death_sig: Signals
@@ -55,24 +88,21 @@ class CloseAsked:
     reason: Reason = "close"
 
 
-@dataclass(slots=True, kw_only=True)
-class StopOnFailure:
+class StopOnFailure(NamedTuple):
     """From now on a rank that fails stops the others, or does not. A rank that has failed before counts, too."""
 
     on: bool
 
 
-@dataclass(slots=True, kw_only=True)
-class PeersStopped:
-    """The caller is going to stop these ranks, because another has failed: their ends are no failures."""
+class PeersStopped(NamedTuple):
+    """The caller is going to stop these ranks, because another has failed: their ends do not count as failures."""
 
     ranks: frozenset[int]
     at_ns: int = 0
     """When, monotonic; the Supervisor sets it."""
 
 
-@dataclass(slots=True, kw_only=True)
-class AllReaped:
+class AllReaped(NamedTuple):
     """The exits of all ranks that are dead by now were reported; no signal was sent before."""
 
     recorded: Mapping[int, int]
@@ -81,8 +111,7 @@ class AllReaped:
     """When, monotonic. A fork server reports an exit status some time after the pidfd has reported the death."""
 
 
-@dataclass(slots=True, kw_only=True)
-class TimerExpired:
+class TimerExpired(NamedTuple):
     """A timer has expired: `SetTimer` had set it, `AnnounceRestart` (backoff), or the actors (deadline)."""
 
     name: TimerName
@@ -90,8 +119,7 @@ class TimerExpired:
     """None: it is a timer of the gang."""
 
 
-@dataclass(slots=True, kw_only=True)
-class ValuesLoaded:
+class ValuesLoaded(NamedTuple):
     """The return values were loaded, or given up."""
 
     complaints: Mapping[int, str]
@@ -109,8 +137,7 @@ class NotAssembled(Bare):
 # Actions
 
 
-@dataclass(slots=True, kw_only=True)
-class LaunchRank:
+class LaunchRank(NamedTuple):
     """Start the process of a rank."""
 
     local_rank: int
@@ -124,8 +151,7 @@ class ReapAll(Bare):
     """Reap all ranks that are dead, and look which have recorded an exception; then report `AllReaped`."""
 
 
-@dataclass(slots=True, kw_only=True)
-class SendSignal:
+class SendSignal(NamedTuple):
     """Signal the process groups of these ranks, and continue those that are suspended."""
 
     ranks: frozenset[int]
@@ -133,8 +159,7 @@ class SendSignal:
     escalation: int
 
 
-@dataclass(slots=True, kw_only=True)
-class SetTimer:
+class SetTimer(NamedTuple):
     """Report `TimerExpired` in `delay_s`, instead of when an earlier timer of this name and rank expires."""
 
     name: TimerName
@@ -144,8 +169,7 @@ class SetTimer:
     """Whether an earlier timer stays if it expires first."""
 
 
-@dataclass(slots=True, kw_only=True)
-class ReportUnkillable:
+class ReportUnkillable(NamedTuple):
     """Report `WorkerUnkillable` for each of these ranks of which something is left."""
 
     ranks: frozenset[int]
@@ -156,30 +180,27 @@ class DrainTails(Bare):
 
 
 class AbandonTails(Bare):
-    """Have the Tails end now, and go on without return values that are still being loaded."""
+    """End the Tails now, and go on without return values that are still being loaded."""
 
 
 class LoadValues(Bare):
     """All ranks are reaped: load their return values if all succeeded; then report `ValuesLoaded`."""
 
 
-@dataclass(slots=True, kw_only=True)
-class SweepUp:
+class SweepUp(NamedTuple):
     """Look for processes that have left the groups of the ranks, end them if configured; then report `Swept`."""
 
     timeout_s: float
     """From SIGTERM to SIGKILL."""
 
 
-@dataclass(slots=True, kw_only=True)
-class HurrySweep:
+class HurrySweep(NamedTuple):
     """Have the sweep that is under way send SIGKILL after this time, unless it would do so sooner."""
 
     timeout_s: float
 
 
-@dataclass(slots=True, kw_only=True)
-class AnnounceRestart:
+class AnnounceRestart(NamedTuple):
     """Tell subscribers that the gang will be restarted; set the timer ``backoff`` to about `delay_s`."""
 
     delay_s: float
@@ -198,11 +219,10 @@ class AnswerClose(Bare):
     """Nothing of the gang is left: answer every close."""
 
 
-# Facts, beside messages of Workers and Tails that are told as they are
+# Facts, beside reports of Workers and Tails that are told as they are
 
 
-@dataclass(slots=True, kw_only=True)
-class RankExited:
+class RankExited(NamedTuple):
     """A rank has exited."""
 
     end: WorkerExited
@@ -212,15 +232,13 @@ class RankExited:
     """When its process had started, monotonic."""
 
 
-@dataclass(slots=True, kw_only=True)
-class GangStopping:
+class GangStopping(NamedTuple):
     """The gang is being stopped."""
 
     reason: Reason
 
 
-@dataclass(slots=True, kw_only=True)
-class Leaked:
+class Leaked(NamedTuple):
     """A sweep has found processes that had left the groups of their ranks."""
 
     found: Swept

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from supervise._core import steps
 
 if TYPE_CHECKING:
-    from supervise import messages as say
     from supervise._core.model import Gang
     from supervise._core.steps import Decision
 
@@ -122,7 +121,7 @@ def _hurry(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
 
 
 def all_reaped(gang: Gang, event: steps.AllReaped, decision: Decision) -> None:
-    """Send the polite signal to all ranks at once, with one deadline."""
+    """Send the first signal to all ranks at once, with one deadline."""
     stop = gang.stop
     if stop.signaled:
         return
@@ -180,7 +179,7 @@ def report_unkillable(gang: Gang, decision: Decision) -> None:
         decision.do(steps.ReportUnkillable(ranks=targets))
 
 
-def give_up(gang: Gang, event: say.WorkerUnkillable, decision: Decision) -> None:
+def give_up(gang: Gang, event: steps.WorkerUnkillable, decision: Decision) -> None:
     """Go on without a rank of which something cannot be ended."""
     gang.unkillable[event.local_rank] = event
     gang.leftovers.discard(event.local_rank)

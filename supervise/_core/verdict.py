@@ -62,7 +62,7 @@ def judge(gang: Gang) -> Verdict:
     unfinished = tuple(rank for rank in range(gang.nprocs) if roles.get(rank) != "finished")
     if gang.stop.reason is None or not unfinished:
         return Verdict(outcome="succeeded", roles=roles, blamed=(), kind="cause")
-    if gang.stop.reason == "timeout":  # nobody asked for this end, so a clean exit is no success either
+    if gang.stop.reason == "timeout":  # the caller did not ask for this end, so a clean exit is not a success either
         return Verdict(outcome="timed_out", roles=roles, blamed=unfinished, kind="stopped")
     clean = {end.local_rank for end in gang.ends if _clean(end)}
     blamed = tuple(rank for rank in unfinished if rank not in clean)

@@ -12,7 +12,7 @@ def as_signal(what: str, value: Any) -> signal.Signals:
     """Return a signal, which may be given by its number.
 
     Raises:
-        SpecError: It is none; names the setting and the value.
+        SpecError: The value is not a signal; names the setting and the value.
     """
     try:
         return signal.Signals(value)
@@ -24,7 +24,7 @@ def checked_ranks(ranks: Any, nprocs: int) -> frozenset[int]:
     """Return a set of local ranks; None is all.
 
     Raises:
-        SpecError: It is no set, or one of them is not a rank of the gang.
+        SpecError: The value is not a set, or one of its ranks is not in the gang.
     """
     every = frozenset(range(nprocs))
     try:

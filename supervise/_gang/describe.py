@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from signal import Signals
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,15 +50,14 @@ class Event(NamedTuple):
     fields: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
 class Describer:
-    """Describes the facts of one attempt as events."""
+    """Describes the facts of one attempt as events; never changes."""
 
-    attempt: Attempt
-    begun_ns: int
-    """When the gang was started, monotonic."""
-    attempt_ns: int
-    """When this attempt was started."""
+    def __init__(self, attempt: Attempt, begun_ns: int, attempt_ns: int) -> None:
+        """Describe facts of `attempt`, which was started at `attempt_ns`; the gang was at `begun_ns`."""
+        self.attempt = attempt
+        self.begun_ns = begun_ns
+        self._attempt_ns = attempt_ns
 
     def describe(self, fact: Fact, now_ns: int) -> list[Event]:  # noqa: C901, PLR0911, PLR0912 - one case a fact
         """Return the events that tell `fact`, which happens at `now_ns`, in their order."""
@@ -68,9 +66,9 @@ class Describer:
                 return [self._started(fact, now_ns)]
             case steps.RankExited():
                 return [self._exited(fact)]
-            case say.WorkerFailedToStart():
+            case steps.WorkerFailedToStart():
                 return [self._start_failed(fact)]
-            case say.WorkerUnkillable():
+            case steps.WorkerUnkillable():
                 fields = {"pid": fact.pid, "state": fact.state}
                 return [self._rank("supervise.process.unkillable", "error", fact.local_rank, **fields)]
             case say.WorkerStopped():
@@ -83,12 +81,12 @@ class Describer:
             case LogFailed():
                 fields = {"log_iostream": fact.iostream, "path": fact.path, "error": fact.error}
                 return [Event("supervise.log.failed", "warning", fields)]
-            case say.TailEnded():
+            case steps.TailEnded():
                 return _tail_ended(fact)
             case AttemptStarting():
                 return [self._starting()]
             case say.GangStarted():
-                return [Event("supervise.gang.started", "info", {"duration_s": _seconds(self.attempt_ns, now_ns)})]
+                return [Event("supervise.gang.started", "info", {"duration_s": _seconds(self._attempt_ns, now_ns)})]
             case steps.GangStopping():
                 return [Event("supervise.gang.stopping", "info", {"reason": fact.reason})]
             case say.GangRestarting():
@@ -119,10 +117,10 @@ class Describer:
             pid=fact.pid,
             executable_name=spec.what,
             command_args=args,
-            start_duration_s=_seconds(self.attempt_ns, now_ns),
+            start_duration_s=_seconds(self._attempt_ns, now_ns),
         )
 
-    def _start_failed(self, fact: say.WorkerFailedToStart) -> Event:
+    def _start_failed(self, fact: steps.WorkerFailedToStart) -> Event:
         return self._rank(
             "supervise.process.start_failed",
             self._failed_level,
@@ -239,7 +237,7 @@ def _causes(result: RunProcsResult) -> dict[str, Any]:
     }
 
 
-def _tail_ended(fact: say.TailEnded) -> list[Event]:
+def _tail_ended(fact: steps.TailEnded) -> list[Event]:
     if not (fact.remaining_bytes or fact.error):
         return []
     fields = {

@@ -9,7 +9,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from supervise import messages as say
+from supervise._core import steps
 from supervise._process.containment.escapees import DYING_S, Scan
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Sweep:
         end: bool,
         timeout_s: float,
         skip: Collection[int],
-        done: Callable[[say.Swept], object],
+        done: Callable[[steps.Swept], object],
     ) -> None:
         """Prepare; `begin` begins.
 
@@ -59,7 +59,7 @@ class Sweep:
         self._end = end
         self._timeout_s = timeout_s
         self._skip = frozenset(skip)
-        self._done: Callable[[say.Swept], object] | None = done
+        self._done: Callable[[steps.Swept], object] | None = done
         self._leaked: dict[int | None, set[int]] = {}
         self._live: dict[int, Escaped] = {}
         """What was found and has not ended yet, by pid."""
@@ -217,7 +217,7 @@ class Sweep:
         done, self._done = self._done, None
         if done is not None:
             ranks = sorted(self._leaked, key=lambda rank: (rank is None, rank))
-            done(say.Swept(leaked={rank: tuple(sorted(self._leaked[rank])) for rank in ranks}, ended=ended))
+            done(steps.Swept(leaked={rank: tuple(sorted(self._leaked[rank])) for rank in ranks}, ended=ended))
 
     def _release(self) -> None:
         scan, self._scan = self._scan, None

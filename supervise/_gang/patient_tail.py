@@ -9,8 +9,8 @@ from supervise._gang.tail import Tail
 from supervise._logs.creation import FileCreation
 
 if TYPE_CHECKING:
+    from supervise._gang.orders import Drain
     from supervise._logs.reader import LogReader
-    from supervise.messages import Drain
 
 
 class PatientTail(Tail):

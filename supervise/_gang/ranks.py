@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pykka
 
-from supervise import messages as say
 from supervise._core.steps import TailsStarted
+from supervise._gang import orders
 from supervise._gang.describe import LogFailed
 from supervise._gang.error_files import recorded_ns
 from supervise._gang.worker import Worker
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from supervise._gang.event_emitter import EventEmitter
     from supervise._gang.tail import Tail
     from supervise._runtime.loop import Loop
+    from supervise.messages import WorkerExited
 
 
 class RankActors:
@@ -82,7 +83,7 @@ class RankActors:
             raise
         self._workers = [self._new_worker(rank) for rank in range(attempt.nprocs)]
         return TailsStarted(
-            count=len(self._tails), values=attempt.spec.kind == "function" and attempt.spec.plain is None
+            tails=len(self._tails), values=attempt.spec.kind == "function" and attempt.spec.plain is None
         )
 
     def _new_tail(self, tail: TailSpec) -> pykka.ActorRef[Tail]:
@@ -125,23 +126,23 @@ class RankActors:
 
     def launch(self, rank: int) -> None:
         """Launch a rank."""
-        self._workers[rank].tell(say.Launch())
+        self._workers[rank].tell(orders.Launch())
 
     def deliver(self, ranks: Iterable[int], sig: signal.Signals, *, wake: bool = False) -> None:
         """Signal the groups of these ranks; `wake` also continues those that are suspended."""
-        deliver = say.Deliver(sig=sig, wake=wake)
+        deliver = orders.Deliver(sig=sig, wake=wake)
         for rank in ranks:
             self._workers[rank].tell(deliver)
 
     def look_for_suspended(self, ranks: Iterable[int]) -> None:
         """Look which of these ranks are suspended, and report those."""
         for rank in ranks:
-            self._workers[rank].tell(say.LookForStop())
+            self._workers[rank].tell(orders.LookForStop())
 
     def report_unkillable(self, ranks: Iterable[int]) -> None:
         """Report those of these ranks that SIGKILL did not end."""
         for rank in ranks:
-            self._workers[rank].tell(say.ReportStuck())
+            self._workers[rank].tell(orders.ReportStuck())
 
     def recorded(self, ranks: Iterable[int]) -> dict[int, int]:
         """Return which of these ranks have recorded an exception by now: rank to monotonic nanoseconds."""
@@ -149,13 +150,13 @@ class RankActors:
         found = ((rank, recorded_ns(files.get(rank, ""))) for rank in ranks)
         return {rank: at_ns for rank, at_ns in found if at_ns is not None}
 
-    def drain(self, ends: Sequence[say.WorkerExited]) -> None:
-        """Have the Tails show what the ranks had written, and end."""
+    def drain(self, ends: Sequence[WorkerExited]) -> None:
+        """Tell the Tails to show what the ranks had written, and to end."""
         sizes = {path: size for end in ends for path, size in end.log_bytes.items()}
         self._look_for_room(sizes)
         for tail in self._tails:
             with contextlib.suppress(pykka.ActorDeadError):  # it has ended, and said so
-                tail.tell(say.Drain(sizes=sizes))
+                tail.tell(orders.Drain(sizes=sizes))
 
     def _look_for_room(self, sizes: Mapping[str, int]) -> None:
         """Report a disk that is full: the ranks write into their logs themselves, so no error has reached us."""
@@ -170,16 +171,16 @@ class RankActors:
         self._events.emit(LogFailed(iostream, path, str(error)))
 
     def abandon_tails(self) -> None:
-        """Have the Tails end now, even in the middle of a write."""
+        """End the Tails now, even in the middle of a write."""
         for abandon in self._abandons:
             abandon.set()
 
     def dismiss(self) -> None:
-        """Have the Workers leave the registry; the Tails have ended. Release what is left. Idempotent."""
+        """Tell the Workers to leave the registry; the Tails have ended. Release what is left. Idempotent."""
         workers, self._workers = self._workers, []
         for worker in workers:
             with contextlib.suppress(pykka.ActorDeadError):
-                worker.tell(say.Leave())
+                worker.tell(orders.Leave())
         self.slots.close_outcomes()
         self._attempt.line.cut()
         if not self._tails:  # they own their destinations

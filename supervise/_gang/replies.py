@@ -1,4 +1,4 @@
-"""The answers that a Supervisor still owes."""
+"""The replies that a Supervisor has not sent yet."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class PendingReplies:
     """Deferred replies by what they wait for. Used on the gang's loop."""
 
     def __init__(self, loop: Loop) -> None:
-        """Owe nothing yet."""
+        """Begin without any."""
         self._loop = loop
         self._waits: WeakKeyDictionary[Reply[RunProcsResult | None], Timer | None] = WeakKeyDictionary()
-        """Those that somebody can still get the answer of, with the end of their time."""
+        """Those whose asker still lives, with the timer of their timeout."""
         self._closes: list[Reply[RunProcsResult | None]] = []
         self._stops: list[Reply[None]] = []
         self.start: Reply[dict[int, int]] | None = None
@@ -41,7 +41,7 @@ class PendingReplies:
 
     @property
     def stopping(self) -> bool:
-        """Whether somebody waits for the Supervisor's own end."""
+        """Whether a stop of the Supervisor was asked."""
         return bool(self._stops)
 
     def begin_start(self) -> Reply[dict[int, int]]:

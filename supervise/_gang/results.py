@@ -15,17 +15,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervise._core.model import Gang
+    from supervise._core.steps import WorkerFailedToStart
     from supervise._core.verdict import Verdict
     from supervise._gang.attempt import Attempt
-    from supervise.messages import WorkerExited, WorkerFailedToStart
+    from supervise.messages import WorkerExited
 
 OUT_OF_MEMORY = "out of memory suspected"
-"""Begins the message of a failure whose cgroup has counted a kill for want of memory."""
+"""Begins the message of a failure whose cgroup has counted a kill for lack of memory."""
 _KNOWN_BY_CODE = ("To enable traceback see:", "Signal ")
 """How the texts begin that say nothing beside the exit code."""
 _CAUSE_CHARS = 300
 LOST_CODE = 255
-"""Stands in `ProcessFailure.exitcode`, a number, for an exit status that nobody can tell."""
+"""Stands in `ProcessFailure.exitcode`, a number, for an exit status that is lost."""
 
 
 def build_result(gang: Gang, verdict: Verdict, attempt: Attempt, values: Mapping[int, Any]) -> RunProcsResult:

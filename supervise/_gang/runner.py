@@ -236,7 +236,7 @@ class GangRunner:
         self.timers.call_later("oom", _SETTLED_S, _count_memory_kills)
 
     def _report_dead(self) -> None:
-        """Have Workers post the exits of all ranks that are dead by now."""
+        """Make Workers post the exits of all ranks that are dead by now."""
         self.ranks.slots.ring_if_dead()
         self._loop.poll()
 
@@ -264,7 +264,7 @@ class GangRunner:
         """Look for what has left the groups; if it would only be reported, then only if there is a listener."""
         contained = self.attempt.contained
         if contained is None or not (contained.ends or self.events.listens()):
-            self._post(say.Swept())
+            self._post(steps.Swept())
             return
         grace_left_s = self.timers.left_s("grace")
         if grace_left_s is not None:  # the groups had the same time: what is left of it, or a moment
@@ -274,7 +274,7 @@ class GangRunner:
         self._sweep = sweep
         sweep.begin()
 
-    def _swept(self, found: say.Swept) -> None:
+    def _swept(self, found: steps.Swept) -> None:
         self._sweep = None
         if self.attempt.contained is not None:
             self.attempt.contained.close()

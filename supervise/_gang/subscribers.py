@@ -14,13 +14,13 @@ class Subscribers:
     """Subscribers: each gets the whole life in order, or that of the attempt, ending in exactly one `GangFinished`."""
 
     def __init__(self) -> None:
-        """Start with nobody."""
+        """Begin without any."""
         self._refs: dict[str, pykka.ActorRef[Any]] = {}
         self._history: list[object] = []
         self._finished = False
 
     def admit(self, ref: pykka.ActorRef[Any]) -> None:
-        """Tell `ref` what has happened so far, and what happens from now on. Twice is as once."""
+        """Tell `ref` what has happened so far, and what happens from now on. Idempotent."""
         if ref.actor_urn in self._refs:
             return
         self._refs[ref.actor_urn] = ref
@@ -32,17 +32,17 @@ class Subscribers:
         self._refs.pop(ref.actor_urn, None)
 
     def tell(self, message: object) -> None:
-        """Tell everybody."""
+        """Tell all subscribers."""
         self._history.append(message)
         for ref in list(self._refs.values()):
             self._say(ref, message)
 
     def begin_anew(self) -> None:
-        """Another attempt begins: who comes from now on is told its life, after the word that it is one."""
+        """Begin another attempt: a later subscriber is told its life only, behind the message that it is a restart."""
         self._history = self._history[-1:]
 
     def finish(self, message: GangFinished) -> None:
-        """Tell everybody the last message, once."""
+        """Tell all subscribers the last message, once."""
         if not self._finished:
             self._finished = True
             self.tell(message)

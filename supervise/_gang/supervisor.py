@@ -10,11 +10,9 @@ import pykka
 from supervise import messages as say
 from supervise._core import steps
 from supervise._core.verdict import judge
-from supervise._gang import shutdown_at_exit
+from supervise._gang import orders, shutdown_at_exit
 from supervise._gang.asks import as_signal, check_ref, checked_ranks, stray
 from supervise._gang.replies import PendingReplies
-from supervise._gang.runner import GangRunner
-from supervise._gang.shutdown import Shutdown
 from supervise._gang.subscribers import Subscribers
 from supervise._runtime.actor import Inbox, LoopActor
 from supervise._runtime.loop import Loop
@@ -34,8 +32,8 @@ if TYPE_CHECKING:
     from supervise.restarts import RestartPolicy
     from supervise.result import RunProcsResult
 
-_REPORTS: tuple[type, ...] = (say.WorkerStarted, say.WorkerExited, say.WorkerFailedToStart, say.WorkerUnkillable)
-_REPORTS += (say.GroupEmptied, say.TailEnded)
+_REPORTS: tuple[type, ...] = (say.WorkerStarted, say.WorkerExited, steps.WorkerFailedToStart, steps.WorkerUnkillable)
+_REPORTS += (steps.GroupEmptied, steps.TailEnded)
 """What Workers and Tails report, for the core."""
 
 
@@ -84,7 +82,7 @@ class Supervisor(LoopActor):
             cwd: Working directory of the ranks; None is this process's.
             timeout: Seconds from the start after which the gang is stopped, with the outcome ``timed_out``.
             event_sink: Called on the gang's thread with every event as a dictionary.
-            restart_policy: When a gang that failed is started anew, as a whole; None is never.
+            restart_policy: When a gang that failed is restarted as a whole; None is never.
             containment: What is done about processes that leave the groups of their ranks: ``group`` reports
                 them at the close, ``sweep`` finds them by what they have inherited and ends them, ``cgroup``
                 keeps each rank in a control group (Linux, where a cgroup v2 tree can be written).
@@ -92,10 +90,10 @@ class Supervisor(LoopActor):
                 ends. Otherwise one that is just being started may. A function never does.
 
         Raises:
-            SpecError: Something makes no sense, or cannot be pickled; names it, the rank and what to do.
+            SpecError: A setting is not valid, or cannot be pickled; names it, the rank and what to do.
             OSError: The log folder cannot be used.
         """
-        from supervise._gang.attempt import first_attempt  # a spawned worker imports us unused
+        from supervise._gang.attempt import first_attempt  # lazy, as below
 
         attempt = first_attempt(
             name=name,
@@ -139,6 +137,9 @@ class Supervisor(LoopActor):
         return supervisor.actor_ref
 
     def _own(self, attempt: Attempt, *, own_thread: bool = True, listener: Listener | None = None) -> None:
+        from supervise._gang.runner import GangRunner  # a spawned worker imports us unused
+        from supervise._gang.shutdown import Shutdown
+
         super().__init__(Loop(f"supervise-{attempt.spec.name}", lost=self._loop_lost, own_thread=own_thread))
         self._replies = PendingReplies(self.loop)
         self._subscribers = Subscribers()
@@ -164,7 +165,7 @@ class Supervisor(LoopActor):
     def _start_actor_loop(self) -> None:
         try:
             self.loop.start()
-        except BaseException:  # no thread to be had: no ask would ever be answered
+        except BaseException:  # no thread is available: no ask would ever be answered
             self._abandon()
             raise
         try:
@@ -218,7 +219,7 @@ class Supervisor(LoopActor):
         return self._runner.gang.pids
 
     def status(self) -> say.GangStatus:
-        """Answer with what is the case now; see `Status`. Also has stopped ranks looked for."""
+        """Answer with the present state; see `Status`. Also looks for suspended ranks."""
         self._runner.suspend_poll.look()
         gang = self._runner.gang
         return say.GangStatus(
@@ -236,7 +237,7 @@ class Supervisor(LoopActor):
         """Stop the gang; see `Close`. Answered with the result when nothing of the gang is left.
 
         Raises:
-            SpecError: `death_sig` is no signal, or `timeout` not a number of seconds; nothing was done.
+            SpecError: `death_sig` is not a signal, or `timeout` not a number of seconds; nothing was done.
             UnkillableError: In the reply: a process outlived SIGKILL; all others are reaped.
         """
         if timeout is not None:
@@ -250,7 +251,7 @@ class Supervisor(LoopActor):
         """Signal the groups of `ranks` (None: of all) that run; answer with those reached. See `Signal`.
 
         Raises:
-            SpecError: A rank is not of this gang, or `sig` is no signal; nobody was signalled.
+            SpecError: A rank is not in this gang, or `sig` is not a signal; no rank was signaled.
         """
         sig = as_signal("sig", sig)
         wanted = checked_ranks(ranks, self._runner.gang.nprocs)
@@ -298,10 +299,10 @@ class Supervisor(LoopActor):
                 self._subscribers.tell(message)
             case steps.PeersStopped():
                 self._runner.excuse(message.ranks)
-            case say.MemberStopRequested():
+            case orders.MemberStopRequested():
                 self._shutdown.member_asked = True
                 self._runner.close()
-            case say.ActorDown():
+            case orders.ActorDown():
                 self._shutdown.after_crash(message.error, message.who)
             case _:
                 raise stray(message)

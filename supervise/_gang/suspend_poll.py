@@ -1,8 +1,8 @@
-"""When to look whether ranks are stopped, of which the kernel tells a library nothing.
+"""When to look for suspended ranks: the kernel does not report them to a library.
 
-A stopped process makes no descriptor ready, and only a handler of SIGCHLD would be told; that handler is the
-application's. So somebody who asks for the status has them looked for, and otherwise the looks grow apart:
-half a minute after the start, then each time after twice as long.
+A process that is suspended makes no descriptor ready, and only a handler of SIGCHLD would be called; that handler
+belongs to the application. So ranks are looked at when the status is asked, and otherwise in growing intervals: half a
+minute after the start, then each time after twice as long.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _FIRST_S = 30.0
 _LEAST_S = 0.2
-"""Between two looks, however often somebody asks."""
+"""The least time between two looks, however often the status is asked."""
 
 
 class SuspendPoll:
@@ -33,20 +33,20 @@ class SuspendPoll:
         self._last_s = -_LEAST_S
 
     def begin(self) -> None:
-        """All ranks run. A look that somebody asked for during the start still comes."""
+        """All ranks run: begin the regular looks. A look that was asked during the start still happens."""
         if self._seldom is not None:
             self._seldom.cancel()
         self._next_s = _FIRST_S
         self._seldom = self._loop.call_later(self._next_s, self._look_seldom)
 
     def look(self) -> None:
-        """Somebody wants to know: look now, or soon if that was done just now."""
+        """Look now, or soon if the last look was just now."""
         if self._soon is None or not self._soon.pending:
             wait_s = self._last_s + _LEAST_S - time.monotonic()
             self._soon = self._loop.call_later(max(0.0, wait_s), self._look_now)
 
     def end(self) -> None:
-        """There is nobody left: let go of the actor whose method looks."""
+        """Stop looking, and let go of the object whose method looks."""
         self._cancel()
         self._look = _nothing
 
@@ -66,4 +66,4 @@ class SuspendPoll:
 
 
 def _nothing() -> None:
-    """Nobody is left who could be stopped."""
+    """Stand in for what must not be called any more."""

@@ -15,6 +15,8 @@ import pykka
 from pykka import messages as pykka_messages
 
 from supervise import _threads
+from supervise._core.steps import TailEnded
+from supervise._gang.orders import Drain, MemberStopRequested
 from supervise._gang.tail_inbox import Due, DueInbox
 from supervise._logs.lines import source_bytes
 from supervise._logs.pace import Pace
@@ -23,7 +25,6 @@ from supervise._logs.sinks import Canceled, CancelToken, lines_to
 from supervise._logs.watch import Watch, cancel_all, hold
 from supervise._runtime.future import Reply
 from supervise.events import say_at_last
-from supervise.messages import Drain, MemberStopRequested, TailEnded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

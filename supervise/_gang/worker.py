@@ -9,6 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from supervise import messages as say
+from supervise._core import steps
+from supervise._gang import orders
 from supervise._gang.error_files import recorded_ns
 from supervise._process import platform
 from supervise._process.launch import return_value
@@ -105,24 +107,24 @@ class Worker(LoopActor):
     def on_receive(self, message: Any) -> None:
         """Do what the Supervisor says."""
         match message:
-            case say.Launch():
+            case orders.Launch():
                 self._launch()
-            case say.Deliver():
+            case orders.Deliver():
                 self._deliver(message.sig)
                 if message.wake:
                     self._deliver(signal.SIGCONT)
-            case say.Leave():
+            case orders.Leave():
                 self.leave()
-            case say.LookForStop():
+            case orders.LookForStop():
                 self._look_for_stop()
-            case say.ReportStuck():
+            case orders.ReportStuck():
                 self._report_stuck()
             case _:
                 super().on_receive(message)
 
     def on_stop_request(self) -> Reply[None]:
         """A stranger cannot stop a Worker from under its Supervisor: the whole gang is closed instead."""
-        self._owner.tell(say.MemberStopRequested())
+        self._owner.tell(orders.MemberStopRequested())
         reply: Reply[None] = Reply()
         self._stop_replies.append(reply)
         return reply
@@ -135,7 +137,7 @@ class Worker(LoopActor):
 
     def on_crash(self, error: BaseException) -> None:
         """Have the gang killed: this rank is not supervised any more."""
-        self._owner.tell(say.ActorDown(who=f"the worker of rank {self._rank}", error=error))
+        self._owner.tell(orders.ActorDown(who=f"the worker of rank {self._rank}", error=error))
 
     # Start
 
@@ -146,7 +148,7 @@ class Worker(LoopActor):
             self._fail_once_reaped(unreaped, time.monotonic() + _REAP_S)
             return
         except Exception as error:
-            self._owner.tell(say.WorkerFailedToStart(local_rank=self._rank, error=error))
+            self._owner.tell(steps.WorkerFailedToStart(local_rank=self._rank, error=error))
             return
         self._launched, self._outcome, self._read_end = launched, launched.outcome, launched.read_end
         if launched.outcome is not None:
@@ -159,7 +161,7 @@ class Worker(LoopActor):
     def _fail_once_reaped(self, unreaped: UnreapedError, deadline_s: float) -> None:
         """Report the failed start when its process is reaped. The process has no pidfd, so a timer polls."""
         if unreaped.is_reaped() or time.monotonic() >= deadline_s:
-            self._owner.tell(say.WorkerFailedToStart(local_rank=self._rank, error=unreaped.error))
+            self._owner.tell(steps.WorkerFailedToStart(local_rank=self._rank, error=unreaped.error))
             return
         again = partial(self._fail_once_reaped, unreaped, deadline_s)
         self.loop.call_later(_FIRST_RETRY_S, partial(self._guarded, again))
@@ -173,7 +175,7 @@ class Worker(LoopActor):
             launched = self._launched.arrived()
         except Exception as error:
             self._launched.status.close()
-            self._owner.tell(say.WorkerFailedToStart(local_rank=self._rank, error=error))
+            self._owner.tell(steps.WorkerFailedToStart(local_rank=self._rank, error=error))
             return
         if launched is None or launched.process is None:
             self._watch(self._launched.status.fileno(), self._arrive)
@@ -287,7 +289,7 @@ class Worker(LoopActor):
             return
         if not self._members:
             self._let_go()
-            self._owner.tell(say.GroupEmptied(local_rank=self._rank))
+            self._owner.tell(steps.GroupEmptied(local_rank=self._rank))
             return
         if not platform.PIDFD:
             again = partial(self._guarded, partial(self._look_at_group_again, self._members))
@@ -331,7 +333,7 @@ class Worker(LoopActor):
         """SIGKILL has had its time: say what the kernel says."""
         if self._process is not None:
             state = self._process.kernel_state()
-            self._owner.tell(say.WorkerUnkillable(local_rank=self._rank, pid=self._pid, state=state))
+            self._owner.tell(steps.WorkerUnkillable(local_rank=self._rank, pid=self._pid, state=state))
 
     # Descriptors
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _BEGIN_S = 60.0
 """A supervisor starts in milliseconds: one that takes longer than this is lost."""
 _LOOK_S = 60.0
-"""A start takes as long as it takes; so often it is made sure that there still is somebody who starts."""
+"""A start takes as long as it takes; at this interval the caller checks that the gang still lives."""
 
 _standing: set[_Slots] = set()
 """The ranks of gangs that this interpreter waits for at its exit."""
@@ -106,7 +106,7 @@ def launch(nprocs: int, *, daemon: bool, **settings: Unpack[GangSettings]) -> li
         **settings: Of their gang.
 
     Raises:
-        SpecError: Something makes no sense, or cannot be pickled.
+        SpecError: A setting is not valid, or cannot be pickled.
         OSError: A process could not be started; all that had started are reaped.
         SpawnError: The same, for another reason than an `OSError`.
     """
@@ -140,7 +140,7 @@ def _start(attempt: Attempt, listener: _Slots, *, waited_for: bool) -> pykka.Act
 
 
 def _pids(gang: pykka.ActorRef[Supervisor]) -> dict[int, int]:
-    """Have the gang start, and return its pids."""
+    """Start the gang, and return its pids."""
     reply = gang.ask(say.Start(), block=False)
     while gang.is_alive():
         with contextlib.suppress(pykka.Timeout):
@@ -157,7 +157,7 @@ def excuse(processes: list[RankProcess]) -> None:
 
 
 def abandon(processes: list[RankProcess], sig: signal.Signals) -> None:
-    """Have the gang of these stopped, without waiting for it: nobody is left who could join them."""
+    """Stop the gang of these without waiting for it: the caller has no context to join."""
     processes[0]._gang.ask(say.Close(death_sig=sig), block=False)  # noqa: SLF001 - our own
 
 
@@ -176,7 +176,7 @@ def _names(start_method: str, nprocs: int) -> tuple[str, int]:
 
 
 def _wait_at_exit() -> None:
-    """Have this process wait for its ranks at its end, where multiprocessing waits for its own."""
+    """Make this process wait for its ranks at its end, where multiprocessing waits for its own."""
     if os.getpid() in _registered_in:
         return
     from multiprocessing import util

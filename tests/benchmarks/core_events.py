@@ -82,7 +82,7 @@ def _all_succeed(nprocs: int) -> History:
 
 
 def _one_fails(nprocs: int) -> History:
-    return [steps.StartAsked(), *_starts(nprocs), *_attempt_that_fails(nprocs), _close(), say.Swept()]
+    return [steps.StartAsked(), *_starts(nprocs), *_attempt_that_fails(nprocs), _close(), steps.Swept()]
 
 
 def _attempt_that_fails(nprocs: int) -> History:
@@ -94,13 +94,13 @@ def _closed_and_killed(nprocs: int) -> History:
     return [
         *(steps.StartAsked(), *_starts(nprocs), _close(), _reaped()),
         *(*_exits(range(polite), -15), steps.TimerExpired(name="grace"), *_exits(range(polite, nprocs), -9)),
-        say.Swept(),
+        steps.Swept(),
     ]
 
 
 def _restarted_twice(nprocs: int) -> History:
     attempt = [*_starts(nprocs), *_attempt_that_fails(nprocs)]
-    again = [say.Swept(), steps.TimerExpired(name="backoff"), steps.Assembled()]
+    again = [steps.Swept(), steps.TimerExpired(name="backoff"), steps.Assembled()]
     return [steps.StartAsked(), *attempt, *again, *attempt, *again, *attempt]
 
 

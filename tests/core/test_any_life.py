@@ -16,6 +16,7 @@ from supervise._core.steps import (
     Assemble,
     Assembled,
     CloseAsked,
+    GroupEmptied,
     LaunchRank,
     NotAssembled,
     Publish,
@@ -25,17 +26,13 @@ from supervise._core.steps import (
     SetTimer,
     StartAsked,
     SweepUp,
-)
-from supervise._core.verdict import failed, judge
-from supervise.messages import (
-    GroupEmptied,
     Swept,
     TailEnded,
-    WorkerExited,
     WorkerFailedToStart,
-    WorkerStarted,
     WorkerUnkillable,
 )
+from supervise._core.verdict import failed, judge
+from supervise.messages import WorkerExited, WorkerStarted
 from supervise.restarts import RestartPolicy
 from tests.core.stepping import decide, expired, with_tails
 

@@ -16,6 +16,7 @@ from supervise._core.steps import (
     CloseAsked,
     DrainTails,
     GangStopping,
+    GroupEmptied,
     LaunchRank,
     LoadValues,
     PeersStopped,
@@ -28,19 +29,15 @@ from supervise._core.steps import (
     StartAsked,
     StopOnFailure,
     SweepUp,
-    TailsStarted,
-    ValuesLoaded,
-)
-from supervise._core.verdict import failed, judge
-from supervise.messages import (
-    GroupEmptied,
     Swept,
     TailEnded,
-    WorkerExited,
+    TailsStarted,
+    ValuesLoaded,
     WorkerFailedToStart,
-    WorkerStarted,
     WorkerUnkillable,
 )
+from supervise._core.verdict import failed, judge
+from supervise.messages import WorkerExited, WorkerStarted
 from tests.core.stepping import decide, expired, with_tails
 
 PID = 100
@@ -281,7 +278,7 @@ def test_what_the_core_does_not_know_is_refused():
 
 
 def test_the_result_waits_for_the_return_values_and_a_complaint_makes_a_failure():
-    gang, _ = decide(Gang(nprocs=2, grace_s=1.0, window=2), TailsStarted(count=1, values=True))
+    gang, _ = decide(Gang(nprocs=2, grace_s=1.0, window=2), TailsStarted(tails=1, values=True))
     gang, actions = run(gang, StartAsked(), started(0), started(1), exited(0), exited(1, has_value=True))
     assert actions[-2:] == [DrainTails(), LoadValues()]
     gang, actions = decide(gang, ValuesLoaded(complaints={1: "it could not be unpickled"}))

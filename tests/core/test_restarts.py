@@ -12,22 +12,19 @@ from supervise._core.steps import (
     Assemble,
     Assembled,
     CloseAsked,
+    GroupEmptied,
     HurrySweep,
     LaunchRank,
     NotAssembled,
     Publish,
     StartAsked,
     SweepUp,
-)
-from supervise._core.verdict import judge
-from supervise.messages import (
-    GroupEmptied,
     Swept,
-    WorkerExited,
     WorkerFailedToStart,
-    WorkerStarted,
     WorkerUnkillable,
 )
+from supervise._core.verdict import judge
+from supervise.messages import WorkerExited, WorkerStarted
 from tests.core.stepping import decide, expired
 
 S = 1_000_000_000

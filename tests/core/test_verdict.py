@@ -1,6 +1,5 @@
 """Who is to blame: each paragraph of it, as an example that can be read."""
 
-from dataclasses import replace
 from signal import SIGINT, SIGKILL, SIGTERM
 
 import pytest
@@ -8,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervise._core.model import Gang
-from supervise._core.steps import AllReaped, CloseAsked, StartAsked
+from supervise._core.steps import AllReaped, CloseAsked, StartAsked, WorkerUnkillable
 from supervise._core.verdict import failed, judge
-from supervise.messages import WorkerExited, WorkerStarted, WorkerUnkillable
+from supervise.messages import WorkerExited, WorkerStarted
 from tests.core.stepping import decide, expired
 
 CLOSE = CloseAsked(death_sig=SIGTERM, timeout_s=30.0)
@@ -139,7 +138,7 @@ def test_o15_a_clean_exit_on_our_polite_signal_is_no_failure():
 
 
 def test_o15_a_clean_exit_after_a_timeout_or_with_a_lost_value_is_a_failure():
-    timeout = replace(CLOSE, reason="timeout")
+    timeout = CLOSE._replace(reason="timeout")
     assert verdict_on(2, timeout, counted(), exited(0, 0), exited(1, 0)).blamed == (0, 1)
     lost = exited(1, 0, has_value=True, complaint="its return value could not be unpickled here")
     assert verdict_on(2, CLOSE, counted(), exited(0, 0), lost).blamed == (1,)
@@ -162,20 +161,20 @@ def test_a_gang_that_had_ended_well_when_it_was_closed_has_succeeded():
 
 
 def test_a_gang_whose_time_was_up_says_so():
-    timeout = replace(CLOSE, reason="timeout")
+    timeout = CLOSE._replace(reason="timeout")
     verdict = verdict_on(2, timeout, counted(), exited(0, -15), exited(1, -15))
     assert (verdict.outcome, verdict.kind) == ("timed_out", "stopped")
 
 
 def test_a_rank_that_nothing_can_end_is_lost():
     stuck = WorkerUnkillable(local_rank=1, pid=101, state="D")
-    verdict = verdict_on(2, replace(CLOSE, death_sig=SIGINT), counted(), expired("grace"), exited(0, -9), stuck)
+    verdict = verdict_on(2, CLOSE._replace(death_sig=SIGINT), counted(), expired("grace"), exited(0, -9), stuck)
     assert (verdict.outcome, verdict.blamed) == ("stopped", (0, 1))
     assert verdict.roles == {0: "bystander", 1: "lost"}
 
 
 def test_a_kill_without_grace_has_no_cause_either():
-    verdict = verdict_on(1, replace(CLOSE, death_sig=SIGKILL), counted(), exited(0, -9))
+    verdict = verdict_on(1, CLOSE._replace(death_sig=SIGKILL), counted(), exited(0, -9))
     assert verdict.outcome == "stopped"
 
 

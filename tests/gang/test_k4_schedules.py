@@ -28,8 +28,8 @@ from supervise import (
     Unsubscribe,
     Wait,
 )
+from supervise._gang.orders import ActorDown
 from supervise._gang.worker import Worker
-from supervise.messages import ActorDown
 from supervise.testing import FakeGang, FakeLauncher, Recorder
 from tests.gang.test_crash import object_that_breaks
 from tests.patience import PATIENCE_S

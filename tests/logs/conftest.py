@@ -9,10 +9,11 @@ from typing import Any
 import pykka
 import pytest
 
+from supervise._core.steps import TailEnded
 from supervise._gang.attempt import Source
+from supervise._gang.orders import Drain
 from supervise._gang.tail import Tail
 from supervise._logs.sinks import CancelToken
-from supervise.messages import Drain, TailEnded
 
 TIMEOUT_S = 10.0
 

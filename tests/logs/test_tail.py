@@ -11,11 +11,12 @@ import time
 import pykka
 import pytest
 
+from supervise._core.steps import TailEnded
+from supervise._gang.orders import Drain, MemberStopRequested
 from supervise._gang.tail import Tail
 from supervise._logs import reader as feed
 from supervise._logs import watch as watching
 from supervise._logs.sinks import CancelToken, console, file_sink
-from supervise.messages import Drain, MemberStopRequested, TailEnded
 
 TIMEOUT_S = 10.0
 

@@ -35,7 +35,7 @@ def _timer(name: str) -> Callable[[], steps.TimerExpired]:
 
 
 _EVENTS: dict[str, Callable[..., object]] = {
-    "TailsMade": steps.TailsStarted,
+    "TailsMade": lambda count, values=False: steps.TailsStarted(tails=count, values=values),
     "StartAsked": steps.StartAsked,
     "CloseAsked": _close,
     "StopOnFailure": steps.StopOnFailure,
@@ -47,14 +47,14 @@ _EVENTS: dict[str, Callable[..., object]] = {
     "Assembled": steps.Assembled,
     "NotAssembled": steps.NotAssembled,
     "WorkerStarted": lambda local_rank: said.WorkerStarted(local_rank=local_rank, pid=_pid(local_rank), started_ns=0),
-    "WorkerFailedToStart": lambda local_rank: said.WorkerFailedToStart(local_rank=local_rank, error=OSError("no")),
+    "WorkerFailedToStart": lambda local_rank: steps.WorkerFailedToStart(local_rank=local_rank, error=OSError("no")),
     "WorkerExited": _exited,
-    "WorkerUnkillable": lambda local_rank: said.WorkerUnkillable(
+    "WorkerUnkillable": lambda local_rank: steps.WorkerUnkillable(
         local_rank=local_rank, pid=_pid(local_rank), state="D"
     ),
-    "GroupEmptied": said.GroupEmptied,
-    "Swept": said.Swept,
-    "TailEnded": lambda: said.TailEnded(name="stdout"),
+    "GroupEmptied": steps.GroupEmptied,
+    "Swept": steps.Swept,
+    "TailEnded": lambda: steps.TailEnded(name="stdout"),
     "ValuesLoaded": lambda problems: steps.ValuesLoaded(complaints=problems),
 }
 """The name of a neutral event -> what makes the core's event from its fields."""
@@ -69,7 +69,7 @@ def copied(value: Any) -> Any:
     if type(value).__module__ != Gang.__module__:
         return value
     other = object.__new__(type(value))
-    for name in value.__slots__:
+    for name in vars(value) if isinstance(value, Gang) else value.__slots__:
         setattr(other, name, copied(getattr(value, name)))
     return other
 

@@ -27,14 +27,16 @@ def neutral(name: str, **values: Any) -> Neutral:
 
 
 def neutral_of(thing: object) -> Neutral:
-    """Return the neutral form of an object of a core: a dataclass, or a class without fields."""
+    """Return the neutral form of an object of a core: a dataclass, a named tuple, or a class without fields."""
     kind: Any = type(thing)
     return Neutral(kind.__name__, {name: _plain(getattr(thing, name)) for name in _field_names(kind)})
 
 
 @cache
 def _field_names(kind: Any) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(kind)) if hasattr(kind, "__dataclass_fields__") else ()
+    if hasattr(kind, "__dataclass_fields__"):
+        return tuple(each.name for each in fields(kind))
+    return getattr(kind, "_fields", ())
 
 
 def _plain(value: Any) -> Any:

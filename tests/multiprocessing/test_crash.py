@@ -9,7 +9,7 @@ import pytest
 
 from supervise import multiprocessing as mp
 from supervise._api import own_thread
-from supervise.messages import ActorDown
+from supervise._gang.orders import ActorDown
 from supervise.multiprocessing import _gang
 from tests.multiprocessing import work
 from tests.multiprocessing.test_join import finish, sources

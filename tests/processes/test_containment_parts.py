@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from supervise import SpecError
+from supervise._core.steps import Swept
 from supervise._gang.escapees import Sweep
 from supervise._process import platform
 from supervise._process.containment import ancestry, cgroup, marker
@@ -25,7 +26,6 @@ from supervise._process.launch import program
 from supervise._process.launch.launch_spec import LaunchSpec, Streams
 from supervise._process.lifeline import lifeline
 from supervise._runtime.loop import Loop
-from supervise.messages import Swept
 from tests.patience import PATIENCE_S
 from tests.processes.hosts import watched
 

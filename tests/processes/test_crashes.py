@@ -16,6 +16,7 @@ from supervise._gang.event_emitter import EventEmitter
 from supervise._gang.ranks import RankActors
 from supervise._gang.replies import PendingReplies
 from supervise._gang.runner import GangRunner
+from supervise._gang.shutdown import Shutdown
 from supervise._gang.supervisor import Supervisor
 from supervise._gang.timers import Timers
 from supervise._gang.worker import Worker
@@ -91,7 +92,7 @@ HANDLERS = [
     (Timers, "set"),
     (GangRunner, "signal"),
     (GangRunner, "_publish"),
-    (Supervisor, "_closed"),
+    (Shutdown, "closed"),
     (Supervisor, "close"),
     (Supervisor, "launch"),
     (gang_module, "decide"),

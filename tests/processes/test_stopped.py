@@ -10,6 +10,7 @@ import pytest
 
 from supervise import DefaultLogsSpecs, WorkerStarted
 from supervise import messages as say
+from supervise._gang import orders
 from supervise._gang.attempt import first_attempt
 from supervise._gang.worker import Worker
 from supervise._process.containment.procfs import look
@@ -80,14 +81,14 @@ def bench(folder, kind):
     with Recorder() as recorder:
         worker = Worker.start(loop, local_rank=0, launcher=attempt.launchers[0], owner=recorder.ref, slots=slots)
         try:
-            worker.tell(say.Launch())
+            worker.tell(orders.Launch())
             pid = recorder.wait_for(WorkerStarted).pid
             ear.hear()
             yield Bench(worker, loop, recorder, pid)
         finally:
-            worker.tell(say.Deliver(sig=signal.SIGKILL))
+            worker.tell(orders.Deliver(sig=signal.SIGKILL))
             recorder.wait_for(say.WorkerExited)
-            worker.tell(say.Leave())
+            worker.tell(orders.Leave())
             loop.post(loop.end)
             assert loop.join(PATIENCE_S)
             slots.close_outcomes()
@@ -99,17 +100,17 @@ def bench(folder, kind):
 def test_s11_a_stop_is_told_once_and_the_next_one_again(tmp_path, kind):
     """Many looks at one stop are one message; a new stop is a new one."""
     with bench(tmp_path, kind) as one:
-        one.tell(say.LookForStop())
+        one.tell(orders.LookForStop())
         assert one.told() == []
         one.stop()
         for _ in range(3):
-            one.tell(say.LookForStop())
+            one.tell(orders.LookForStop())
         assert one.told() == [(0, one.pid, signal.SIGSTOP)]
         one.go_on()
-        one.tell(say.LookForStop())
+        one.tell(orders.LookForStop())
         one.stop()
         for _ in range(3):
-            one.tell(say.LookForStop())
+            one.tell(orders.LookForStop())
         assert one.told() == [(0, one.pid, signal.SIGSTOP)] * 2
 
 
@@ -117,15 +118,15 @@ def test_s11_a_stop_is_told_once_and_the_next_one_again(tmp_path, kind):
 def test_s11_a_stop_that_was_asked_for_is_no_news(tmp_path, kind):
     """A user stops a rank through us; a later stop by somebody else is told."""
     with bench(tmp_path, kind) as one:
-        one.tell(say.Deliver(sig=signal.SIGSTOP))
+        one.tell(orders.Deliver(sig=signal.SIGSTOP))
         one.await_state("T")
-        one.tell(say.LookForStop())
+        one.tell(orders.LookForStop())
         assert one.told() == []
-        one.tell(say.Deliver(sig=signal.SIGCONT))
+        one.tell(orders.Deliver(sig=signal.SIGCONT))
         one.await_state("S")
-        one.tell(say.LookForStop())
+        one.tell(orders.LookForStop())
         one.stop()
-        one.tell(say.LookForStop())
+        one.tell(orders.LookForStop())
         assert one.told() == [(0, one.pid, signal.SIGSTOP)]
 
 
@@ -135,5 +136,5 @@ def test_s11_a_rank_that_has_ended_is_not_looked_at(tmp_path, kind):
     with bench(tmp_path, kind) as one:
         os.kill(one.pid, signal.SIGKILL)
         one._recorder.wait_for(say.WorkerExited)
-        one.tell(say.LookForStop())
+        one.tell(orders.LookForStop())
         assert one.told() == []

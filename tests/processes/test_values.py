@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from supervise import SpecError
-from supervise._gang import ranks
+from supervise._gang import return_values
 from tests.processes import work
 from tests.processes.gangs import Stopwatch, each_function, faulty, launched
 
@@ -192,6 +192,6 @@ def test_o6_none_is_a_value_that_nobody_has_to_read(tmp_path, monkeypatch):
     """Most functions return it: it arrives beside other values, and where there are no others no thread begins."""
     with faulty(tmp_path, "fork", ["", "value = 'text'"]) as gang:
         assert gang.wait().return_values == {0: None, 1: "text"}
-    monkeypatch.setattr(ranks, "load_values", None)
+    monkeypatch.setattr(return_values, "_load", None)
     with faulty(tmp_path, "fork", ["", ""]) as gang:
         assert gang.wait().return_values == {0: None, 1: None}
