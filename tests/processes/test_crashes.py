@@ -17,7 +17,7 @@ from supervise._gang.gang_actor import GangActor
 from supervise._gang.ranks import RankActors
 from supervise._gang.replies import PendingReplies
 from supervise._gang.worker import Worker
-from supervise._process.exits.handle import Process
+from supervise._process.exits.leader import GroupLeader
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import Fifo, each_kind
 from tests.processes.hosts import make_gang, pids_of, start_gang, watched
@@ -101,8 +101,8 @@ HANDLERS = [
     (Reporter, "exited"),
     (Reporter, "finished"),
     (PendingReplies, "publish"),
-    (Process, "reap"),
-    (Process, "signal_group"),
+    (GroupLeader, "reap"),
+    (GroupLeader, "signal_group"),
 ]
 ONCE = {"reap", "publish"}
 """What nobody could do without raises the first time only."""
