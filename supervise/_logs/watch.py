@@ -1,4 +1,4 @@
-"""Who wants to know that a file has changed: one inotify instance and one thread for the whole process.
+"""Callbacks for files that change: one inotify instance and one thread for the whole process.
 
 The thread starts with the first watch and ends with the last. It wakes for changes only, and under a
 flood of them only as often as `Pace` lets it. Where inotify is missing or used up, `PollingWatch` looks
@@ -15,7 +15,6 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from supervise import _threads
-from supervise._logs.pace import Pace
 from supervise._process import platform
 from supervise._runtime import fork_hooks
 from supervise._runtime.wakeup import WakeFd
@@ -31,9 +30,28 @@ HAVE_INOTIFY = platform.INOTIFY
 POLL_MS = 50
 """How often `PollingWatch` looks."""
 
+PAUSE_NS = 2_000_000
+"""The average pause between two looks: under a flood of changes, each look costs a wake-up."""
+BURST = 8
+"""How many looks may follow each other without a pause after a rest."""
+
 _IN_MODIFY = 0x2  # a truncation is one, too
 _IN_APPEAR = 0x80 | 0x100  # moved to or created in a folder
 _OVERFLOWN = -1
+
+
+class Pace:
+    """The rate limit of looks at files that change: a single line is not held up."""
+
+    def __init__(self) -> None:
+        """Allow the first looks at once."""
+        self.due_ns = 0
+        """When the next look may be, monotonic."""
+
+    def look(self, now_ns: int) -> None:
+        """Note that there is a look now."""
+        allowance_ns = (BURST - 1) * PAUSE_NS
+        self.due_ns = max(self.due_ns, now_ns - allowance_ns) + PAUSE_NS
 
 
 class Watch(Protocol):
