@@ -1,12 +1,12 @@
-"""Supervise gangs of local processes: all or nothing, nothing left behind, and the right rank to blame.
+"""Supervision of gangs of local processes: all or nothing, complete cleanup, and the root cause of a failure.
 
-Everything public is importable from here. The names are loaded when first used, so that importing
-`supervise`, which every spawned worker does, costs next to nothing.
+Every public name is importable from here and loaded at its first use. So `import supervise`, which every spawned
+function does, stays fast.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # not typing's: a worker need not import it for this
+TYPE_CHECKING = False  # instead of importing typing into every worker
 if TYPE_CHECKING:
     from typing import Any
 
@@ -109,7 +109,7 @@ __all__ = sorted(_HOME_OF)  # noqa: PLE0605 - a test compares it with the import
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name, or ``__version__``, when it is first used."""
+    """Load a public name, or ``__version__``, at its first use."""
     import importlib
 
     if name == "__version__":

@@ -6,5 +6,5 @@ import sys
 
 from supervise.cli import main
 
-if __name__ == "__main__":  # not in a worker that multiprocessing starts anew
+if __name__ == "__main__":  # not when a spawned worker imports its main module
     sys.exit(main())

@@ -1,9 +1,10 @@
-"""Folders of logs: made and opened so that no other user can have files made or written elsewhere.
+"""Creation and opening of log folders, safe against another user who owns a folder above them.
 
-Whoever owns a folder can rename what is in it, and put links in the place of our folders and files, at any moment.
+The owner of a folder can rename its entries and replace them by symbolic links at any moment. A process that follows
+such a link would create or write files elsewhere.
 """
 
-# The words use it, and a worker imports those: nothing but `os` and what is built in.
+# A worker imports this module: only `os` and built-in modules.
 
 from __future__ import annotations
 
@@ -23,16 +24,16 @@ _MOST_LINKS = 40
 def open_folder(path: str) -> int:
     """Open a folder for calls that take a `dir_fd`; return the descriptor.
 
-    A symbolic link on the way is followed only if it belongs to this user or to the system. One of another user may
-    be planted, to have files made where that user may not make them.
+    A symbolic link on the path is followed only if it belongs to this user or to the system. A link of another user may
+    be planted, to create files where that user has no permission.
 
     Raises:
-        OSError: There is no such folder, or a link of another user is on the way; ``filename`` names it.
+        OSError: The folder does not exist, or a link of another user is on the path; ``filename`` is the path.
     """
     path = path or "."
     fd = os.open(path, _FOLDER)
     try:
-        if os.readlink(f"/proc/self/fd/{fd}") == path:  # no link was on the way
+        if os.readlink(f"/proc/self/fd/{fd}") == path:  # no link on the path
             return fd
     except OSError:  # no /proc
         pass
@@ -41,8 +42,8 @@ def open_folder(path: str) -> int:
 
 
 def is_own(owner: int) -> bool:
-    """Whether what belongs to `owner` can be trusted: it is this user, or the system's own."""
-    return owner in (os.geteuid(), 0) or owner == os.stat("/").st_uid  # root may have no number in a user namespace
+    """Return whether `owner` is trusted: this user, root, or the owner of ``/``."""
+    return owner in (os.geteuid(), 0) or owner == os.stat("/").st_uid  # in a user namespace, root may have no uid
 
 
 def _check_link(path: str, name: str, owner: int, links: int) -> None:
@@ -54,7 +55,7 @@ def _check_link(path: str, name: str, owner: int, links: int) -> None:
 
 
 def _walk(path: str) -> int:
-    """Open a folder, one step after the other."""
+    """Open a folder component by component."""
     at, steps, links = os.open("/" if path.startswith("/") else ".", _FOLDER), path.split("/")[::-1], 0
     try:
         while steps:
@@ -68,7 +69,7 @@ def _walk(path: str) -> int:
                 target = os.readlink(name, dir_fd=at)
                 steps += target.split("/")[::-1]
                 name = "/" if target.startswith("/") else "."
-            # A link that is put there meanwhile is not followed
+            # O_NOFOLLOW: a link that replaces the folder after the lstat is not followed
             step = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
             os.close(at)
             at = step
@@ -81,7 +82,7 @@ def _walk(path: str) -> int:
 
 
 def make_new_folder(prefix: str, at: int, base: str) -> str:
-    """Make a private folder of a new name in the folder `at`, and return its name."""
+    """Make a private folder with a new name in the folder `at`, and return the name."""
     while True:
         name = f"{prefix}{os.urandom(4).hex()}"
         try:
@@ -96,17 +97,17 @@ def make_new_folder(prefix: str, at: int, base: str) -> str:
 
 
 def make_folders(parent: str, names: Iterable[str], made: dict[str, tuple[int, int]]) -> None:
-    """Make folders for their owner only in a folder of ours; take those that an earlier call has made.
+    """Make private folders in `parent`; accept folders that an earlier call made.
 
     Args:
-        parent: Where; no symbolic link of another user is followed on the way.
-        names: Of the folders.
-        made: Path to device and inode of each that was made, for the next call.
+        parent: The folder above; symbolic links of other users on its path are not followed.
+        names: Names of the folders.
+        made: Path to device and inode of each folder that was made; updated for the next call.
 
     Raises:
-        NotADirectoryError: A link or a file is in its place. It was planted.
-        PermissionError: Another user's folder is in its place.
-        OSError: It cannot be made; ``filename`` names it.
+        NotADirectoryError: A link or a file already has the name; it was planted.
+        PermissionError: A folder of another user already has the name.
+        OSError: A folder cannot be made; ``filename`` is its path.
     """
     at = open_folder(parent)
     try:
@@ -123,7 +124,7 @@ def _make_folder(path: str, name: str, at: int, made: dict[str, tuple[int, int]]
         found = os.lstat(name, dir_fd=at)
         if not stat.S_ISDIR(found.st_mode):
             raise not_a_folder(path) from e
-        # A network's file system may give what root makes to another user, so who owns it is not enough to ask
+        # A network file system may map root to another uid, so a folder of ours is also known by device and inode
         if not is_own(found.st_uid) and made.get(path) != (found.st_dev, found.st_ino):
             why = f"it is a folder of another user (number {found.st_uid}), which is not used for logs"
             raise PermissionError(e.errno, why, path) from e

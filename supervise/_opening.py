@@ -1,6 +1,6 @@
-"""Open files to read in whose place another process may have put something else: a pipe, a link, a huge file."""
+"""Safe reading of files that another process may have replaced by a pipe, a link or a huge file."""
 
-# The words use it, and a worker imports those: nothing but `os` and what is built in.
+# A worker imports this module: only `os` and built-in modules.
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import stat
 
 
 def open_regular(path: str, *, follow: bool = False) -> int:
-    """Open a regular file to read it; return the descriptor. Never waits: a named pipe has no writer, maybe for ever.
+    """Open a regular file for reading and return the descriptor. Never blocks, also if `path` is a named pipe.
 
-    What `path` is gets looked at after the open, since it can be replaced between a look and an open.
+    The file type is checked after the open, since another process can replace the file between a check and an open.
 
     Args:
         path: The file.
@@ -33,15 +33,15 @@ def open_regular(path: str, *, follow: bool = False) -> int:
 
 
 def read_regular(path: str, limit_bytes: int) -> tuple[bytes, int]:
-    """Return what is in a regular file, and its modification time in nanoseconds.
+    """Return the content of a regular file, and its modification time in nanoseconds.
 
     Args:
         path: The file.
-        limit_bytes: Of a larger file, nothing is read.
+        limit_bytes: The largest size that is read.
 
     Raises:
-        OSError: As `open_regular`, or it cannot be read.
-        ValueError: It is larger than that.
+        OSError: As for `open_regular`, or the file cannot be read.
+        ValueError: The file is larger than the limit.
     """
     fd = open_regular(path)
     try:
@@ -58,9 +58,9 @@ def read_regular(path: str, limit_bytes: int) -> tuple[bytes, int]:
 
 
 def is_mark(found: os.stat_result) -> bool:
-    """Whether a regular file stands for a recorded exception whose text could not be written: its disk was full.
+    """Return whether a file marks an exception whose text could not be written because the disk was full.
 
-    The file is empty, which needs no block of the disk, and its time is that of the exception. The sticky bit tells it
-    from an empty file that user code or another recorder has made.
+    The file is empty, so it needs no block of the disk; its modification time is that of the exception. The sticky bit
+    distinguishes it from an empty file that user code or another recorder made.
     """
     return not found.st_size and bool(found.st_mode & stat.S_ISVTX)

@@ -1,4 +1,4 @@
-"""Text of ranks and of users, made safe for a terminal that people read."""
+"""Removal of escape sequences and control characters from text that goes to a terminal."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _ALL_BUT_COLORS = re.compile(rf"(\x1b\[[0-9;]*[mK])|\n|{_REMOVED.pattern}")
 
 
 def printable(text: str) -> str:
-    r"""Return `text` without what a terminal obeys instead of showing it; ``\n`` and ``\t`` stay.
+    r"""Return `text` without escape sequences and control characters; ``\n`` and ``\t`` stay.
 
-    Removed are escape sequences, control characters (of C0 and C1) and those that turn the direction of writing.
+    Control characters are those of C0 and C1, and those that change the direction of writing.
     """
     return _REMOVED.sub("", text)
 
 
 def one_line(text: str) -> str:
-    """Return `text` as `printable` does, on one line."""
+    """Return `text` as `printable` does, joined to one line."""
     return " ".join(printable(text).split("\n"))
 
 
 def below_itself(text: str) -> str:
-    """Return `text` as `printable` does; further lines are indented, so that none looks like one of ours."""
+    """Return `text` as `printable` does, with later lines indented, so that none looks like a line of supervise."""
     return printable(text).replace("\n", "\n  ")
 
 
 def as_prefix(text: str) -> str:
-    """Return what may stand before the lines of a rank: one line, in which only colors and erasing are left."""
+    """Return `text` as a line prefix: one line, without control sequences other than colors and erasing."""
     return _ALL_BUT_COLORS.sub(lambda found: found[1] or "", text)

@@ -1,4 +1,4 @@
-"""What is a number of seconds, for every setting that is one."""
+"""Validation of settings in seconds, and the default grace."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import sys
 from supervise.errors import SpecError
 
 GRACE_S = 30.0
-"""Seconds from the polite signal to SIGKILL, where nobody says another time."""
+"""The default grace: seconds from the first signal to SIGKILL."""
 ENV_GRACE = "SUPERVISE_GRACE"
-"""The variable that holds another grace for programs that cannot pass one: they speak PyTorch's words only."""
+"""The environment variable with the default grace, for programs that use PyTorch's arguments and cannot pass one."""
 LONGEST_S = float(sys.maxsize)
-"""The longest accepted time: programs pass `sys.maxsize` for no limit. Far longer ones overflow as nanoseconds."""
+"""The longest accepted time. Programs pass `sys.maxsize` for no limit; far longer times overflow as nanoseconds."""
 
 
 def check_seconds(what: str, value: object, *, above_zero: bool = False) -> None:
-    """Refuse what is not a number of seconds.
+    """Raise unless `value` is a number of seconds.
 
     Args:
         what: Name of the setting.
-        value: What was given.
-        above_zero: Whether 0 makes no sense. Those are settings that may be None.
+        value: Value of the setting.
+        above_zero: Whether 0 is refused, as for settings that may be None.
 
     Raises:
-        SpecError: Names the setting and the value.
+        SpecError: `value` is not valid; the text names the setting and the value.
     """
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if number and 0 <= value <= LONGEST_S and (value > 0 or not above_zero):  # type: ignore[operator]
@@ -35,10 +35,10 @@ def check_seconds(what: str, value: object, *, above_zero: bool = False) -> None
 
 
 def usual_grace_s() -> float:
-    """Return the grace of a gang whose starter gives none: the environment's, or 30 seconds.
+    """Return the default grace: the value of the environment variable, or 30 seconds.
 
     Raises:
-        SpecError: The variable holds something else than a number of seconds; names it and the value.
+        SpecError: The variable does not hold a number of seconds; the text names it and its value.
     """
     text = os.environ.get(ENV_GRACE)
     if not text:

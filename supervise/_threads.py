@@ -1,4 +1,4 @@
-"""Threads, and what is said where no thread or process is to be had."""
+"""Errors that name the purpose of a thread or process that the kernel refused to create."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def start(thread: threading.Thread, what: str) -> None:
     """Start `thread`.
 
     Args:
-        thread: Not started yet.
-        what: What it is needed for, to be said in the error.
+        thread: A thread that is not started yet.
+        what: Purpose of the thread, for the error text.
 
     Raises:
-        OSError: There is no thread to be had (EAGAIN, as a fork has it).
+        OSError: The thread cannot be created (EAGAIN, as for a fork).
     """
     try:
         thread.start()
@@ -31,10 +31,10 @@ def start(thread: threading.Thread, what: str) -> None:
 
 @contextmanager
 def no_process(what: str) -> Iterator[None]:
-    """Have a fork that the kernel refuses say what the process was for.
+    """Re-raise the error of a refused fork with the purpose of the process.
 
     Raises:
-        OSError: There is no process to be had (EAGAIN).
+        OSError: The process cannot be created (EAGAIN).
     """
     try:
         yield
@@ -43,5 +43,5 @@ def no_process(what: str) -> Iterator[None]:
 
 
 def none_left(what: str, error: RuntimeError) -> OSError:
-    """Return what to raise in place of the bare `RuntimeError` of a thread that could not be started."""
+    """Return the `OSError` to raise instead of the bare `RuntimeError` of a failed thread start."""
     return OSError(errno.EAGAIN, f"no thread for {what}: {error}; {_LIMITS}")

@@ -1,4 +1,4 @@
-"""The files of the ranks, as a `LogsSpecs` has decided on them."""
+"""The paths of the ranks' log and error files: what a `LogsSpecs` returns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["LogsDest"]
 
 @dataclass
 class LogsDest:
-    """The files of one attempt. Every mapping is local rank to path; ``""`` is a stream that is not redirected."""
+    """The paths of one attempt. Every mapping is local rank to path; ``""`` means that the stream is not redirected."""
 
     stdouts: dict[int, str] = field(default_factory=dict)
     """Every rank's stdout."""
@@ -22,6 +22,6 @@ class LogsDest:
     error_files: dict[int, str] = field(default_factory=dict)
     """Every rank's error file."""
     filtered_stdout: str = field(default_factory=str)
-    """Gets the lines of all shown stdouts that match a filter."""
+    """Collects the lines of all shown stdouts that match a filter."""
     filtered_stderr: str = field(default_factory=str)
-    """Gets the lines of all shown stderrs that match a filter."""
+    """Collects the lines of all shown stderrs that match a filter."""

@@ -1,21 +1,21 @@
-"""What can go wrong, by name. Every class here survives pickling with its attributes.
+"""Exceptions. Every class here keeps its attributes when pickled.
 
 ```text
 Exception
-├── SuperviseError               everything of ours, for one ``except``
-│   ├── SpecError                the request makes no sense; no process was started (also a RuntimeError)
-│   ├── SpawnError               a rank did not start, for another reason than an OSError
+├── SuperviseError               base class of the exceptions that only supervise has
+│   ├── SpecError                a setting or message is not valid; no process was started (also a RuntimeError)
+│   ├── SpawnError               a rank did not start, for a reason other than an OSError
 │   ├── UnkillableError          a process outlived SIGKILL
-│   └── SupervisorCrashed        a handler of ours failed; the workers were killed
-├── ChildFailedError             PyTorch's: the failures of a gang, with the block of text that torchrun prints
-└── SignalException              PyTorch's: a termination signal reached the host
+│   └── SupervisorCrashed        a handler inside supervise raised; the ranks were killed
+├── ChildFailedError             as in PyTorch: the failures of a gang, with the block of text that torchrun prints
+└── SignalException              as in PyTorch: the host received a termination signal
 ```
-An `OSError` at a start keeps its own class, errno and file name.
+An `OSError` that a start raises keeps its own class, errno and file name.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # a worker that imports this is spared typing
+TYPE_CHECKING = False  # instead of importing typing into every worker
 if TYPE_CHECKING:
     import signal
     from collections.abc import Mapping
@@ -38,27 +38,27 @@ _NOT_AVAILABLE = "<N/A>"
 
 
 def _restore(cls: type[BaseException], args: tuple[Any, ...]) -> BaseException:
-    """Make an exception without its `__init__`, whose arguments are not those of `Exception`."""
+    """Make an exception without calling `__init__`, whose arguments differ from those of `Exception`."""
     return cls.__new__(cls, *args)
 
 
 class _Portable(Exception):  # noqa: N818  a mixin, never raised
-    """Pickled by class, `args` and attributes, whatever `__init__` takes."""
+    """A mixin that pickles an exception by class, `args` and attributes, independent of the arguments of `__init__`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), self.args), self.__dict__
 
 
 class SuperviseError(_Portable):
-    """The root of everything that supervise raises under a name of its own."""
+    """The base class of the exceptions that only supervise has."""
 
 
 class SpecError(SuperviseError, RuntimeError):
-    """The request makes no sense: a missing rank, a negative grace. No process was started."""
+    """A setting or message is not valid, such as a missing rank or a negative grace. No process was started."""
 
 
 class SpawnError(SuperviseError):
-    """A rank did not start, for another reason than an `OSError`. Its siblings are already reaped.
+    """A rank did not start, for a reason other than an `OSError`. All other ranks are already reaped.
 
     Args:
         msg: What happened; shown after the rank.
@@ -74,17 +74,17 @@ class SpawnError(SuperviseError):
 
 
 class UnkillableError(SuperviseError):
-    """Processes outlived SIGKILL beyond the deadline: traced, or stuck in the kernel.
+    """Processes did not exit within the deadline after SIGKILL: a tracer holds them, or they block in the kernel.
 
     Args:
-        pids: Local rank to pid, of those that are left.
-        states: Local rank to the kernel's word for its state (such as ``D``), where it is known.
+        pids: Local rank to pid of the processes that remain.
+        states: Local rank to process state as in /proc (such as ``D``), where it is known.
     """
 
     pids: dict[int, int]
     """Local rank to pid."""
     states: dict[int, str]
-    """Local rank to the kernel's word for its state; a rank may be missing."""
+    """Local rank to process state as in /proc; a rank may be missing."""
 
     def __init__(self, pids: Mapping[int, int], states: Mapping[int, str]) -> None:
         self.pids = dict(pids)
@@ -95,16 +95,16 @@ class UnkillableError(SuperviseError):
         super().__init__(f"not gone after SIGKILL: {who}")
 
 
-class SupervisorCrashed(SuperviseError):  # noqa: N818  says what happened, as pykka's names do
-    """A handler inside supervise failed and the workers were killed; ``__cause__`` is its exception."""
+class SupervisorCrashed(SuperviseError):  # noqa: N818  named like pykka's exceptions
+    """A handler inside supervise raised, and supervise killed the ranks; ``__cause__`` is the exception."""
 
 
 class SignalException(_Portable):
-    """A termination signal reached the host while it waited for its workers.
+    """The host received a termination signal while it waited for its ranks.
 
     Args:
         msg: The text of the exception.
-        sigval: The signal. The caller is expected to pass it on: ``context.close(e.sigval)``.
+        sigval: The signal. The caller should pass it on: ``context.close(e.sigval)``.
     """
 
     sigval: signal.Signals
@@ -116,13 +116,13 @@ class SignalException(_Portable):
 
 
 class ChildFailedError(_Portable):
-    """Workers failed; the text shows each failure and puts the root cause last.
+    """Ranks failed; the text lists each failure, the root cause last.
 
-    Raised out of a function under ``@record``, the error file of the root cause becomes the error file of this
-    process, so that a launcher above sees the worker's traceback and not ours.
+    If it leaves a function under ``@record``, the error file of the root cause becomes the error file of this process,
+    so that a launcher above shows the rank's traceback instead of this process's.
 
     Args:
-        name: What failed, for the title (``<name> FAILED``).
+        name: Name of the gang, for the title (``<name> FAILED``).
         failures: Rank to failure; at least one.
 
     Raises:
@@ -130,9 +130,9 @@ class ChildFailedError(_Portable):
     """
 
     name: str
-    """What failed."""
+    """Name of the gang."""
     failures: dict[int, ProcessFailure]
-    """Rank (global, where there is more than one host) to failure."""
+    """Rank (the global rank with several hosts) to failure."""
 
     def __init__(self, name: str, failures: dict[int, ProcessFailure]) -> None:
         self.name = name
@@ -142,15 +142,15 @@ class ChildFailedError(_Portable):
         super().__init__(self.format_msg())
 
     def get_first_failure(self) -> tuple[int, ProcessFailure]:
-        """Return the rank and the failure with the smallest `timestamp`; among equals the first key."""
+        """Return the rank and the failure with the smallest `timestamp`; on a tie, the first key."""
         return min(self.failures.items(), key=lambda item: item[1].timestamp)
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
-        """Return the block that torchrun prints: all other failures, then the root cause.
+        """Return the block of text that torchrun prints: all other failures, then the root cause.
 
         Args:
-            boarder_delim: Drawn as the first and the last line.
-            section_delim: Drawn between the parts.
+            boarder_delim: Character of the first and the last line.
+            section_delim: Character of the lines between sections.
         """
         import socket
 
@@ -182,7 +182,7 @@ class ChildFailedError(_Portable):
 
 
 def _failure_block(index: int, rank: int, failure: ProcessFailure, host: str) -> str:
-    """Return one failure as torchrun shows it; the traceback is indented to stay inside its block."""
+    """Return one failure as torchrun prints it, with the traceback indented."""
     signal_name = failure.signal_name()
     signal_text = "" if signal_name == _NOT_AVAILABLE else f" ({signal_name})"
     return "\n".join(
@@ -199,7 +199,7 @@ def _failure_block(index: int, rank: int, failure: ProcessFailure, host: str) ->
 
 
 def _failure_text(message: str | dict[str, Any]) -> str:
-    """Return a failure's message, or the best that its record holds: traceback, then message, then nothing."""
+    """Return the text of a failure: its traceback, else its message, else ``<N/A>``."""
     from supervise._printable import printable
 
     if isinstance(message, str):

@@ -1,13 +1,12 @@
-"""Everything that happens, as structured events. Silent until logging is configured, but for a gang that has failed.
+"""Structured events. Silent until the application configures logging, except for a gang that has failed.
 
-Events go through structlog: the application's own configuration where it has one, otherwise one that
-ends in the standard library's logger ``supervise``. While nobody listens no event is built and
-structlog is not imported. Nothing here configures anything. Environments are never logged.
+Events go through structlog: with the application's configuration if it has one, otherwise to the standard library's
+logger ``supervise``. Without a listener no event is built and structlog is not imported. This module changes no
+logging configuration. Environments are never logged.
 
-Events are delivered on the gang's own thread, at once and in order, so that all have arrived when a wait
-is answered. A listener must not block, therefore: one that writes to a pipe or a terminal that nobody
-reads holds up its gang. Where that can be, put a `logging.handlers.QueueHandler` before the handler that
-writes.
+Events are delivered on the gang's thread, at once and in order, so that all have arrived when a wait is answered. A
+listener must therefore not block: a handler that writes to a full pipe or a stopped terminal delays its gang. Put a
+`logging.handlers.QueueHandler` before such a handler.
 """
 
 from __future__ import annotations
@@ -47,19 +46,19 @@ _OTEL = {
 
 
 def otel_names(_logger: object, _method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
-    """Rename fields to OpenTelemetry's attribute names: a structlog processor, for the application's chain."""
+    """Rename fields to OpenTelemetry's attribute names. A structlog processor for the application's chain."""
     return {_OTEL.get(key, key): value for key, value in event.items()}
 
 
 class EventLog:
-    """Where one gang's events are emitted. Used on the gang's loop; `seq` has no holes."""
+    """The emitter of one gang's events. Used on the gang's loop; `seq` has no gaps."""
 
     def __init__(self, common: Mapping[str, Any], *, sink: Sink | None = None) -> None:
-        """Make it; the caller's context variables (structlog's among them) go with every event.
+        """Create the emitter with a copy of the caller's context variables, which structlog merges into every event.
 
         Args:
             common: Fields of every event: ``run_id``, ``gang``, ``role``.
-            sink: Called with each event as a flat dictionary, whatever the logging configuration.
+            sink: Called with each event as a flat dictionary, independent of the logging configuration.
         """
         self._common = dict(common)
         self._sink = sink
@@ -67,11 +66,11 @@ class EventLog:
         self._context = contextvars.copy_context()
 
     def emit(self, event: str, level: str = "info", **fields: Any) -> None:
-        """Emit `event` at `level`, if anybody listens. A listener's failure is the listener's."""
+        """Emit `event` at `level` if there is a listener. Exceptions of listeners are suppressed."""
         chain = self._listener(level)
         if chain is None and self._sink is None:
             return
-        from datetime import UTC, datetime  # a tenth of our import, and most gangs have no listener
+        from datetime import UTC, datetime  # a tenth of the import time, and most gangs have no listener
 
         whole = {
             "event": event,
@@ -90,40 +89,40 @@ class EventLog:
                 try:
                     self._context.run(deliver, dict(whole))
                 except BaseException:
-                    with contextlib.suppress(BaseException):  # a handler of logging may be what has raised
+                    with contextlib.suppress(BaseException):  # the listener that raised may be a logging handler
                         _logger.debug("a listener of events raised", exc_info=True)
 
     def renew(self, **common: Any) -> None:
-        """Change fields of every event from now on."""
+        """Change the common fields of all further events."""
         self._common.update(common)
 
     def listens(self, level: str = "info") -> bool:
-        """Whether anybody would get an event of `level`; asked before one is put together."""
+        """Return whether an event of `level` has a listener; called before building the event."""
         return self._sink is not None or self._listener(level) is not None
 
     def show_at_last(self, text: str) -> None:
-        """Show one line at ERROR by logging's last resort, unless the application has configured anything."""
+        """Show one line at ERROR through `logging.lastResort`, unless the application has configured logging."""
         if not self.listens("error") and not _is_configured():
             say_at_last(text, logging.ERROR)
 
     def _listener(self, level: str) -> Sink | None:
         try:
             if "structlog" in sys.modules:
-                import structlog  # waits for a thread that is importing it just now
+                import structlog  # waits if another thread is importing it
 
                 if structlog.is_configured():
                     return _through(structlog.get_logger("supervise"))
             if not _logger.isEnabledFor(_NUMBERS[level]) or not _has_listener():
                 return None
             return _through(_standard())
-        except (ImportError, OSError):  # no descriptor left to import it with: an event is not worth a gang
+        except (ImportError, OSError):  # for example EMFILE during the import: drop the event, keep the gang
             return None
 
 
 def say_at_last(text: str, level: int) -> None:
-    """Show one line on stderr by logging's last resort, which an application may replace or take away.
+    """Show one line on stderr through `logging.lastResort`, which an application may replace or remove.
 
-    A stderr that takes nothing now costs the line: no thread of a gang may block.
+    If stderr would block, the line is dropped: no thread of a gang may block.
     """
     handler = logging.lastResort
     if handler is None or not _logger.isEnabledFor(level) or not _takes_a_line(sys.stderr):
@@ -134,7 +133,7 @@ def say_at_last(text: str, level: int) -> None:
 
 
 def _has_listener() -> bool:
-    """Whether the application has put a handler on our logger or above it."""
+    """Return whether the logger ``supervise`` or one above it has a handler of the application."""
     found: logging.Logger | None = _logger
     while found is not None:
         if any(not isinstance(handler, logging.NullHandler) for handler in found.handlers):
@@ -144,7 +143,7 @@ def _has_listener() -> bool:
 
 
 def _is_configured() -> bool:
-    """Whether the application has said that it wants no errors of ours: by a level, a handler, no propagation."""
+    """Return whether the application has configured the logger: by a level, a handler or no propagation."""
     if not _logger.isEnabledFor(logging.ERROR) or not _logger.propagate:
         return True
     found: logging.Logger | None = _logger
@@ -156,14 +155,14 @@ def _is_configured() -> bool:
 
 
 def _takes_a_line(stream: Any) -> bool:
-    """Whether a write to `stream` does not block, as far as the kernel can tell."""
+    """Return whether a write to `stream` will not block, as far as the kernel can tell."""
     import select
 
     if stream is None:
         return False
     try:
         fd = stream.fileno()
-    except (AttributeError, OSError, ValueError):  # no file: a notebook's, for example
+    except (AttributeError, OSError, ValueError):  # no descriptor: a notebook's stream, for example
         return True
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
@@ -171,7 +170,7 @@ def _takes_a_line(stream: Any) -> bool:
 
 
 def _standard() -> Any:
-    """Return structlog over the standard library's logger, without touching structlog's configuration."""
+    """Return a structlog logger over the standard library's, without changing structlog's configuration."""
     import structlog
 
     return structlog.wrap_logger(
@@ -182,7 +181,7 @@ def _standard() -> Any:
 
 
 def _as_record(_logger: object, _method: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
-    """Render for logging: a readable message, and the event itself as the record's attribute ``supervise``."""
+    """Render an event for logging: a readable message, with the event as the record's attribute ``supervise``."""
     shown = {k: v for k, v in event.items() if k not in _NOT_IN_MESSAGE and v is not None}
     fields = " ".join(f"{key}={value!r}" for key, value in shown.items())
     return (f"{event['event']} {fields}",), {"extra": {"supervise": dict(event)}}

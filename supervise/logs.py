@@ -1,6 +1,6 @@
-"""Where the output of each rank goes: which streams, and which files."""
+"""The destinations of each rank's output: which streams are written or shown, and the files."""
 
-# pathlib would be one more import for every worker.
+# A worker imports this module: no pathlib.
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from enum import IntFlag
 from supervise._folders import is_own, make_folders, make_new_folder, not_a_folder, open_folder
 from supervise.errors import SpecError
 
-TYPE_CHECKING = False  # typing and dataclasses would be several more for a worker whose main module imports this
+TYPE_CHECKING = False  # instead of importing typing into every worker
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
@@ -27,7 +27,7 @@ _TEMP_PREFIX = "torchelastic_"
 
 
 class Std(IntFlag):
-    """A choice of output streams."""
+    """A set of output streams."""
 
     NONE = 0
     OUT = 1
@@ -36,16 +36,16 @@ class Std(IntFlag):
 
     @classmethod
     def from_str(cls, vm: str) -> Std | dict[int, Std]:
-        """Read a choice for all ranks (``"3"``) or one a rank (``"0:3,10:1"``: rank 0 both, rank 10 stdout).
+        """Parse a choice for all ranks (``"3"``) or one per rank (``"0:3,10:1"``: rank 0 both, rank 10 stdout).
 
         Args:
             vm: One of 0 (none), 1 (stdout), 2 (stderr), 3 (both), or a list of ``RANK:VALUE``.
 
         Returns:
-            The choice, or local rank to choice for the ranks that are named.
+            The choice, or local rank to choice for the ranks in `vm`.
 
         Raises:
-            ValueError: `vm` is neither; the text says what is accepted.
+            ValueError: `vm` has another form; the text has the accepted forms.
         """
         import re
 
@@ -64,7 +64,7 @@ def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[i
     """Return local rank to choice for every rank of ``range(local_world_size)``.
 
     Args:
-        val_or_map: One choice for all ranks, or local rank to choice; a rank that is missing gets `Std.NONE`.
+        val_or_map: One choice for all ranks, or local rank to choice; a missing rank gets `Std.NONE`.
         local_world_size: Number of ranks.
     """
     if isinstance(val_or_map, Std):
@@ -73,10 +73,10 @@ def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[i
 
 
 def validate_full_rank(d: Mapping[int, Any], nprocs: int, what: str) -> None:
-    """Return if the keys of `d` are exactly ``range(nprocs)``.
+    """Raise unless the keys of `d` are exactly ``range(nprocs)``.
 
     Raises:
-        SpecError: A rank is missing or too many; the text begins with `what`.
+        SpecError: A rank is missing or unknown; the text begins with `what`.
     """
     actual, expected = set(d), set(range(nprocs))
     if actual != expected:
@@ -84,10 +84,10 @@ def validate_full_rank(d: Mapping[int, Any], nprocs: int, what: str) -> None:
 
 
 def check_streams(what: str, choice: object) -> None:
-    """Refuse what is neither a choice of streams nor local rank to one.
+    """Raise unless `choice` is a `Std`, or a mapping of local rank to `Std`.
 
     Raises:
-        SpecError: Names the setting, the rank and the value.
+        SpecError: `choice` is not valid; the text names the setting, the rank and the value.
     """
     from collections.abc import Mapping
 
@@ -103,10 +103,10 @@ def check_streams(what: str, choice: object) -> None:
 
 
 def check_filter(ranks: object) -> None:
-    """Refuse what is no set of ranks, as `local_ranks_filter`.
+    """Raise unless `ranks` is a set of ranks or None, as `local_ranks_filter` must be.
 
     Raises:
-        SpecError: Names the value.
+        SpecError: `ranks` is not valid; the text has the value.
     """
     from collections.abc import Collection
 
@@ -117,9 +117,9 @@ def check_filter(ranks: object) -> None:
 
 
 def _check_shown(ranks: set[int] | None, nprocs: int) -> None:
-    """Refuse a filter that names a rank which does not exist.
+    """Raise if `local_ranks_filter` names a rank that does not exist.
 
-    A map of `redirects` or `tee` may: one map for hosts of any size is PyTorch's way.
+    Maps of `redirects` and `tee` may name such ranks, as in PyTorch: one map serves hosts of any size.
     """
     if unknown := sorted(set(ranks or ()) - set(range(nprocs))):
         there = f"the local ranks are 0 to {nprocs - 1}" if nprocs else "there are no ranks"
@@ -131,13 +131,13 @@ def _is_number(value: object) -> bool:
 
 
 class LogsSpecs(ABC):
-    """Decides where each rank's output goes. Subclass it for a layout of your own.
+    """The base class of log layouts. A subclass decides where each rank's output goes.
 
     Args:
-        log_dir: Folder for all logs.
-        redirects: Streams that are written to files: for all ranks, or local rank to choice.
-        tee: Streams that are written to files and also shown.
-        local_ranks_filter: Ranks that are shown; None or empty shows all.
+        log_dir: Root folder of the logs.
+        redirects: Streams to write to files: one choice, or local rank to choice.
+        tee: Streams to write to files and to show.
+        local_ranks_filter: Ranks whose output is shown; None or empty: all.
     """
 
     def __init__(
@@ -154,20 +154,20 @@ class LogsSpecs(ABC):
 
     @abstractmethod
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Return the files for one attempt.
+        """Return the file paths of one attempt.
 
         Args:
-            envs: Local rank to environment, as it will be given to the rank.
+            envs: Local rank to the environment that the rank will get.
         """
 
     @property
     @abstractmethod
     def root_log_dir(self) -> str:
-        """The folder for all logs."""
+        """The root folder of the logs."""
 
 
 class DefaultLogsSpecs(LogsSpecs):
-    """PyTorch's layout of logs. Folders that it makes are private (0700); it deletes and moves nothing.
+    """PyTorch's log layout. New folders are private (0700); no file is deleted or moved.
 
     ```text
     <log_dir>/<run_id>_<random>/attempt_<n>/<rank>/{stdout.log,stderr.log,error.json}
@@ -175,13 +175,13 @@ class DefaultLogsSpecs(LogsSpecs):
     ```
 
     Args:
-        log_dir: Folder for all logs, made if need be. None is a new temporary folder, `os.devnull` no files at all.
-        redirects: Streams that are written to files: for all ranks, or local rank to choice.
-        tee: Streams that are written to files and also shown.
-        local_ranks_filter: Ranks that are shown; None or empty shows all.
+        log_dir: Root folder, created if missing. None: a new temporary folder; `os.devnull`: no files.
+        redirects: Streams to write to files: one choice, or local rank to choice.
+        tee: Streams to write to files and to show.
+        local_ranks_filter: Ranks whose output is shown; None or empty: all.
 
     Raises:
-        SpecError: `redirects`, `tee` or `local_ranks_filter` is of another kind; names it and what was given.
+        SpecError: `redirects`, `tee` or `local_ranks_filter` is not valid; the text names it and its value.
         NotADirectoryError: `log_dir` is a file.
         PermissionError: `log_dir` cannot be written to.
     """
@@ -205,17 +205,17 @@ class DefaultLogsSpecs(LogsSpecs):
 
     @property
     def root_log_dir(self) -> str:
-        """The folder for all logs, as it was given."""
+        """The root folder of the logs, as given."""
         return str(self._root_log_dir)
 
     def _make_log_dir(self, log_dir: str | None, rdzv_run_id: str) -> str:
-        """Make the folder of this run and return its absolute path."""
+        """Create the folder of this run and return its absolute path."""
         base = log_dir or _new_temp_dir()
         _check_log_dir(base)
         path = os.path.abspath(base)
         try:
             at = open_folder(path)
-        except OSError:  # a link of another user on the way, which the caller has chosen: only now it is followed
+        except OSError:  # a link of another user in the path that the caller chose: resolve it once
             path = os.path.realpath(path)
             at = open_folder(path)
         try:
@@ -224,17 +224,17 @@ class DefaultLogsSpecs(LogsSpecs):
             os.close(at)
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Return the files of one attempt and make their folders; the same paths each time for the same attempt.
+        """Return the file paths of one attempt and create their folders. Equal attempts give equal paths.
 
-        The run's name is ``TORCHELASTIC_RUN_ID`` and the attempt ``TORCHELASTIC_RESTART_COUNT`` of ``envs[0]``.
+        The run ID is ``TORCHELASTIC_RUN_ID`` of ``envs[0]``, the attempt ``TORCHELASTIC_RESTART_COUNT``.
 
         Args:
-            envs: Local rank to environment; ``TORCHELASTIC_ERROR_FILE`` is set in each.
+            envs: Local rank to environment; this method sets ``TORCHELASTIC_ERROR_FILE`` in each.
 
         Raises:
             SpecError: The keys of `envs` are not ``0 .. len(envs) - 1``, or `local_ranks_filter`
-                names another; nothing was made.
-            OSError: A folder cannot be made; ``filename`` names it.
+                names another rank; no folder was created.
+            OSError: A folder cannot be created; ``filename`` is its path.
         """
         nprocs = len(envs)
         validate_full_rank(envs, nprocs, "envs")
@@ -255,7 +255,7 @@ class DefaultLogsSpecs(LogsSpecs):
         make_folders(attempt_dir, map(str, sorted(envs)), self._made)
         for rank, env in sorted(envs.items()):
             rank_dir = os.path.join(attempt_dir, str(rank))
-            # What is shown is read back from a file, so it is redirected too. As numbers: flags are slow
+            # A Tail reads shown output from the file, so tee implies redirect. Integers: flag operations are slow
             tee = int(tees[rank])
             to_file = tee | int(redirects[rank])
             shown = not self._local_ranks_filter or rank in self._local_ranks_filter
@@ -271,7 +271,7 @@ class DefaultLogsSpecs(LogsSpecs):
         return dest
 
     def _attempt_dir(self, run_id: str, restart_count: str) -> str:
-        """Make the folder of one attempt and return its path."""
+        """Create the folder of one attempt and return its path."""
         if not self._run_log_dir:
             self._run_log_dir = self._make_log_dir(self._root_log_dir, run_id)
         _make_private_dirs(self._run_log_dir)
@@ -280,33 +280,33 @@ class DefaultLogsSpecs(LogsSpecs):
         return os.path.join(self._run_log_dir, name)
 
     def _remove_empty(self) -> None:
-        """Remove the folders that were made and are empty. For a gang whose starter has asked for no logs."""
+        """Remove the created folders that are empty. For a gang that was given no `logs_specs`."""
         for path in (*sorted(self._made, key=len, reverse=True), self._run_log_dir, self._root_log_dir):
             try:
                 os.rmdir(path or "")
-            except OSError:  # something was written into it
+            except OSError:  # not empty
                 continue
 
     def __repr__(self) -> str:
-        """Return PyTorch's text."""
+        """Return the same text as PyTorch."""
         return (
             f"DefaultLogsSpecs(root_log_dir={self._root_log_dir}, redirects={self._redirects}, "
             f"tee={self._tee}, local_ranks_filter={self._local_ranks_filter})"
         )
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both were asked for the same; the folder of the run is not compared."""
+        """Return whether both have equal arguments; the folder of the run is not compared."""
         return isinstance(other, DefaultLogsSpecs) and self._asked() == other._asked()
 
-    __hash__ = None  # type: ignore[assignment]  # it can be changed
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     def _asked(self) -> tuple[object, ...]:
-        """Return what the constructor was given."""
+        """Return the arguments of the constructor."""
         return self._root_log_dir, self._redirects, self._tee, self._local_ranks_filter
 
 
 def _no_files(envs: dict[int, dict[str, str]]) -> LogsDest:
-    """Return the destinations of a run without files, PyTorch's for ``log_dir=os.devnull``."""
+    """Return the destinations of a run without files, as PyTorch does for ``log_dir=os.devnull``."""
     from supervise.destinations import LogsDest
 
     for env in envs.values():
@@ -324,7 +324,7 @@ def _no_files(envs: dict[int, dict[str, str]]) -> LogsDest:
 
 
 def _check_log_dir(path: str) -> None:
-    """Make the folder if need be; raise unless it can be written to."""
+    """Create the folder if it is missing; raise if it is not writable."""
     if os.path.isfile(path):
         raise NotADirectoryError(f"log_dir: {path} is a file")
     if os.path.exists(path) and not os.path.isdir(path):
@@ -346,7 +346,7 @@ def _check_log_dir(path: str) -> None:
 
 
 def _make_private_dirs(path: str) -> None:
-    """Make a folder and those above it that are missing, all for their owner only."""
+    """Create a folder and its missing parents, with mode 0700."""
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path.rstrip(os.sep))
@@ -355,17 +355,17 @@ def _make_private_dirs(path: str) -> None:
     try:
         os.mkdir(path, _PRIVATE)
     except FileExistsError as e:
-        if not os.path.isdir(path):  # not made by somebody else at the same moment
+        if not os.path.isdir(path):  # another process did not create it meanwhile
             raise not_a_folder(path) from e
 
 
 def _new_temp_dir() -> str:
-    """Return a new private folder under the system's temporary one."""
+    """Create a private folder in the system's temporary folder and return its path."""
     import tempfile
 
     return tempfile.mkdtemp(prefix=_TEMP_PREFIX)
 
 
 def _one_name(text: str) -> str:
-    """Return `text` as the name of one folder, whatever separators it holds."""
+    """Return `text` as a folder name, with path separators replaced."""
     return str(text).replace(os.sep, "_")

@@ -1,4 +1,4 @@
-"""Everything the actors say to each other. What is not here cannot be said.
+"""The messages of a gang: what a Supervisor accepts, and what it tells its subscribers.
 
 Every mapping is keyed by local rank, a number in ``range(nprocs)``. Times are nanoseconds of
 `time.monotonic_ns` unless the name says otherwise.
@@ -17,86 +17,86 @@ if TYPE_CHECKING:
     from supervise.result import RunProcsResult
 
 Phase = Literal["new", "starting", "running", "stopping", "restarting", "finished"]
-"""The life of a gang, in this order; ``restarting`` goes back to ``starting`` where a `RestartPolicy` is given."""
+"""The phases of a gang, in this order; with a `RestartPolicy`, ``restarting`` leads back to ``starting``."""
 
 
 class Bare:
-    """A message that says all by its name. Two of a kind are equal; not a dataclass, which takes long to be made."""
+    """Base of messages without fields. Instances of a class are equal. Not a dataclass, which would slow the import."""
 
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
-        """Return whether `other` is of the same kind."""
+        """Return whether `other` has the same class."""
         return type(self) is type(other)
 
     def __hash__(self) -> int:
-        """Return the hash of the kind."""
+        """Return the hash of the class."""
         return hash(type(self))
 
     def __repr__(self) -> str:
-        """Return the kind, as it is called."""
+        """Return the class name, as a call."""
         return f"{type(self).__name__}()"
 
 
-# Asked of the Supervisor
+# Accepted by the Supervisor
 
 
 class Start(Bare):
-    """Launch every rank. The reply is ``{rank: pid}``, once all run.
+    """Launch every rank. The reply is ``{rank: pid}`` when all ranks run.
 
-    Or the start has failed: every rank that had started is reaped, and the error names the rank.
+    If the start fails, the Supervisor reaps the ranks that had started, then replies with an error that names the rank.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Ask for the result. The reply comes when there is one; any number of waits may be open."""
+    """Request the result. The reply comes when the gang has finished; any number of waits may be open."""
 
     timeout: float | None = None
-    """Seconds after which the reply is None; None waits for ever."""
+    """Seconds after which the reply is None; None waits without limit."""
 
 
 class Poll(Bare):
-    """Ask for the result, now: a `RunProcsResult`, or None while there is none."""
+    """Request the result now: a `RunProcsResult`, or None until the gang has finished."""
 
 
 class Pids(Bare):
-    """Ask for ``{rank: pid}`` of the ranks that were started, also after their end."""
+    """Request ``{rank: pid}`` of all ranks that were started, including those that have ended."""
 
 
 class Status(Bare):
-    """Ask for a `GangStatus`, now."""
+    """Request a `GangStatus` now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Close:
-    """Stop the gang. The reply, the result, comes when nothing of it is left; asking twice is harmless."""
+    """Stop the gang. The reply is the result, sent when all processes of the gang are gone. Idempotent."""
 
     death_sig: Signals | None = None
-    """The polite signal; None is SIGTERM. SIGKILL kills now."""
+    """The first signal; None is SIGTERM. SIGKILL kills the ranks at once."""
     timeout: float | None = None
-    """Seconds from the polite signal to SIGKILL; None is the gang's grace. Also bounds the wait for the logs."""
+    """Seconds from the first signal to SIGKILL; None is the gang's grace. Also bounds the wait for the logs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """Send a signal to the groups of running ranks, without stopping the gang. The reply is the ranks reached."""
+    """Send a signal to the process groups of running ranks. The reply is the set of ranks that were signaled."""
 
     sig: Signals
     ranks: frozenset[int] | None = None
-    """Which ranks; None is all."""
+    """Which ranks; None is all running ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribe:
-    """Have the lifecycle told to `ref`: what has happened so far (in this attempt), then what happens."""
+    """Send lifecycle messages to `ref`: first those of the present attempt so far, then each new one."""
 
     ref: pykka.ActorRef[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsubscribe:
-    """Tell nothing more to `ref`."""
+    """Send no more lifecycle messages to `ref`."""
 
     ref: pykka.ActorRef[Any]
 
@@ -108,57 +108,57 @@ class GangStatus:
     phase: Phase
     pids: dict[int, int]
     running: frozenset[int]
-    """Ranks that were started and are not reaped."""
+    """Ranks that were started and are not reaped yet."""
     leftovers: frozenset[int]
-    """Ranks that are reaped and left processes behind in their group."""
+    """Ranks that are reaped while other processes remain in their process group."""
     waiters: int
     """How many `Wait` are open."""
     attempt: int = 0
-    """How many times it was restarted."""
+    """Number of the present attempt: how often the gang was restarted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoFar:
-    """What has failed by now? The reply is a result of the ranks that have ended, while others run on; otherwise None.
+    """Request a partial result. The reply covers the ranks that have ended if one of them failed; otherwise None.
 
-    Asked by PyTorch's contexts, where an agent decides when the others are ended.
+    PyTorch's contexts send it, because there an agent decides when the other ranks are stopped.
     """
 
     stop_on_failure: bool
-    """Whether a failed rank stops the others from now on."""
+    """Whether, from now on, a rank that fails stops the others."""
 
 
-# Told to subscribers
+# Sent to subscribers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangStarted:
-    """Every rank runs."""
+    """All ranks run."""
 
     pids: dict[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangRestarting:
-    """An attempt has failed, nothing of it is left, and another will be started."""
+    """An attempt has failed, its processes are gone, and another attempt will start."""
 
     attempt: int
-    """Number of the attempt that will be started; the first restart is 1."""
+    """Number of the next attempt; the first restart is 1."""
     max_restarts: int
     delay_s: float
-    """How long until then."""
+    """Delay before the next attempt starts."""
     result: RunProcsResult
-    """Of the attempt that has failed."""
+    """Result of the attempt that failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangFinished:
-    """The gang has ended, and will not be restarted. The last message, told exactly once."""
+    """The gang has ended and will not restart. The last message, sent exactly once."""
 
     result: RunProcsResult | None
-    """None where there is none: the start failed, or the supervisor crashed."""
+    """None if the start failed or the Supervisor crashed."""
     error: BaseException | None = None
-    """Why there is no result."""
+    """Why there is no result; otherwise None."""
 
 
 # Told by Workers and Tails to the Supervisor; WorkerStarted, WorkerExited and WorkerStopped also to subscribers
@@ -175,29 +175,29 @@ class WorkerStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerExited:
-    """A rank's process is gone and reaped. Worker -> Supervisor, exactly once a rank."""
+    """A rank's process has ended and is reaped. Worker -> Supervisor, exactly once per rank and attempt."""
 
     local_rank: int
     pid: int
     exitcode: int | None
     """0 to 255; ``-N`` when killed by signal N, as in `subprocess`; None when the status was lost."""
     ended_ns: int
-    """When the death was noticed."""
+    """When the Worker noticed the exit."""
     core_dumped: bool = False
     error_ns: int | None = None
-    """When the rank recorded the exception it died of."""
+    """When the rank recorded the exception that ended it; None if it recorded none."""
     complaint: str | None = None
-    """Why an exit code of 0 is a failure all the same, or what the exit code alone does not say."""
+    """Why an exit code of 0 is a failure, or what the exit code does not say; otherwise None."""
     has_value: bool = False
-    """Whether the rank's function returned a value that arrived whole."""
+    """Whether the return value of the rank's function arrived complete."""
     log_bytes: dict[str, int] = field(default_factory=dict)
     """Size of each of its log files when it was reaped, by path."""
     max_rss_bytes: int | None = None
     cpu_time_s: float | None = None
     group_left: bool = False
-    """Whether something lives on in its process group."""
+    """Whether other processes remain in its process group."""
     oom_kill: bool = False
-    """Whether it was killed, and the kernel has counted a kill for want of memory in its cgroup meanwhile."""
+    """Whether an out-of-memory kill is likely: SIGKILL ended the rank, and its cgroup counted such a kill meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +210,7 @@ class WorkerFailedToStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStopped:
-    """A rank's process was stopped by a signal (SIGSTOP, SIGTTIN, ...): it waits for SIGCONT. Worker -> Supervisor."""
+    """A signal (SIGSTOP, SIGTTIN, ...) has suspended a rank's process until SIGCONT. Worker -> Supervisor."""
 
     local_rank: int
     pid: int

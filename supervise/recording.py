@@ -1,10 +1,7 @@
-"""The worker's side of an error file: write an uncaught exception where the launcher reads it.
+"""The rank's side of an error file: it writes an uncaught exception where the launcher reads it.
 
-Every spawned worker imports this module: nothing but `os`, and what is built in, is imported before there
-is an exception.
+Every spawned function imports this module, so until an exception occurs only `os` and built-in modules are imported.
 """
-
-# pathlib would be one more import for every worker.
 
 from __future__ import annotations
 
@@ -30,31 +27,31 @@ _NS_PER_S = 1_000_000_000
 
 
 class ErrorHandler:
-    """Writes exceptions as JSON to the file that ``TORCHELASTIC_ERROR_FILE`` names; without it, nowhere.
+    """A writer of exceptions, as JSON, to the file that ``TORCHELASTIC_ERROR_FILE`` names, if it is set.
 
     Subclasses may override `initialize` and `record_exception`.
     """
 
     def _get_error_file_path(self) -> str | None:
-        """Return the path of this process's error file, None where there is none."""
+        """Return the path of this process's error file, None if there is none."""
         return os.environ.get("TORCHELASTIC_ERROR_FILE")
 
     def initialize(self) -> None:
-        """Have a fatal signal dump all threads' tracebacks to stderr; only warn where that cannot be had."""
+        """Enable `faulthandler` for all threads; warn if that fails."""
         try:
             faulthandler.enable(all_threads=True)
-        except Exception as e:  # the worker's work is worth more than its diagnostics
+        except Exception as e:  # without diagnostics, the rank can still run
             _warn(f"Unable to enable fault handler. {type(e).__name__}: {e}")
 
     def record_exception(self, e: BaseException) -> None:
-        """Write `e` with its traceback to the error file, whole or not at all; only warn where that fails.
+        """Write `e` with its traceback to the error file in one step; warn if that fails.
 
         On a full disk an empty file with the sticky bit keeps the time of the exception.
 
-        The file's modification time is the time of this call in nanoseconds, so that failures can be ordered.
+        The file's modification time is the time of this call in nanoseconds, which gives failures an order.
 
         Args:
-            e: Any exception, also one that cannot be printed.
+            e: Any exception, even if its text cannot be computed.
         """
         import time
 
@@ -64,25 +61,25 @@ class ErrorHandler:
             self._write_error_file(path, _record_of(e, self._moment_ns))
 
     _moment_ns: int | None = None
-    """The modification time of what is written next; None is the time of the writing."""
+    """The modification time to set on the next file; None leaves the time of the write."""
 
     def _write_error_file(self, file_path: str, error_msg: str) -> None:
-        """Write `error_msg` to the file; only warn where that fails."""
+        """Write `error_msg` to the file; warn if that fails."""
         try:
             _write_file(file_path, error_msg.encode("utf-8", "backslashreplace"), self._moment_ns)
-        except Exception as e:  # must not hide the exception that is being recorded
+        except Exception as e:  # must not hide the recorded exception
             _warn(f"Unable to write error to file. {type(e).__name__}: {e}")
 
     def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
-        """Make the error file of a child our own, with its time and with `error_code` in its record.
+        """Copy the error file of a child to this process's error file, with its time and with `error_code` added.
 
         Args:
             rootcause_error_file: The child's file.
-            error_code: The child's exit code, which it could not know itself; 0 leaves the record as it is.
+            error_code: The child's exit code, which its record cannot have; 0 adds nothing.
 
         Raises:
             OSError: The child's file cannot be read.
-            ValueError: It is not JSON. Our own file is as before in both cases.
+            ValueError: It is not JSON. In both cases this process's own file is unchanged.
         """
         import json
 
@@ -109,10 +106,10 @@ class ErrorHandler:
     def override_error_code_in_rootcause_data(
         self, rootcause_error_file: str, rootcause_error: dict[str, Any], error_code: int = 0
     ) -> None:
-        """Set ``errorCode`` in a child's record; only log where the record has no place for it.
+        """Set ``errorCode`` in a child's record; log a warning if the record has another form.
 
         Args:
-            rootcause_error_file: Where the record comes from, for the log.
+            rootcause_error_file: Path of the record, for the log.
             rootcause_error: The record, changed in place.
             error_code: The child's exit code.
         """
@@ -131,7 +128,7 @@ class ErrorHandler:
             rootcause_error["message"]["errorCode"] = error_code
 
     def _rm(self, my_error_file: str) -> None:
-        """Remove an error file that is in the way, after logging what it holds."""
+        """Remove an existing error file after logging its content."""
         if not os.path.isfile(my_error_file):
             return
         import json
@@ -154,20 +151,20 @@ class ErrorHandler:
 
 
 def get_error_handler() -> ErrorHandler:
-    """Return a new `ErrorHandler`, the one that `record` uses by default."""
+    """Return a new `ErrorHandler`, as `record` uses by default."""
     return ErrorHandler()
 
 
 def record(fn: Callable[_P, _R], error_handler: ErrorHandler | None = None) -> Callable[_P, _R | None]:
-    """Return `fn` so wrapped that an exception is written to the error file on its way out.
+    """Wrap `fn` so that an exception that leaves it is written to the error file.
 
-    Use it once a process, on its main function. ``SystemExit(0)`` becomes a return of None; other exits, and what
-    is not an `Exception`, pass without a record. A `ChildFailedError` makes the error file of its first failure
-    our own.
+    Use it once per process, on the main function. ``SystemExit(0)`` becomes a return of None; other exits, and
+    exceptions that are not an `Exception`, pass without a record. For a `ChildFailedError`, the error file of its first
+    failure is copied to this process's error file.
 
     Args:
         fn: The main function.
-        error_handler: What writes the file; None is `get_error_handler`'s.
+        error_handler: Writes the file; None is the result of `get_error_handler`.
     """
     handler = error_handler or get_error_handler()
 
@@ -188,7 +185,7 @@ def record(fn: Callable[_P, _R], error_handler: ErrorHandler | None = None) -> C
 
 
 def _record(handler: ErrorHandler, e: Exception) -> None:
-    """Hand `e`, or the child's file behind it, to the handler."""
+    """Pass `e`, or the error file of the child that it names, to the handler."""
     from supervise.errors import ChildFailedError
 
     if not isinstance(e, ChildFailedError):
@@ -204,18 +201,19 @@ def _record(handler: ErrorHandler, e: Exception) -> None:
         return
     try:
         handler.dump_error_file(failure.error_file, failure.exitcode)
-    except (OSError, ValueError):  # the child's file is torn or gone: ours says what the parent knows
+    except (OSError, ValueError):  # the child's file is truncated or gone: record the parent's exception
         handler.record_exception(e)
 
 
 def record_uncaught(e: BaseException, now_ns: int) -> None:
-    """Write `e`, which nothing has caught, to the error file, unless something is recorded there already.
+    """Write the uncaught exception `e` to the error file, unless the file already has a record.
 
-    First without its traceback, for which modules are imported: as other ranks fail, this one is stopped soon.
+    The first write has no traceback, because formatting one imports modules: other ranks fail as well, and supervise
+    may stop this rank before the imports are done. The second write adds the traceback.
 
     Args:
         e: Any exception.
-        now_ns: The time of it, in nanoseconds since the epoch.
+        now_ns: Time of the exception, in nanoseconds since the epoch.
 
     Raises:
         OSError: The file cannot be written.
@@ -235,7 +233,7 @@ def record_uncaught(e: BaseException, now_ns: int) -> None:
 
 
 def _record_of(e: BaseException, now_ns: int) -> str:
-    """Return the record of `e`, as PyTorch's readers know it."""
+    """Return the record of `e` in PyTorch's format."""
     import json
 
     extra = {"py_callstack": traceback_of(e), "timestamp": str(now_ns // _NS_PER_S)}
@@ -243,9 +241,9 @@ def _record_of(e: BaseException, now_ns: int) -> str:
 
 
 def _write_file(path: str, content: bytes, time_ns: int | None) -> None:
-    """Put a file at `path` in one step, readable by its owner only; a device or pipe is written to instead.
+    """Write a private file to `path` in one step; write into an existing device or pipe.
 
-    A symbolic link to a file is replaced, since it may be planted. So is one of another user on the way refused.
+    A symbolic link to a file is replaced, since it may be planted. A link of another user on the path is an error.
     """
     from supervise._folders import open_folder
 
@@ -264,7 +262,7 @@ def _replace(name: str, content: bytes, time_ns: int | None, at: int) -> None:
     temporary = f".error.{os.getpid()}.{os.urandom(8).hex()}"
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=at)
-    except OSError as failed:  # a file of ours in a folder that is not: in place is the only way
+    except OSError as failed:  # a writable file in a read-only folder: overwrite it in place
         try:
             _overwrite(name, content, time_ns, at)
         except FileNotFoundError:
@@ -281,7 +279,7 @@ def _replace(name: str, content: bytes, time_ns: int | None, at: int) -> None:
 
 
 def _mark(name: str, time_ns: int | None, at: int) -> None:
-    """Make the empty file that `_opening.is_mark` recognizes; an existing file stays as it is."""
+    """Create the empty file that `_opening.is_mark` recognizes; keep an existing file."""
     import stat
 
     try:
@@ -292,7 +290,7 @@ def _mark(name: str, time_ns: int | None, at: int) -> None:
 
 
 def _is_stream(path: str, name: str, at: int) -> bool:
-    """Whether what is there is neither a file nor a link of another user: a terminal, ``/dev/stderr``, a pipe."""
+    """Return whether `path` is a character device or a named pipe, directly or by a link of this user."""
     import stat
 
     from supervise._folders import is_own
@@ -307,7 +305,7 @@ def _is_stream(path: str, name: str, at: int) -> bool:
 
 
 def _overwrite(path: str, content: bytes, time_ns: int | None, at: int | None = None) -> None:
-    """Write into what is there: where `at` is a folder, not through a link. A pipe without a reader is an error."""
+    """Write into an existing file; with `at`, not through a symbolic link. A pipe without a reader is an error."""
     flags = os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     fd = os.open(path, flags if at is None else flags | os.O_NOFOLLOW, dir_fd=at)
     os.set_blocking(fd, True)
@@ -315,7 +313,7 @@ def _overwrite(path: str, content: bytes, time_ns: int | None, at: int | None = 
 
 
 def _fill(fd: int, content: bytes, time_ns: int | None) -> None:
-    """Write, set the time of the file if one is given, and close it."""
+    """Write `content`, set the modification time if one is given, and close the file."""
     with open(fd, "wb", buffering=0) as file:
         while content:
             content = content[file.write(content) :]
@@ -324,24 +322,24 @@ def _fill(fd: int, content: bytes, time_ns: int | None) -> None:
 
 
 def _text_of(e: BaseException) -> str:
-    """Return ``str(e)``, whatever that does."""
+    """Return ``str(e)``, or a substitute if that raises."""
     try:
         return str(e)
-    except BaseException:  # the user's code, at its worst moment
+    except BaseException:  # user code may raise anything
         return "<exception str() failed>"
 
 
 def traceback_of(e: BaseException) -> str:
-    """Return the traceback of `e` as Python prints it, whatever its parts do."""
+    """Return the traceback of `e` as Python prints it; never raise."""
     import traceback
     import warnings
 
     with warnings.catch_warnings():
-        # Python 3.15 warns of a main module without a loader, as multiprocessing makes it; a warning may be an error
+        # Python 3.15 warns of a main module without a loader, as multiprocessing creates it; warnings may be errors
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
             return "".join(traceback.format_exception(e))
-        except BaseException as failed:  # the user's code, at its worst moment
+        except BaseException as failed:  # user code may raise anything
             frames = traceback.format_list(traceback.extract_tb(e.__traceback__))
             note = f"(the rest could not be printed: {type(failed).__name__})\n"
             return "".join(
@@ -350,7 +348,7 @@ def traceback_of(e: BaseException) -> str:
 
 
 def _warn(text: str) -> None:
-    """Warn, naming the line that called the handler."""
+    """Issue a warning at the line that called the handler."""
     import warnings
 
     warnings.warn(text, stacklevel=3)

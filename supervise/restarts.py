@@ -1,4 +1,4 @@
-"""When a gang that failed is started anew: an intensity, as OTP's supervisors have it, and a backoff."""
+"""The restart policy of a gang: a restart intensity, as in OTP's supervisors, and a backoff."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _LONGEST_BACKOFF_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """How often a gang that failed is restarted as a whole, and how soon.
+    """The limits of restarts: how often, and after which delay, supervise restarts all ranks of a gang.
 
-    Only a failure of a rank is followed by a restart: never a stop or a `timeout`, and never a start
-    that did not succeed. Nothing of one attempt lives when the next begins.
+    Only the failure of a rank causes a restart. A close, the gang's `timeout` and a failed start do not. All processes
+    of an attempt are gone before the next attempt begins.
 
     Raises:
-        SpecError: A number makes no sense; names it.
+        SpecError: A number is not valid; the text names the field.
     """
 
     max_restarts: int = 3
-    """How many restarts there may be, in `within_s` where that is given."""
+    """The largest number of restarts, within `within_s` if that is set. The next failure ends the gang."""
     within_s: float | None = None
-    """Seconds: a restart counts for so long. None: for ever. One more than `max_restarts` gives up."""
+    """Seconds for which a restart counts; None: all restarts count."""
     backoff: float = 1.0
-    """Seconds before the first restart. Each further one that counts doubles it, up to a minute, or never where it is
-    a minute or more; plus or minus a quarter, so that many machines do not start at once."""
+    """Seconds before the first restart. Each restart that counts doubles the delay, up to a minute; a value of a minute
+    or more stays as it is. The delay varies at random by a quarter, so that many machines do not restart at once."""
 
     def __post_init__(self) -> None:
         most = self.max_restarts
@@ -39,12 +39,12 @@ class RestartPolicy:
         check_seconds("backoff", self.backoff)
 
     def counting(self, restarts_ns: tuple[int, ...], now_ns: int) -> tuple[int, ...]:
-        """Return those of these moments (monotonic ns of earlier restarts) that still count at `now_ns`."""
+        """Return the times of earlier restarts (monotonic ns) that still count at `now_ns`."""
         if self.within_s is None:
             return restarts_ns
         since_ns = now_ns - int(self.within_s * 1e9)
         return tuple(at_ns for at_ns in restarts_ns if at_ns > since_ns)
 
     def delay_s(self, earlier: int) -> float:
-        """Return the seconds, before jitter, that a restart waits which follows `earlier` ones that count."""
+        """Return the delay in seconds, without jitter, of a restart after `earlier` restarts that count."""
         return min(self.backoff * 2.0 ** min(earlier, 32), max(_LONGEST_BACKOFF_S, self.backoff))

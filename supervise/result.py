@@ -1,6 +1,6 @@
-"""How a run ended: the failures, the end of each rank, and the result as a whole."""
+"""The result of a gang: its failures, the end of each rank, and the outcome."""
 
-# pathlib would be one more import for every worker.
+# A worker imports this module: no pathlib.
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Outcome = Literal["succeeded", "failed", "stopped", "timed_out"]
 """How a gang ended."""
 
 Role = Literal["root_cause", "concurrent_failure", "bystander", "finished", "lost"]
-"""What part a rank's end had in the gang's."""
+"""The role of a rank in the end of its gang."""
 
 __all__ = ["ProcessFailure", "RankEnd", "RunProcsResult"]
 
@@ -25,7 +25,7 @@ _NO_TRACEBACK = "To enable traceback see: https://pytorch.org/docs/stable/elasti
 _NS_PER_S = 1_000_000_000
 
 MOST_BYTES = 4 << 20
-"""The largest error file that is read: a message and a traceback of 1 MiB each fit in."""
+"""The largest error file that is read: it holds a message and a traceback of 1 MiB each."""
 _MOST_VALUES = 10_000
 _DEEPEST = 32
 _TOO_DEEP = "it is nested too deeply"
@@ -33,7 +33,7 @@ _NO_ROOM = "no space was left on its disk, or in the quota"
 
 
 class _ErrorFile(NamedTuple):
-    """What was found at the path of an error file that exists."""
+    """The content of an existing error file, or why it could not be read."""
 
     mtime_ns: int
     data: dict[str, Any] | None = None
@@ -44,9 +44,9 @@ class _ErrorFile(NamedTuple):
 
 
 def _read_error_file(path: str) -> _ErrorFile | None:
-    """Read the record at `path`; None where there is no regular file. Never raises over what is there."""
+    """Return the error file at `path`; None if there is no file. Its content never causes an exception."""
     try:
-        found = os.lstat(path)  # there is none where `path` is empty
+        found = os.lstat(path)  # also raises if `path` is empty
     except (OSError, ValueError):
         return None
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISLNK(found.st_mode):
@@ -55,22 +55,22 @@ def _read_error_file(path: str) -> _ErrorFile | None:
     if problem:
         return _ErrorFile(found.st_mtime_ns, problem=problem)
     try:
-        # The file may have been replaced since: take the time that belongs to what was read.
+        # Another process may have replaced the file: take the time of the file that was read.
         content, mtime_ns = read_regular(path, MOST_BYTES)
     except (OSError, ValueError) as e:
         return _ErrorFile(found.st_mtime_ns, problem=getattr(e, "strerror", None) or str(e))
     try:
         data, message, timestamp = _parse_record(content)
-    except Exception as e:  # the file is the worker's and may hold anything
+    except Exception as e:  # the rank wrote the file: it may hold anything
         return _ErrorFile(mtime_ns, problem=str(e) or type(e).__name__)
     return _ErrorFile(mtime_ns, data, message, timestamp)
 
 
 def load_record(content: bytes) -> Any:
-    """Return what the JSON in an error file says; what is kept of it is bounded in number and depth.
+    """Return the JSON value of an error file, with a limit on its number of values and its depth.
 
     Raises:
-        ValueError: It is not JSON, or holds more than any record does.
+        ValueError: The content is not JSON, or exceeds a limit.
     """
     import json
 
@@ -95,7 +95,7 @@ def load_record(content: bytes) -> Any:
 
 
 def _parse_record(content: bytes) -> tuple[dict[str, Any], str | dict[str, Any], int]:
-    """Return a record's data, message and timestamp (seconds since the epoch); ValueError says what is wrong."""
+    """Return a record's data, message and timestamp (seconds since the epoch); raise ValueError if it is not valid."""
     if not content.strip():
         raise ValueError("the file is empty")
     data = load_record(content)
@@ -103,7 +103,7 @@ def _parse_record(content: bytes) -> tuple[dict[str, Any], str | dict[str, Any],
     if isinstance(message, str):
         return data, message, _seconds(data.get("timestamp", 0))
     if not isinstance(message, dict):
-        raise ValueError("no 'message' that is a string or an object")  # noqa: TRY004  it is the file that is wrong, not a caller
+        raise ValueError("no 'message' that is a string or an object")  # noqa: TRY004  the file is wrong, not the caller
     extra = message.get("extraInfo")
     if not isinstance(extra, dict) or "timestamp" not in extra:
         raise ValueError("no 'timestamp' in 'extraInfo'")
@@ -111,7 +111,7 @@ def _parse_record(content: bytes) -> tuple[dict[str, Any], str | dict[str, Any],
 
 
 def _seconds(value: Any) -> int:
-    """Return whole seconds from an int, a float or a numeric string."""
+    """Return whole seconds of an int, a float or a numeric string."""
     try:
         return int(value)
     except (TypeError, ValueError, OverflowError):
@@ -124,13 +124,13 @@ def _seconds(value: Any) -> int:
 
 @dataclass
 class ProcessFailure:
-    """The failure of one rank, with what its error file says. Making one never raises over that file.
+    """The failure of one rank, with the content of its error file. That content never causes an exception.
 
-    A file that is torn, empty or foreign makes an ordinary failure whose `message` says why it could not be read.
+    If the file is truncated, empty or in another format, `message` says why it could not be read.
 
     Args:
         local_rank: The rank that failed.
-        pid: Its process.
+        pid: Process ID of the rank.
         exitcode: As in `subprocess`: ``-N`` means killed by signal N.
         error_file: Path of the rank's error file; it need not exist.
     """
@@ -138,19 +138,19 @@ class ProcessFailure:
     local_rank: int
     """The rank that failed."""
     pid: int
-    """Its process."""
+    """Process ID of the rank."""
     exitcode: int
     """Exit code; ``-N`` means killed by signal N."""
     error_file: str
-    """Path of the error file, or ``<N/A>`` where there is none."""
+    """Path of the error file, or ``<N/A>`` if there is none."""
     error_file_data: dict[str, Any] = field(init=False)
-    """What the error file holds; ``{"message": "<NONE>"}`` where there is no record."""
+    """Content of the error file; ``{"message": "<NONE>"}`` if there is no record."""
     message: str | dict[str, Any] = field(init=False)
-    """The recorded ``message``, or a text made from the exit code."""
+    """The recorded ``message``, or a text derived from the exit code."""
     timestamp: int = field(init=False)
-    """Seconds since the epoch: from the record, otherwise of the file, otherwise when the failure was noted."""
+    """Seconds since the epoch: as recorded, else the file's modification time, else the time of the failure."""
     timestamp_ns: int = field(init=False, compare=False, repr=False)
-    """Nanoseconds since the epoch of the recorded exception (the file's time), otherwise when it was noted."""
+    """Nanoseconds since the epoch: the error file's modification time, else the time of the failure."""
 
     def __post_init__(self) -> None:
         self._fill(message="", timestamp_ns=None)
@@ -159,24 +159,24 @@ class ProcessFailure:
     def of(
         cls, local_rank: int, pid: int, exitcode: int, error_file: str, *, message: str, timestamp_ns: int | None = None
     ) -> ProcessFailure:
-        """Return a failure about which more is known than its exit code. A record in the error file wins.
+        """Return a failure with a message and a time of its own. A record in the error file takes precedence.
 
         Args:
             local_rank: The rank that failed.
-            pid: Its process.
+            pid: Process ID of the rank.
             exitcode: Exit code; ``-N`` means killed by signal N.
             error_file: Path of the rank's error file; it need not exist.
-            message: What happened; used where the file holds no message. ``""`` stands for the usual text.
-            timestamp_ns: Nanoseconds since the epoch of the end; used where there is no file. None is now.
+            message: Used if the file holds no message. ``""`` selects the default text.
+            timestamp_ns: Nanoseconds since the epoch, used if there is no file. None is now.
         """
-        failure = cls.__new__(cls)  # the constructor would read the file, too
+        failure = cls.__new__(cls)  # the constructor would read the file as well
         failure.local_rank, failure.pid, failure.exitcode = local_rank, pid, exitcode
         failure.error_file = error_file
         failure._fill(message=message, timestamp_ns=timestamp_ns)  # noqa: SLF001 - of this class
         return failure
 
     def _fill(self, *, message: str, timestamp_ns: int | None) -> None:
-        """Set the fields that are not given to the constructor."""
+        """Set the fields that are not arguments of the constructor."""
         found = _read_error_file(self.error_file)
         if found is None:
             self.error_file = _NOT_AVAILABLE
@@ -203,13 +203,13 @@ class ProcessFailure:
             self.message = f"{message}; {torn}" if message else f"{torn}; {known}"
 
     def _signal_text(self) -> str:
-        """Return which signal killed the process, in a sentence; empty where none did."""
+        """Return a sentence that names the signal that killed the process; empty if none did."""
         if self.exitcode >= 0:
             return ""
         return f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
 
     def signal_name(self) -> str:
-        """Return the name of the signal that killed the process (``SIGSEGV``), ``<N/A>`` where none did."""
+        """Return the name of the signal that killed the process (``SIGSEGV``), ``<N/A>`` if none did."""
         if self.exitcode >= 0:
             return _NOT_AVAILABLE
         import signal
@@ -220,7 +220,7 @@ class ProcessFailure:
             return _NOT_AVAILABLE
 
     def timestamp_isoformat(self) -> str:
-        """Return `timestamp` in local time as ``YYYY-MM-DD_HH:MM:SS``, ``<N/A>`` where no calendar has it."""
+        """Return `timestamp` in local time as ``YYYY-MM-DD_HH:MM:SS``, ``<N/A>`` if it is out of range."""
         from datetime import datetime
 
         try:
@@ -231,57 +231,57 @@ class ProcessFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEnd:
-    """How one rank ended, whether it is to blame or not."""
+    """The end of one rank, whether it failed or not."""
 
     local_rank: int
     """The rank."""
     pid: int | None
-    """Its process; None where there was none."""
+    """Process ID; None if no process was started."""
     exitcode: int | None
-    """Exit code, ``-N`` for signal N; None where the status was lost."""
+    """Exit code, ``-N`` for signal N; None if the exit status was lost."""
     role: Role
-    """Its part in the end of the gang: a bystander ended because we stopped it."""
+    """Its role in the end of the gang. supervise stopped a ``bystander``."""
     started_ns: int
-    """Monotonic nanoseconds."""
+    """Time of the start, monotonic nanoseconds."""
     ended_ns: int
-    """Monotonic nanoseconds."""
+    """Time of the exit, monotonic nanoseconds."""
     core_dumped: bool = False
-    """Whether the kernel wrote a core."""
+    """Whether the kernel wrote a core dump."""
     max_rss_bytes: int | None = None
-    """Largest resident set; None where it is not known. The kernel counts a program's from what its host had
-    at the launch, so up to the host's own peak it is not known; nor is it of a fork server's process."""
+    """Largest resident set; None if unknown. The kernel starts the count of a program at the peak of its host, so a
+    value up to that peak is unknown. So is the value of a process of the fork server."""
     cpu_time_s: float | None = None
-    """User and system time; None where it is not known."""
+    """User and system CPU time; None if unknown."""
     stderr_tail: str = ""
-    """The last lines of stderr where it is redirected."""
+    """The last lines of stderr; ``""`` if it is not redirected."""
     oom_kill: bool = False
-    """Whether the kernel seems to have killed it for want of memory: it died of SIGKILL, not ours, and its cgroup
-    has counted such a kill."""
+    """Whether an out-of-memory kill is likely: a SIGKILL that supervise did not send ended the rank, and its cgroup
+    counted such a kill."""
     stdout_log: str = ""
-    """Path of its stdout; ``""`` where it is not redirected."""
+    """Path of its stdout; ``""`` if it is not redirected."""
     stderr_log: str = ""
-    """Path of its stderr; ``""`` where it is not redirected."""
+    """Path of its stderr; ``""`` if it is not redirected."""
 
 
 @dataclass
 class RunProcsResult:
     """The result of a gang. Every mapping is keyed by local rank.
 
-    Results are equal when PyTorch's four fields are; `outcome` and `ends` are not compared.
+    Results are equal if PyTorch's four fields are equal; `outcome` and `ends` are not compared.
     """
 
     return_values: dict[int, Any] = field(default_factory=dict)
-    """What functions returned; None for each rank of a binary."""
+    """Return values of functions; None for each rank of a program."""
     failures: dict[int, ProcessFailure] = field(default_factory=dict)
-    """The causes; of a gang that was closed before its end, the ranks that did not exit with code 0."""
+    """The causes; if the gang was closed early, the ranks that did not exit with code 0."""
     stdouts: dict[int, str] = field(default_factory=dict)
-    """Path of each rank's stdout; ``""`` where it is not redirected."""
+    """Path of each rank's stdout; ``""`` if it is not redirected."""
     stderrs: dict[int, str] = field(default_factory=dict)
-    """Path of each rank's stderr; ``""`` where it is not redirected."""
+    """Path of each rank's stderr; ``""`` if it is not redirected."""
     outcome: Outcome = field(default="succeeded", compare=False)
-    """How the gang as a whole ended."""
+    """The outcome of the gang."""
     ends: dict[int, RankEnd] = field(default_factory=dict, compare=False, repr=False)
-    """How each rank ended, blamed or not."""
+    """The end of each rank that was started."""
 
     def is_failed(self) -> bool:
         """Return whether any rank is in `failures`."""
@@ -289,7 +289,7 @@ class RunProcsResult:
 
     @property
     def root_cause(self) -> int | None:
-        """The local rank that failed first; None where no rank failed by itself."""
+        """The local rank that failed first; None if no rank failed by itself."""
         for rank, end in self.ends.items():
             if end.role == "root_cause":
                 return rank

@@ -1,6 +1,6 @@
-"""Fakes for the tests of programs that embed a gang: a real Supervisor, whose processes a test ends by hand.
+"""Fakes for tests of programs that embed a gang: a real Supervisor over fake processes that the test ends.
 
-Nothing here starts a process, and nothing waits without a timeout::
+No call starts a process, and no call waits without a timeout::
 
     with FakeGang(2) as gang, Recorder() as recorder:
         gang.supervisor.ask(Subscribe(ref=recorder.ref), timeout=5)
@@ -23,12 +23,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import pykka
 
 from supervise._collected import Collected
+from supervise._gang import validation
 from supervise._gang.attempt import Attempt
-from supervise._gang.gang_actor import GangActor
+from supervise._gang.spec import GangSpec
+from supervise._gang.supervisor import Supervisor
 from supervise._process.exits.handle import Exit
 from supervise._process.launch.fork_server import ServerStatus
 from supervise._process.launch.function import Launched
-from supervise._process.lifeline.lifeline import Lifeline
+from supervise._seconds import GRACE_S
 from supervise.destinations import LogsDest
 from supervise.errors import SuperviseError
 from supervise.messages import Close
@@ -45,22 +47,22 @@ __all__ = ["EventRecorder", "FakeGang", "FakeLauncher", "FakeProcess", "Recorder
 M = TypeVar("M")
 
 _PATIENCE_S = 10.0
-_PIDS = itertools.count(5_000_000)  # above the largest pid that Linux knows, so it is nobody's group
+_PIDS = itertools.count(5_000_000)  # above Linux's largest pid, so that no process group has the number
 _SURVIVED = {signal.SIGCONT, signal.SIGCHLD, signal.SIGWINCH, signal.SIGURG, signal.SIGSTOP, signal.SIGTSTP}
 
 
 class FakeProcess:
-    """A process that runs until the test, or a signal, ends it.
+    """A fake process that runs until the test or a signal ends it.
 
-    Signals do what they do to a process without handlers: SIGTERM, SIGKILL and their like end it, unless
-    they are in `ignored` (also SIGKILL can be, for a process that outlives it).
+    A signal has its default effect: SIGTERM, SIGKILL and others end the process unless `ignored` has them.
+    `ignored` may have SIGKILL as well, for a process that survives it.
     """
 
     ignored: set[signal.Signals]
-    """Signals that do nothing to it."""
+    """Signals without effect on it."""
 
     def __init__(self, *, ignored: Iterable[signal.Signals] = ()) -> None:
-        """Make a running process that ignores some signals."""
+        """Create a running process that ignores some signals."""
         self.pid = next(_PIDS)
         self.ignored = set(ignored)
         self._signals: list[signal.Signals] = []
@@ -71,21 +73,21 @@ class FakeProcess:
 
     @property
     def signals(self) -> list[signal.Signals]:
-        """What it was sent so far, in this order; a copy."""
+        """The signals sent to it so far, in order; a copy."""
         with self._changed:
             return list(self._signals)
 
     @property
     def ended(self) -> bool:
-        """Whether it is dead."""
+        """Whether it has ended."""
         return self._code is not None
 
     def exit(self, code: int, *, group_left: bool = False) -> None:
-        """End it. From any thread; a second end is none.
+        """End the process. Thread-safe and idempotent.
 
         Args:
-            code: 0 to 255; ``-N`` is an end by signal N.
-            group_left: Whether something in its group lives on. It ends with the next signal.
+            code: 0 to 255; ``-N`` for signal N.
+            group_left: Whether other processes remain in its group. The next signal ends them.
         """
         with self._changed:
             if self._code is None:
@@ -94,15 +96,14 @@ class FakeProcess:
                 os.close(self._life)
 
     def wait_for_signal(self, sig: signal.Signals, timeout: float = _PATIENCE_S) -> None:
-        """Wait until it was sent `sig`.
+        """Wait until the process has been sent `sig`.
 
         Raises:
-            TimeoutError: It was not, within `timeout` seconds.
+            TimeoutError: That did not happen within `timeout` seconds.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: sig in self._signals, timeout):
-                msg = f"no {sig.name} in {timeout} s; it was sent {self._signals}"
-                raise TimeoutError(msg)
+                raise TimeoutError(f"no {sig.name} in {timeout} s; it was sent {self._signals}")
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable at its end; -1 after `close`."""
@@ -117,13 +118,13 @@ class FakeProcess:
         """Do nothing: its end makes the descriptor readable at once."""
 
     def reap(self) -> Exit | None:
-        """Return its end, None while it runs."""
+        """Return its exit, None while it runs."""
         return None if self._code is None else Exit(code=self._code)
 
     give_up = reap
 
     def signal_group(self, sig: signal.Signals) -> bool:
-        """Note the signal, and end if it does."""
+        """Record the signal, and end the process if the signal is fatal."""
         with self._changed:
             self._signals.append(sig)
             self._changed.notify_all()
@@ -133,7 +134,7 @@ class FakeProcess:
         return True
 
     def group_alive(self) -> bool:
-        """Whether something in its group lives on."""
+        """Return whether other processes remain in its group."""
         return self._group_left
 
     @property
@@ -150,11 +151,11 @@ class FakeProcess:
         return None
 
     def kernel_state(self) -> str:
-        """``S``, or ``Z`` once it has ended."""
+        """Return ``S``, or ``Z`` after the end."""
         return "Z" if self.ended else "S"
 
     def close(self) -> None:
-        """Let the descriptor go; idempotent. Who is not supervised any more has ended."""
+        """Close the descriptor and end the process. Idempotent."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
@@ -162,10 +163,10 @@ class FakeProcess:
 
 
 class FakeLauncher:
-    """Launches a `FakeProcess`: at once, when the test says so, or never."""
+    """A launcher of one `FakeProcess`: at once, when the test releases it, or with an error."""
 
     process: FakeProcess
-    """The process; it is there before it is launched."""
+    """The process; missing before the launch."""
 
     def __init__(
         self, *, error: Exception | None = None, held: bool = False, ignored: Iterable[signal.Signals] = ()
@@ -174,8 +175,8 @@ class FakeLauncher:
 
         Args:
             error: Raised instead of launching.
-            held: Whether the launch is not over until `release` is called.
-            ignored: Signals that do nothing to the process.
+            held: Whether the launch stays pending until `release` is called.
+            ignored: Signals without effect on the process.
         """
         self._error = error
         self._ignored = tuple(ignored)
@@ -183,10 +184,10 @@ class FakeLauncher:
         self._gate: int | None = None
         self._held = held
         self.asked = threading.Event()
-        """Set once the launch was asked for."""
+        """Set when the Worker has called `launch`."""
 
     def launch(self) -> Launched:
-        """Launch, or promise to; called by the Supervisor's Worker."""
+        """Launch, or return a pending launch if held. The Supervisor's Worker calls it."""
         try:
             if not self._held:
                 return Launched(process=self._begin())
@@ -194,14 +195,14 @@ class FakeLauncher:
                 read, gate = os.pipe()
                 if self._held:
                     self._gate = gate
-                else:  # released in this very moment
+                else:  # another thread released it meanwhile
                     os.close(gate)
             return _Promise(status=ServerStatus(read), launcher=self)
         finally:
             self.asked.set()
 
     def release(self, error: Exception | None = None) -> None:
-        """Let a held launch come to its end; with `error` it fails."""
+        """Complete a held launch; with `error` it fails."""
         with self._lock:
             self._held = False
             self._error = error or self._error
@@ -218,7 +219,7 @@ class FakeLauncher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Promise(Launched):
-    """A launch that is held. Its status is readable once it is released."""
+    """A pending launch. Its status becomes readable when the launch is released."""
 
     launcher: FakeLauncher
 
@@ -230,14 +231,14 @@ class _Promise(Launched):
 
 
 class FakeGang:
-    """A real Supervisor over fake processes, for a ``with`` block that leaves nothing behind."""
+    """A real Supervisor over fake processes, for a ``with`` block that stops it at its end."""
 
-    supervisor: pykka.ActorRef[GangActor]
-    """To be asked `Start`, `Wait`, `Close` and so on."""
+    supervisor: pykka.ActorRef[Supervisor]
+    """Accepts `Start`, `Wait`, `Close` and so on."""
     launchers: dict[int, FakeLauncher]
-    """By local rank."""
+    """Local rank to launcher."""
     events: EventRecorder
-    """Every event of the gang."""
+    """Records every event of the gang."""
 
     def __init__(
         self,
@@ -246,55 +247,57 @@ class FakeGang:
         name: str = "fake",
         launchers: Mapping[int, FakeLauncher] | None = None,
         window: int = 1,
-        grace: float = 30.0,
+        grace: float = GRACE_S,
         timeout: float | None = None,
         dest: LogsDest | None = None,
         event_sink: Sink | None = None,
     ) -> None:
-        """Plan a gang; entering the block starts its Supervisor, and `Start` its processes.
+        """Describe a gang. Entering the block starts its Supervisor; `Start` starts its processes.
 
         Args:
-            nprocs: How many ranks.
-            name: Of the gang.
-            launchers: Local rank to a launcher that is not the usual `FakeLauncher()`.
-            window: How many launches may be under way at once.
-            grace: Seconds from the polite signal to SIGKILL.
+            nprocs: Number of ranks.
+            name: Name of the gang.
+            launchers: Local rank to launcher; a missing rank gets a `FakeLauncher()`.
+            window: Largest number of pending launches.
+            grace: Seconds from the first signal to SIGKILL.
             timeout: Seconds from the start after which the gang is stopped.
-            dest: Its files; None is none.
-            event_sink: Also gets every event.
+            dest: Log files; None: no files.
+            event_sink: Also called with every event.
         """
         self.launchers = {rank: (launchers or {}).get(rank) or FakeLauncher() for rank in range(nprocs)}
         self.events = EventRecorder(event_sink)
-        self._name = name
+        self._spec = GangSpec(
+            name=name,
+            entrypoint="fake",
+            args=dict.fromkeys(self.launchers, ()),
+            start_method=None,
+            grace_s=grace,
+            timeout_s=timeout,
+            event_sink=self.events,
+        )
         self._window = window
-        self._grace = grace
-        self._timeout = timeout
         self._dest = dest or LogsDest(
             stdouts=dict.fromkeys(range(nprocs), ""), stderrs=dict.fromkeys(range(nprocs), "")
         )
 
     @property
     def processes(self) -> dict[int, FakeProcess]:
-        """By local rank, those that were launched."""
+        """Local rank to process, for the ranks that were launched."""
         return {rank: one.process for rank, one in self.launchers.items() if hasattr(one, "process")}
 
     def __enter__(self) -> Self:
         """Start the Supervisor."""
+        validation.check_times(self._spec)
         ranks = self.launchers
         plan = Attempt(
-            name=self._name,
-            kind="binary",
-            what="fake",
-            start_method=None,
-            args=dict.fromkeys(ranks, ()),
+            spec=self._spec,
             envs={rank: {} for rank in ranks},
             dest=self._dest,
-            line=Lifeline(),
             launchers=list(ranks.values()),
             window=self._window,
         )
         try:
-            self.supervisor = GangActor.start(plan, grace=self._grace, timeout=self._timeout, event_sink=self.events)
+            self.supervisor = Supervisor.start_attempt(plan)
         except BaseException:
             plan.close()
             raise
@@ -303,7 +306,7 @@ class FakeGang:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End everything, also what the test made immortal."""
+        """End all processes, also those that ignore SIGKILL, and stop the Supervisor."""
         closed = self.supervisor.ask(Close(death_sig=signal.SIGKILL), block=False)
         for launcher in self.launchers.values():
             launcher.release(SuperviseError("the test is over"))
@@ -312,7 +315,7 @@ class FakeGang:
             if signal.SIGKILL in process.signals:
                 process.exit(-signal.SIGKILL)
         try:
-            with contextlib.suppress(SuperviseError, OSError, pykka.ActorDeadError):  # the test has seen that
+            with contextlib.suppress(SuperviseError, OSError, pykka.ActorDeadError):  # the test has seen the error
                 closed.get(timeout=_PATIENCE_S)
         finally:
             self.supervisor.stop(timeout=_PATIENCE_S)
@@ -321,10 +324,10 @@ class FakeGang:
 
 
 class Recorder:
-    """An actor that keeps what it is told, for a ``with`` block; to be subscribed to a gang's lifecycle."""
+    """An actor that records the messages it receives, for a ``with`` block; subscribe its `ref` to a gang."""
 
     ref: pykka.ActorRef[Any]
-    """Where to tell it."""
+    """The reference of the actor."""
 
     def __init__(self) -> None:
         """Prepare; entering the block starts the actor."""
@@ -343,14 +346,14 @@ class Recorder:
 
     @property
     def messages(self) -> list[Any]:
-        """What it was told so far, in this order; a copy."""
+        """The messages so far, in order; a copy."""
         return self._kept.copy()
 
     def wait_for(self, kind: type[M], timeout: float = _PATIENCE_S) -> M:
-        """Return the first message of this class, now or when it comes.
+        """Return the first message of class `kind`; wait for it if necessary.
 
         Raises:
-            TimeoutError: None came within `timeout` seconds; lists what did.
+            TimeoutError: None arrived within `timeout` seconds; the text lists the messages that did.
         """
         found: M = self._kept.wait_for(lambda item: isinstance(item, kind), kind.__name__, timeout)
         return found
@@ -366,32 +369,32 @@ class _Ear(pykka.ThreadingActor):
 
 
 class EventRecorder:
-    """An ``event_sink`` that keeps every event."""
+    """An ``event_sink`` that records every event."""
 
     def __init__(self, also: Sink | None = None) -> None:
-        """Start with none; `also` gets every event too."""
+        """Create an empty recorder that also passes every event to `also`."""
         self._kept: Collected[dict[str, Any]] = Collected()
         self._also = also
 
     def __call__(self, event: dict[str, Any]) -> None:
-        """Keep `event`; called on the gang's thread."""
+        """Record `event`. The gang's thread calls it."""
         self._kept.add(event)
         if self._also is not None:
             self._also(event)
 
     @property
     def all(self) -> list[dict[str, Any]]:
-        """Every event so far, in this order; a copy."""
+        """The events so far, in order; a copy."""
         return self._kept.copy()
 
     def named(self, name: str) -> list[dict[str, Any]]:
-        """Return the events of this name so far."""
+        """Return the events called `name` so far."""
         return [event for event in self._kept.copy() if event["event"] == name]
 
     def wait_for(self, name: str, timeout: float = _PATIENCE_S) -> dict[str, Any]:
-        """Return the first event of this name, now or when it comes.
+        """Return the first event called `name`; wait for it if necessary.
 
         Raises:
-            TimeoutError: None came within `timeout` seconds; lists what did.
+            TimeoutError: None arrived within `timeout` seconds; the text lists the events that did.
         """
         return self._kept.wait_for(lambda event: event["event"] == name, name, timeout)

@@ -17,21 +17,19 @@ from supervise._api import own_thread, signals
 from supervise._api.base import PContext
 from supervise._api.signals import protected
 from supervise._api.tail_state import TailState
-from supervise._gang.gang_actor import GangActor, as_signal, check_settings
-from supervise._gang.spec import make_plan
+from supervise._gang.asks import as_signal
+from supervise._gang.attempt import first_attempt
+from supervise._gang.supervisor import Supervisor
 from supervise._runtime.future import Reply
 from supervise._runtime.wakeup import remaining
 from supervise._seconds import LONGEST_S, check_seconds, usual_grace_s
 from supervise.errors import SignalException
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
+    from typing import Unpack
 
-    from supervise._gang.attempt import Attempt
-    from supervise.logs import LogsSpecs
-    from supervise.restarts import RestartPolicy
+    from supervise._gang.spec import GangSettings
     from supervise.result import RunProcsResult
 
 log = logging.getLogger("supervise")
@@ -46,57 +44,25 @@ class GangContext(PContext):
     A subclass may put its own `_start`, `_poll` or `_close` in place of ours, as with PyTorch's contexts.
     """
 
-    def __init__(  # noqa: PLR0917 - PyTorch's order
-        self,
-        name: str,
-        entrypoint: Callable[..., Any] | str,
-        args: Mapping[int, Any],
-        envs: Mapping[int, dict[str, Any]] | None,
-        logs_specs: LogsSpecs | None = None,
-        log_line_prefixes: Mapping[int, str] | None = None,
-        *,
-        start_method: str = "spawn",
-        numa_options: Any = None,
-        duplicate_stdout_filters: Sequence[str] | None = None,
-        duplicate_stderr_filters: Sequence[str] | None = None,
-        grace: float | None = None,
-        cwd: str | os.PathLike[str] | None = None,
-        timeout: float | None = None,
-        restart_policy: RestartPolicy | None = None,
-        containment: str = "group",
-        gate: bool = False,
-    ) -> None:
-        """Check and prepare a gang, without starting anything; the arguments are those of `start_processes`.
+    def __init__(self, **settings: Unpack[GangSettings]) -> None:
+        """Check and prepare a gang, without starting anything.
+
+        Args:
+            **settings: The arguments of `start_processes`.
 
         Raises:
-            SpecError: Something makes no sense, or cannot be pickled; names the rank.
+            SpecError: A setting makes no sense, or a call cannot be pickled; names the rank.
             OSError: The log folder cannot be used.
         """
-        grace = usual_grace_s() if grace is None else grace
-        check_settings(grace, timeout, None)
-        self._plan: Attempt = make_plan(
-            name=name,
-            entrypoint=entrypoint,
-            args=args,
-            envs=envs,
-            logs_specs=logs_specs,
-            log_line_prefixes=log_line_prefixes,
-            start_method=start_method,
-            duplicate_stdout_filters=duplicate_stdout_filters,
-            duplicate_stderr_filters=duplicate_stderr_filters,
-            cwd=cwd,
-            numa_options=numa_options,
-            restart_policy=restart_policy,
-            containment=containment,
-            gate=gate,
-        )
-        self._unused = weakref.finalize(self, self._plan.close)
-        self._describe(name, entrypoint, args, self._plan.envs if envs is None else envs, self._plan.dest)
-        self._filters = (log_line_prefixes, duplicate_stdout_filters, duplicate_stderr_filters)
-        self._grace = grace
-        self._time_limit = timeout
-        self._tail_logs = [TailState() for _ in range(2 + sum(map(bool, self._filters[1:])))]
-        self._supervisor: pykka.ActorRef[GangActor] | None = None
+        if settings.get("grace") is None:
+            settings["grace"] = usual_grace_s()
+        self._attempt = attempt = first_attempt(**settings)
+        self._spec = spec = attempt.spec
+        self._unused = weakref.finalize(self, attempt.close)
+        self._describe(spec.name, spec.entrypoint, settings["args"], settings.get("envs") or attempt.envs, attempt.dest)
+        self._filters = (spec.duplicate_stdout_filters, spec.duplicate_stderr_filters)
+        self._tail_logs = [TailState() for _ in range(2 + sum(map(bool, self._filters)))]
+        self._supervisor: pykka.ActorRef[Supervisor] | None = None
         self._outcome: Reply[RunProcsResult | None] | None = None
         self._result: RunProcsResult | None = None
         self._came: signal.Signals | None = None
@@ -129,16 +95,15 @@ class GangContext(PContext):
         self._start()
         if self._supervisor is None:  # started without us: the logs are shown without us, too
             self._begun = True
-            self._follow(self._plan.dest, *self._filters)
+            self._follow(self._attempt.dest, self._spec.log_line_prefixes, *self._filters)
             for tail in self._tail_logs:
                 tail.start()
 
     def _refuse(self) -> NoReturn:
-        msg = (
+        raise ValueError(
             f"The process context already initialized: {self.name} was started before."
             " Make another context to run it again."
         )
-        raise ValueError(msg)
 
     def _start(self) -> None:
         """Start every rank (PyTorch's name for what `start` does)."""
@@ -146,7 +111,7 @@ class GangContext(PContext):
             self._refuse()
         came = self._launch() or signals.recorded()
         if came is not None:
-            self._end(came, self._grace)
+            self._end(came, self._spec.grace_s)
             signals.raise_signal(came)
 
     @protected
@@ -155,25 +120,25 @@ class GangContext(PContext):
         self._begun = True
         self._hold_signals()
         self._unused.detach()
-        box: Reply[pykka.ActorRef[GangActor]] = Reply()
-        make = partial(GangActor.start, self._plan, grace=self._grace, timeout=self._time_limit, own_thread=False)
-        self._thread = own_thread.prepare(self._plan, make, box)
+        box: Reply[pykka.ActorRef[Supervisor]] = Reply()
+        make = partial(Supervisor.start_attempt, self._attempt, own_thread=False)
+        self._thread = own_thread.prepare(self._attempt, make, box)
         try:
-            own_thread.start(self._thread, self._plan, box)
+            own_thread.start(self._thread, self._attempt, box)
             signals.wait_for(box, heed=False)
             self._supervisor = box.get(timeout=0)
             weakref.finalize(self, _dispose, self._supervisor)
             begun = _reply(self._supervisor.ask(ask.Start(), block=False))
             while not signals.wait_for(begun):
                 if (came := signals.recorded()) is not None:
-                    self._stop(came, self._grace)
+                    self._stop(came, self._spec.grace_s)
                     return came
             self._pids = begun.get(timeout=0)
             self._outcome = _reply(self._supervisor.ask(ask.Wait(), block=False))
         except BaseException:
             if self._supervisor is None:  # somebody else's signal handler has raised
                 own_thread.give_up(box)
-            self._stop(signal.SIGTERM, self._grace)
+            self._stop(signal.SIGTERM, self._spec.grace_s)
             raise
         return None
 
@@ -215,7 +180,7 @@ class GangContext(PContext):
         if not self._outcome.done():
             return None
         self._result = result = self._outcome.get(timeout=0)
-        if result is not None and self._plan.policy is not None:  # it is the last attempt's
+        if result is not None and self._spec.restart_policy is not None:  # it is the last attempt's
             self.stdouts, self.stderrs = result.stdouts, result.stderrs
             self._pids = {rank: end.pid for rank, end in result.ends.items() if end.pid is not None}
         self._retire()
@@ -227,7 +192,7 @@ class GangContext(PContext):
 
     def pids(self) -> dict[int, int]:
         """Return ``{rank: pid}``, also after the end; empty before the start. A restart changes them."""
-        if self._plan.policy is not None:
+        if self._spec.restart_policy is not None:
             self._pids = self._ask_now(ask.Pids()) or self._pids
         return dict(self._pids)
 
@@ -272,7 +237,7 @@ class GangContext(PContext):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         """Close the gang with its own grace; by the signal, where that is why the block ends."""
-        self.close(error.sigval if isinstance(error, SignalException) else None, self._grace)
+        self.close(error.sigval if isinstance(error, SignalException) else None, self._spec.grace_s)
 
     def _close(self, death_sig: signal.Signals, timeout: float = 30) -> None:
         """End every rank (PyTorch's name for what `close` does), without raising for a signal."""
@@ -303,8 +268,9 @@ class GangContext(PContext):
 
     def _check_thread(self, call: str) -> None:
         if self._in_own_thread:
-            msg = f"{call}() in the gang's own thread, where events are delivered, would wait for ever; use another one"
-            raise RuntimeError(msg)
+            raise RuntimeError(
+                f"{call}() in the gang's own thread, where events are delivered, would wait for ever; use another one"
+            )
 
     def _stop(self, death_sig: signal.Signals, timeout: float) -> signal.Signals | None:
         supervisor, first = self._supervisor, None
@@ -360,14 +326,14 @@ class GangContext(PContext):
             self._thread.join(remaining(deadline_s))
 
 
-def _leaving(supervisor: pykka.ActorRef[GangActor]) -> Reply[bool]:
+def _leaving(supervisor: pykka.ActorRef[Supervisor]) -> Reply[bool]:
     """Have the actor stop; the reply comes when nothing of it is left."""
     left: Reply[bool] = Reply()
     left.set(_reply(supervisor.stop(block=False)))
     return left
 
 
-def _dispose(supervisor: pykka.ActorRef[GangActor]) -> None:
+def _dispose(supervisor: pykka.ActorRef[Supervisor]) -> None:
     """Nobody holds the context any more: close its gang."""
     if supervisor.is_alive():
         supervisor.stop(block=False)

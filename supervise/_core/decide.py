@@ -1,345 +1,243 @@
-"""All or nothing, as a pure function of what is known and what happens."""
+"""All or nothing: what an event changes in a gang, and what follows from it.
+
+Every event costs the same, however many ranks there are, unless it concerns all of them.
+"""
 
 from __future__ import annotations
 
-from signal import Signals
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from supervise import messages as said
-from supervise._core import state as st
+from supervise import messages as say
+from supervise._core import steps, stopping
 from supervise._core.verdict import failed
 
 if TYPE_CHECKING:
-    from supervise._core.state import Action, Gang
-
-    Decision = tuple[Gang, list[Action]]
-
-_MIN_DRAIN_S = 1.0
-"""What the logs are given at the least when a close bounds them."""
+    from supervise._core.model import Gang
+    from supervise._core.steps import Decision, Event
 
 
-def decide(gang: Gang, event: object) -> tuple[Gang, list[Action]]:
-    """Advance `gang` by one event; also return what must be done now, in this order.
+def decide(gang: Gang, event: Event) -> Decision:
+    """Advance `gang` by one event; return what follows.
 
     Late and repeated events (a timer after the end, a second close) are harmless.
+
+    Raises:
+        TypeError: `event` is none.
     """
-    gang, actions = _advance(gang, event)
-    gang, more = _settle(gang)
-    return gang, actions + more
+    decision = steps.Decision()
+    _advance(gang, event, decision)
+    _settle(gang, decision)
+    return decision
 
 
-def _advance(gang: Gang, event: object) -> Decision:  # noqa: C901, PLR0911, PLR0912 - one line an event
+def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C901, PLR0912 - one case an event
     match event:
-        case st.StartAsked():
-            return _launch(gang._replace(phase="starting")) if gang.phase == "new" else (gang, [])
-        case said.WorkerStarted():
-            return _started(gang, event)
-        case said.WorkerFailedToStart():
-            return _failed_to_start(gang, event)
-        case said.WorkerExited():
-            return _exited(gang, event)
-        case st.CloseAsked():
-            return _close(gang, event)
-        case st.StopOnFailure():
-            return _stop_on_failure(gang, event)
-        case st.AllReaped():
-            return _signal(gang, event)
-        case st.GraceExpired():
-            return _kill(gang)
-        case said.WorkerUnkillable():
-            return _abandon(gang, event)
-        case st.KillExpired():
-            return _give_up(gang)
-        case said.GroupEmptied():
-            return gang._replace(leftovers=gang.leftovers - {event.local_rank}), []
-        case said.TailEnded():
-            return gang._replace(tails=max(0, gang.tails - 1)), []
-        case st.DrainExpired():
-            return gang, [st.AbandonTails()] if gang.draining and gang.tails else []
-        case said.Swept():
-            return gang._replace(sweep="done"), []
-        case st.BackoffExpired():
-            return _next_attempt(gang)
-        case st.Assembled():
-            return _launch(gang) if gang.phase == "starting" and not gang.launched else (gang, [])
-        case st.NotAssembled():
-            return (gang, []) if gang.phase == "finished" else _finish(gang)
+        case say.WorkerStarted():
+            _started(gang, event, decision)
+        case say.WorkerExited():
+            _exited(gang, event, decision)
+        case say.WorkerFailedToStart():
+            _failed_to_start(gang, event, decision)
+        case say.WorkerUnkillable():
+            stopping.give_up(gang, event, decision)
+        case say.GroupEmptied():
+            gang.leftovers.discard(event.local_rank)
+        case say.TailEnded():
+            gang.drain.tails = max(0, gang.drain.tails - 1)
+            decision.tell(event)
+        case say.Swept():
+            gang.sweep.state = "done"
+            if event.leaked:
+                decision.tell(steps.Leaked(found=event, pids=gang.pids))
+        case steps.TimerExpired():
+            _timer_expired(gang, event, decision)
+        case steps.ValuesLoaded():
+            _values_loaded(gang, event)
+        case steps.TailsStarted():
+            gang.drain.tails, gang.drain.values = event.count, event.values
+        case steps.StartAsked():
+            if gang.phase == "new":
+                gang.phase = "starting"
+                _launch(gang, decision)
+        case steps.Assembled():
+            if gang.phase == "starting" and not gang.launched:
+                _launch(gang, decision)
+        case steps.NotAssembled():
+            if gang.phase != "finished":
+                stopping.finish(gang, decision)
+        case steps.CloseAsked():
+            stopping.close(gang, event, decision)
+        case steps.StopOnFailure():
+            gang.stop_on_failure = event.on
+            if gang.phase == "running":
+                _stop_if_failed(gang, decision)
+        case steps.PeersStopped():
+            _excuse(gang, event)
+        case steps.AllReaped():
+            stopping.all_reaped(gang, event, decision)
         case _:
             msg = f"unknown event: {event!r}"
             raise TypeError(msg)
 
 
-def _launch(gang: Gang) -> Decision:
+def _timer_expired(gang: Gang, event: steps.TimerExpired, decision: Decision) -> None:
+    match event.name:
+        case "grace":
+            stopping.kill(gang, decision)
+        case "kill":
+            stopping.report_unkillable(gang, decision)
+        case "drain":
+            if gang.drain.begun and gang.drain.pending:
+                decision.do(steps.AbandonTails())
+        case "backoff":
+            _next_attempt(gang, decision)
+        case "deadline":
+            stopping.time_out(gang, decision)
+
+
+# The life of a rank
+
+
+def _launch(gang: Gang, decision: Decision) -> None:
     """Launch as many ranks as the window has room for."""
     room = min(gang.window - len(gang.starting), gang.nprocs - gang.launched)
-    ranks = range(gang.launched, gang.launched + max(0, room))
-    gang = gang._replace(launched=ranks.stop, starting=gang.starting.union(ranks))
-    return gang, [st.LaunchRank(local_rank=rank) for rank in ranks]
+    for _ in range(room):
+        gang.move(gang.launched, "starting")
+        decision.do(steps.LaunchRank(local_rank=gang.launched))
+        gang.launched += 1
 
 
-def _started(gang: Gang, event: said.WorkerStarted) -> Decision:
-    rank = frozenset({event.local_rank})
-    gang = gang._replace(starting=gang.starting - rank, running=gang.running | rank)
+def _started(gang: Gang, event: say.WorkerStarted, decision: Decision) -> None:
+    rank = gang.ranks[event.local_rank]
+    rank.pid, rank.started_ns = event.pid, event.started_ns
+    gang.move(event.local_rank, "running")
+    decision.tell(event)
     if gang.phase == "starting":
-        return _launch(gang)
-    if gang.killed:
-        return gang, [
-            st.SendSignal(ranks=rank, sig=Signals.SIGKILL, escalation=1),
-            st.SetTimer(name="kill", delay_s=gang.kill_wait_s),
-        ]
-    if gang.signaled:
-        return gang, [st.SendSignal(ranks=rank, sig=gang.death_sig, escalation=0)]
-    return gang, []
+        _launch(gang, decision)
+    else:
+        stopping.signal_started(gang, event.local_rank, decision)
 
 
-def _failed_to_start(gang: Gang, event: said.WorkerFailedToStart) -> Decision:
-    gang = gang._replace(starting=gang.starting - {event.local_rank})
-    if gang.start_failure is None:
-        gang = gang._replace(start_failure=event)
-    return _stop(gang, "start_failed", Signals.SIGTERM, gang.grace_s)
+def _failed_to_start(gang: Gang, event: say.WorkerFailedToStart, decision: Decision) -> None:
+    gang.move(event.local_rank, "ended")
+    gang.start_failure = gang.start_failure or event
+    decision.tell(event)
+    stopping.stop(gang, "start_failed", decision)
 
 
-def _exited(gang: Gang, event: said.WorkerExited) -> Decision:
-    rank = frozenset({event.local_rank})
-    if any(stuck.local_rank == event.local_rank for stuck in gang.unkillable):
-        return gang, []  # it was given up
-    gang = gang._replace(
-        starting=gang.starting - rank,
-        running=gang.running - rank,
-        ends=(*gang.ends, event),
-        leftovers=gang.leftovers | rank if event.group_left else gang.leftovers,
-        spontaneous=gang.spontaneous | rank if by_itself(gang, event) else gang.spontaneous,
-    )
+def _exited(gang: Gang, event: say.WorkerExited, decision: Decision) -> None:
+    rank = gang.ranks[event.local_rank]
+    spontaneous = by_itself(gang, event)
+    decision.tell(steps.RankExited(end=event, by_itself=spontaneous, started_ns=rank.started_ns))
+    if event.local_rank in gang.unkillable:
+        return
+    gang.move(event.local_rank, "ended")
+    gang.ended.append(event.local_rank)
+    rank.end, rank.by_itself = event, spontaneous
+    if event.group_left:
+        gang.leftovers.add(event.local_rank)
     if failed(event) and gang.phase == "running" and gang.stop_on_failure:
-        return _stop(gang, "peer_failed", Signals.SIGTERM, gang.grace_s)
-    return gang, []
+        stopping.stop(gang, "peer_failed", decision)
 
 
-def _stop_on_failure(gang: Gang, event: st.StopOnFailure) -> Decision:
-    gang = gang._replace(stop_on_failure=event.on)
-    if event.on and gang.phase == "running" and any(map(failed, gang.ends)):
-        return _stop(gang, "peer_failed", Signals.SIGTERM, gang.grace_s)
-    return gang, []
-
-
-def by_itself(gang: Gang, event: said.WorkerExited) -> bool:
-    """Whether a rank that is told to have ended now had ended before our first signal."""
-    if event.ended_ns >= gang.stopped_ns.get(event.local_rank, event.ended_ns + 1):
+def by_itself(gang: Gang, event: say.WorkerExited) -> bool:
+    """Whether a rank whose exit is reported now had ended before our first signal to it."""
+    excused_ns = gang.ranks[event.local_rank].excused_ns
+    if excused_ns is not None and event.ended_ns >= excused_ns:
         return False
-    return not gang.signaled or event.ended_ns < gang.census_ns
+    return not gang.stop.signaled or event.ended_ns < gang.stop.reaped_ns
 
 
-def _stop(gang: Gang, reason: st.Reason, sig: Signals, timeout_s: float) -> Decision:
-    """Begin to stop, unless that has begun. Nobody is signalled before the dead are counted."""
-    if gang.phase not in ("starting", "running"):
-        return gang, []
-    gang = gang._replace(phase="stopping", reason=reason, death_sig=sig, timeout_s=timeout_s)
-    return gang, [st.ReapAll()]
+def _excuse(gang: Gang, event: steps.PeersStopped) -> None:
+    for local_rank in event.ranks:
+        rank = gang.ranks[local_rank]
+        rank.excused_ns = event.at_ns if rank.excused_ns is None else rank.excused_ns
 
 
-def _close(gang: Gang, event: st.CloseAsked) -> Decision:
-    gang = gang._replace(ended=True, bounded=True)
-    gang, hurry = _hurry_sweep(gang, event)
-    gang, actions = _close_in_phase(gang, event)
-    return gang, [*hurry, *actions]
+def _values_loaded(gang: Gang, event: steps.ValuesLoaded) -> None:
+    gang.drain.values = False
+    for local_rank, complaint in event.complaints.items():
+        rank = gang.ranks[local_rank]
+        rank.end = rank.end and replace(rank.end, complaint=complaint)
 
 
-def _hurry_sweep(gang: Gang, event: st.CloseAsked) -> Decision:
-    """What is outside of the groups has no more time than the last to close gives it."""
-    timeout_s = 0.0 if event.death_sig == Signals.SIGKILL else event.timeout_s
-    if gang.phase in ("new", "starting", "running") or event.reason != "close":
-        return gang, []
-    if gang.sweep == "due" and (gang.phase != "stopping" or timeout_s <= 0):
-        return gang._replace(sweep_s=timeout_s), []
-    if gang.sweep == "asked" and (gang.sweep_s is None or timeout_s < gang.sweep_s):
-        return gang._replace(sweep_s=timeout_s), [st.HurrySweep(timeout_s=timeout_s)]
-    return gang, []
+def _stop_if_failed(gang: Gang, decision: Decision) -> None:
+    if gang.stop_on_failure and any(map(failed, gang.ends)):
+        stopping.stop(gang, "peer_failed", decision)
 
 
-def _close_in_phase(gang: Gang, event: st.CloseAsked) -> Decision:
-    match gang.phase:
-        case "new":
-            return gang._replace(phase="stopping", reason=event.reason, signaled=True, sweep="done"), []
-        case "starting" | "running":
-            draining = gang.draining
-            gang, actions = _stop(gang, event.reason, event.death_sig, event.timeout_s)
-            if draining:
-                actions.append(_bound_drain(event))
-            return gang, actions
-        case "restarting":
-            gang, finish = _finish(gang)
-            gang, actions = _end_leftovers(gang, event)
-            return gang, finish + actions
-        case _ if event.reason != "close":  # the gang's time is up, and it is ending anyway
-            return gang, [_bound_drain(event)] if gang.draining and gang.phase == "stopping" else []
-        case "stopping":
-            return _hurry(gang, event)
-        case "finished":
-            return _end_leftovers(gang, event)
+# The life of a gang
 
 
-def _end_leftovers(gang: Gang, event: st.CloseAsked) -> Decision:
-    """End what the ranks of a gang that has its result left behind."""
-    if gang.signaled:
-        return _hurry(gang, event) if gang.leftovers else (gang, [])
-    gang = gang._replace(death_sig=event.death_sig, timeout_s=event.timeout_s)
-    return _signal(gang, st.AllReaped(recorded={})) if gang.leftovers else (gang, [])
-
-
-def _bound_drain(event: st.CloseAsked) -> st.SetTimer:
-    return st.SetTimer(name="drain", delay_s=max(event.timeout_s, _MIN_DRAIN_S))
-
-
-def _hurry(gang: Gang, event: st.CloseAsked) -> Decision:
-    """A further close may shorten the grace, never lengthen it; SIGKILL means now."""
-    actions: list[Action] = []
-    if gang.draining:
-        actions.append(_bound_drain(event))
-    if not gang.signaled:  # the census is under way
-        sooner = min(event.timeout_s, gang.timeout_s)
-        sig = Signals.SIGKILL if event.death_sig == Signals.SIGKILL else gang.death_sig
-        return gang._replace(timeout_s=sooner, death_sig=sig), actions
-    if gang.killed:
-        return gang, actions
-    if event.death_sig == Signals.SIGKILL or event.timeout_s <= 0:
-        gang, kill = _kill(gang)
-        return gang, actions + kill
-    if event.timeout_s < gang.timeout_s:
-        actions.append(st.SetTimer(name="grace", delay_s=event.timeout_s))
-        gang = gang._replace(timeout_s=event.timeout_s)
-    return gang, actions
-
-
-def _signal(gang: Gang, event: st.AllReaped) -> Decision:
-    """Send the polite signal to everybody at once, with one deadline."""
-    if gang.signaled:
-        return gang, []
-    gang = gang._replace(signaled=True, accused=event.recorded, census_ns=event.taken_ns)
-    if gang.death_sig == Signals.SIGKILL or gang.timeout_s <= 0:
-        return _kill(gang)
-    targets = gang.running | gang.leftovers
-    if not targets and not gang.starting:
-        return gang, []
-    return gang, [
-        st.SendSignal(ranks=targets, sig=gang.death_sig, escalation=0),
-        st.SetTimer(name="grace", delay_s=gang.timeout_s),
-    ]
-
-
-def _kill(gang: Gang) -> Decision:
-    targets = gang.running | gang.leftovers
-    if gang.killed or not gang.signaled:
-        return gang, []
-    gang = gang._replace(killed=True)
-    if not targets and not gang.starting:
-        return gang, []
-    return gang, [
-        st.SendSignal(ranks=targets, sig=Signals.SIGKILL, escalation=1),
-        st.SetTimer(name="kill", delay_s=gang.kill_wait_s),
-    ]
-
-
-def _give_up(gang: Gang) -> Decision:
-    """Have named what SIGKILL does not end; each is given up as it is named."""
-    stuck = gang.running | gang.leftovers
-    if not gang.killed or not stuck:
-        return gang._replace(starting=frozenset()) if gang.killed else gang, []
-    return gang._replace(starting=frozenset()), [st.ReportUnkillable(ranks=stuck)]
-
-
-def _abandon(gang: Gang, event: said.WorkerUnkillable) -> Decision:
-    """Go on without a rank that cannot be ended."""
-    rank = frozenset({event.local_rank})
-    gang = gang._replace(running=gang.running - rank, leftovers=gang.leftovers - rank)
-    return gang._replace(unkillable=(*gang.unkillable, event)), []
-
-
-def _settle(gang: Gang) -> Decision:
-    """Move on when what a phase waits for has come."""
-    actions: list[Action] = []
+def _settle(gang: Gang, decision: Decision) -> None:
+    """Go on once nothing is left of what a phase waits for."""
     if gang.phase == "starting" and gang.launched == gang.nprocs and not gang.starting:
-        gang = gang._replace(phase="running")
-        actions.append(st.AnswerStart())
-        if gang.stop_on_failure and any(map(failed, gang.ends)):
-            gang, stop = _stop(gang, "peer_failed", Signals.SIGTERM, gang.grace_s)
-            actions += stop
-    over = not gang.running and not gang.starting
-    ready = gang.phase == "running" or (gang.phase == "stopping" and gang.signaled)
-    if over and ready and not gang.draining:
-        gang = gang._replace(draining=True)
-        actions.append(st.DrainTails())
-        if gang.bounded and gang.tails:
-            actions.append(st.SetTimer(name="drain", delay_s=max(gang.timeout_s, _MIN_DRAIN_S)))
-    if gang.draining and over and not gang.tails and gang.phase in ("running", "stopping"):
-        gang, publish = (gang._replace(phase="restarting"), []) if may_restart(gang) else _finish(gang)
-        actions += publish
+        gang.phase = "running"
+        decision.do(steps.AnswerStart())
+        _stop_if_failed(gang, decision)
+    stopped = gang.phase == "stopping" and (gang.stop.signaled or gang.drain.begun)
+    if gang.idle and (gang.phase == "running" or stopped):
+        _conclude(gang, decision)
     if gang.phase == "restarting" and not gang.leftovers:
-        gang, more = _restart(gang)
-        actions += more
+        _restart(gang, decision)
     if gang.phase == "finished" and not gang.leftovers:
-        if not gang.bounded or gang.sweep == "done":
-            actions.append(st.AnswerClose())
+        if not gang.end_asked or gang.sweep.state == "done":
+            decision.do(steps.AnswerClose())
         else:
-            gang, more = _sweep(gang)
-            actions += more
-    return gang, actions
+            stopping.sweep(gang, decision)
 
 
-def _sweep(gang: Gang) -> Decision:
-    """Ask once for what has left the groups of the ranks."""
-    if gang.sweep != "due":
-        return gang, []
-    timeout_s = 0.0 if gang.death_sig == Signals.SIGKILL else gang.timeout_s
-    if gang.sweep_s is not None:
-        timeout_s = gang.sweep_s
-    return gang._replace(sweep="asked", sweep_s=timeout_s), [st.SweepUp(timeout_s=timeout_s)]
-
-
-def _finish(gang: Gang) -> Decision:
-    return gang._replace(phase="finished"), [st.Publish()]
+def _conclude(gang: Gang, decision: Decision) -> None:
+    """All ranks have ended: drain the Tails, then restart or finish."""
+    drain = gang.drain
+    if not drain.begun:
+        drain.begun = True
+        decision.do(steps.DrainTails())
+        if drain.values:
+            decision.do(steps.LoadValues())
+        if gang.end_asked and drain.pending:
+            decision.do(stopping.drain_timer(gang.stop.timeout_s))
+    if drain.pending:
+        return
+    if may_restart(gang):
+        gang.phase = "restarting"
+    else:
+        stopping.finish(gang, decision)
 
 
 # Restarts
 
 
 def may_restart(gang: Gang) -> bool:
-    """Whether a gang whose attempt has ended is to have another: a rank failed, and nobody asked for the end."""
-    if gang.policy is None or gang.ended or gang.reason != "peer_failed" or gang.unkillable:
+    """Whether an attempt that has ended is followed by another: a rank failed, and the end was not asked for."""
+    if gang.policy is None or gang.end_asked or gang.stop.reason != "peer_failed" or gang.unkillable:
         return False
-    counting = gang.policy.counting(gang.restarts_ns, _end_ns(gang))
-    return len(counting) < gang.policy.max_restarts
+    return len(gang.policy.counting(gang.restarts_ns, _end_ns(gang))) < gang.policy.max_restarts
 
 
 def _end_ns(gang: Gang) -> int:
     return max(end.ended_ns for end in gang.ends)
 
 
-def _restart(gang: Gang) -> Decision:
+def _restart(gang: Gang, decision: Decision) -> None:
     """Go on towards the next attempt, once the groups of this one are empty."""
-    if gang.unkillable or gang.policy is None:  # what it holds, the next attempt would want
-        return _finish(gang)
-    if gang.sweep != "done":
-        return _sweep(gang)
-    if gang.announced:
-        return gang, []
-    counting = gang.policy.counting(gang.restarts_ns, _end_ns(gang))
-    return gang._replace(announced=True), [st.AnnounceRestart(delay_s=gang.policy.delay_s(len(counting)))]
+    if gang.unkillable or gang.policy is None:  # the next attempt would need what an unkillable process holds
+        stopping.finish(gang, decision)
+    elif gang.sweep.state != "done":
+        stopping.sweep(gang, decision)
+    elif not gang.restart_announced:
+        gang.restart_announced = True
+        counting = gang.policy.counting(gang.restarts_ns, _end_ns(gang))
+        decision.do(steps.AnnounceRestart(delay_s=gang.policy.delay_s(len(counting))))
 
 
-def _next_attempt(gang: Gang) -> Decision:
-    """Begin anew, knowing nothing of this attempt but that it was."""
-    if gang.phase != "restarting" or not gang.announced or gang.policy is None:
-        return gang, []
+def _next_attempt(gang: Gang, decision: Decision) -> None:
+    if gang.phase != "restarting" or not gang.restart_announced or gang.policy is None:
+        return
     now_ns = _end_ns(gang)
-    fresh = type(gang)(
-        nprocs=gang.nprocs,
-        grace_s=gang.grace_s,
-        window=gang.window,
-        kill_wait_s=gang.kill_wait_s,
-        stop_on_failure=gang.stop_on_failure,
-        phase="starting",
-        policy=gang.policy,
-        attempt=gang.attempt + 1,
-        restarts_ns=(*gang.policy.counting(gang.restarts_ns, now_ns), now_ns),
-    )
-    return fresh, [st.Assemble()]
+    gang.restarts_ns = (*gang.policy.counting(gang.restarts_ns, now_ns), now_ns)
+    gang.attempt += 1
+    gang.phase = "starting"
+    gang.begin_attempt()
+    decision.do(steps.Assemble())

@@ -7,7 +7,7 @@ from signal import Signals
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from supervise._core.state import Gang
+    from supervise._core.model import Gang
     from supervise.messages import WorkerExited
     from supervise.result import Outcome, Role
 
@@ -50,21 +50,19 @@ def judge(gang: Gang) -> Verdict:
     _put_killed_first(gang, causes)
     roles: dict[int, Role] = {}
     for end in gang.ends:
-        if end.local_rank in gang.spontaneous and not failed(end):
-            roles[end.local_rank] = "finished"
-        else:
-            roles[end.local_rank] = "bystander"
-    for stuck in gang.unkillable:
-        roles.setdefault(stuck.local_rank, "lost")
+        finished = gang.ranks[end.local_rank].by_itself and not failed(end)
+        roles[end.local_rank] = "finished" if finished else "bystander"
+    for local_rank in gang.unkillable:
+        roles.setdefault(local_rank, "lost")
     for end in causes:
         roles[end.local_rank] = "concurrent_failure"
     if causes:
         roles[causes[0].local_rank] = "root_cause"
         return Verdict(outcome="failed", roles=roles, blamed=tuple(end.local_rank for end in causes), kind="cause")
     unfinished = tuple(rank for rank in range(gang.nprocs) if roles.get(rank) != "finished")
-    if gang.reason is None or not unfinished:
+    if gang.stop.reason is None or not unfinished:
         return Verdict(outcome="succeeded", roles=roles, blamed=(), kind="cause")
-    if gang.reason == "timeout":  # nobody asked for this end, so a clean exit is no success either
+    if gang.stop.reason == "timeout":  # nobody asked for this end, so a clean exit is no success either
         return Verdict(outcome="timed_out", roles=roles, blamed=unfinished, kind="stopped")
     clean = {end.local_rank for end in gang.ends if _clean(end)}
     blamed = tuple(rank for rank in unfinished if rank not in clean)
@@ -77,8 +75,9 @@ def _clean(end: WorkerExited) -> bool:
 
 
 def _by_itself(gang: Gang, end: WorkerExited) -> bool:
-    raised_first = end.error_ns is not None and end.error_ns < gang.census_ns  # and was written after the look
-    return raised_first or end.local_rank in gang.spontaneous or end.local_rank in gang.accused
+    rank = gang.ranks[end.local_rank]
+    raised_first = end.error_ns is not None and end.error_ns < gang.stop.reaped_ns  # but was recorded after that
+    return raised_first or rank.by_itself or rank.recorded_ns is not None
 
 
 def _when(gang: Gang, end: WorkerExited) -> tuple[int, int]:
@@ -87,7 +86,7 @@ def _when(gang: Gang, end: WorkerExited) -> tuple[int, int]:
 
 
 def _recorded_ns(gang: Gang, end: WorkerExited) -> int | None:
-    return end.error_ns if end.error_ns is not None else gang.accused.get(end.local_rank)
+    return end.error_ns if end.error_ns is not None else gang.ranks[end.local_rank].recorded_ns
 
 
 def _put_killed_first(gang: Gang, causes: list[WorkerExited]) -> None:

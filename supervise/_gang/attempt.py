@@ -1,25 +1,41 @@
-"""One attempt of a gang, ready to be started, and the destinations that show its logs."""
+"""One attempt of a gang: its files, environments and launchers, and the destinations that show its logs."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
+from supervise._gang import validation
+from supervise._gang.spec import GangSettings, GangSpec
 from supervise._logs import sinks
 from supervise._logs.files import move_aside
 from supervise._printable import as_prefix
+from supervise._process.containment import escapees
+from supervise._process.launch import function, interpreter
+from supervise._process.launch.function import FunctionLauncher
+from supervise._process.launch.launch_spec import LaunchSpec, Streams
+from supervise._process.launch.program_launcher import ProgramLauncher
+from supervise._process.lifeline.lifeline import Lifeline
+from supervise.logs import DefaultLogsSpecs, validate_full_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from supervise._gang.worker import Launcher
     from supervise._process.containment.escapees import Contained
-    from supervise._process.launch.function import StartMethod
-    from supervise._process.lifeline.lifeline import Lifeline
+    from supervise._process.launch.function import Pickled, StartMethod
     from supervise.destinations import LogsDest
-    from supervise.restarts import RestartPolicy
+
+_SERVER_WINDOW = 32
+"""How many children a fork server is asked for at once."""
+_ATTEMPT = "TORCHELASTIC_RESTART_COUNT"
+_MOST = "TORCHELASTIC_MAX_RESTARTS"
+_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+_FIELDS = {"grace": "grace_s", "timeout": "timeout_s"}
+"""Arguments whose field of `GangSpec` has another name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,70 +59,199 @@ class TailSpec:
 
 @dataclass(slots=True, kw_only=True)
 class Attempt:
-    """A gang, ready to be started. Every mapping is keyed by local rank."""
+    """One attempt of a gang, ready to be started. Every mapping is keyed by local rank."""
 
-    name: str
-    kind: Literal["function", "binary"]
-    what: str
-    """The program, or the function's name."""
-    start_method: StartMethod | None
-    """None for binaries."""
-    args: Mapping[int, tuple[Any, ...]]
+    spec: GangSpec
     envs: dict[int, dict[str, str]] = field(repr=False)
     """What each rank gets beside the host's environment."""
     dest: LogsDest
-    line: Lifeline
+    line: Lifeline = field(default_factory=Lifeline)
+    contained: Contained | None = None
+    """None only in tests without processes."""
     launchers: list[Launcher] = field(default_factory=list, repr=False)
     tails: list[TailSpec] = field(default_factory=list)
     window: int = 1
-    policy: RestartPolicy | None = None
-    stop_on_failure: bool = True
-    """Whether a rank that fails ends the others, too, until somebody says otherwise."""
-    contained: Contained | None = None
-    """None only in tests without processes."""
-    again: Callable[[int], Attempt] | None = field(default=None, repr=False)
-    """Makes the plan of a later attempt, from its number."""
-
-    remove_folders: Callable[[], object] | None = None
-    """Removes the log folders of a gang whose starter has asked for none, unless something was written into them."""
+    """How many launches may be under way at once."""
     pid: int = field(default_factory=os.getpid)
     """Of the host: a child that it forks removes nothing."""
 
     @property
     def nprocs(self) -> int:
         """How many ranks."""
-        return len(self.args)
+        return len(self.spec.args)
+
+    def again(self, number: int) -> Attempt:
+        """Return a later attempt of the same gang; see `make_attempt`."""
+        return make_attempt(self.spec, number)
 
     def close(self) -> None:
-        """Give back what a start would have used."""
+        """Release the lifeline, the destinations of logs, the control groups, and empty log folders."""
         self.line.cut()
         for tail in self.tails:
             tail.sink.close()
         if self.contained is not None:
             self.contained.close()
-        if self.remove_folders is not None and self.pid == os.getpid():
-            self.remove_folders()
+        if self.spec.remove_folders is not None and self.pid == os.getpid():
+            self.spec.remove_folders()
 
 
-def add_tails(
-    plan: Attempt,
-    consoles: tuple[TextIO, TextIO],
-    prefixes: Mapping[int, str],
-    out_filters: Sequence[str] | None,
-    err_filters: Sequence[str] | None,
-) -> None:
-    """Add the Tails one by one, so that a plan that fails half-way can give back what was opened."""
-    dest, tails = plan.dest, plan.tails
+def first_attempt(**settings: Unpack[GangSettings]) -> Attempt:
+    """Check the settings of a gang and prepare its first attempt.
+
+    As in PyTorch, the caller's `envs` show where each rank records an exception.
+
+    Raises:
+        SpecError: A setting makes no sense, or a call cannot be pickled; names the rank.
+        OSError: The log folder cannot be used, or a process of multiprocessing's own cannot be started.
+        TypeError: There is no such setting.
+    """
+    spec = _prepared(settings)
+    try:
+        attempt = make_attempt(spec, 0)
+    except BaseException:
+        if spec.remove_folders is not None:
+            spec.remove_folders()
+        raise
+    given = settings.get("envs") or {}
+    for rank, env in attempt.envs.items():
+        own = given.get(rank)
+        if _ERROR_FILE in env and isinstance(own, MutableMapping):
+            own[_ERROR_FILE] = env[_ERROR_FILE]
+    return attempt
+
+
+def _prepared(settings: GangSettings) -> GangSpec:
+    """Return the checked settings, with all that travels pickled."""
+    if unknown := settings.keys() - GangSettings.__annotations__:
+        raise TypeError(f"a gang has no argument {min(unknown)!r}")
+    given: dict[str, Any] = {_FIELDS.get(key, key): value for key, value in settings.items()}
+    numa_options = given.pop("numa_options", None)
+    spec = GangSpec(**given)
+    changes = validation.checked(spec)
+    if numa_options is not None:
+        from supervise._process.launch import numa
+
+        changes["cpus"] = numa.cpus_of_ranks(changes["args"], numa_options)
+    interpreter.check(spec.start_method if spec.travels else None)
+    if spec.travels:
+        changes["pickled"] = _pickled(spec, changes["args"], changes.get("cpus", {}))
+    if spec.logs_specs is None:
+        changes["logs_specs"] = ours = DefaultLogsSpecs()
+        changes["remove_folders"] = ours._remove_empty  # noqa: SLF001 - it is no word for users
+    for name, value in changes.items():
+        object.__setattr__(spec, name, value)  # nobody else has it yet; `replace` would take as long as all the checks
+    return spec
+
+
+def _pickled(
+    spec: GangSpec, args: Mapping[int, tuple[Any, ...]], cpus: Mapping[int, frozenset[int]]
+) -> dict[int, Pickled]:
+    validation.check_main(spec.entrypoint, args)
+    fn, method = cast("Callable[..., Any]", spec.entrypoint), cast("StartMethod", spec.start_method)
+    calls = {rank: (fn, given) for rank, given in args.items()}
+    if cpus and method == "forkserver":  # the server starts the ranks, unbound
+        from supervise._process.launch import numa
+
+        calls |= {rank: (numa.OnCpus(fn, near), args[rank]) for rank, near in cpus.items()}
+    return function.pickle_calls(calls, method)
+
+
+def make_attempt(spec: GangSpec, number: int) -> Attempt:
+    """Make the folders, the launchers and the destinations of an attempt; 0 is the first.
+
+    Raises:
+        SpecError: The log folders' specification and the ranks do not agree.
+        OSError: The log folder cannot be used.
+    """
+    assert spec.envs is not None  # noqa: S101 - checked, as is the next
+    assert spec.logs_specs is not None  # noqa: S101
+    envs = {rank: _env(spec, env, number) for rank, env in spec.envs.items()}
+    dest = spec.logs_specs.reify(envs)
+    validate_full_rank(dest.stdouts, len(spec.args), "stdouts")
+    validate_full_rank(dest.stderrs, len(spec.args), "stderrs")
+    forked = spec.start_method in ("fork", "forkserver")
+    attempt = Attempt(
+        spec=spec,
+        envs=envs,
+        dest=dest,
+        contained=escapees.make(spec.containment, spec.name, forked=forked),
+        window=_SERVER_WINDOW if spec.start_method == "forkserver" else 1,
+    )
+    try:
+        attempt.launchers = list(_launchers(attempt))
+        _add_tails(attempt)
+    except BaseException:
+        attempt.close()
+        raise
+    return attempt
+
+
+def _env(spec: GangSpec, env: Mapping[str, str], number: int) -> dict[str, str]:
+    if spec.restart_policy is None:
+        return dict(env)
+    first = env.get(_ATTEMPT, "0")
+    attempt = (int(first) if first.isdigit() else 0) + number
+    return {_MOST: str(spec.restart_policy.max_restarts), **env, _ATTEMPT: str(attempt)}
+
+
+def _launchers(attempt: Attempt) -> Iterator[Launcher]:
+    spec, contained, dest = attempt.spec, attempt.contained, attempt.dest
+    assert contained is not None  # noqa: S101 - made with the attempt
+    binary = isinstance(spec.entrypoint, str)
+    environ: Mapping[Any, Any] = _encoded(spec.environ) if binary else spec.environ
+    take = spec.pickled.get if spec.restart_policy else spec.pickled.pop  # the last launch closes copied descriptors
+    for rank, args in spec.args.items():
+        own: Mapping[Any, Any] = {**attempt.envs[rank], **contained.env(rank)}
+        how = LaunchSpec(
+            env={**environ, **(_encoded(own) if binary else own)},
+            cwd=spec.cwd,
+            streams=Streams(stdout=dest.stdouts[rank], stderr=dest.stderrs[rank]),
+            line=attempt.line,
+            reset=spec.reset,
+            enter=contained.enter(rank),
+            gate=spec.gate and binary,
+        )
+        launcher: Launcher
+        if isinstance(spec.entrypoint, str):
+            launcher = ProgramLauncher(argv=validation.argv_of(spec.entrypoint, args, rank), how=how)
+        else:
+            launcher = FunctionLauncher(
+                local_rank=rank,
+                method=cast("StartMethod", spec.start_method),
+                fn=spec.entrypoint,
+                args=args,
+                how=how,
+                pickled=take(rank, None),
+                plain=spec.plain,
+            )
+        yield _bound(launcher, spec.cpus[rank]) if rank in spec.cpus else launcher
+
+
+def _bound(launcher: Launcher, cpus: frozenset[int]) -> Launcher:
+    from supervise._process.launch import numa
+
+    return numa.BoundLauncher(launcher.launch, cpus)
+
+
+def _encoded(env: Mapping[str, str]) -> dict[bytes, bytes]:
+    """Return an environment as the kernel takes it, which a launch would otherwise make of it again for each rank."""
+    return {os.fsencode(key): os.fsencode(value) for key, value in env.items()}
+
+
+def _add_tails(attempt: Attempt) -> None:
+    """Add the Tails one by one, so that an attempt that fails half-way can give back what was opened."""
+    spec, dest, tails = attempt.spec, attempt.dest, attempt.tails
+    prefixes = spec.log_line_prefixes or {}
 
     def sources(paths: Mapping[int, str]) -> list[Source]:
         return [
-            Source(local_rank=rank, path=path, prefix=as_prefix(prefixes.get(rank, f"[{plan.name}{rank}]:")).encode())
+            Source(local_rank=rank, path=path, prefix=as_prefix(prefixes.get(rank, f"[{spec.name}{rank}]:")).encode())
             for rank, path in sorted(paths.items())
             if path and path != os.devnull
         ]
 
     outs, errs = sources(dest.tee_stdouts), sources(dest.tee_stderrs)
-    for name, stream, found in (("stdout", consoles[0], outs), ("stderr", consoles[1], errs)):
+    for name, stream, found in (("stdout", spec.consoles[0], outs), ("stderr", spec.consoles[1], errs)):
         sink = sinks.console(stream) if found else None
         if sink is None:
             continue
@@ -117,8 +262,8 @@ def add_tails(
         else:
             tails.append(TailSpec(name=name, sink=sink, sources=found))
     for name, path, filters, found in (
-        ("filtered_stdout", dest.filtered_stdout, out_filters, outs),
-        ("filtered_stderr", dest.filtered_stderr, err_filters, errs),
+        ("filtered_stdout", dest.filtered_stdout, spec.duplicate_stdout_filters, outs),
+        ("filtered_stderr", dest.filtered_stderr, spec.duplicate_stderr_filters, errs),
     ):
         if filters and path and not path.startswith(os.devnull):
             move_aside(path)

@@ -1,264 +1,262 @@
-"""Turns what happens to a gang into events. The only place that knows their names."""
+"""What happens to a gang, as events. The only place that knows their names."""
 
 from __future__ import annotations
 
-import logging
 import os
-import time
+from dataclasses import dataclass
 from signal import Signals
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from supervise._gang.results import failed_line
-from supervise._printable import one_line
-from supervise.events import EventLog, say_at_last
+from supervise import messages as say
+from supervise._core import steps
+from supervise.messages import Bare
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from supervise import messages as say
-    from supervise._core.state import Gang
-    from supervise._core.verdict import Verdict
     from supervise._gang.attempt import Attempt
-    from supervise.events import Sink
     from supervise.result import ProcessFailure, RunProcsResult
 
 
-class Reporter:
-    """The events of one gang. Used on its loop."""
+class AttemptStarting(Bare):
+    """The ranks of an attempt are going to be launched."""
 
-    def __init__(self, plan: Attempt, sink: Sink | None) -> None:
-        """Take the fields that every event has from the plan."""
-        self.failures_raise = False
-        """Whether the caller gets a failure as an exception, so that it is no error here."""
-        first = plan.envs.get(0, {})
-        self._plan = plan
-        self._ranks = {rank: _int(env.get("RANK"), rank) for rank, env in plan.envs.items()}
-        self._begun_ns = self._attempt_ns = time.monotonic_ns()
-        self._started_ns: dict[int, int] = {}
-        self._log = EventLog(
-            {
-                "gang": plan.name,
-                "run_id": first.get("TORCHELASTIC_RUN_ID"),
-                "role": first.get("ROLE_NAME"),
-                "attempt": _attempt_of(plan),
-            },
-            sink=sink,
-        )
 
-    def _rank(self, event: str, level: str, local_rank: int, **fields: Any) -> None:
-        self._log.emit(event, level, rank=self._ranks.get(local_rank, local_rank), local_rank=local_rank, **fields)
+class Signaled(NamedTuple):
+    """The group of a rank was sent a signal."""
 
-    def listens(self, level: str = "warning") -> bool:
-        """Whether an event of this level would reach anybody."""
-        return self._log.listens(level)
+    local_rank: int
+    pid: int | None
+    sig: Signals
+    reason: str
+    escalation: int
 
-    def starting(self) -> None:
-        """The start was asked for."""
-        self._begun_ns = time.monotonic_ns()
-        self._say_starting()
 
-    def begin_anew(self, plan: Attempt) -> None:
-        """Another attempt begins."""
-        self._plan = plan
-        self._started_ns.clear()
-        self._log.renew(attempt=_attempt_of(plan))
-        self._say_starting()
+class LogFailed(NamedTuple):
+    """A log, or the destination that shows it, fails; the gang goes on."""
 
-    def _say_starting(self) -> None:
-        self._attempt_ns = time.monotonic_ns()
-        errors = [path for path in self._plan.dest.error_files.values() if path != os.devnull]
-        self._log.emit(
-            "supervise.gang.starting",
-            world_size=self._plan.nprocs,
-            start_method=self._plan.start_method,
-            log_dir=os.path.dirname(os.path.dirname(errors[0])) if errors else None,
-        )
+    iostream: str
+    path: str
+    error: str
 
-    def gang_started(self) -> None:
-        """Every rank runs."""
-        self._log.emit("supervise.gang.started", duration_s=self._since(self._attempt_ns))
 
-    def started(self, message: say.WorkerStarted) -> None:
-        """A rank's process runs."""
-        rank = message.local_rank
-        self._started_ns[rank] = message.started_ns
-        if not self._log.listens():
-            return
-        args = [str(arg) for arg in self._plan.args[rank]] if self._plan.kind == "binary" else None
-        self._rank(
+if TYPE_CHECKING:
+    Told = say.WorkerStopped | say.GangStarted | say.GangRestarting | say.GangFinished
+    Fact = steps.Fact | Told | AttemptStarting | Signaled | LogFailed
+
+
+class Event(NamedTuple):
+    """One event."""
+
+    name: str
+    level: str
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Describer:
+    """Describes the facts of one attempt as events."""
+
+    attempt: Attempt
+    begun_ns: int
+    """When the gang was started, monotonic."""
+    attempt_ns: int
+    """When this attempt was started."""
+
+    def describe(self, fact: Fact, now_ns: int) -> list[Event]:  # noqa: C901, PLR0911, PLR0912 - one case a fact
+        """Return the events that tell `fact`, which happens at `now_ns`, in their order."""
+        match fact:
+            case say.WorkerStarted():
+                return [self._started(fact, now_ns)]
+            case steps.RankExited():
+                return [self._exited(fact)]
+            case say.WorkerFailedToStart():
+                return [self._start_failed(fact)]
+            case say.WorkerUnkillable():
+                fields = {"pid": fact.pid, "state": fact.state}
+                return [self._rank("supervise.process.unkillable", "error", fact.local_rank, **fields)]
+            case say.WorkerStopped():
+                fields = {"pid": fact.pid, "signal": fact.sig.name}
+                return [self._rank("supervise.process.stopped", "warning", fact.local_rank, **fields)]
+            case Signaled():
+                return [self._signaled(fact)]
+            case steps.Leaked():
+                return self._leaked(fact)
+            case LogFailed():
+                fields = {"log_iostream": fact.iostream, "path": fact.path, "error": fact.error}
+                return [Event("supervise.log.failed", "warning", fields)]
+            case say.TailEnded():
+                return _tail_ended(fact)
+            case AttemptStarting():
+                return [self._starting()]
+            case say.GangStarted():
+                return [Event("supervise.gang.started", "info", {"duration_s": _seconds(self.attempt_ns, now_ns)})]
+            case steps.GangStopping():
+                return [Event("supervise.gang.stopping", "info", {"reason": fact.reason})]
+            case say.GangRestarting():
+                return self._restarting(fact)
+            case say.GangFinished():
+                return self._finished(fact, now_ns)
+
+    # Ranks
+
+    @property
+    def _failed_level(self) -> str:
+        """The level of a failure: no error if the caller gets it as an exception."""
+        return "error" if self.attempt.spec.plain is None else "info"
+
+    def _rank(self, name: str, level: str, local_rank: int, **fields: Any) -> Event:
+        return Event(name, level, {"rank": self._global_rank(local_rank), "local_rank": local_rank, **fields})
+
+    def _global_rank(self, local_rank: int) -> int:
+        return whole_number(self.attempt.envs.get(local_rank, {}).get("RANK"), local_rank)
+
+    def _started(self, fact: say.WorkerStarted, now_ns: int) -> Event:
+        spec = self.attempt.spec
+        args = [str(arg) for arg in spec.args[fact.local_rank]] if spec.kind == "binary" else None
+        return self._rank(
             "supervise.process.started",
             "info",
-            rank,
-            pid=message.pid,
-            executable_name=self._plan.what,
+            fact.local_rank,
+            pid=fact.pid,
+            executable_name=spec.what,
             command_args=args,
-            start_duration_s=self._since(self._attempt_ns),
+            start_duration_s=_seconds(self.attempt_ns, now_ns),
         )
 
-    def start_failed(self, message: say.WorkerFailedToStart) -> None:
-        """A rank could not be started."""
-        self._rank(
+    def _start_failed(self, fact: say.WorkerFailedToStart) -> Event:
+        return self._rank(
             "supervise.process.start_failed",
-            "info" if self.failures_raise else "error",
-            message.local_rank,
-            exception_type=type(message.error).__name__,
-            exception_message=str(message.error),
-            errno=getattr(message.error, "errno", None),
+            self._failed_level,
+            fact.local_rank,
+            exception_type=type(fact.error).__name__,
+            exception_message=str(fact.error),
+            errno=getattr(fact.error, "errno", None),
         )
 
-    def signaled(self, local_rank: int, pid: int | None, sig: Signals, reason: str, escalation: int) -> None:
-        """A rank's group was sent a signal."""
-        self._rank(
+    def _signaled(self, fact: Signaled) -> Event:
+        return self._rank(
             "supervise.process.signaled",
             "info",
-            local_rank,
-            pid=pid,
-            signal=sig.name,
-            reason=reason,
-            escalation=escalation,
+            fact.local_rank,
+            pid=fact.pid,
+            signal=fact.sig.name,
+            reason=fact.reason,
+            escalation=fact.escalation,
             target="group",
         )
 
-    def exited(self, message: say.WorkerExited, *, spontaneous: bool) -> None:
-        """A rank's process is reaped."""
-        code = message.exitcode
-        fine = code == 0 and message.complaint is None
-        level = "info" if fine or not spontaneous or self.failures_raise else "error"
-        if not self._log.listens(level):
-            return
-        self._rank(
+    def _exited(self, fact: steps.RankExited) -> Event:
+        end, code = fact.end, fact.end.exitcode
+        fine = code == 0 and end.complaint is None
+        return self._rank(
             "supervise.process.exited",
-            level,
-            message.local_rank,
-            pid=message.pid,
+            "info" if fine or not fact.by_itself else self._failed_level,
+            end.local_rank,
+            pid=end.pid,
             exit_code=code if code is not None and code >= 0 else None,
             exit_signal=signal_name(-code) if code is not None and code < 0 else None,
-            core_dumped=message.core_dumped,
-            uptime_s=self._since(self._started_ns.get(message.local_rank, message.ended_ns), message.ended_ns),
-            spontaneous=spontaneous,
-            complaint=message.complaint,
-            oom_kill=message.oom_kill,
-            max_rss_bytes=message.max_rss_bytes,
-            cpu_time_s=message.cpu_time_s,
+            core_dumped=end.core_dumped,
+            uptime_s=_seconds(fact.started_ns or end.ended_ns, end.ended_ns),
+            spontaneous=fact.by_itself,
+            complaint=end.complaint,
+            oom_kill=end.oom_kill,
+            max_rss_bytes=end.max_rss_bytes,
+            cpu_time_s=end.cpu_time_s,
         )
 
-    def unkillable(self, message: say.WorkerUnkillable) -> None:
-        """A rank's process outlived SIGKILL."""
-        self._rank("supervise.process.unkillable", "error", message.local_rank, pid=message.pid, state=message.state)
+    def _leaked(self, fact: steps.Leaked) -> list[Event]:
+        events = []
+        for local_rank, descendants in fact.found.leaked.items():
+            fields = {
+                "rank": None if local_rank is None else self._global_rank(local_rank),
+                "local_rank": local_rank,
+                "pid": None if local_rank is None else fact.pids.get(local_rank),
+                "descendants": list(descendants),
+                "ended": fact.found.ended,
+            }
+            events.append(Event("supervise.process.leaked", "warning", fields))
+        return events
 
-    def stopped(self, message: say.WorkerStopped) -> None:
-        """A rank's process was stopped, and waits to be continued."""
-        self._rank("supervise.process.stopped", "warning", message.local_rank, pid=message.pid, signal=message.sig.name)
+    # The gang
 
-    def leaked(self, message: say.Swept, pids: Mapping[int, int]) -> None:
-        """What had left the groups of the ranks was found."""
-        for rank, descendants in message.leaked.items():
-            self._log.emit(
-                "supervise.process.leaked",
-                "warning",
-                rank=None if rank is None else self._ranks.get(rank, rank),
-                local_rank=rank,
-                pid=None if rank is None else pids.get(rank),
-                descendants=list(descendants),
-                ended=message.ended,
-            )
+    def _starting(self) -> Event:
+        attempt = self.attempt
+        errors = [path for path in attempt.dest.error_files.values() if path != os.devnull]
+        fields = {
+            "world_size": attempt.nprocs,
+            "start_method": attempt.spec.start_method,
+            "log_dir": os.path.dirname(os.path.dirname(errors[0])) if errors else None,
+        }
+        return Event("supervise.gang.starting", "info", fields)
 
-    def restarting(
-        self, result: RunProcsResult, verdict: Verdict, attempt: int, max_restarts: int, delay_s: float
-    ) -> None:
-        """An attempt has failed, with this result, and another will be started."""
-        self._errors(result, verdict)
-        root = verdict.blamed[0]
-        self._log.emit(
-            "supervise.gang.restarting",
-            "warning",
-            attempt=attempt,
-            max_restarts=max_restarts,
-            backoff_s=delay_s,
-            root_cause_rank=root,
-            error_type=_error_type(result.failures[root]),
-            failed_ranks=list(verdict.blamed),
-        )
+    def _restarting(self, fact: say.GangRestarting) -> list[Event]:
+        fields = {
+            "attempt": fact.attempt,
+            "max_restarts": fact.max_restarts,
+            "backoff_s": fact.delay_s,
+            **_causes(fact.result),
+        }
+        return [*self._errors(fact.result), Event("supervise.gang.restarting", "warning", fields)]
 
-    def stopping(self, gang: Gang) -> None:
-        """The gang is being stopped."""
-        self._log.emit("supervise.gang.stopping", reason=gang.reason)
-
-    def log_failed(self, iostream: str, path: str, error: OSError) -> None:
-        """A log, or where it is shown, fails; the gang goes on."""
-        self._log.emit("supervise.log.failed", "warning", log_iostream=iostream, path=path, error=str(error))
-
-    def disk_full(self, iostream: str, error: OSError) -> None:
-        """Report a disk that is full when the ranks have ended; on stderr if the events have no listener."""
-        text = f"{error.strerror}; what the ranks wrote or recorded last may be missing"
-        if not self._log.listens("warning"):
-            say_at_last(one_line(f"supervise: {error.filename}: {text}"), logging.WARNING)
-        self.log_failed(iostream, error.filename, OSError(error.errno, text, error.filename))
-
-    def tail_ended(self, message: say.TailEnded) -> None:
-        """A Tail has ended; worth a word only if it did not show everything."""
-        if message.remaining_bytes or message.error:
-            self._log.emit(
-                "supervise.log.failed",
-                "warning",
-                log_iostream=message.name,
-                path=None,
-                error=message.error or "closed before everything was shown; the rest is in the files",
-                remaining_bytes=message.remaining_bytes,
-            )
-
-    def finished(self, result: RunProcsResult, verdict: Verdict) -> None:
-        """The gang has ended, with this result."""
-        self._errors(result, verdict)
+    def _finished(self, fact: say.GangFinished, now_ns: int) -> list[Event]:
+        duration_s, result, error = _seconds(self.begun_ns, now_ns), fact.result, fact.error
+        if result is None:
+            why = {"exception_type": type(error).__name__, "exception_message": str(error)}
+            fields = {"outcome": "failed", "duration_s": duration_s, **why}
+            return [Event("supervise.gang.finished", "error", fields)]
+        events = self._errors(result)
         if result.outcome == "failed":
-            root = result.failures[verdict.blamed[0]]
-            if not self.failures_raise:
-                self._log.show_at_last(failed_line(self._plan.name, result, root))
-            self._log.emit(
-                "supervise.gang.failed",
-                "info" if self.failures_raise else "error",
-                root_cause_rank=verdict.blamed[0],
-                error_type=_error_type(root),
-                failed_ranks=list(verdict.blamed),
-            )
-        self._log.emit("supervise.gang.finished", outcome=result.outcome, duration_s=self._since(self._begun_ns))
+            events.append(Event("supervise.gang.failed", self._failed_level, _causes(result)))
+        fields = {"outcome": result.outcome, "duration_s": duration_s}
+        return [*events, Event("supervise.gang.finished", "info", fields)]
 
-    def _errors(self, result: RunProcsResult, verdict: Verdict) -> None:
-        """Say what the causes have recorded."""
-        for rank in verdict.blamed if verdict.kind == "cause" else ():
-            failure = result.failures[rank]
+    def _errors(self, result: RunProcsResult) -> list[Event]:
+        """Return what the causes have recorded."""
+        events = []
+        for local_rank, failure in result.failures.items() if result.outcome == "failed" else ():
             if isinstance(failure.message, dict):
                 text = str(failure.message.get("message", ""))
                 kind, _, what = text.partition(": ")
-                trace = failure.message.get("extraInfo", {}).get("py_callstack")
-                self._rank(
+                event = self._rank(
                     "supervise.process.error",
                     "error",
-                    rank,
+                    local_rank,
                     exception_type=kind,
                     exception_message=what,
-                    exception_stacktrace=trace,
+                    exception_stacktrace=failure.message.get("extraInfo", {}).get("py_callstack"),
                     error_file=failure.error_file,
                 )
+                events.append(event)
+        return events
 
-    def aborted(self, error: BaseException) -> None:
-        """The gang has ended without a result."""
-        self._log.emit(
-            "supervise.gang.finished",
-            "error",
-            outcome="failed",
-            duration_s=self._since(self._begun_ns),
-            exception_type=type(error).__name__,
-            exception_message=str(error),
-        )
 
-    @staticmethod
-    def _since(then_ns: int, now_ns: int | None = None) -> float:
-        return ((now_ns or time.monotonic_ns()) - then_ns) / 1e9
+def _causes(result: RunProcsResult) -> dict[str, Any]:
+    """Return the fields that name the causes; the first of a result's failures is the root cause."""
+    root = next(iter(result.failures))
+    return {
+        "root_cause_rank": root,
+        "error_type": _error_type(result.failures[root]),
+        "failed_ranks": list(result.failures),
+    }
+
+
+def _tail_ended(fact: say.TailEnded) -> list[Event]:
+    if not (fact.remaining_bytes or fact.error):
+        return []
+    fields = {
+        "log_iostream": fact.name,
+        "path": None,
+        "error": fact.error or "closed before everything was shown; the rest is in the files",
+        "remaining_bytes": fact.remaining_bytes,
+    }
+    return [Event("supervise.log.failed", "warning", fields)]
+
+
+def _seconds(then_ns: int, now_ns: int) -> float:
+    return (now_ns - then_ns) / 1e9
 
 
 def _error_type(failure: ProcessFailure) -> str:
-    """Say in a word what the root cause was: an exception's type, a signal's name, or an exit code."""
+    """Return the root cause in a word: an exception's type, a signal's name, or an exit code."""
     if isinstance(failure.message, dict):
         return str(failure.message.get("message", "")).partition(":")[0]
     return signal_name(-failure.exitcode) if failure.exitcode < 0 else f"exit code {failure.exitcode}"
@@ -272,11 +270,8 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _attempt_of(plan: Attempt) -> int:
-    return _int(plan.envs.get(0, {}).get("TORCHELASTIC_RESTART_COUNT"), 0)
-
-
-def _int(text: str | None, default: int) -> int:
+def whole_number(text: str | None, default: int) -> int:
+    """Return the number that an environment variable holds; `default` if it holds none."""
     try:
         return default if text is None else int(text)
     except ValueError:

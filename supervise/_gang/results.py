@@ -14,7 +14,7 @@ from supervise.result import ProcessFailure, RankEnd, RunProcsResult
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from supervise._core.state import Gang
+    from supervise._core.model import Gang
     from supervise._core.verdict import Verdict
     from supervise._gang.attempt import Attempt
     from supervise.messages import WorkerExited, WorkerFailedToStart
@@ -28,43 +28,40 @@ LOST_CODE = 255
 """Stands in `ProcessFailure.exitcode`, a number, for an exit status that nobody can tell."""
 
 
-def build_result(
-    gang: Gang, verdict: Verdict, plan: Attempt, started_ns: Mapping[int, int], values: Mapping[int, Any]
-) -> RunProcsResult:
+def build_result(gang: Gang, verdict: Verdict, attempt: Attempt, values: Mapping[int, Any]) -> RunProcsResult:
     """Return the one result that every `Wait` gets.
 
     Args:
         gang: What happened.
         verdict: How it is judged.
-        plan: What was asked for.
-        started_ns: Local rank to monotonic nanoseconds of its start.
+        attempt: What was asked for.
         values: Local rank to return value, where all ranks exited with code 0.
     """
-    ends = {end.local_rank: end for end in gang.ends}
-    result = RunProcsResult(stdouts=dict(plan.dest.stdouts), stderrs=dict(plan.dest.stderrs), outcome=verdict.outcome)
+    result = RunProcsResult(
+        stdouts=dict(attempt.dest.stdouts), stderrs=dict(attempt.dest.stderrs), outcome=verdict.outcome
+    )
     if not verdict.blamed:
-        result.return_values = {rank: values.get(rank) for rank in range(plan.nprocs)}
+        result.return_values = {rank: values.get(rank) for rank in range(attempt.nprocs)}
     to_wall_ns = time.time_ns() - time.monotonic_ns()
     stopped = verdict.kind == "stopped"
     for rank in verdict.blamed:
-        result.failures[rank] = _failure(gang, rank, ends.get(rank), plan, to_wall_ns, stopped=stopped)
-    stuck = {found.local_rank: found for found in gang.unkillable}
+        result.failures[rank] = _failure(gang, rank, attempt, to_wall_ns, stopped=stopped)
     for rank, role in sorted(verdict.roles.items()):
-        end = ends.get(rank)
+        end = gang.ranks[rank].end
         result.ends[rank] = RankEnd(
             local_rank=rank,
-            pid=end.pid if end else stuck[rank].pid,
+            pid=end.pid if end else gang.unkillable[rank].pid,
             exitcode=end.exitcode if end else None,
             role=role,
-            started_ns=started_ns.get(rank, 0),
+            started_ns=gang.ranks[rank].started_ns,
             ended_ns=end.ended_ns if end else time.monotonic_ns(),
             core_dumped=end.core_dumped if end else False,
             max_rss_bytes=end.max_rss_bytes if end else None,
             cpu_time_s=end.cpu_time_s if end else None,
             oom_kill=end.oom_kill if end else False,
-            stdout_log=plan.dest.stdouts.get(rank, ""),
-            stderr_log=plan.dest.stderrs.get(rank, ""),
-            stderr_tail=_last_words(end, plan.dest.stderrs.get(rank, "")),
+            stdout_log=attempt.dest.stdouts.get(rank, ""),
+            stderr_log=attempt.dest.stderrs.get(rank, ""),
+            stderr_tail=_last_words(end, attempt.dest.stderrs.get(rank, "")),
         )
     return result
 
@@ -74,26 +71,25 @@ def _last_words(end: WorkerExited | None, path: str) -> str:
     return last_lines(path) if end is None or end.log_bytes.get(path) else ""
 
 
-def _failure(
-    gang: Gang, rank: int, end: WorkerExited | None, plan: Attempt, to_wall_ns: int, *, stopped: bool
-) -> ProcessFailure:
+def _failure(gang: Gang, rank: int, attempt: Attempt, to_wall_ns: int, *, stopped: bool) -> ProcessFailure:
+    end = gang.ranks[rank].end
     if end is None:
-        stuck = next((found for found in gang.unkillable if found.local_rank == rank), None)
+        stuck = gang.unkillable.get(rank)
         if stuck is not None:
             message = f"PID {stuck.pid} outlived SIGKILL; the kernel says its state is {stuck.state}"
             return ProcessFailure.of(rank, stuck.pid, LOST_CODE, "", message=message)
         message = f"rank {rank} was not started: the gang was closed first"
-        return ProcessFailure.of(rank, 0, -gang.death_sig, "", message=message)
+        return ProcessFailure.of(rank, 0, -gang.stop.death_sig, "", message=message)
     message = end.complaint or ""
     if end.oom_kill:
         message = f"{OUT_OF_MEMORY}: killed by the kernel (SIGKILL, PID {end.pid}) as its memory cgroup was full"
     if stopped and end.exitcode == 0:
-        message = f"stopped by {gang.death_sig.name} before the gang's end; exited with code 0"
+        message = f"stopped by {gang.stop.death_sig.name} before the gang's end; exited with code 0"
     return ProcessFailure.of(
         rank,
         end.pid,
         LOST_CODE if end.exitcode is None else end.exitcode,
-        "" if stopped and end.error_ns is None else plan.dest.error_files.get(rank, ""),
+        "" if stopped and end.error_ns is None else attempt.dest.error_files.get(rank, ""),
         message=message,
         timestamp_ns=end.ended_ns + to_wall_ns,
     )

@@ -1,33 +1,91 @@
-"""Reads return values off the loop: unpickling runs code of the user's and may take its time."""
+"""The return values of ranks, loaded off the loop: unpickling runs code of the user's and may take its time."""
 
 from __future__ import annotations
 
+import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from supervise._core.verdict import failed
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from supervise._process.exits.slots import ExitSlots
     from supervise._process.launch.return_value import OutcomeFile
+    from supervise._runtime.loop import Loop
+    from supervise.messages import WorkerExited
 
 
-def load_values(
-    outcomes: Mapping[int, OutcomeFile],
+class ReturnValues:
+    """The return values of one attempt. Used on the gang's loop."""
+
+    def __init__(self, name: str, nprocs: int, loop: Loop, slots: ExitSlots) -> None:
+        """Know none yet.
+
+        Args:
+            name: Of the gang.
+            nprocs: How many ranks it has.
+            loop: The gang's.
+            slots: Where the files with the values are.
+        """
+        self._name = name
+        self._nprocs = nprocs
+        self._loop = loop
+        self._slots = slots
+        self._loaded: Callable[[dict[int, str]], object] | None = None
+        self.by_rank: dict[int, Any] = {}
+        """Those that were loaded."""
+
+    def load(self, ends: Sequence[WorkerExited], loaded: Callable[[dict[int, str]], object]) -> None:
+        """Load the values if all ranks have exited with code 0.
+
+        Args:
+            ends: How the ranks ended.
+            loaded: Called on the loop, with what is wrong with values that could not be loaded, by local rank.
+        """
+        self._loaded = loaded
+        good = {end.local_rank for end in ends if end.has_value and not failed(end)}
+        if not good or sum(end.exitcode == 0 for end in ends) < self._nprocs:
+            self._loop.post(self._arrived, {}, {})
+            return
+        files = {rank: file for rank in good if (file := self._slots.outcomes[rank]).kind() != "None"}
+        nothing = dict.fromkeys(good - files.keys())
+        if not files:
+            self._loop.post(self._arrived, nothing, {})
+            return
+        work = partial(_load, files, nothing, partial(self._loop.post, self._arrived))
+        try:
+            threading.Thread(target=work, name=f"supervise-values-{self._name}", daemon=True).start()
+        except RuntimeError:  # no more threads: the interpreter is exiting, or a limit is reached
+            work()
+
+    def abandon(self) -> None:
+        """Go on without the values if they are being loaded: code of the user's takes too long."""
+        self._arrived({}, dict.fromkeys(range(self._nprocs), "its return value was not unpickled in time"))
+
+    def dismiss(self) -> None:
+        """Never call back."""
+        self._loaded = None
+
+    def _arrived(self, values: dict[int, Any], problems: dict[int, str]) -> None:
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            self.by_rank = values
+            loaded(problems)
+
+
+def _load(
+    files: Mapping[int, OutcomeFile],
     known: Mapping[int, Any],
     tell: Callable[[dict[int, Any], dict[int, str]], object],
 ) -> None:
-    """Unpickle each rank's return value, then call `tell`. On a thread of its own.
-
-    Args:
-        outcomes: Local rank to the file with its value.
-        known: Local rank to the values that need not be read.
-        tell: Called with two mappings by local rank: the values, and what is wrong with those that
-            could not be read.
-    """
+    """Unpickle the values in `files`; `tell` the values, those `known` among them, and the problems, by local rank."""
     values = dict(known)
     problems: dict[int, str] = {}
-    for rank, outcome in sorted(outcomes.items()):
+    for rank, file in sorted(files.items()):
         try:
-            values[rank] = outcome.load()
+            values[rank] = file.load()
         except BaseException as error:
             problems[rank] = f"its return value could not be unpickled here: {type(error).__name__}: {error}"
     tell(values, problems)

@@ -1,22 +1,45 @@
-"""The Supervisor actor, as it is started by an actor system."""
+"""The Supervisor: the actor that owns a gang."""
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING, Any
 
-from supervise._gang.gang_actor import GangActor, check_settings
+import pykka
+
+from supervise import messages as say
+from supervise._core import steps
+from supervise._core.verdict import judge
+from supervise._gang import shutdown_at_exit
+from supervise._gang.asks import as_signal, check_ref, checked_ranks, stray
+from supervise._gang.replies import PendingReplies
+from supervise._gang.runner import GangRunner
+from supervise._gang.shutdown import Shutdown
+from supervise._gang.subscribers import Subscribers
+from supervise._runtime.actor import Inbox, LoopActor
+from supervise._runtime.loop import Loop
+from supervise._seconds import GRACE_S, check_seconds
+from supervise.errors import SpecError, SuperviseError
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
 
+    from supervise._gang.attempt import Attempt
+    from supervise._gang.runner import Listener
     from supervise._process.containment.escapees import Containment
+    from supervise._runtime.future import Reply
     from supervise.events import Sink
     from supervise.logs import LogsSpecs
     from supervise.restarts import RestartPolicy
+    from supervise.result import RunProcsResult
+
+_REPORTS: tuple[type, ...] = (say.WorkerStarted, say.WorkerExited, say.WorkerFailedToStart, say.WorkerUnkillable)
+_REPORTS += (say.GroupEmptied, say.TailEnded)
+"""What Workers and Tails report, for the core."""
 
 
-class Supervisor(GangActor):
+class Supervisor(LoopActor):
     """Owns one gang: a Worker actor a rank, a Tail actor a destination of logs.
 
     Ask it `Start`, `Wait`, `Poll`, `Pids`, `Status`, `Close`, `Signal`, `Subscribe` and `Unsubscribe`;
@@ -37,7 +60,7 @@ class Supervisor(GangActor):
         start_method: str = "spawn",
         duplicate_stdout_filters: Sequence[str] | None = None,
         duplicate_stderr_filters: Sequence[str] | None = None,
-        grace: float = 30.0,
+        grace: float = GRACE_S,
         cwd: str | os.PathLike[str] | None = None,
         timeout: float | None = None,
         event_sink: Sink | None = None,
@@ -72,10 +95,9 @@ class Supervisor(GangActor):
             SpecError: Something makes no sense, or cannot be pickled; names it, the rank and what to do.
             OSError: The log folder cannot be used.
         """
-        from supervise._gang.spec import make_plan  # a spawned worker imports us unused
+        from supervise._gang.attempt import first_attempt  # a spawned worker imports us unused
 
-        check_settings(grace, timeout, event_sink)
-        plan = make_plan(
+        attempt = first_attempt(
             name=name,
             entrypoint=entrypoint,
             args=args,
@@ -85,13 +107,241 @@ class Supervisor(GangActor):
             start_method=start_method,
             duplicate_stdout_filters=duplicate_stdout_filters,
             duplicate_stderr_filters=duplicate_stderr_filters,
+            grace=grace,
             cwd=cwd,
+            timeout=timeout,
+            event_sink=event_sink,
             restart_policy=restart_policy,
             containment=containment,
             gate=gate,
         )
         try:
-            super().__init__(plan, grace=grace, timeout=timeout, event_sink=event_sink)
+            self._own(attempt)
         except BaseException:
-            plan.close()
+            attempt.close()
             raise
+
+    @classmethod
+    def start_attempt(
+        cls, attempt: Attempt, *, own_thread: bool = True, listener: Listener | None = None
+    ) -> pykka.ActorRef[Supervisor]:
+        """Start the Supervisor of a gang whose settings are checked and pickled already.
+
+        Args:
+            attempt: The first attempt. It belongs to the Supervisor from now on.
+            own_thread: Whether to start a thread for the gang; otherwise the starter becomes it, by `run_gang`.
+            listener: Who follows the gang beside its subscribers.
+        """
+        supervisor = cls.__new__(cls)  # `start` takes settings
+        supervisor._own(attempt, own_thread=own_thread, listener=listener)  # noqa: SLF001 - our own
+        pykka.ActorRegistry.register(supervisor.actor_ref)
+        supervisor._start_actor_loop()  # noqa: SLF001 - our own
+        return supervisor.actor_ref
+
+    def _own(self, attempt: Attempt, *, own_thread: bool = True, listener: Listener | None = None) -> None:
+        super().__init__(Loop(f"supervise-{attempt.spec.name}", lost=self._loop_lost, own_thread=own_thread))
+        self._replies = PendingReplies(self.loop)
+        self._subscribers = Subscribers()
+        self._runner = GangRunner(
+            attempt,
+            self.loop,
+            self.actor_ref,
+            replies=self._replies,
+            subscribers=self._subscribers,
+            listener=listener,
+            closed=self._closed,
+            crashed=self.on_crash,
+        )
+        self._shutdown = Shutdown(
+            self._runner,
+            self.loop,
+            replies=self._replies,
+            subscribers=self._subscribers,
+            listener=listener,
+            leave=self._leave,
+        )
+
+    def _start_actor_loop(self) -> None:
+        try:
+            self.loop.start()
+        except BaseException:  # no thread to be had: no ask would ever be answered
+            self._abandon()
+            raise
+        try:
+            shutdown_at_exit.remember(self.actor_ref, self._runner.gang.grace_s)
+            super()._start_actor_loop()
+        except BaseException:  # a signal's handler has raised: the caller has no ref to ask
+            self.loop.abandon()
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        shutdown_at_exit.forget(self.actor_ref)
+        self._unbind()
+        pykka.ActorRegistry.unregister(self.actor_ref)
+        self._runner.attempt.close()
+
+    # What can be asked
+
+    def launch(self) -> Reply[dict[int, int]]:
+        """Launch every rank; see `Start`. A second time is an error."""
+        self._raise_crash()
+        if self._runner.gang.phase != "new":
+            name, phase = self._runner.attempt.spec.name, self._runner.gang.phase
+            raise SpecError(f"{name}: the gang was started already (it is {phase}); a gang has one life")
+        return self._runner.start()
+
+    def wait(self, timeout: float | None = None) -> Reply[RunProcsResult | None]:
+        """Answer with the result when there is one, with None after `timeout` seconds; see `Wait`.
+
+        Raises:
+            SpecError: `timeout` is not a number of seconds.
+        """
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        return self._replies.wait(timeout)
+
+    def poll(self) -> RunProcsResult | None:
+        """Answer with the result if there is one, now; see `Poll`."""
+        if self._replies.error is not None:
+            raise self._replies.error
+        return self._replies.result
+
+    def so_far(self, *, stop_on_failure: bool) -> RunProcsResult | None:
+        """Answer with what has failed of a gang that runs on all the same; see `SoFar`."""
+        self._runner.step(steps.StopOnFailure(on=stop_on_failure))
+        gang = self._runner.gang
+        return self._runner.result() if gang.phase == "running" and judge(gang).outcome == "failed" else None
+
+    def pids(self) -> dict[int, int]:
+        """Answer with ``{rank: pid}`` of the ranks that were started; see `Pids`."""
+        return self._runner.gang.pids
+
+    def status(self) -> say.GangStatus:
+        """Answer with what is the case now; see `Status`. Also has stopped ranks looked for."""
+        self._runner.suspend_poll.look()
+        gang = self._runner.gang
+        return say.GangStatus(
+            phase=gang.phase,
+            pids=gang.pids,
+            running=frozenset(gang.running | gang.starting),
+            leftovers=frozenset(gang.leftovers),
+            waiters=self._replies.waiting,
+            attempt=gang.attempt,
+        )
+
+    def close(
+        self, death_sig: signal.Signals | None = None, timeout: float | None = None
+    ) -> Reply[RunProcsResult | None]:
+        """Stop the gang; see `Close`. Answered with the result when nothing of the gang is left.
+
+        Raises:
+            SpecError: `death_sig` is no signal, or `timeout` not a number of seconds; nothing was done.
+            UnkillableError: In the reply: a process outlived SIGKILL; all others are reaped.
+        """
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        sig = signal.SIGTERM if death_sig is None else as_signal("death_sig", death_sig)
+        reply = self._replies.close()
+        self._runner.close(sig, timeout)
+        return reply
+
+    def send_signal(self, sig: signal.Signals, ranks: frozenset[int] | None = None) -> frozenset[int]:
+        """Signal the groups of `ranks` (None: of all) that run; answer with those reached. See `Signal`.
+
+        Raises:
+            SpecError: A rank is not of this gang, or `sig` is no signal; nobody was signalled.
+        """
+        sig = as_signal("sig", sig)
+        wanted = checked_ranks(ranks, self._runner.gang.nprocs)
+        self._raise_crash()  # no Worker may be left
+        reached = wanted & self._runner.gang.running
+        self._runner.signal(reached, sig, "user")
+        return reached
+
+    def on_receive(self, message: Any) -> Any:  # noqa: C901, PLR0911 - one line a message
+        """Answer what is asked; take in what Workers and Tails tell."""
+        match message:
+            case say.Start():
+                return self.launch()
+            case say.Wait():
+                return self.wait(message.timeout)
+            case say.Poll():
+                return self.poll()
+            case say.SoFar():
+                return self.so_far(stop_on_failure=message.stop_on_failure)
+            case say.Pids():
+                return self.pids()
+            case say.Status():
+                return self.status()
+            case say.Close():
+                return self.close(message.death_sig, message.timeout)
+            case say.Signal():
+                return self.send_signal(message.sig, message.ranks)
+            case say.Subscribe():
+                check_ref(message.ref)
+                return self._subscribers.admit(message.ref)
+            case say.Unsubscribe():
+                check_ref(message.ref)
+                return self._subscribers.dismiss(message.ref)
+            case _:
+                return self._told(message)
+
+    def _told(self, message: Any) -> None:
+        if self._shutdown.crash is not None:
+            return
+        match message:
+            case _ if type(message) in _REPORTS:
+                self._runner.report(message)
+            case say.WorkerStopped():
+                self._runner.events.emit(message)
+                self._subscribers.tell(message)
+            case steps.PeersStopped():
+                self._runner.excuse(message.ranks)
+            case say.MemberStopRequested():
+                self._shutdown.member_asked = True
+                self._runner.close()
+            case say.ActorDown():
+                self._shutdown.after_crash(message.error, message.who)
+            case _:
+                raise stray(message)
+
+    # The end
+
+    def on_stop_request(self) -> Reply[None]:
+        """Close the gang, then leave."""
+        reply = self._replies.stop()
+        self._runner.close()
+        return reply
+
+    def _closed(self) -> None:
+        self._shutdown.closed()
+
+    def _leave(self) -> None:
+        shutdown_at_exit.forget(self.actor_ref)
+        self.leave()
+
+    def is_fatal(self, error: BaseException, *, asked: bool) -> bool:
+        """Return whether an error that left a handler ends this actor: a mistake of the sender's does not."""
+        if isinstance(error, SpecError):
+            return False
+        harmless = (SuperviseError, OSError, TypeError, ValueError, AttributeError)
+        return not asked or not isinstance(error, harmless)
+
+    def on_crash(self, error: BaseException) -> None:
+        """Kill the ranks and answer every ask, since a handler of ours has raised."""
+        self._shutdown.after_crash(error, "the supervisor")
+
+    def _loop_lost(self, error: BaseException) -> None:
+        self._shutdown.without_loop(error)
+
+    def _raise_crash(self) -> None:
+        if self._shutdown.crash is not None:
+            raise self._shutdown.crash
+
+
+def run_gang(supervisor: pykka.ActorRef[Any]) -> None:
+    """Run a gang that was started without a thread of its own, to its end. In the thread that has started it."""
+    inbox = supervisor.actor_inbox
+    assert isinstance(inbox, Inbox)  # noqa: S101 - made by us
+    inbox.loop.run()

@@ -1,4 +1,4 @@
-"""What may be asked for: every argument is looked at before a folder is made or a process is started."""
+"""The checks of a gang's settings: each setting, before a folder is made or a process is started."""
 
 from __future__ import annotations
 
@@ -8,48 +8,140 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from supervise._process.launch import limits
+from supervise._seconds import check_seconds
 from supervise.errors import SpecError
 from supervise.logs import validate_full_rank
 
 if TYPE_CHECKING:
-    from supervise.logs import LogsSpecs
+    from supervise._gang.spec import GangSpec
 
 _METHODS = ("spawn", "fork", "forkserver")
 _LONGEST = 80
 
 
 def shown(value: object) -> str:
-    """Return a value as an error names it: short."""
+    """Return the representation of a value for an error message, cut to 80 characters."""
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def check_entrypoint(entrypoint: object, start_method: object) -> None:
-    """Refuse what cannot be run, or not in this way.
+def checked(spec: GangSpec) -> dict[str, Any]:
+    """Check the settings that a caller gave; return the fields that they change.
+
+    Those are tuples of arguments, environments of text, a folder's path, and no start method for a program.
 
     Raises:
-        SpecError: Names the value.
+        SpecError: A setting makes no sense; names it and the value, or the rank.
     """
+    _check_end(spec)
+    _check_entrypoint(spec)
+    cwd = _folder(spec.cwd)
+    method = None if spec.kind == "binary" else spec.start_method
+    if isinstance(spec.args, Mapping):  # before anything is made for each of a number that may be mistaken
+        limits.check_host(len(spec.args), None if spec.travels else cwd)  # what travels tells where this process is
+        limits.check_open_files(len(spec.args), each=limits.held_by_rank(method), shown=0)
+    args = _arguments(spec.args)
+    envs = _environments(spec.envs, len(args))
+    _check_logs(spec)
+    return {"args": args, "envs": envs, "cwd": cwd, "start_method": method}
+
+
+def check_times(spec: GangSpec) -> None:
+    """Refuse times that are no numbers of seconds.
+
+    Raises:
+        SpecError: Names the setting and the value.
+    """
+    check_seconds("grace", spec.grace_s)
+    if spec.timeout_s is not None:
+        check_seconds("timeout", spec.timeout_s, above_zero=True)
+
+
+def _check_end(spec: GangSpec) -> None:
+    """Refuse settings that do not say how long the gang may take, who is told, and what follows a failure."""
+    check_times(spec)
+    if spec.event_sink is not None and not callable(spec.event_sink):
+        raise SpecError(f"event_sink is {spec.event_sink!r}; give a function of one argument, the event, or None")
+    if spec.restart_policy is None:
+        return
+    from supervise.restarts import RestartPolicy
+
+    policy: object = spec.restart_policy
+    if not isinstance(policy, RestartPolicy):
+        raise SpecError(
+            f"restart_policy is {shown(policy)}; give a RestartPolicy, such as RestartPolicy(max_restarts=3), or None"
+        )
+
+
+def _check_entrypoint(spec: GangSpec) -> None:
+    """Refuse an entrypoint that is neither callable nor a name, an unknown start method, a gate that is no bool."""
+    entrypoint: object = spec.entrypoint
     if not (isinstance(entrypoint, str) and entrypoint) and not callable(entrypoint):
-        msg = f"entrypoint is {shown(entrypoint)}; give a function, or a program's name or path as a string"
-        raise SpecError(msg)
-    if start_method not in _METHODS:
-        msg = f"start_method is {shown(start_method)}; it is one of {', '.join(_METHODS)}"
-        raise SpecError(msg)
+        raise SpecError(f"entrypoint is {shown(entrypoint)}; give a function, or a program's name or path as a string")
+    if spec.start_method not in _METHODS:
+        raise SpecError(f"start_method is {shown(spec.start_method)}; it is one of {', '.join(_METHODS)}")
+    if not isinstance(spec.gate, bool):
+        raise SpecError(f"gate is {shown(spec.gate)}; give True or False")
 
 
-def arguments(args: object) -> dict[int, tuple[Any, ...]]:
+def _folder(cwd: object) -> str | None:
+    """Return the working directory of the ranks; None is this process's."""
+    if cwd is None:
+        return None
+    if not isinstance(cwd, (str, os.PathLike)):
+        raise SpecError(f"cwd is {shown(cwd)}; give the path of a folder, or None")
+    path = os.fsdecode(cwd)
+    if "\0" in path or not os.path.isdir(path):
+        raise SpecError(f"cwd is {path!r}, where there is no folder; make it first, or give another one")
+    return path
+
+
+def _check_logs(spec: GangSpec) -> None:
+    """Refuse settings that do not say where output goes, what stands before its lines, and which are duplicated.
+
+    Anything that can `reify` is a specification of logs, PyTorch's too.
+    """
+    specs: object = spec.logs_specs
+    if specs is not None and (isinstance(specs, type) or not callable(getattr(specs, "reify", None))):
+        raise SpecError(
+            f"logs_specs is {shown(specs)}; give a LogsSpecs, such as DefaultLogsSpecs('logs', redirects=Std.ALL)"
+        )
+    prefixes: object = spec.log_line_prefixes
+    if prefixes is not None and not isinstance(prefixes, Mapping):
+        raise SpecError(
+            f"log_line_prefixes is {shown(prefixes)}; give a mapping of local rank to text, such as {{0: 'zero: '}}"
+        )
+    for rank, prefix in (prefixes or {}).items():
+        if not isinstance(prefix, str):
+            raise SpecError(f"rank {rank}: its log_line_prefixes is {shown(prefix)}; give a text")
+    for what in ("duplicate_stdout_filters", "duplicate_stderr_filters"):
+        needles = getattr(spec, what)
+        if needles is not None and not _is_list_of_texts(needles):
+            raise SpecError(f"{what} is {shown(needles)}; give a list of texts, such as ['loss']")
+
+
+def _is_list_of_texts(value: object) -> bool:
+    """Whether it is a collection of strings; a bare string would be one of letters."""
+    if not isinstance(value, Collection) or isinstance(value, (str, bytes)):
+        return False
+    return all(isinstance(each, str) for each in value)
+
+
+def _arguments(args: object) -> dict[int, tuple[Any, ...]]:
     """Return local rank to arguments, in the order of the ranks.
 
     Raises:
         SpecError: There is no rank, one is missing, or its arguments are no sequence.
     """
     if not isinstance(args, Mapping):
-        msg = f"args is {shown(args)}; give a mapping of local rank to its arguments, such as {{0: (), 1: ()}}"
-        raise SpecError(msg)
+        raise SpecError(
+            f"args is {shown(args)}; give a mapping of local rank to its arguments, such as {{0: (), 1: ()}}"
+        )
     if not args:
-        msg = "args is empty, so there is no rank to start; give each rank its arguments, such as {0: (), 1: ()}"
-        raise SpecError(msg)
+        raise SpecError(
+            "args is empty, so there is no rank to start; give each rank its arguments, such as {0: (), 1: ()}"
+        )
     validate_full_rank(args, len(args), "args")
     return {rank: as_tuple(rank, args[rank]) for rank in sorted(args)}
 
@@ -63,16 +155,31 @@ def as_tuple(rank: int, given: Any) -> tuple[Any, ...]:
     if isinstance(given, (str, bytes)):
         return (given,)
     if isinstance(given, Mapping):  # whose keys alone would be passed
-        msg = f"rank {rank}: its arguments are {shown(given)}, a mapping; give a tuple, such as (the_mapping,)"
-        raise SpecError(msg)
+        raise SpecError(
+            f"rank {rank}: its arguments are {shown(given)}, a mapping; give a tuple, such as (the_mapping,)"
+        )
     try:
         return tuple(given)
     except TypeError:
-        msg = f"rank {rank}: its arguments are {shown(given)}; give a tuple, such as ({shown(given)},)"
-        raise SpecError(msg) from None
+        raise SpecError(
+            f"rank {rank}: its arguments are {shown(given)}; give a tuple, such as ({shown(given)},)"
+        ) from None
 
 
-def environments(envs: object, nprocs: int) -> dict[int, dict[str, str]]:
+def argv_of(program: str, args: tuple[Any, ...], rank: int) -> list[str]:
+    """Return a program and its arguments as strings.
+
+    Raises:
+        SpecError: One holds a NUL character.
+    """
+    argv = [program, *(os.fsdecode(arg) if isinstance(arg, bytes) else str(arg) for arg in args)]
+    for arg in argv:
+        if "\0" in arg:
+            raise SpecError(f"rank {rank}: the argument {arg!r} holds a NUL character, which no program can be given")
+    return argv
+
+
+def _environments(envs: object, nprocs: int) -> dict[int, dict[str, str]]:
     """Return local rank to what is added to its environment, as text.
 
     Raises:
@@ -81,25 +188,27 @@ def environments(envs: object, nprocs: int) -> dict[int, dict[str, str]]:
     if envs is None:
         return {rank: {} for rank in range(nprocs)}
     if not isinstance(envs, Mapping):
-        msg = f"envs is {shown(envs)}; give a mapping of local rank to a dictionary, such as {{0: {{'NAME': 'value'}}}}"
-        raise SpecError(msg)
+        raise SpecError(
+            f"envs is {shown(envs)}; give a mapping of local rank to a dictionary, such as {{0: {{'NAME': 'value'}}}}"
+        )
     validate_full_rank(envs, nprocs, "envs")
     return {rank: _environment(rank, envs[rank]) for rank in sorted(envs)}
 
 
 def _environment(rank: int, env: object) -> dict[str, str]:
     if not isinstance(env, Mapping):
-        msg = f"rank {rank}: its envs is {shown(env)}; give a dictionary, such as {{'NAME': 'value'}}, or {{}}"
-        raise SpecError(msg)
+        raise SpecError(
+            f"rank {rank}: its envs is {shown(env)}; give a dictionary, such as {{'NAME': 'value'}}, or {{}}"
+        )
     found = {}
     for key, value in env.items():
         if not isinstance(key, str):
-            msg = f"rank {rank}: in its envs, the name {shown(key)} is not text; give {str(key)!r}"
-            raise SpecError(msg)
+            raise SpecError(f"rank {rank}: in its envs, the name {shown(key)} is not text; give {str(key)!r}")
         found[key] = text = _variable(rank, key, value)
         if not key or "=" in key or "\0" in key or "\0" in text:
-            msg = f"rank {rank}: {key!r} cannot be an environment variable; no '=' in its name and no NUL at all"
-            raise SpecError(msg)
+            raise SpecError(
+                f"rank {rank}: {key!r} cannot be an environment variable; no '=' in its name and no NUL at all"
+            )
     return found
 
 
@@ -115,88 +224,7 @@ def _variable(rank: int, key: str, value: object) -> str:
         return str(value)
     kind = "None" if value is None else f"of type {type(value).__name__}"
     way = "; leave the variable out" if value is None else ""
-    msg = f"rank {rank}: in its envs, the value of {key!r} is {kind}; give a text, a number or a path{way}"
-    raise SpecError(msg)
-
-
-def check_logs(specs: LogsSpecs | None, prefixes: object) -> None:
-    """Refuse what does not say where the output goes, or what stands before its lines.
-
-    Args:
-        specs: As for the Supervisor; anything that can `reify` will do, PyTorch's too.
-        prefixes: As for the Supervisor.
-
-    Raises:
-        SpecError: Names the argument and the value.
-    """
-    if specs is not None and (isinstance(specs, type) or not callable(getattr(specs, "reify", None))):
-        msg = f"logs_specs is {shown(specs)}; give a LogsSpecs, such as DefaultLogsSpecs('logs', redirects=Std.ALL)"
-        raise SpecError(msg)
-    if prefixes is not None and not isinstance(prefixes, Mapping):
-        msg = f"log_line_prefixes is {shown(prefixes)}; give a mapping of local rank to text, such as {{0: 'zero: '}}"
-        raise SpecError(msg)
-    for rank, prefix in (prefixes or {}).items():
-        if not isinstance(prefix, str):
-            msg = f"rank {rank}: its log_line_prefixes is {shown(prefix)}; give a text"
-            raise SpecError(msg)
-
-
-def check_filters(what: str, needles: object) -> None:
-    """Refuse what is no list of texts; a bare text would be one of letters.
-
-    Raises:
-        SpecError: Names the argument and the value.
-    """
-    if needles is None:
-        return
-    listed = isinstance(needles, Collection) and not isinstance(needles, (str, bytes))
-    if not listed or not all(isinstance(needle, str) for needle in needles):  # type: ignore[attr-defined]
-        msg = f"{what} is {shown(needles)}; give a list of texts, such as ['loss']"
-        raise SpecError(msg)
-
-
-def folder(cwd: object) -> str | None:
-    """Return the working directory of the ranks; None is this process's.
-
-    Raises:
-        SpecError: It is no path, or there is no such folder.
-    """
-    if cwd is None:
-        return None
-    if not isinstance(cwd, (str, os.PathLike)):
-        msg = f"cwd is {shown(cwd)}; give the path of a folder, or None"
-        raise SpecError(msg)
-    path = os.fsdecode(cwd)
-    if "\0" in path or not os.path.isdir(path):
-        msg = f"cwd is {path!r}, where there is no folder; make it first, or give another one"
-        raise SpecError(msg)
-    return path
-
-
-def check_gate(gate: object) -> None:
-    """Refuse what is neither True nor False.
-
-    Raises:
-        SpecError: Names the value.
-    """
-    if not isinstance(gate, bool):
-        msg = f"gate is {shown(gate)}; give True or False"
-        raise SpecError(msg)
-
-
-def check_policy(policy: object) -> None:
-    """Refuse what is neither a policy nor None.
-
-    Raises:
-        SpecError: Names the value.
-    """
-    if policy is None:
-        return
-    from supervise.restarts import RestartPolicy
-
-    if not isinstance(policy, RestartPolicy):
-        msg = f"restart_policy is {shown(policy)}; give a RestartPolicy, such as RestartPolicy(max_restarts=3), or None"
-        raise SpecError(msg)
+    raise SpecError(f"rank {rank}: in its envs, the value of {key!r} is {kind}; give a text, a number or a path{way}")
 
 
 def check_main(fn: object, args: Mapping[int, tuple[Any, ...]]) -> None:
@@ -234,5 +262,4 @@ def _unimportable_main() -> str | None:
 
 
 def _refuse_main(what: str, where: str) -> None:
-    msg = f"{what} was defined {where}, or use start_method='fork'"
-    raise SpecError(msg)
+    raise SpecError(f"{what} was defined {where}, or use start_method='fork'")

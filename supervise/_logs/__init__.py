@@ -1,1 +1,1 @@
-"""What the workers write, on its way to a console or a filtered file: lines, destinations, file watches."""
+"""Log output: reading the ranks' files, splitting it into lines, writing it to consoles and filtered files."""

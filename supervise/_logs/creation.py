@@ -1,4 +1,4 @@
-"""Who wants to know that a file has come into being: its folder is watched, or the nearest that exists."""
+"""Notification of the creation of a file, by a watch on the nearest existing folder."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ log = logging.getLogger("supervise")
 
 
 class FileCreation:
-    """A file that may come, or not. Used by one thread."""
+    """A file that may be created later. Used by one thread."""
 
     def __init__(self, path: str, changed: Callable[[], None]) -> None:
-        """Nothing is watched before `is_there` was asked.
+        """Prepare; the first call of `is_there` starts the watch.
 
         Args:
-            path: The file; its folders may be missing too.
-            changed: Called on the watching thread, which it must not block, when `is_there` is to be asked again.
+            path: The file; its folders may be missing as well.
+            changed: Called on the watching thread when `is_there` may have another answer. Must not block.
         """
         self.path = path
         self._changed = changed
-        self._seen: tuple[str, int, int] | None = None  # the folder that is watched
+        self._seen: tuple[str, int, int] | None = None  # the watched folder
         self._watch: Watch | None = None
 
     def is_there(self) -> bool:
-        """Whether the file exists; if not, `changed` will be called when there is news."""
+        """Return whether the file exists; if not, watch for it and call `changed` later."""
         while not os.path.exists(self.path):
             folder = nearest_folder(self.path)
             try:
@@ -41,23 +41,23 @@ class FileCreation:
                 if seen == self._seen:
                     return False
                 self.cancel()
-                self._seen = seen  # then look again: it may have come before the watch
+                self._seen = seen  # then check again: the file may have been created before the watch
                 self._watch = watch(folder, self._changed)
-            except FileNotFoundError:  # gone again
+            except FileNotFoundError:  # the folder was removed
                 self._seen = None
-            except OSError as error:  # it may not be read, or no more threads
-                log.debug("nobody will tell when %s is there: %s", self.path, error)
+            except OSError as error:  # the folder is not readable, or no thread is available
+                log.debug("the creation of %s cannot be watched: %s", self.path, error)
         return True
 
     def cancel(self) -> None:
-        """End the watch; again is harmless."""
+        """End the watch. Idempotent."""
         watching, self._watch, self._seen = self._watch, None, None
         if watching is not None:
             watching.cancel()
 
 
 def nearest_folder(path: str) -> str:
-    """Return the existing folder that is nearest above `path`, where a link leads."""
+    """Return the nearest existing folder above `path`, with symbolic links resolved."""
     folder = os.path.dirname(os.path.realpath(path))
     while not os.path.isdir(folder) and os.path.dirname(folder) != folder:
         folder = os.path.dirname(folder)

@@ -1,4 +1,4 @@
-"""The files of an attempt, made ready before its ranks start; and their last lines, after."""
+"""Preparation of an attempt's log files before its ranks start, and reading their last lines afterwards."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _PAGE = bytes(4096)
 
 
 def make_ready(dest: LogsDest) -> None:
-    """Move an earlier run's files aside (``.1``, ``.2``, ...), and make the log files, empty and private.
+    """Move the files of an earlier run aside (``.1``, ``.2``, ...), and create empty private log files.
 
     Raises:
-        OSError: A file cannot be made, or a symbolic link to another file is in its place; ``filename`` names it.
+        OSError: A file cannot be created, or its path is a symbolic link to another file; ``filename`` is the path.
     """
     logs = [path for paths in (dest.stdouts, dest.stderrs) for path in paths.values()]
     for path in dict.fromkeys(_real(logs)):
         move_aside(path)
     for path in dict.fromkeys(_real(dest.error_files.values())):
-        # The rank, which writes it, would follow the link
+        # The rank writes this file and would follow the link
         if move_aside(path) and os.path.islink(path) and leads_to_file(path):
             raise link_error(path)
     for path in dict.fromkeys(_real(logs)):
@@ -39,10 +39,10 @@ def make_ready(dest: LogsDest) -> None:
 
 
 def move_aside(path: str) -> bool:
-    """Move one earlier file aside, if it holds anything; tell whether there was one. What is no file stays.
+    """Rename an earlier regular file unless it is empty; return whether `path` exists.
 
     Raises:
-        OSError: It cannot be moved; ``filename`` names it.
+        OSError: The file cannot be renamed; ``filename`` is its path.
     """
     folder, name = os.path.split(path)
     try:
@@ -79,7 +79,7 @@ def _real(paths: Iterable[str]) -> Iterable[str]:
 
 
 def last_lines(path: str, count: int = 20) -> str:
-    """Return the last lines of a log, at most 16 KiB of it; "" where there is none."""
+    """Return the last lines of a log, at most 16 KiB; "" if it cannot be read."""
     if not path or path == os.devnull:
         return ""
     try:
@@ -89,13 +89,13 @@ def last_lines(path: str, count: int = 20) -> str:
             text = file.read(_TAIL_BYTES).decode(errors="replace")
     except OSError:
         return ""
-    return "\n".join(text.strip("\0").rstrip("\n").split("\n")[-count:])  # NUL is what the hole in a file reads as
+    return "\n".join(text.strip("\0").rstrip("\n").split("\n")[-count:])  # a hole in a file reads as NUL
 
 
 def no_room(path: str) -> OSError | None:
-    """Return the error of a write to the disk that holds `path`: it is full, or this user's quota is; None otherwise.
+    """Return ENOSPC or EDQUOT if a write to the disk of `path` fails with it; None otherwise.
 
-    A file without a name is written and dropped, since free blocks tell nothing of quotas and reserves.
+    The probe writes to an unnamed file and drops it, because the count of free blocks ignores quotas and reserves.
     """
     try:
         fd = os.open(os.path.dirname(path), _NAMELESS | os.O_WRONLY | os.O_CLOEXEC, 0o600)
@@ -106,7 +106,7 @@ def no_room(path: str) -> OSError | None:
     except OSError as failed:
         if failed.errno in (errno.ENOSPC, errno.EDQUOT):
             return OSError(failed.errno, failed.strerror, path)
-        if failed.errno == errno.EOPNOTSUPP and _is_full(path):  # a network's file system
+        if failed.errno == errno.EOPNOTSUPP and _is_full(path):  # a network file system
             return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
     return None
 

@@ -1,16 +1,16 @@
-r"""What may be shown of a stream now: whole lines, each behind its prefix. Pure: no I/O, no clock.
+r"""Splitting of a byte stream into prefixed lines. Pure: no I/O, no clock.
 
-A line ends with ``\n`` and passes with every byte it has, whatever it is encoded in. The exceptions:
+A line ends with ``\n``. Its bytes pass unchanged in any encoding, with these exceptions:
 
-- An unfinished line waits for its end, or for the end of the stream. There a console gets a newline
-  after it, so that what comes next starts at column 0; a file gets what was written and no more.
-- A line longer than the limit is passed on in pieces. Until its newline its stream is *reserved*:
-  nothing of another stream may be written to the same destination.
-- On a console, ``\r`` means what it means there: the segment after it replaces the one before.
-  A line with such segments is shown as its last one; until its newline, the state it is in is shown
-  as a line of its own, at most once in `UPDATE_INTERVAL_NS`. ``\r\n`` is an ordinary line end.
-- A filter sees each line raw, with its newline. Of a line longer than the limit it sees the
-  first bytes, up to the limit, and decides on them for the whole line.
+- An unfinished line is kept until its newline or the end of the stream. At the end of the stream, a console gets a
+  newline after it, so that the next output starts at column 0; a file gets no extra byte.
+- A line longer than the limit is passed on in pieces. Until its newline, the destination is *reserved* for its
+  stream: no other stream may write to it.
+- On a console, a segment after ``\r`` replaces the segment before it. Such a line is shown as its last segment. Until
+  its newline, its present segment is shown as a separate line, at most once per `UPDATE_INTERVAL_NS`. ``\r\n`` is an
+  ordinary line end.
+- A filter gets each raw line with its newline. For a line longer than the limit, it gets the first bytes up to the
+  limit, and its answer holds for the whole line.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LIMIT_BYTES = 64 * 1024
-"""The longest unfinished line that is kept in memory."""
+"""The longest unfinished line that is buffered."""
 
 UPDATE_INTERVAL_NS = 100_000_000
-r"""The least time between two updates of a line that rewrites itself with ``\r``."""
+r"""The shortest interval between two updates of a line that is rewritten with ``\r``."""
 
 
 class LineStream:
-    """One source on its way to one destination. Memory is bounded by the limit and one chunk."""
+    """A stream from one source to one destination. It buffers at most the limit and one chunk."""
 
     def __init__(
         self,
@@ -42,15 +42,15 @@ class LineStream:
         r"""Start at the beginning of a line.
 
         Args:
-            prefix: What to put before each line; may be empty.
-            console: Whether the destination is a console, where each line gets an end.
-            rewrites: Whether ``\r`` has its meaning there; None: as on a console.
-            line_filter: Answers whether a raw line is to be shown; None shows all.
-            limit_bytes: The longest unfinished line that is kept in memory.
+            prefix: Written before each line; may be empty.
+            console: Whether the destination is a console, where every line gets an end.
+            rewrites: Whether ``\r`` rewrites the line; None: if it is a console.
+            line_filter: Returns whether to show a raw line; None: show all lines.
+            limit_bytes: The longest unfinished line that is buffered.
         """
         self.prefix = prefix
         self.reserved = False
-        """Whether a line was passed on in part: the destination belongs to this stream until its end."""
+        """Whether part of a line was passed on, so that no other stream may write before its end."""
         self._between = b"\n" + prefix
         self._console = console
         self._rewrites_lines = console if rewrites is None else rewrites
@@ -62,32 +62,32 @@ class LineStream:
     def _begin_line(self) -> None:
         self.reserved = False
         self.due_ns: int | None = None
-        """When an update is due (see `update`); None: none is waiting."""
-        self._held = b""  # what there is of the current segment
-        self._before = b""  # the last segment that was not empty
-        self._rewrites = False  # a "\r" was seen in this line
-        self._ends_in_cr = False  # the last byte was "\r", which may become "\r\n"
-        self._update: bytes | None = None  # the state of this line that was shown last
+        """When an update is due (see `update`); None: no update is pending."""
+        self._held = b""  # the current segment so far
+        self._before = b""  # the last nonempty segment
+        self._rewrites = False  # this line has a "\r"
+        self._ends_in_cr = False  # the last byte is "\r"; "\n" may follow
+        self._update: bytes | None = None  # the segment of this line that was shown last
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes were fed and wait for the end of their line."""
+        """The number of buffered bytes of an unfinished line."""
         waiting = self._select.held_bytes if self._select is not None else 0
         return len(self._held or self._before) + self._ends_in_cr + waiting
 
     def feed(self, chunk: bytes, now_ns: int = 0) -> bytes:
-        r"""Take what comes next in the stream and return what may be written now.
+        r"""Process the next chunk of the stream and return the bytes to write now.
 
         Args:
-            chunk: The next bytes, cut anywhere.
-            now_ns: The time (monotonic); only ``\r`` on a console depends on it.
+            chunk: The next bytes; it may end anywhere in a line.
+            now_ns: The time (monotonic); used only for ``\r`` on a console.
         """
         if self._select is not None:
             chunk = self._select.feed(chunk)
         return self._pass(chunk, now_ns)
 
     def finish(self) -> bytes:
-        """Return what is left, at the end of the stream, and start at the beginning of a line again."""
+        """Return the rest at the end of the stream, and start at the beginning of a line again."""
         out: list[bytes] = []
         if self._select is not None and (rest := self._select.finish()):
             out.append(self._pass(rest, None))
@@ -100,7 +100,7 @@ class LineStream:
         return b"".join(out)
 
     def update(self, now_ns: int) -> bytes:
-        r"""Return the state of a line that rewrites itself with ``\r``, if that is due at `now_ns`."""
+        r"""Return the present segment of a line that is rewritten with ``\r``, if an update is due at `now_ns`."""
         if self.due_ns is None or now_ns < self.due_ns:
             return b""
         self.due_ns = None
@@ -109,7 +109,7 @@ class LineStream:
         return b"".join((self.prefix, self._update, b"\n"))
 
     def _pass(self, chunk: bytes, now_ns: int | None) -> bytes:
-        """Return what may be written of the lines in `chunk`; without a time there are no updates."""
+        """Return the bytes to write for the lines in `chunk`; without a time, no updates."""
         if not self._rewrites_lines or not (self._rewrites or self._ends_in_cr or _has_bare_cr(chunk)):
             return self._whole_lines(chunk)
         out: list[bytes] = []
@@ -120,7 +120,7 @@ class LineStream:
         return b"".join(out)
 
     def _whole_lines(self, chunk: bytes) -> bytes:
-        """Prefix by whole chunks: the fast path, and the only one of a file."""
+        """Prefix all lines of a chunk with one replacement, if no carriage return needs to be interpreted."""
         first = b""
         if self.reserved:
             cut = chunk.find(b"\n") + 1
@@ -137,7 +137,7 @@ class LineStream:
         return b"".join((first, self.prefix, start, lines, b"\n", self._piece()))
 
     def _piece(self) -> bytes:
-        """Return the beginning of a line that has become too long to be kept."""
+        """Return the beginning of a line that exceeds the limit; otherwise nothing."""
         if len(self._held) <= self._limit:
             return b""
         piece, self._held = self._held, b""
@@ -145,7 +145,7 @@ class LineStream:
         return self.prefix + piece
 
     def _rewrite(self, chunk: bytes, out: list[bytes]) -> None:
-        r"""Go from line to line, since a ``\r`` is among them."""
+        r"""Process a chunk that has a ``\r`` line by line."""
         if self._ends_in_cr:
             chunk = b"\r" + chunk
         last_is_cr = chunk.endswith(b"\r")
@@ -153,7 +153,7 @@ class LineStream:
         for number, line in enumerate(lines):
             text = line.rstrip(b"\r")
             ending = b"\n" if len(text) == len(line) else b"\r\n"
-            if number and len(line) <= self._limit:  # it begins here, too, and no segment is too long to be kept
+            if number and len(line) <= self._limit:  # complete in this chunk, no segment exceeds the limit
                 out += (self.prefix, text.rpartition(b"\r")[2], ending)
             else:
                 self._segments(line[: len(line) - len(ending) + 1], out)
@@ -162,12 +162,12 @@ class LineStream:
         self._ends_in_cr = last_is_cr
 
     def _segments(self, part: bytes, out: list[bytes]) -> None:
-        r"""Take a part of one line. Of the segments that begin and end in it, only the last matters."""
+        r"""Process a part of one line. Only the last of its complete segments is shown."""
         first, cr, rest = part.partition(b"\r")
         self._extend(first, out)
         while cr:
             self._end_segment(out)
-            if len(rest) <= self._limit:  # and so are its segments: none is to be passed on in pieces
+            if len(rest) <= self._limit:  # no segment exceeds the limit either
                 ended, _, rest = rest.rpartition(b"\r")
                 self._held = ended.rstrip(b"\r").rpartition(b"\r")[2]
                 if self._held:
@@ -185,7 +185,7 @@ class LineStream:
             out.append(self._piece())
 
     def _end_segment(self, out: list[bytes]) -> None:
-        if self.reserved:  # its beginning is shown already: end it here, and go on on a new line
+        if self.reserved:  # its beginning was shown: end the line, and continue on a new one
             out.append(b"\n")
             self.reserved = False
             self._update = b""
@@ -208,18 +208,18 @@ class LineStream:
         if not waiting or not text or text == self._update:
             self.due_ns = None
         elif self.due_ns is None:
-            soonest = now_ns if self._rewrites else now_ns + UPDATE_INTERVAL_NS  # "\n" may still follow
+            soonest = now_ns if self._rewrites else now_ns + UPDATE_INTERVAL_NS  # a "\n" may follow the "\r"
             self.due_ns = max(soonest, self._shown_ns + UPDATE_INTERVAL_NS)
 
 
 class _Selection:
-    """The raw lines of a stream that pass a filter."""
+    """A filter on the raw lines of a stream."""
 
     def __init__(self, accepts: Callable[[bytes], bool], limit_bytes: int) -> None:
         self._accepts = accepts
         self._limit = limit_bytes
         self._held = b""
-        self._verdict: bool | None = None  # on the line that is longer than the limit
+        self._verdict: bool | None = None  # for a line longer than the limit
 
     @property
     def held_bytes(self) -> int:
@@ -255,18 +255,18 @@ class _Selection:
 
 
 def _has_bare_cr(chunk: bytes) -> bool:
-    r"""Whether a ``\r`` in `chunk` is not (yet) part of a ``\r\n``."""
+    r"""Return whether `chunk` has a ``\r`` without a following ``\n``."""
     return b"\r" in chunk and chunk.count(b"\r") != chunk.count(b"\r\n")
 
 
 def source_bytes(out: bytes, written_bytes: int, prefix: bytes, *, continues: bool) -> int:
-    r"""Return how much of a stream is in the first `written_bytes` of `out`: what is not prefix.
+    r"""Return how many of the first `written_bytes` of `out` are stream bytes, not prefix.
 
     Args:
-        out: What `LineStream.feed` or `LineStream.finish` returned.
-        written_bytes: How much of it counts.
+        out: A result of `LineStream.feed` or `LineStream.finish`.
+        written_bytes: How many bytes of it were written.
         prefix: The stream's prefix.
-        continues: Whether `out` begins inside a line, with no prefix before it.
+        continues: Whether `out` begins inside a line, without a prefix.
     """
     earlier = out.count(b"\n", 0, written_bytes)
     line_start = out.rfind(b"\n", 0, written_bytes) + 1

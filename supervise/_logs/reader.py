@@ -1,4 +1,4 @@
-"""A file that a worker writes, as its Tail sees it: how far it was read, and how far it was shown."""
+"""A Tail's view of one log file: the offset that was read, and the part that was shown."""
 
 from __future__ import annotations
 
@@ -19,78 +19,78 @@ if TYPE_CHECKING:
     from supervise._logs.watch import Watch
 
 CHUNK_BYTES = 64 * 1024
-"""How much is read of one file before the next has its turn."""
+"""How many bytes of one file are read before the next file is read."""
 
 WRITTEN_OVER = (
     "the log was truncated or written over, and lines are lost"
     " (in a shell, write '>> /dev/stderr' for '> /dev/stderr' and 'tee -a' for 'tee')"
 )
-"""What is said of a file that is no longer what was read."""
+"""The report about a file whose content is no longer what was read."""
 
 _COMPARED_BYTES = 1024
-"""How much of what was read is kept, at the beginning and at the end, to be compared with what is there later."""
+"""How many bytes from the start of the file and from before the offset are kept for comparison."""
 
 
 class LogReader:
-    """One file on its way to one destination. Unlinked or renamed, it is read on; it is never written."""
+    """A reader of one file for one destination. It keeps reading a file that was unlinked or renamed."""
 
     def __init__(self, path: str, lines: LineStream) -> None:
-        """Nothing is opened yet."""
+        """Prepare; `open` opens the file."""
         self.path = path
         self.lines = lines
         self.offset = 0
-        """What was read so far."""
+        """Position of the next read."""
         self.shown_bytes = 0
-        """How much of that has reached the destination, or was not meant to."""
+        """How many of these bytes were written to the destination or filtered out."""
         self.limit_bytes: int | None = None
-        """The size up to which the file counts; None: it counts as it is."""
+        """The offset at which reading ends; None: at the end of the file."""
         self.changed = False
-        """Whether it may have been written over since it was last compared."""
+        """Whether the file may have been overwritten since the last comparison."""
         self.was_truncated = False
-        """Whether it was ever started again."""
+        """Whether the file was overwritten before."""
         self.hole_bytes = 0
-        """How much was passed by where the file has a hole: nobody has written that."""
-        self._head = b""  # the first bytes that were read
-        self._before = b""  # those right before the offset
+        """How many bytes of holes were skipped."""
+        self._head = b""  # the first bytes of the file, as read
+        self._before = b""  # the bytes before the offset, as read
         self._fd = -1
-        self._lock = threading.Lock()  # guards the next two: the loop gives the writer
-        self._writer = -1  # shares its position with the worker's descriptor
+        self._lock = threading.Lock()  # guards the next two: the loop sets the writer
+        self._writer = -1  # a duplicate of the rank's descriptor, which shares its position
         self._closed = False
-        self._known_end = 0  # what that position was when it was last seen behind the end of the file
+        self._known_end = 0  # that position when it was last beyond the end of the file
         self._watch: Watch | None = None
 
     def open(self, changed: Callable[[], None]) -> None:
-        """Open the file and have `changed` called, on the watching thread, when it grows or is cut short.
+        """Open the file and watch it: the watching thread calls `changed` when the file grows or shrinks.
 
         Raises:
-            OSError: It cannot be opened or is not a regular file; or it cannot be watched, but can be read.
+            OSError: The file cannot be opened or is not regular; or it can be read, but not watched.
         """
         self._fd = open_regular(self.path, follow=True)
         self._watch = watch(self._same_file(), changed)
 
     def follow_writer(self) -> None:
-        """Know from now on where its worker has written last. That holds one more descriptor."""
+        """Keep a duplicate of the rank's descriptor, to know where the rank wrote last."""
         tell_of_open(self.path, self._take_writer)
 
     def _take_writer(self, fd: int) -> None:
-        """Keep a copy of the worker's descriptor. On the loop."""
+        """Store the duplicate descriptor. Called on the loop."""
         with self._lock:
             fd, self._writer = (fd, self._writer) if self._closed else (self._writer, fd)
         if fd >= 0:
             os.close(fd)
 
     def _same_file(self) -> str:
-        """Return a path to the very file that is open, whatever has its name by now."""
+        """Return a path to the open file, even if `path` leads to another file now."""
         by_fd = f"/proc/self/fd/{self._fd}"
         return by_fd if os.path.exists(by_fd) else self.path
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be read."""
+        """Whether the file is open."""
         return self._fd >= 0
 
     def read(self) -> bytes:
-        """Return the next chunk; one shorter than `CHUNK_BYTES` means the end, for now or for good.
+        """Return the next chunk; a chunk shorter than `CHUNK_BYTES` ends at the present end of the file.
 
         Raises:
             OSError: The file cannot be read.
@@ -108,13 +108,13 @@ class LogReader:
         return chunk
 
     def _pass_by_hole(self) -> bool:
-        """Go on behind the hole that begins at the offset; tell whether there is one. It may have terabytes."""
+        """Skip the hole at the offset, which may have terabytes; return whether there is one."""
         size_bytes = self.size_bytes() if self.limit_bytes is None else self.limit_bytes
         end = size_bytes
         try:
             end = min(end, os.lseek(self._fd, self.offset, os.SEEK_DATA))
         except OSError as error:
-            if error.errno != errno.ENXIO:  # that is: a hole up to the end
+            if error.errno != errno.ENXIO:  # ENXIO: a hole up to the end
                 return False
         passed = end - self.offset
         if passed > 0:
@@ -123,9 +123,9 @@ class LogReader:
         return passed > 0
 
     def end_at(self, size_bytes: int | None) -> None:
-        """Read no further than `size_bytes`, the size of what `path` led to when its writer ended; None: unknown.
+        """Stop reading at `size_bytes`, the size of the file at `path` when the rank was reaped; None: unknown.
 
-        A log that was rotated is not what its path leads to any more: it ends where it ends now.
+        After a rotation, `path` leads to another file: then the open file ends at its present size.
         """
         if size_bytes is None or (self.is_open and not self._is_at_path()):
             size_bytes = self.size_bytes()
@@ -138,11 +138,11 @@ class LogReader:
             return False
 
     def size_bytes(self) -> int:
-        """Return the file's size now; 0 when it is not open."""
+        """Return the present size of the file; 0 if it is not open."""
         return os.fstat(self._fd).st_size if self.is_open else 0
 
     def is_done(self) -> bool:
-        """Whether all that is in the file was read and shown; if so, it ends there."""
+        """Return whether the whole file was read and shown; if so, set the limit there."""
         if not self.is_open or self.lines.held_bytes or self.lines.reserved or self.size_bytes() != self.offset:
             return False
         if self.was_written_over():
@@ -151,22 +151,22 @@ class LogReader:
         return True
 
     def was_written_over(self) -> bool:
-        """Whether what was read is not there any more: the file was truncated, or something was written into it.
+        """Return whether the part that was read has changed: the file was truncated or overwritten.
 
-        It may have grown past the offset since; then what stood at its beginning and right before the offset tells.
-        What was written over between these two places does not tell. Nor does what was truncated before it was read,
-        unless the worker has written nothing since: then it has written last behind the end of the file.
+        If the file has grown past the offset again, the bytes at its start and before the offset are compared. A change
+        between these two places is not detected. A truncation of unread bytes is detected only if the rank has not
+        written since: then the position of its descriptor is beyond the end of the file.
         """
         self.changed = False
         if not self.is_open:
             return False
         try:
-            written = self._writers_end()  # before the size, which may grow meanwhile
+            written = self._writers_end()  # before the size, which may grow in between
             size_bytes = self.size_bytes()
             if written > size_bytes and written != self._known_end:
                 return True
             return size_bytes < self.offset or self._now() != (self._head, self._before)
-        except OSError:  # the next read says it
+        except OSError:  # the next read reports it
             return False
 
     def _writers_end(self) -> int:
@@ -178,10 +178,10 @@ class LogReader:
         return head, os.pread(self._fd, len(self._before), self.offset - len(self._before))
 
     def start_again(self) -> None:
-        """Go back to the beginning of a file that was written over.
+        """Set the offset back in a file that was overwritten.
 
-        What was read and is still there is not read again. If it happens again and again and the beginning stays, only
-        what follows the first difference is new.
+        Unchanged bytes are not read again. If the file is overwritten repeatedly and its start stays the same, reading
+        continues at the first difference.
         """
         start = 0
         with contextlib.suppress(OSError):
@@ -198,17 +198,17 @@ class LogReader:
         self.offset = self.shown_bytes = start
 
     def remaining_bytes(self) -> int:
-        """Return how much of what counts was not shown."""
+        """Return how many bytes up to the limit were not shown."""
         size_bytes = self.size_bytes() if self.limit_bytes is None else self.limit_bytes
         return max(0, size_bytes - self.shown_bytes)
 
     def let_go_of_watch(self) -> list[Watch]:
-        """Return the watch, which whoever takes it ends; empty if there is none any more."""
+        """Return the watch, which the caller then ends; empty if it has ended."""
         watching, self._watch = self._watch, None
         return [] if watching is None else [watching]
 
     def close(self) -> None:
-        """End the watch and close the file; again is harmless."""
+        """End the watch and close the file. Idempotent."""
         cancel_all(self.let_go_of_watch())
         forget_reader(self.path, self._take_writer)
         with self._lock:

@@ -1,4 +1,4 @@
-"""Where output goes: consoles that may be slow, stuck or gone, and files."""
+"""Destinations of output: files, and consoles that may be slow, blocked or closed."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 _POLLED_BYTES = 4096
-"""What a pipe takes without blocking once it polls as writable (PIPE_BUF)."""
+"""The number of bytes that a pipe accepts without blocking when it polls as writable (PIPE_BUF)."""
 
 _RETRY_MS = 10
-"""The pause before a destination is tried again that polls as writable and takes nothing."""
+"""The pause before another write to a destination that polls as writable and accepts nothing."""
 
 _PTMX = os.makedev(5, 2)
 
 
-class Canceled(Exception):  # noqa: N818 - a fact, not an error
-    """A write was given up because its `CancelToken` was set."""
+class Canceled(Exception):  # noqa: N818 - not an error
+    """A write ended early because its `CancelToken` was set."""
 
     def __init__(self, written_bytes: int) -> None:
-        """Say how much of the data had been written."""
+        """Store how many bytes had been written."""
         super().__init__(written_bytes)
         self.written_bytes = written_bytes
 
 
 class CancelToken:
-    """A flag that any thread may set, once, and that wakes whoever polls `fileno`. One for each Tail."""
+    """A flag that any thread may set once; then `fileno` polls as readable. One per Tail."""
 
     def __init__(self) -> None:
-        """Make a flag that is not set; it holds a file descriptor until `close`."""
+        """Create an unset flag, with a file descriptor until `close`."""
         self._lock = threading.Lock()
         self._set = False
         self._callbacks: list[Callable[[], object]] = []
         self._wake_fd = WakeFd()
 
     def set(self) -> None:
-        """Set the flag, wake the poll and call the callbacks, in this thread; again is harmless."""
+        """Set the flag, wake the poll and call the callbacks in this thread. Idempotent."""
         with self._lock:
             callbacks, self._callbacks = self._callbacks, []
             if not self._set:
@@ -59,15 +59,15 @@ class CancelToken:
             callback()
 
     def is_set(self) -> bool:
-        """Whether `set` was called."""
+        """Return whether `set` was called."""
         return self._set
 
     def fileno(self) -> int:
-        """Return what polls as readable, for ever, once the flag is set; -1 after `close`."""
+        """Return the descriptor that polls as readable once the flag is set; -1 after `close`."""
         return self._wake_fd.fileno()
 
     def on_set(self, callback: Callable[[], object]) -> None:
-        """Call `callback`, which must not block, when the flag is set, or now if it is."""
+        """Call `callback`, which must not block, when the flag is set; at once if it is set already."""
         with self._lock:
             if not self._set:
                 self._callbacks.append(callback)
@@ -75,7 +75,7 @@ class CancelToken:
         callback()
 
     def close(self) -> None:
-        """Give up the file descriptor and the callbacks; setting the flag stays harmless."""
+        """Close the descriptor and drop the callbacks. `set` may still be called."""
         with self._lock:
             self._callbacks = []
             self._wake_fd.close()
@@ -85,27 +85,27 @@ class Sink(Protocol):
     """A destination. Used by one thread at a time, except for `same_destination`."""
 
     is_console: bool
-    """Whether people read along: lines always end, and ``\\r`` has its meaning."""
+    """Whether it is a console: every line gets an end, and ``\\r`` rewrites the line."""
     interruptible: bool
-    """Whether a write that would block ends when `stop` is set. Otherwise only its thread waits on."""
+    """Whether setting `stop` ends a blocked write. If not, the writing thread stays blocked."""
 
     def write(self, data: bytes | memoryview, stop: CancelToken) -> None:
         """Write all of `data`.
 
         Raises:
-            Abandoned: `stop` is set and the destination takes no more now.
+            Canceled: `stop` is set and the destination accepts no more bytes now.
             OSError: The destination failed (EPIPE, ENOSPC, ...).
         """
 
     def close(self) -> None:
-        """Give up what was opened for this sink, never what the caller passed; again is harmless."""
+        """Close what this sink opened, never a stream of the caller. Idempotent."""
 
 
 class FdSink:
-    """A file descriptor of its own: one that never blocks, or one that takes everything (a file, a device)."""
+    """A sink over a descriptor that nothing else uses: non-blocking, or a file or device."""
 
     def __init__(self, fd: int, *, is_console: bool = True, interruptible: bool = False) -> None:
-        """Take over `fd`, which is `interruptible` if it never blocks in a write."""
+        """Own `fd`; `interruptible` says that it is non-blocking."""
         self.fd = fd
         self.is_console = is_console
         self.interruptible = interruptible
@@ -128,7 +128,7 @@ class FdSink:
         return os.write(self.fd, view)
 
     def _wait_writable(self, stop: CancelToken, *, retry_ms: int) -> bool:
-        """Wait until the destination takes something; False: `stop` was set."""
+        """Wait until the destination is writable; return False if `stop` was set."""
         poll = select.poll()
         poll.register(stop, select.POLLIN)
         if retry_ms:  # a terminal may poll as writable with room for less than one character
@@ -146,10 +146,10 @@ class FdSink:
 
 
 class PolledSink(FdSink):
-    """A descriptor shared with others, so that it must stay blocking: asked before each small write."""
+    """A sink over a descriptor that other processes share: it stays blocking, so each small write follows a poll."""
 
     def __init__(self, fd: int) -> None:
-        """Take over `fd`."""
+        """Own `fd`."""
         super().__init__(fd, interruptible=True)
 
     def _some(self, view: memoryview) -> int:
@@ -161,10 +161,10 @@ class PolledSink(FdSink):
 
 
 class SocketSink(FdSink):
-    """A socket, written without blocking and without touching the flags that others share."""
+    """A sink over a socket: MSG_DONTWAIT avoids blocking without changing the flags that other processes share."""
 
     def __init__(self, fd: int) -> None:
-        """Take over `fd`, a stream or datagram socket."""
+        """Own `fd`, a stream or datagram socket."""
         super().__init__(fd, interruptible=True)
         import socket
 
@@ -181,16 +181,16 @@ class SocketSink(FdSink):
 
 
 class TextSink:
-    """A text stream without a file of its own: a StringIO, a notebook's stream, a test's capture.
+    """A sink over a text stream without a descriptor: a StringIO, a notebook's stream, a test's capture.
 
-    Its `write` runs user code, which cannot be interrupted: only between two writes is `stop` looked at.
+    Its `write` runs user code, which cannot be interrupted: `stop` is checked before each write.
     """
 
     is_console = True
     interruptible = False
 
     def __init__(self, stream: TextIO) -> None:
-        """Write to `stream`; bytes that are no UTF-8 become replacement characters."""
+        """Write to `stream`; bytes that are not UTF-8 become replacement characters."""
         self.stream = stream
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -211,36 +211,36 @@ class TextSink:
             raise OSError(errno.EBADF, str(error)) from error
 
     def close(self) -> None:
-        """Pass on a character that was cut short; the stream stays open."""
+        """Write an incomplete character as a replacement character; the stream stays open."""
         rest = self._decoder.decode(b"", final=True)
         if rest:
             self._put(rest)
 
 
 def console(stream: TextIO | None) -> Sink | None:
-    """Return the sink of ``sys.stdout``, ``sys.stderr`` or any text stream; None if there is none.
+    """Return a sink for ``sys.stdout``, ``sys.stderr`` or any text stream; None if it is None or closed.
 
-    A stream that writes straight into a file descriptor is flushed, and then passed by: bytes go into
-    the descriptor unchanged, and a reader that does not read never blocks us for good. Any other
-    stream, also one that merely answers `fileno`, gets text through its own `write`.
+    If the stream writes directly to a descriptor, the stream is flushed, and the sink writes bytes to the descriptor:
+    a stopped reader cannot block it permanently. Any other stream, even one that has a `fileno`, gets text through its
+    `write`.
     """
     if stream is None or getattr(stream, "closed", False):
         return None
     fd = _own_fd(stream)
     if fd is None:
         return TextSink(stream)
-    with contextlib.suppress(OSError, ValueError):  # the first write will say it again
+    with contextlib.suppress(OSError, ValueError):  # the first write reports the error again
         stream.flush()
     return _fd_console(fd)
 
 
 def _own_fd(stream: TextIO) -> int | None:
-    """Return the descriptor that everything written to `stream` goes to, unchanged, if there is one."""
+    """Return the descriptor to which `stream` writes its bytes unchanged; None if there is none."""
     if not isinstance(stream, io.TextIOWrapper) or type(stream).write is not io.TextIOWrapper.write:
         return None
     buffer = stream.buffer
     if not isinstance(getattr(buffer, "raw", buffer), io.FileIO):
-        return None  # a compressor, for instance, or a BytesIO
+        return None  # for instance a compressor or a BytesIO
     try:
         fd = stream.fileno()
         os.fstat(fd)
@@ -258,18 +258,18 @@ def _fd_console(fd: int) -> Sink:
         return SocketSink(os.dup(fd)) if plain else PolledSink(os.dup(fd))
     terminal = stat.S_ISCHR(info.st_mode) and os.isatty(fd)
     if not terminal and not stat.S_ISFIFO(info.st_mode):
-        return FdSink(os.dup(fd))  # opened anew it would write from the beginning
-    if info.st_rdev == _PTMX:  # opened anew it would be another terminal
+        return FdSink(os.dup(fd))  # a second open would write from offset 0
+    if info.st_rdev == _PTMX:  # a second open would create another terminal
         return PolledSink(os.dup(fd))
     try:
         own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError:  # no /proc, another user's terminal, a pipe that nobody reads any more
+    except OSError:  # no /proc, another user's terminal, or a pipe without a reader
         return PolledSink(os.dup(fd))
     return FdSink(own, interruptible=True)
 
 
 def same_destination(a: Sink, b: Sink) -> bool:
-    """Whether two consoles end in the same terminal, pipe, file or stream, as after ``2>&1``."""
+    """Return whether two consoles have the same terminal, pipe, file or stream, as after ``2>&1``."""
     if isinstance(a, TextSink) and isinstance(b, TextSink):
         return a.stream is b.stream
     if isinstance(a, FdSink) and isinstance(b, FdSink):
@@ -279,18 +279,18 @@ def same_destination(a: Sink, b: Sink) -> bool:
 
 
 def file_sink(path: str) -> Sink:
-    """Open `path` to append filtered output; made with mode 0600 if it is not there.
+    """Open `path` to append filtered output; create it with mode 0600 if it is missing.
 
     Raises:
-        OSError: It cannot be opened, or is a symbolic link to a file; nothing was made.
+        OSError: It cannot be opened, or is a symbolic link to a file; no file was created.
     """
     return FdSink(open_to_append(path), is_console=False)
 
 
 def lines_to(sink: Sink, prefix: bytes, line_filter: Callable[[bytes], bool] | None) -> LineStream:
-    r"""Return the lines of a source on their way to a sink.
+    r"""Return the line stream from one source to `sink`.
 
-    Without a prefix, what is no terminal gets every byte: another program may read it, to which ``\r`` is data.
+    Without a prefix, a sink that is not a terminal gets every byte: a program that reads it may treat ``\r`` as data.
     """
     rewrites = sink.is_console and (bool(prefix) or os.isatty(getattr(sink, "fd", -1)))
     return LineStream(prefix, console=sink.is_console, rewrites=rewrites, line_filter=line_filter)

@@ -1,8 +1,8 @@
-"""Callbacks for files that change: one inotify instance and one thread for the whole process.
+"""File watches: one inotify instance and one thread for the whole process.
 
-The thread starts with the first watch and ends with the last. It wakes for changes only, and under a
-flood of them only as often as `Pace` lets it. Where inotify is missing or used up, `PollingWatch` looks
-at the file each `POLL_MS` instead, in the same thread.
+The thread starts with the first watch and ends with the last. It wakes only for changes, at the rate that `Pace`
+allows. If inotify is unavailable or its limits are reached, `PollingWatch` checks the file every `POLL_MS` instead, in
+the same thread.
 """
 
 from __future__ import annotations
@@ -25,67 +25,66 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervise")
 
 HAVE_INOTIFY = platform.INOTIFY
-"""Whether to try inotify; tests of the fallback set it to False."""
+"""Whether to use inotify; tests of the fallback set it to False."""
 
 POLL_MS = 50
-"""How often `PollingWatch` looks."""
+"""The polling interval of `PollingWatch`."""
 
 PAUSE_NS = 2_000_000
-"""The average pause between two looks: under a flood of changes, each look costs a wake-up."""
+"""The average interval between two reads: under a flood of changes, each read costs a wake-up."""
 BURST = 8
-"""How many looks may follow each other without a pause after a rest."""
+"""The number of reads that may follow without a pause after an idle time."""
 
-_IN_MODIFY = 0x2  # a truncation is one, too
+_IN_MODIFY = 0x2  # includes truncation
 _IN_APPEAR = 0x80 | 0x100  # moved to or created in a folder
 _OVERFLOWN = -1
 
 
 class Pace:
-    """The rate limit of looks at files that change: a single line is not held up."""
+    """A token bucket: a single line is read at once, a flood of lines at a limited rate."""
 
     def __init__(self) -> None:
-        """Allow the first looks at once."""
+        """Start with a full burst."""
         self.due_ns = 0
-        """When the next look may be, monotonic."""
+        """The earliest time of the next read, monotonic."""
 
     def look(self, now_ns: int) -> None:
-        """Note that there is a look now."""
+        """Record a read at `now_ns`."""
         allowance_ns = (BURST - 1) * PAUSE_NS
         self.due_ns = max(self.due_ns, now_ns - allowance_ns) + PAUSE_NS
 
 
 class Watch(Protocol):
-    """What `watch` returns."""
+    """A registration that `watch` returns."""
 
     def cancel(self) -> None:
-        """End the watch; again is harmless. A call that is being made meanwhile still comes."""
+        """End the watch. Idempotent. A callback that is running at that time still completes."""
 
 
 def watch(path: str, changed: Callable[[], None]) -> Watch:
-    """Call `changed` after `path` was written to or truncated, until the watch is cancelled.
+    """Call `changed` after each write to or truncation of `path`, until the watch is canceled.
 
-    Of a folder: after something appeared in it. The file is meant, not its name: renamed or unlinked,
-    it is watched on. Changes that come close together make one call. `changed` runs on the watching
-    thread and must not block.
+    For a folder, call it after an entry appears. The watch follows the file, not its name: it survives a rename and an
+    unlink. Changes in quick succession cause one call. `changed` runs on the watching thread and must not block.
 
     Raises:
-        OSError: There is no such file, or it may not be read; or there is no thread to be had.
+        OSError: The file does not exist or is not readable, or no thread is available.
     """
     return _with_hub(lambda hub: hub.add(path, changed))
 
 
 def hold() -> Watch:
-    """Have the watching thread run until this is cancelled, so that who watches meanwhile needs no thread.
+    """Keep the watching thread running until the result is canceled, so that later watches need no new thread.
 
     Raises:
-        OSError: There is no thread to be had, or no descriptor.
+        OSError: No thread or descriptor is available.
     """
     return _with_hub(lambda hub: hub.hold())
 
 
 def _with_hub(add: Callable[[_Hub], Watch]) -> Watch:
-    """Add to the hub, which is made if there is none."""
-    global _hub  # noqa: PLW0603 - one for the process
+    """Add a registration to the hub; create the hub if there is none."""
+    global _hub  # noqa: PLW0603 - one per process
     with _lock:
         hub = _hub or _Hub()
         try:
@@ -101,7 +100,7 @@ def _with_hub(add: Callable[[_Hub], Watch]) -> Watch:
 
 
 class InotifyWatch:
-    """A watch that the kernel keeps. Several on one file share one watch descriptor."""
+    """A watch by inotify. Watches of the same file share one watch descriptor."""
 
     def __init__(self, hub: _Hub, wd: int, changed: Callable[[], None]) -> None:
         """Made by the hub."""
@@ -115,13 +114,13 @@ class InotifyWatch:
 
 
 class PollingWatch:
-    """A watch without inotify: a look at the file's size and time each `POLL_MS`."""
+    """A watch without inotify: it compares the file's size and modification time every `POLL_MS`."""
 
     def __init__(self, hub: _Hub, path: str, changed: Callable[[], None]) -> None:
         """Made by the hub."""
         self.changed = changed
         self.hub = hub
-        self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # by now it may be a pipe
+        self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # O_NONBLOCK: it may be a pipe now
         self._seen = self._look()
 
     def _look(self) -> tuple[int, int]:
@@ -129,7 +128,7 @@ class PollingWatch:
         return info.st_size, info.st_mtime_ns
 
     def has_changed(self) -> bool:
-        """Whether the file has changed since the last look."""
+        """Return whether the file has changed since the last call."""
         before, self._seen = self._seen, self._look()
         return before != self._seen
 
@@ -143,19 +142,19 @@ class PollingWatch:
 
 
 class Hold:
-    """What `hold` returns: it watches nothing."""
+    """A registration that `hold` returns: it keeps the thread running and watches no file."""
 
     def __init__(self, hub: _Hub) -> None:
         """Made by the hub."""
         self.hub = hub
 
     def cancel(self) -> None:
-        """Let the thread end."""
+        """End the registration."""
         _cancel(self.hub, [self])
 
 
 class _Hub:
-    """The thread and what it waits for. All but `_run` is called under the lock of this module."""
+    """The watching thread and its watches. All methods except `_run` are called under the module's lock."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -163,7 +162,7 @@ class _Hub:
         self._polled: list[PollingWatch] = []
         self._holds: list[Hold] = []
         self._wake_fd = WakeFd()
-        self._inotify = _new_inotify()  # last, since it may be None, and never fails
+        self._inotify = _new_inotify()  # last: it does not raise, so the descriptor cannot leak
         self.thread = threading.Thread(target=self._run, name="supervise-inotify", daemon=True)
 
     def add(self, path: str, changed: Callable[[], None]) -> Watch:
@@ -172,8 +171,8 @@ class _Hub:
                 wd = self._inotify.add_watch(path, _IN_APPEAR if os.path.isdir(path) else _IN_MODIFY)
             except (FileNotFoundError, NotADirectoryError, PermissionError):
                 raise
-            except OSError as error:  # the user's watches are used up
-                log.debug("no inotify watch for %s, it is polled: %s", path, error)
+            except OSError as error:  # the user's limit of watches is reached
+                log.debug("no inotify watch for %s; polling it: %s", path, error)
             else:
                 kept = InotifyWatch(self, wd, changed)
                 self._by_wd.setdefault(wd, []).append(kept)
@@ -193,7 +192,7 @@ class _Hub:
         return bool(self._by_wd or self._polled or self._holds)
 
     def remove(self, gone: Sequence[InotifyWatch | PollingWatch | Hold]) -> bool:
-        """Forget watches; False: none of them was there any more."""
+        """Remove registrations; return False if none of them was registered."""
         found = False
         unwatched = []
         for each in gone:
@@ -215,7 +214,7 @@ class _Hub:
                 if not sharing:
                     del self._by_wd[each.wd]
                     unwatched.append(each.wd)
-        if self._used:  # otherwise all of it is closed, at once
+        if self._used:  # otherwise the thread closes the inotify instance
             self._unwatch(unwatched)
         return found
 
@@ -223,11 +222,11 @@ class _Hub:
         for wd in wds:
             try:
                 self._inotify.rm_watch(wd)
-            except OSError as error:  # the file has ceased to exist, and its watch with it
+            except OSError as error:  # the file was deleted, and its watch with it
                 log.debug("inotify watch %d is gone: %s", wd, error)
 
     def end_if_unused(self) -> bool:
-        """Have the thread end, unless there are watches."""
+        """End the thread if there are no registrations."""
         if self._used:
             return False
         self.ended = True
@@ -235,7 +234,7 @@ class _Hub:
         return True
 
     def close(self) -> None:
-        """Close every descriptor, and nothing else: after a fork the parent uses them on."""
+        """Close every descriptor. After a fork, the parent keeps using its copies."""
         self.ended = True
         for polled in self._polled:
             polled.close()
@@ -261,12 +260,12 @@ class _Hub:
             for watched in changed:
                 try:
                     watched.changed()
-                except Exception:  # the others are to be told all the same
+                except Exception:  # the other callbacks still run
                     log.exception("the callback of a watch raised")
             if changed:
                 now_ns = time.monotonic_ns()
                 pace.look(now_ns)
-                if pace.due_ns > now_ns:  # let changes gather
+                if pace.due_ns > now_ns:  # collect further changes
                     paused.poll((pace.due_ns - now_ns) / 1e6)
 
     def _changes(self) -> list[InotifyWatch | PollingWatch]:
@@ -282,7 +281,7 @@ class _Hub:
 
 
 def _new_inotify() -> Any:
-    """Return an `inotify_simple.INotify`; None where there is none to be had."""
+    """Return an `inotify_simple.INotify`; None if inotify is unavailable."""
     if not HAVE_INOTIFY:
         return None
     try:
@@ -291,16 +290,16 @@ def _new_inotify() -> Any:
         import inotify_simple
 
         module: Any = inotify_simple
-        if module._libc is None:  # noqa: SLF001 - left alone, it starts a process (ldconfig) to find libc
+        if module._libc is None:  # noqa: SLF001 - otherwise the module starts ldconfig to find libc
             module._libc = ctypes.CDLL(None, use_errno=True)  # noqa: SLF001
         return module.INotify(nonblocking=True)
     except (ImportError, AttributeError, OSError) as error:
-        log.debug("no inotify, files are polled: %s", error)
+        log.debug("no inotify; polling files: %s", error)
         return None
 
 
 def cancel_all(watches: Iterable[Watch]) -> None:
-    """End several watches at once, which is cheaper than one by one: a watch that ends wakes the thread."""
+    """End several watches with one wake-up of the thread."""
     gone = [found for found in watches if isinstance(found, (InotifyWatch, PollingWatch))]
     for hub in {found.hub for found in gone}:
         _cancel(hub, [found for found in gone if found.hub is hub])
@@ -311,11 +310,11 @@ def _cancel(hub: _Hub, gone: Sequence[InotifyWatch | PollingWatch | Hold]) -> No
     with _lock:
         if hub.ended or not hub.remove(gone) or not hub.end_if_unused():
             return
-        _hub = None  # its thread closes it and ends; the kernel takes up to 20 ms for that, so nobody waits
+        _hub = None  # its thread closes it, which takes the kernel up to 20 ms: do not join it
 
 
 def _forget() -> None:
-    """Drop the hub in a forked child: its thread is not here, and its watches are the parent's."""
+    """Drop the hub in a forked child: the thread is not copied, and the watches are the parent's."""
     global _hub, _lock  # noqa: PLW0603
     _lock = threading.Lock()
     hub, _hub = _hub, None

@@ -50,3 +50,10 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def close(*fds: int | None) -> None:
+    """Close those that are not None."""
+    for fd in fds:
+        if fd is not None:
+            os.close(fd)

@@ -21,7 +21,7 @@ from supervise.result import RunProcsResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from supervise._gang.gang_actor import GangActor
+    from supervise._gang.supervisor import Supervisor
     from supervise._torch.foreign_handlers import ForeignHandlers
     from supervise.logs import LogsSpecs
     from supervise.result import Outcome, ProcessFailure
@@ -49,12 +49,12 @@ class MultiprocessContext(PolledContext):
         """Prepare as `start_processes` does, with the arguments in PyTorch's order."""
         self.start_method = start_method
         super().__init__(
-            name,
-            entrypoint,
-            args,
-            envs,
-            logs_specs,
-            log_line_prefixes,
+            name=name,
+            entrypoint=entrypoint,
+            args=args,
+            envs=envs,
+            logs_specs=logs_specs,
+            log_line_prefixes=log_line_prefixes,
             start_method=start_method,
             numa_options=numa_options,
             duplicate_stdout_filters=duplicate_stdout_filters,
@@ -85,12 +85,12 @@ class SubprocessContext(PolledContext):
     ) -> None:
         """Prepare as `start_processes` does, with the arguments in PyTorch's order."""
         super().__init__(
-            name,
-            entrypoint,
-            args,
-            envs,
-            logs_specs,
-            log_line_prefixes,
+            name=name,
+            entrypoint=entrypoint,
+            args=args,
+            envs=envs,
+            logs_specs=logs_specs,
+            log_line_prefixes=log_line_prefixes,
             numa_options=numa_options,
             duplicate_stdout_filters=duplicate_stdout_filters,
             duplicate_stderr_filters=duplicate_stderr_filters,
@@ -116,8 +116,9 @@ class SubprocessContext(PolledContext):
             self._refuse()
         if self._own_settings:
             settings = ", ".join(self._own_settings)
-            msg = f"{settings} cannot be had where get_subprocess_handler is not ours, since it starts the ranks"
-            raise SpecError(msg)
+            raise SpecError(
+                f"{settings} cannot be had where get_subprocess_handler is not ours, since it starts the ranks"
+            )
         self._begun = True
         self._hold_signals()
         signals.deliver()
@@ -128,15 +129,15 @@ class SubprocessContext(PolledContext):
             for rank in range(self.nprocs):
                 made[rank] = make(
                     entrypoint=self.entrypoint,
-                    args=self._plan.args[rank],
-                    env=self._plan.envs[rank],
+                    args=self._spec.args[rank],
+                    env=self._attempt.envs[rank],
                     stdout=self.stdouts[rank],
                     stderr=self.stderrs[rank],
                     local_rank_id=rank,
                     numa_options=self._numa_options,
                 )
         except BaseException:
-            self._close(signal.SIGTERM, self._grace)
+            self._close(signal.SIGTERM, self._spec.grace_s)
             raise
 
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
@@ -191,14 +192,14 @@ class SubprocessContext(PolledContext):
     def subprocess_handlers(self, handlers: Mapping[int, Any]) -> None:
         self._handlers = handlers
 
-    def _make_handlers(self, supervisor: pykka.ActorRef[GangActor]) -> Mapping[int, Any]:
+    def _make_handlers(self, supervisor: pykka.ActorRef[Supervisor]) -> Mapping[int, Any]:
         from supervise._torch.rank_handlers import RankHandlers
 
         def send(sig: signal.Signals, rank: int) -> None:
             with contextlib.suppress(pykka.ActorDeadError):
                 supervisor.tell(ask.Signal(sig=sig, ranks=frozenset([rank])))
 
-        commands = {rank: [self._plan.what, *map(str, args)] for rank, args in self._plan.args.items()}
+        commands = {rank: [self._spec.what, *map(str, args)] for rank, args in self._spec.args.items()}
         handlers = RankHandlers(self._pids, commands, send)
         try:
             told = supervisor.ask(ask.Subscribe(ref=cast("Any", handlers)), block=False)

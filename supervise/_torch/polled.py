@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from supervise import messages as ask
@@ -22,17 +23,16 @@ class PolledContext(GangContext):
     a `close` or `_poll` of their own. With PyTorch a function that fails always ends the others; so it does here.
     """
 
-    def __init__(self, *args: Any, until_polled: bool = False, **more: Any) -> None:
+    def __init__(self, *, until_polled: bool = False, **settings: Any) -> None:
         """Prepare as `GangContext` does.
 
         Args:
-            *args: As for `GangContext`.
             until_polled: Whether a program's failure before the first `wait` is left to it.
-            **more: As for `GangContext`.
+            **settings: As for `GangContext`.
         """
-        super().__init__(*args, **more)
+        super().__init__(**settings)
         self._until_polled = until_polled
-        self._may_live_on = self._plan.kind == "binary" and self._plan.policy is None
+        self._may_live_on = self._spec.kind == "binary" and self._spec.restart_policy is None
         self._stops_on_failure = True
         self._reported = False
         """Whether a failure was told while others ran on."""
@@ -41,7 +41,7 @@ class PolledContext(GangContext):
         """Start every rank, by these rules."""
         theirs = any(map(self._replaced, ("close", "_close", "_poll")))
         self._stops_on_failure = not (self._may_live_on and (theirs or self._until_polled))
-        self._plan.stop_on_failure = self._stops_on_failure
+        self._attempt.spec = replace(self._spec, stop_on_failure=self._stops_on_failure)
         super()._start()
 
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:

@@ -131,12 +131,12 @@ def start_processes(  # noqa: F811 - all generations
     from supervise._torch.contexts import MultiprocessContext, SubprocessContext  # a worker imports us unused
 
     given = _sort_out(positional, named)
-    start_method = given.pop("start_method", "spawn")
     context: GangContext
     if isinstance(entrypoint, str):
+        given.pop("start_method", None)
         context = SubprocessContext(name, entrypoint, args, envs, **given)
     else:
-        context = MultiprocessContext(name, entrypoint, args, envs, start_method, **given)
+        context = MultiprocessContext(name, entrypoint, args, envs, **given)
     try:
         context.start()
     except BaseException as error:
@@ -155,16 +155,13 @@ def _sort_out(positional: tuple[Any, ...], named: dict[str, Any]) -> dict[str, A
     names = _ONCE if once else _NOW
     if len(positional) > len(names):
         most, count = 4 + len(names), 4 + len(positional)
-        msg = f"start_processes() takes at most {most} positional arguments, but {count} were given"
-        raise TypeError(msg)
+        raise TypeError(f"start_processes() takes at most {most} positional arguments, but {count} were given")
     given = dict(zip(names, positional, strict=False))
     for key, value in named.items():
         if key in given:
-            msg = f"start_processes() got multiple values for argument {key!r}"
-            raise TypeError(msg)
+            raise TypeError(f"start_processes() got multiple values for argument {key!r}")
         if key not in names and key not in _OURS:
-            msg = f"start_processes() got an unexpected keyword argument {key!r}"
-            raise TypeError(msg)
+            raise TypeError(f"start_processes() got an unexpected keyword argument {key!r}")
         given[key] = value
     if once:
         given["logs_specs"] = FlatLogsSpecs(

@@ -9,11 +9,11 @@ import subprocess
 import weakref
 from typing import TYPE_CHECKING, Any, TextIO
 
-from supervise._gang.spec import argv_of
-from supervise._gang.validation import as_tuple
+from supervise._gang.validation import argv_of, as_tuple
 from supervise._logs.files import make_ready
 from supervise._process import platform
 from supervise._process.launch import numa, program
+from supervise._process.launch.launch_spec import Streams
 from supervise.destinations import LogsDest
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class SubprocessHandler:
         whole_env = {**os.environ, **{str(key): str(value) for key, value in env.items()}}
         make_ready(LogsDest({local_rank_id: stdout or ""}, {local_rank_id: stderr or ""}))
         with contextlib.ExitStack() as stack:
-            fds = program.Streams(stdout=stdout or "", stderr=stderr or "").open()
+            fds = Streams(stdout=stdout or "", stderr=stderr or "").open()
             files = [None if fd is None else stack.enter_context(open(fd, "w", encoding="utf-8")) for fd in fds]
             self._stdout, self._stderr = files
             with numa.bound_thread(cpus):

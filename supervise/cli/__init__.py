@@ -28,18 +28,18 @@ options:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code. Only ``run``'s workers, help and version write to stdout.
+    """Run the command and return its exit code. Only ranks, help and version write to stdout.
 
     Args:
-        argv: What follows the command's name; None is this process's own, which then belongs to the command:
-            at the end it ignores signals, so that a late Ctrl-C changes no exit code and shows no traceback.
+        argv: Arguments after the command's name; None: those of this process. Then the process belongs to the
+            command, which ignores signals at its end: a late Ctrl-C changes no exit code and shows no traceback.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _dispatch(words, own_process=argv is None)
-    except SystemExit as end:  # argparse's way out
+    except SystemExit as end:  # argparse exits so
         return end.code if isinstance(end.code, int) else 1
-    except KeyboardInterrupt:  # before the handlers were in place
+    except KeyboardInterrupt:  # before the signal handlers were installed
         return _INTERRUPTED
 
 

@@ -1,4 +1,4 @@
-"""What `run` itself says, on stderr: notes, one line that changes, and the library's log."""
+"""The stderr of `run`: notes, a status line, and the library's log."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _PATIENCE_S = 2.0
-"""How long a stderr that takes nothing is waited for; what is said meanwhile is kept for later."""
+"""How long to wait for a stderr that blocks; afterwards output is buffered."""
 _LAST_PATIENCE_S = {False: 5.0, True: 60.0}
-"""The same at the end; a terminal may be held by Ctrl-S."""
+"""The same at the end, for a pipe or file and for a terminal, which Ctrl-S may suspend."""
 _PIECE_BYTES = 4096
 _KEPT_BYTES = 256 * 1024
-"""How much is kept for a stderr that takes nothing; what comes on top of it is lost, which is said later."""
+"""The size of the buffer for a stderr that blocks; further lines are lost, and their number is reported later."""
 _LEFT_LINES = 1000
-"""The same for what other threads want to have said, in lines."""
+"""The largest number of buffered lines from other threads."""
 _COLUMNS = 80
-"""The width of a terminal that says 0 x 0, as that of a serial line or of a bare pty."""
+"""The width of a terminal that reports 0 x 0, such as a serial line or a new pty."""
 _ERASE = "\r\x1b[J"
-"""To the end of the screen: a line that wrapped, since the window was made narrower, is more than one."""
+"""Erase to the end of the screen: in a narrowed window the status line occupies several rows."""
 _RANK_COLORS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 
 
 class Console:
-    """Our stderr. A stderr that is gone is no error, and one that nobody reads holds nothing up for long.
+    """The stderr of `run`. Errors of writes are ignored, and a stderr that blocks delays the run only briefly.
 
-    Written on the main thread only. What other threads have to say they `leave` here, which never blocks.
+    Only the main thread writes. Other threads pass lines to `leave`, which never blocks.
     """
 
     def __init__(self, color: str = "auto") -> None:
-        """Look at what stdout and stderr are.
+        """Inspect stdout and stderr.
 
         Args:
-            color: ``auto``, ``always`` or ``never``; auto is on a terminal, unless ``NO_COLOR`` is set.
+            color: ``auto``, ``always`` or ``never``; auto: color on a terminal unless ``NO_COLOR`` is set.
         """
         self._fd = sys.stderr.fileno() if sys.stderr is not None else -1
         self.terminal = os.isatty(self._fd)
@@ -51,11 +51,11 @@ class Console:
         both = self.terminal and sys.stdout is not None and os.isatty(sys.stdout.fileno())
         self.color = wanted and (self.terminal or color == "always")
         self.rank_color = wanted and (both or color == "always")
-        """Whether prefixes are colored; they are the same on stdout and stderr."""
+        """Whether prefixes are colored, on stdout and stderr alike."""
         self.live = both and able
-        """Whether one line may change; what the ranks write goes over it."""
+        """Whether a status line may be shown; output of ranks overwrites it."""
         self.on_left: Callable[[], object] | None = None
-        """Called, in whatever thread it was, when something was left: has the main thread call `show_left`."""
+        """Called by `leave`, on its thread, to make the main thread call `show_left`."""
         self._status = False
         self._pending = b""
         self._lost_lines = 0
@@ -63,34 +63,34 @@ class Console:
 
     @property
     def width(self) -> int:
-        """Columns of the terminal; 0 where there is none."""
+        """Columns of the terminal; 0 if stderr is not a terminal."""
         try:
             return os.get_terminal_size(self._fd).columns or _COLUMNS
         except OSError:
             return 0
 
     def note(self, text: str) -> None:
-        """Say one thing, behind our name; its text may be anybody's."""
+        """Show a message after ``supervise:``; control characters are removed."""
         self.show([f"{self.paint('supervise:', '1')} {below_itself(text)}"])
 
     def show(self, lines: list[str]) -> None:
-        """Write lines as they are."""
+        """Write lines unchanged."""
         self._write(self._erased() + "".join(f"{line}\n" for line in lines))
 
     def leave(self, lines: list[str]) -> None:
-        """Have lines shown by the main thread. From any thread; the oldest of too many are lost."""
+        """Pass lines to the main thread. Thread-safe; beyond the limit the oldest lines are lost."""
         self._left.extend(lines)
         if self.on_left is not None:
             self.on_left()
 
     def show_left(self) -> None:
-        """Show what was left."""
+        """Show the lines that other threads left."""
         lines = [self._left.popleft() for _ in range(len(self._left))]
         if lines:
             self.show(lines)
 
     def status(self, text: str) -> None:
-        """Show a line that the next one replaces. The cursor stays at its beginning, for the ranks' lines."""
+        """Show the status line, which the next output replaces: the cursor stays at its start."""
         if self._pending:
             return
         self._status = True
@@ -99,7 +99,7 @@ class Console:
         self._write(f"{_ERASE}{self.paint(text, '2')}\r")
 
     def clear(self) -> None:
-        """Take the status line away."""
+        """Erase the status line."""
         if self._status:
             self._write(self._erased())
 
@@ -108,17 +108,17 @@ class Console:
         return erase
 
     def paint(self, text: str, style: str) -> str:
-        """Return `text` in a style (SGR numbers) where there is color."""
+        """Return `text` in a style (SGR numbers) if color is enabled."""
         return f"\x1b[{style}m{text}\x1b[0m" if self.color else text
 
     def prefix(self, role: str, rank: int) -> str:
-        """Return what stands before each line of a rank; on a terminal it first takes the status line away."""
+        """Return the prefix of a rank's lines; on a terminal it first erases the status line."""
         plain = as_prefix(f"[{role}{rank}]:")
         shown = f"\x1b[{_RANK_COLORS[rank % len(_RANK_COLORS)]}m{plain}\x1b[0m" if self.rank_color else plain
         return f"\x1b[K{shown}" if self.live else shown
 
     def finish(self) -> None:
-        """At the end: wait for what could not be shown yet."""
+        """Write buffered output at the end of the run, with a longer wait."""
         self.show_left()
         self._flush(_LAST_PATIENCE_S[self.terminal])
 
@@ -130,7 +130,7 @@ class Console:
             return
         if self._lost_lines:
             lost, self._lost_lines = self._lost_lines, 0
-            text = f"supervise: {lost} lines were lost here: nobody read them\n{text}"
+            text = f"supervise: {lost} lines were lost here: stderr was blocked\n{text}"
         patience_s = 0.0 if self._pending else _PATIENCE_S
         self._pending += text.encode(errors="backslashreplace")
         self._flush(patience_s)
@@ -141,15 +141,15 @@ class Console:
             poll.register(self._fd, select.POLLOUT)
             while self._pending and poll.poll(patience_s * 1000):
                 self._pending = self._pending[os.write(self._fd, self._pending[:_PIECE_BYTES]) :]
-        except (OSError, ValueError):  # gone: say nothing more
+        except (OSError, ValueError):  # closed: write nothing more
             self._fd, self._pending = -1, b""
 
 
 class LibraryLog(logging.NullHandler):
-    """Shows what the library logs: its own failures. Events go elsewhere, and this handler is none for them.
+    """A logging handler that shows warnings of the library, but not its events.
 
-    It is a `logging.NullHandler` since that is what the library takes for nobody listening. The gang's thread
-    and the Tails log, too: a stderr that nobody reads must not hold them up, so the main thread does the writing.
+    A `logging.NullHandler`, because the library emits no events to a logger without other handlers. The gang's thread
+    and the Tails also log, and a stderr that blocks must not delay them: only the main thread writes.
     """
 
     def __init__(self, console: Console) -> None:
@@ -158,7 +158,7 @@ class LibraryLog(logging.NullHandler):
         self._console = console
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Show one record, with its traceback if it has one; now on the main thread, soon from any other."""
+        """Show one record with its traceback: at once on the main thread, through `leave` on others."""
         lines = below_itself(self.format(record)).split("\n")
         if threading.current_thread() is threading.main_thread():
             self._console.show(lines)
@@ -169,7 +169,7 @@ class LibraryLog(logging.NullHandler):
 
 @contextmanager
 def library_log(console: Console) -> Iterator[None]:
-    """Send what the library logs to the console."""
+    """Show warnings of the library on the console."""
     handler = LibraryLog(console)
     handler.setFormatter(logging.Formatter("supervise: %(levelname)s: %(message)s"))
     logger = logging.getLogger("supervise")

@@ -1,11 +1,11 @@
-"""The end of a run that did not succeed, on one screen: who, how, why, the others, and where the logs are."""
+"""The report on a run that did not succeed: the root cause, the ends of the other ranks, and the run directory."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
 from itertools import pairwise
-from signal import SIGKILL, Signals
+from signal import SIGINT, SIGKILL, Signals
 from typing import TYPE_CHECKING, Any
 
 from supervise._logs.files import no_room
@@ -31,36 +31,36 @@ def _plain(text: str, _style: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Story:
-    """What happened, as far as the result does not tell it."""
+    """Facts about a run that its result does not have."""
 
     nproc: int
     grace_s: float
     timeout_s: float | None = None
     directory: str | None = None
-    """The run directory; None: there are no files."""
+    """The run directory; None: no files."""
     user_signal: Signals | None = None
-    """The signal by which the user stopped the run."""
+    """The signal with which the user stopped the run."""
     killed: bool = False
-    """Whether the user sent a second one."""
+    """Whether the user sent a second signal."""
     restarts: int = 0
-    """How many attempts there were before the present one."""
+    """Number of attempts before the present one."""
     waiting: str | None = None
-    """The restart that is waited for, such as ``restart 1 of 3``."""
+    """The pending restart, such as ``restart 1 of 3``."""
     sent: dict[int, list[Signals]] = field(default_factory=dict)
-    """Local rank to the signals that we sent it to stop it."""
+    """Local rank to the signals that supervise sent to stop it."""
     passed_on: dict[int, list[Signals]] = field(default_factory=dict)
-    """Local rank to the signals that somebody sent to us for the ranks: SIGUSR1, SIGUSR2."""
+    """Local rank to the signals that supervise passed on: SIGUSR1, SIGUSR2."""
     stderr_shown: frozenset[int] = frozenset()
-    """Ranks whose stderr was shown as it came, and recorded."""
+    """Ranks whose stderr was both shown and written."""
 
 
 def lines(result: RunProcsResult, story: Story, paint: Callable[[str, str], str] = _plain) -> list[str]:
-    """Return the screen for a result that is not success.
+    """Return the lines of the report.
 
     Args:
-        result: How the gang ended.
-        story: What else is known.
-        paint: Gives a text a style (SGR numbers), or leaves it as it is.
+        result: The result of the gang; its outcome is not ``succeeded``.
+        story: Further facts.
+        paint: Applies a style (SGR numbers) to a text, or returns it unchanged.
     """
     root = result.root_cause if result.outcome == "failed" else None
     shown = [f"{paint('supervise:', '1')} {paint(one_line(_headline(result, story, root)), '1;31')}"]
@@ -85,12 +85,15 @@ def _headline(result: RunProcsResult, story: Story, root: int | None) -> str:
         where = f"host {os.uname().nodename}, pid {failure.pid}{_uptime(result, root)}"
         return f"rank {root}{of} failed: {how} ({where}){_no_restart(story)}"
     if result.outcome == "timed_out":
-        return f"stopped: the --timeout of {seconds(story.timeout_s or 0)} was over"
+        return f"stopped: --timeout of {seconds(story.timeout_s or 0)} exceeded"
     if story.user_signal is not None:
-        return f"{'killed' if story.killed else 'stopped'}: we got {story.user_signal.name}" + (
-            " and a second signal" if story.killed else ""
-        )
+        name = _by_user(story.user_signal)
+        return f"killed after {name} and a second signal" if story.killed else f"stopped by {name}"
     return "stopped"
+
+
+def _by_user(sig: Signals) -> str:
+    return "SIGINT (Ctrl-C)" if sig == SIGINT else sig.name
 
 
 def _memory(end: RankEnd) -> str:
@@ -98,23 +101,23 @@ def _memory(end: RankEnd) -> str:
 
 
 def _no_restart(story: Story) -> str:
-    """Say why the last failure was not followed by a restart."""
+    """Return why no restart followed the last failure."""
     if story.waiting is not None:
-        limit = f"the --timeout of {seconds(story.timeout_s or 0)} was over"
-        return f"; no {story.waiting}: {f'we got {story.user_signal.name}' if story.user_signal else limit}"
+        limit = f"--timeout of {seconds(story.timeout_s or 0)} exceeded"
+        return f"; no {story.waiting}: {f'stopped by {_by_user(story.user_signal)}' if story.user_signal else limit}"
     if story.restarts and story.user_signal is None:
         return f"; gave up after {story.restarts} restart{'s' if story.restarts > 1 else ''}"
     return ""
 
 
 def stopped_by_us(rank: int, exitcode: int | None, story: Story) -> bool:
-    """Return whether our own signal ended a rank; if it is a cause, it had recorded an exception before."""
+    """Return whether a signal of supervise ended a rank. Such a rank is a cause only if it recorded an exception."""
     return exitcode is not None and -exitcode in story.sent.get(rank, ())
 
 
 def _origin(rank: int, exitcode: int | None, story: Story) -> str:
-    """Say where the signal that a rank died of came from, if that was us."""
-    return " (passed on by us)" if exitcode and -exitcode in story.passed_on.get(rank, ()) else ""
+    """Return a note if supervise passed on the signal that killed a rank."""
+    return " (passed on by supervise)" if exitcode and -exitcode in story.passed_on.get(rank, ()) else ""
 
 
 def _core(result: RunProcsResult, rank: int) -> bool:
@@ -127,7 +130,7 @@ def _uptime(result: RunProcsResult, rank: int) -> str:
 
 
 def seconds(value: float) -> str:
-    """Return a duration for people."""
+    """Format a duration."""
     if value < 1:
         return f"{value * 1000:.0f} ms"
     if value < 60:
@@ -138,7 +141,7 @@ def seconds(value: float) -> str:
 
 
 def ending(exitcode: int | None, *, core_dumped: bool = False) -> str:
-    """Say how a process ended: ``exit code 3``, ``SIGKILL``."""
+    """Format the end of a process: ``exit code 3``, ``SIGKILL``."""
     if exitcode is None:
         return "exit status lost"
     if exitcode >= 0:
@@ -154,11 +157,11 @@ def ending(exitcode: int | None, *, core_dumped: bool = False) -> str:
 
 
 def _why(result: RunProcsResult, rank: int, story: Story) -> list[str]:
-    """Return the reason of a failure in at most a good twenty lines; none where it stands right above."""
+    """Return the reason of a failure in some twenty lines; none if its stderr was just shown."""
     failure = result.failures[rank]
     recorded = _recorded(failure.message)
     end = result.ends.get(rank)
-    alone = story.nproc == 1 and rank in story.stderr_shown  # nobody else's lines came in between
+    alone = story.nproc == 1 and rank in story.stderr_shown  # no other rank's lines in between
     if recorded is not None:
         rows = _clean(recorded)
         if alone and end is not None and rows[-1] in _clean(end.stderr_tail):
@@ -169,25 +172,25 @@ def _why(result: RunProcsResult, rank: int, story: Story) -> list[str]:
         return [*said, *_nothing_in(result.stderrs.get(rank))]
     if alone:
         return said
-    cut = ", as far as there was room on its disk" if no_room(end.stderr_log) else ""
+    cut = ", cut off because its disk is full" if no_room(end.stderr_log) else ""
     return [*said, f"the end of its stderr{cut}:", *(f"  {line}" for line in _clean(end.stderr_tail)[-_WHY_LINES:])]
 
 
 def _nothing_in(log: str | None) -> list[str]:
-    """Say why there is nothing to show of a rank's stderr."""
+    """Return why the report has no stderr of a rank."""
     if not log:
-        return ["its stderr was not recorded", "it went straight to ours, and is shown above as it came"]
+        return ["its stderr was not recorded", "the rank inherited it from supervise; its output is above"]
     if log == os.devnull:
-        return ["its stderr was not recorded", "--local-ranks-filter leaves it out"]
+        return ["its stderr was not recorded", "--local-ranks-filter excludes the rank"]
     if not os.path.lexists(log):
-        return [f"the log of its stderr is gone: {log}"]
+        return [f"the log of its stderr was removed: {log}"]
     if no_room(log):
         return [f"the log of its stderr is empty, and its disk is full: {log}"]
     return ["it wrote nothing to stderr"]
 
 
 def _recorded(message: str | dict[str, Any]) -> str | None:
-    """Return the traceback or the message of an error file; None where nothing was recorded."""
+    """Return the traceback or the message of an error file; None if there is no record."""
     if not isinstance(message, dict):
         return None
     extra = message.get("extraInfo")
@@ -196,7 +199,7 @@ def _recorded(message: str | dict[str, Any]) -> str | None:
 
 
 def _without_our_frame(rows: list[str]) -> list[str]:
-    """Leave out the frame of ``@record`` itself, which tells nothing."""
+    """Remove the frame of ``@record`` from a traceback."""
     frames = [at for at, row in enumerate(rows) if row.startswith("  File ")]
     for at, after in pairwise(frames):
         if rows[at].endswith(", in wrapper") and "/supervise/recording.py" in rows[at]:
@@ -205,12 +208,12 @@ def _without_our_frame(rows: list[str]) -> list[str]:
 
 
 def _tells_more(failure: ProcessFailure) -> bool:
-    """Whether its message says something that the headline does not."""
+    """Return whether the message of a failure has more than the headline."""
     return not str(failure.message).startswith(("To enable traceback see:", "Signal "))
 
 
 def _clean(text: str) -> list[str]:
-    """Return lines that move no cursor and fill no screen."""
+    """Return the lines of `text` without control sequences, each of limited length."""
     rows = (row.rstrip("\r").rpartition("\r")[2] for row in text.rstrip().split("\n"))
     return [_clipped(printable(row).expandtabs()) for row in rows]
 
@@ -231,10 +234,10 @@ def _shortened(rows: list[str], where: str) -> list[str]:
 
 
 def _rows(result: RunProcsResult, story: Story, root: int | None) -> list[tuple[list[int], str]]:
-    """Return ``(ranks, how they ended)``, equal ends together; those that failed by themselves first."""
+    """Return ``(ranks, how they ended)``: equal ends in one row, failures first."""
     kinds: dict[str, list[int]] = {}
     order = {"concurrent_failure": 0, "lost": 1, "bystander": 2, "finished": 3}
-    causes = {rank: at for at, rank in enumerate(result.failures)}  # they are in the order of their times
+    causes = {rank: at for at, rank in enumerate(result.failures)}  # ordered by time
     at_end = len(causes)
     ends = sorted(
         result.ends.values(),
@@ -259,15 +262,15 @@ def _fate(end: RankEnd, result: RunProcsResult, story: Story) -> str:
     if end.role == "concurrent_failure":
         return f"failed too: {_cause(end, how, result.failures.get(end.local_rank), story)}{_memory(end)}"
     if end.role == "lost":
-        return "outlived SIGKILL and is still there"
+        return "survived SIGKILL"
     if end.role == "finished":
         return "finished" if end.exitcode == 0 else how
     if end.exitcode == -SIGKILL and SIGKILL in sent:
         late = "" if story.killed or len(sent) < 2 else f", {seconds(story.grace_s)} after {sent[0].name}"
-        return f"killed by SIGKILL (by us{late})"
+        return f"killed by SIGKILL (sent by supervise{late})"
     if end.exitcode is not None and -end.exitcode in sent:
-        return f"stopped by {how} (by us)"
-    return f"{how} after our {sent[0].name}" if sent else f"{how}, stopped by us"
+        return f"stopped by {how} (sent by supervise)"
+    return f"{how} after {sent[0].name} from supervise" if sent else f"{how}, stopped by supervise"
 
 
 def _cause(end: RankEnd, how: str, failure: ProcessFailure | None, story: Story) -> str:
@@ -279,7 +282,7 @@ def _cause(end: RankEnd, how: str, failure: ProcessFailure | None, story: Story)
 
 
 def _raised(failure: ProcessFailure) -> str:
-    """Return what a rank has recorded, in a line: ``ValueError: the 7th shard is empty``."""
+    """Return the recorded exception of a rank in one line: ``ValueError: the 7th shard is empty``."""
     if failure.error_file_data.get("message") == "<NONE>":
         return "an exception without a readable record"
     recorded = failure.message.get("message") if isinstance(failure.message, dict) else failure.message
@@ -287,7 +290,7 @@ def _raised(failure: ProcessFailure) -> str:
 
 
 def spans(ranks: Iterable[int]) -> str:
-    """Name ranks: ``rank 3``, ``ranks 0-2, 5``."""
+    """Format ranks: ``rank 3``, ``ranks 0-2, 5``."""
     numbers = sorted(ranks)
     runs: list[list[int]] = []
     for rank in numbers:
@@ -302,7 +305,7 @@ def spans(ranks: Iterable[int]) -> str:
 
 
 def not_started(error: BaseException, rank: int | None, options: Options) -> str:
-    """Say why a start failed: ``cannot start rank 0: nope.py: No such file or directory``."""
+    """Format the error of a start: ``cannot start rank 0: nope.py: No such file or directory``."""
     if isinstance(error, OSError) and rank is None and error.filename is None and error.strerror:
         return f"cannot start: {error.strerror}"
     if isinstance(error, OSError) and error.errno is not None:

@@ -1,7 +1,7 @@
-"""The values of options: from text to what is meant.
+"""Parsers of option values.
 
 Raises:
-    argparse.ArgumentTypeError: Each, where the text makes no sense; says what would.
+    argparse.ArgumentTypeError: By each parser, if the value is not valid; the text has the accepted values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MOST_DIGITS = 18
 
 
 def worker_count(text: str) -> int:
-    """Return how many ranks `-n` asks for."""
+    """Return the number of ranks of ``-n``."""
     from supervise.cli import ranks
 
     try:
@@ -25,28 +25,28 @@ def worker_count(text: str) -> int:
 
 
 def streams(text: str) -> Std | dict[int, Std]:
-    """Return a choice of streams, for all ranks or for each."""
+    """Return a choice of streams, one for all ranks or one per rank."""
     try:
         return Std.from_str(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no choice of streams; give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), "
+            f"{text!r} is not a valid choice of streams; give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), "
             "or one per rank, such as 0:3,1:2"
         ) from None
 
 
 def rank_list(text: str) -> frozenset[int]:
-    """Return the ranks of a list such as ``0,2``."""
+    """Return the ranks in a list such as ``0,2``."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not all(map(_is_count, words)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of ranks; give numbers, such as 0,2")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid list of ranks; give numbers, such as 0,2")
     return frozenset(map(int, words))
 
 
 def seconds(text: str) -> float:
     """Return seconds, 0 or more."""
     if (value := _number(text)) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds; give 0 or more, such as 30 or 0.5")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid number of seconds; give 0 or more, such as 0.5")
     return value
 
 
@@ -59,39 +59,39 @@ def _number(text: str) -> float | None:
 
 
 def span_s(text: str) -> float:
-    """Return seconds, more than 0, in which restarts are counted."""
+    """Return seconds, more than 0, of a restart window."""
     value = seconds(text)
     if not value:
-        raise argparse.ArgumentTypeError("0 would count no restart; leave the option out to count all")
+        raise argparse.ArgumentTypeError("0 would count no restart; omit the option to count all restarts")
     return value
 
 
 def restart_count(text: str) -> int:
-    """Return how many restarts are allowed."""
+    """Return a number of restarts, 0 or more."""
     if not _is_count(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of restarts; give 0 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid number of restarts; give 0 or more")
     return int(text)
 
 
 def _is_count(text: str) -> bool:
-    """Whether `text` is a number, 0 or more, which is no longer than any that counts something."""
+    """Return whether `text` is a number, 0 or more, of at most 18 digits."""
     return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
 def time_limit(text: str) -> float:
-    """Return seconds, more than 0, after which a run is stopped."""
+    """Return seconds, more than 0, of a time limit."""
     if (value := _number(text)) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time limit; give seconds, more than 0, such as 3600 or 0.5")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid time limit; give seconds, more than 0, such as 60")
     if not value:
-        raise argparse.ArgumentTypeError("0 would stop the run at once; leave the option out for no limit")
+        raise argparse.ArgumentTypeError("0 would stop the run at once; omit the option for no limit")
     return value
 
 
 def name(text: str) -> str:
-    """Return a name that can be a part of paths and lines."""
+    """Return a name that is safe in paths and lines."""
     if not text or not text.isprintable() or "/" in text:
         raise argparse.ArgumentTypeError(
-            f"{text!r} becomes part of paths and lines; give printable characters without '/'"
+            f"{text!r} is not a valid name in paths and lines; give printable characters without '/'"
         )
     return text
 
@@ -99,5 +99,5 @@ def name(text: str) -> str:
 def directory(text: str) -> str:
     """Return the path of a directory."""
     if not text:
-        raise argparse.ArgumentTypeError("'' names no directory; leave the option out for a new temporary one")
+        raise argparse.ArgumentTypeError("'' is not a directory; omit the option for a new temporary directory")
     return text

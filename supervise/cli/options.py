@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from supervise._printable import below_itself
 from supervise._process.launch import limits
+from supervise._seconds import GRACE_S
 from supervise.cli import option_values, torchrun_options
 from supervise.errors import SpecError
 from supervise.logs import Std, to_map
@@ -22,38 +23,38 @@ if TYPE_CHECKING:
 _HELP_COLUMNS = 118
 
 _DESCRIPTION = """\
-Run PROGRAM on several ranks of this machine, as one gang: if a rank fails, the
-others are stopped, and the exit code is that of the rank that failed first.
-Options end at PROGRAM; all that follows it is its own.
+Run PROGRAM as several ranks on this machine, as one gang: if a rank fails,
+supervise stops the others and exits with the exit code of the first failure.
+Options end at PROGRAM; later words are the arguments of PROGRAM.
 
-A path that ends in .py (or a module, with -m) runs under this Python; anything
-else is executed as it is.
+A path that ends in .py (or a module, with -m) runs under this Python. Any other
+PROGRAM is executed directly.
 """
 
 _EPILOG = """\
-where output goes:
-  By default the stdout and stderr of every rank are shown as they come, each
-  line behind [ROLE RANK]:, and written to the run directory. To change that:
-    -t SPEC    these streams are shown and written; the others go straight to
-               ours, bare and unrecorded
+destination of output:
+  By default the stdout and stderr of every rank are shown, each line after the
+  prefix [ROLE RANK]:, and written to the run directory. To change that:
+    -t SPEC    these streams are shown and written; the others are inherited
+               from supervise: no prefix, no file
     -r SPEC    these streams are only written; the others are shown and
                written, as by default
-    both       -t's are shown and written, -r's only written, the others go
-               straight to ours
+    both       -t streams are shown and written, -r streams are only written,
+               the others are inherited from supervise
   SPEC is 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or one per rank, such
-  as 0:3,1:2 (0 for the rest). With --log-dir /dev/null no files are kept: all
-  output goes straight to ours, without prefix.
-  Nothing but the output of ranks goes to our stdout.
+  as 0:3,1:2 (0 for the other ranks). With --log-dir /dev/null there are no
+  files: ranks inherit both streams, and lines have no prefix.
+  Only ranks write to the stdout of supervise.
 
 exit code:
-  that of the rank that failed first (128+N: killed by signal N); 0: all
-  succeeded; 128+N: we got signal N and stopped the ranks; 124: --timeout;
-  126: PROGRAM cannot be executed; 127: it is not found; 2: wrong usage
+  the exit code of the rank that failed first (128+N: signal N killed it); 0:
+  all ranks succeeded; 128+N: signal N stopped supervise; 124: --timeout; 126:
+  PROGRAM is not executable; 127: PROGRAM is not found; 2: wrong usage
 
 signals:
-  The first Ctrl-C (or SIGTERM, SIGHUP, SIGQUIT) is passed on and gives the
-  ranks --shutdown-timeout seconds; the second kills them now. SIGUSR1 and
-  SIGUSR2 are passed on.
+  The first Ctrl-C (or SIGTERM, SIGHUP, SIGQUIT) is passed on to the ranks,
+  which have --shutdown-timeout seconds to exit; the second kills them at once.
+  SIGUSR1 and SIGUSR2 are passed on.
 
 examples:
   supervise run -n 4 train.py --lr 0.1
@@ -64,24 +65,24 @@ examples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What was asked for, checked. Mappings are keyed by local rank."""
+    """The validated options. Mappings are keyed by local rank."""
 
     program: str
-    """The path or name of a program, or the name of a module."""
+    """Path or name of a program, or name of a module."""
     args: tuple[str, ...]
     nproc: int
     module: bool
     python: bool
-    """False: execute also a ``.py`` file as it is."""
+    """False: execute a ``.py`` file directly as well."""
     record: bool
-    """Whether an exception that a Python program does not catch is recorded at its moment."""
+    """Whether to record an uncaught exception of a Python program at the time of the exception."""
     log_dir: str | None
     redirects: dict[int, Std]
-    """Streams that are written to files."""
+    """Streams to write to files."""
     tee: dict[int, Std]
-    """Streams that are written to files and shown."""
+    """Streams to write to files and to show."""
     ranks_shown: frozenset[int]
-    """Empty: all."""
+    """Ranks whose output is shown; empty: all."""
     grace_s: float
     timeout_s: float | None
     run_id: str | None
@@ -95,21 +96,21 @@ class Options:
 
     @property
     def straight_through(self) -> bool:
-        """Whether some rank's stream is ours, so that nothing of us is between."""
+        """Whether some rank inherits a stream from supervise."""
         written = (self.redirects[rank] | self.tee[rank] for rank in range(self.nproc))
         return self.log_dir == os.devnull or any(std != Std.ALL for std in written)
 
     def shows_recorded_stderr(self, rank: int) -> bool:
-        """Return whether the stderr of local rank `rank` is both written and shown as it comes."""
+        """Return whether the stderr of local rank `rank` is both written and shown."""
         listed = not self.ranks_shown or rank in self.ranks_shown
         return self.log_dir != os.devnull and listed and bool(self.tee[rank] & Std.ERR & ~self.redirects[rank])
 
 
 def parse(words: Sequence[str]) -> Options:
-    """Return the options that `words`, which follow ``run``, ask for.
+    """Parse the arguments after ``run``.
 
     Raises:
-        SystemExit: With code 2 after one line that says what is wrong, or 0 after the help.
+        SystemExit: With code 2 after an error message, or 0 after the help.
     """
     parser = _parser()
     found, unknown = parser.parse_known_args(list(words))
@@ -117,11 +118,11 @@ def parse(words: Sequence[str]) -> Options:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(parser, unknown[0])}")
     command = found.command[1:] if found.command[:1] == ["--"] else found.command
     if not command:
-        parser.error("no PROGRAM is given; for example: supervise run -n 4 train.py")
+        parser.error("PROGRAM is missing; for example: supervise run -n 4 train.py")
     if not command[0]:
-        parser.error("PROGRAM is empty; is a variable of your script not set?")
+        parser.error("PROGRAM is empty; is a variable in your script unset?")
     if found.module and found.no_python:
-        parser.error("-m runs a module under Python and --no-python says not to; leave one of them out")
+        parser.error("-m runs a module under Python, and --no-python does not use Python; omit one of them")
     nproc: int = found.nproc_per_node
     try:
         limits.check_host(nproc, None)
@@ -162,7 +163,7 @@ def parse(words: Sequence[str]) -> Options:
 
 
 def _check_fileless(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
-    """Refuse what needs files: streams that are not shown as they are pass through them."""
+    """Refuse options that need log files, because `--log-dir /dev/null` has none."""
     for option, value in (
         ("--redirects", found.redirects),
         ("--tee", found.tee),
@@ -170,13 +171,13 @@ def _check_fileless(parser: argparse.ArgumentParser, found: argparse.Namespace) 
     ):
         if any(value.values()) if isinstance(value, dict) else value:
             parser.error(
-                f"{option} needs files, and --log-dir {os.devnull} keeps none: all output goes straight to ours;"
-                " leave one of them out"
+                f"{option} needs files, and --log-dir {os.devnull} keeps none: ranks inherit both streams;"
+                " omit one of them"
             )
 
 
 def _meant(parser: argparse.ArgumentParser, word: str) -> str:
-    """Return a hint at the option that may have been meant."""
+    """Return a hint with the option that is spelled most like `word`."""
     import difflib
 
     known = [name for action in parser._actions if action.help != argparse.SUPPRESS for name in action.option_strings]  # noqa: SLF001 - argparse has no public list
@@ -189,7 +190,7 @@ def _policy(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Resta
     if found.max_restarts is None:
         for option, value in (("--restart-window", found.restart_window), ("--backoff", found.backoff)):
             if value is not None:
-                parser.error(f"{option} says how to restart; say how often, too: --max-restarts 3")
+                parser.error(f"{option} needs --max-restarts, such as --max-restarts 3")
         return None
     backoff = 1.0 if found.backoff is None else found.backoff
     return RestartPolicy(max_restarts=found.max_restarts, within_s=found.restart_window, backoff=backoff)
@@ -198,7 +199,7 @@ def _policy(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Resta
 def _streams(
     redirects: Std | dict[int, Std] | None, tee: Std | dict[int, Std] | None, nproc: int
 ) -> tuple[dict[int, Std], dict[int, Std]]:
-    """Return what is only written and what is also shown; see the help."""
+    """Return the streams that are only written, and those that are also shown; see the help."""
     only = to_map(Std.NONE if redirects is None else redirects, nproc)
     if tee is not None:
         return only, to_map(tee, nproc)
@@ -206,10 +207,10 @@ def _streams(
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are two lines."""
+    """A parser with error messages of two lines."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and end with code 2."""
+        """Print an error message and exit with code 2."""
         print(f"supervise run: {below_itself(message)}\nTry 'supervise run --help'.", file=sys.stderr)
         raise SystemExit(2)
 
@@ -238,7 +239,7 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
 
 
 def _option(group: argparse._ArgumentGroup, *names: str, **settings: Any) -> None:
-    """Add an option; each ``--long-name`` is also known as ``--long_name``, which the help leaves out."""
+    """Add an option; ``--long_name`` is a hidden alias of each ``--long-name``."""
     added = group.add_argument(*names, **settings)
     spelled = [f"--{name[2:].replace('-', '_')}" for name in names if "-" in name[2:]]
     if spelled:
@@ -254,27 +255,34 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         type=option_values.worker_count,
         default=1,
         metavar="N",
-        help="how many ranks (1); cpu or gpu: one for each, auto: one for each GPU, or CPU where there is none",
+        help="number of ranks (1); cpu or gpu: one per CPU or GPU; auto: one per GPU, or per CPU if there is no GPU",
     )
-    _option(group, "-m", "--module", action="store_true", help="PROGRAM is a module, as for python -m")
-    _option(group, "--no-python", action="store_true", help="execute PROGRAM as it is, even if it ends in .py")
+    _option(group, "-m", "--module", action="store_true", help="PROGRAM is a module, as in python -m")
+    _option(group, "--no-python", action="store_true", help="execute PROGRAM directly, even if it ends in .py")
     _option(
         group,
         "--no-record",
         action="store_true",
-        help="do not record, at its moment, the exception that a Python PROGRAM does not catch",
+        help="do not record uncaught exceptions of a Python PROGRAM",
     )
     _option(
         group,
         "--run-id",
         metavar="ID",
         type=option_values.name,
-        help="of this run (the program's name and a random part)",
+        help="name of this run (the program's name and a random part)",
     )
-    _option(group, "--role", metavar="NAME", type=option_values.name, default="default", help="of the ranks (default)")
+    _option(
+        group,
+        "--role",
+        metavar="NAME",
+        type=option_values.name,
+        default="default",
+        help="name of the ranks in prefixes and ROLE_NAME (default)",
+    )
 
 
-_LOG_DIR_HELP = f"where the run directory is made (a new temporary one); {os.devnull}: no files, and no prefixes"
+_LOG_DIR_HELP = f"parent of the run directory (a new temporary directory); {os.devnull}: no files, no prefixes"
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
@@ -285,7 +293,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         "--tee",
         metavar="SPEC",
         type=option_values.streams,
-        help="streams that are shown and written, see below (3)",
+        help="streams to show and to write, see below (3)",
     )
     _option(
         group,
@@ -293,7 +301,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         "--redirects",
         metavar="SPEC",
         type=option_values.streams,
-        help="streams that are only written, see below",
+        help="streams to write without showing them, see below",
     )
     _option(
         group,
@@ -301,7 +309,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         metavar="0,2",
         type=option_values.rank_list,
         default=frozenset(),
-        help="show these ranks only; what is written stays the same",
+        help="show only these ranks; log files are not affected",
     )
     _option(group, "--no-prefix", action="store_true", help="show lines without [ROLE RANK]:")
     _option(
@@ -309,7 +317,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         "--color",
         choices=("auto", "always", "never"),
         default="auto",
-        help="auto is: on a terminal, unless NO_COLOR is set",
+        help="auto: color on a terminal unless NO_COLOR is set",
     )
 
 
@@ -319,29 +327,30 @@ def _add_end(group: argparse._ArgumentGroup) -> None:
         "--shutdown-timeout",
         metavar="SEC",
         type=option_values.seconds,
-        default=30.0,
-        help="from the polite signal to SIGKILL, whatever the reason (30)",
+        default=GRACE_S,
+        help=f"time from the first signal to SIGKILL, for every kind of stop ({GRACE_S:g})",
     )
     _option(
         group,
         "--timeout",
         metavar="SEC",
         type=option_values.time_limit,
-        help="stop the run after this long; its exit code is 124",
+        help="stop the run after this time; the exit code is then 124",
     )
     _option(
         group,
         "--containment",
         choices=("group", "sweep", "cgroup"),
         default="group",
-        help="what leaves its rank's process group is only reported (group), found and ended (sweep), or kept in a"
-        " control group and ended (cgroup, needs cgroup v2)",
+        help="processes that leave the process group of their rank are only reported (group), found and ended (sweep),"
+        " or kept in a control group and ended (cgroup, needs cgroup v2)",
     )
     _option(
         group,
         "--gate",
         action="store_true",
-        help="let no program run before it is certain to end with supervise, even if that is killed during the start",
+        help="hold each program until its lifeline is armed, so that it ends with supervise even if that is killed"
+        " during the start",
     )
 
 
@@ -351,7 +360,7 @@ def _add_restarts(group: argparse._ArgumentGroup) -> None:
         "--max-restarts",
         metavar="N",
         type=option_values.restart_count,
-        help="when a rank fails, stop all and start all anew, up to N times (0)",
+        help="when a rank fails, restart all ranks, up to N times (0)",
     )
     _option(
         group,
@@ -365,8 +374,8 @@ def _add_restarts(group: argparse._ArgumentGroup) -> None:
         "--backoff",
         metavar="SEC",
         type=option_values.seconds,
-        help="wait before the first restart (1), twice as long before each further one, up to a minute;"
-        " SEC before each if it is more",
+        help="delay before the first restart (1); it doubles with each restart, up to a minute; a longer SEC stays"
+        " constant",
     )
 
 

@@ -1,4 +1,4 @@
-"""What PROGRAM means: a Python file or module under this Python, or a program as it is."""
+"""The command line of PROGRAM: a Python file or module under this Python, or a program that is executed directly."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def command(options: Options) -> tuple[str, ...]:
     """Return the program to execute and its arguments.
 
     Raises:
-        OSError: It does not exist, or cannot be executed; found before anything is made or started.
+        OSError: It does not exist or is not executable; no file or process was created.
     """
     program = options.program
     if options.module:
         return sys.executable, "-m", program, *options.args
     if options.python and program.endswith(".py"):
-        with open(program, "rb") as file:  # else each rank would say in turn that it cannot
+        with open(program, "rb") as file:  # otherwise each rank reports the error
             file.fileno()
         return sys.executable, program, *options.args
     import shutil
@@ -47,11 +47,11 @@ def runs_python(options: Options) -> bool:
 
 
 def start_code(error: BaseException, logs: str | None = None) -> int:
-    """Return the exit code for a start that failed, as shells have it.
+    """Return the exit code for a failed start, as shells do.
 
     Args:
-        error: Why.
-        logs: The run directory. A file in it that cannot be made says nothing of PROGRAM.
+        error: The error of the start.
+        logs: The run directory. An error on a file in it does not concern PROGRAM.
     """
     if isinstance(error, OSError) and logs and os.fsdecode(error.filename or "").startswith(os.path.join(logs, "")):
         return USAGE
@@ -63,32 +63,32 @@ def start_code(error: BaseException, logs: str | None = None) -> int:
 
 
 def complaint(number: int, options: Options) -> str | None:
-    """Say more than an error number does of PROGRAM, which could not be executed; None where there is no more."""
+    """Return advice for an errno of executing PROGRAM; None if there is none."""
     program = options.program
     if runs_python(options):
         return None
     if number == errno.ENOENT and not os.path.dirname(program):
-        here = f"; for the one here give ./{program}" if os.path.isfile(program) else ""
+        here = f"; for the file in this directory, give ./{program}" if os.path.isfile(program) else ""
         return f"{program} is not in PATH{here}"
     if number == errno.ENOENT and os.path.exists(program):
         return f"{program}: {_without_interpreter(program)}"
     if number == errno.EACCES and os.path.isfile(program) and not os.access(program, os.X_OK):
-        return f"{program}: {os.strerror(number)}; to make it a program: chmod +x {shlex.quote(program)}"
+        return f"{program}: {os.strerror(number)}; to make it executable: chmod +x {shlex.quote(program)}"
     if number == errno.ENOEXEC:
         return f"{program}: {os.strerror(number)}; a script needs a first line such as #!/bin/sh"
     return None
 
 
 def _without_interpreter(program: str) -> str:
-    """Say what is missing for a file that is there."""
+    """Return why an existing file cannot be executed: its interpreter or loader is missing."""
     try:
         with open(program, "rb") as file:
             first = file.readline(_FIRST_LINE_BYTES)
     except OSError:
         first = b""
     if not first.startswith(b"#!"):
-        return "the file is there, but not the loader that it needs; was it built for another system?"
+        return "the file exists, but its loader does not; was it built for another system?"
     name = os.fsdecode(first[2:].rstrip(b"\n").strip(b" \t").split(b" ")[0])
     if name.endswith("\r"):
-        return f"its first line asks for {name!r}, since its lines end in CRLF; make them end in LF"
-    return f"its first line asks for {name!r}, which does not exist"
+        return f"its first line names {name!r}, because its lines end in CRLF; convert them to LF"
+    return f"its first line names {name!r}, which does not exist"

@@ -1,4 +1,4 @@
-"""What the main thread knows of a run while it goes on, and what it says about it."""
+"""The state of a run as its events report it, and the messages about it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from supervise.cli.options import Options
 
 _QUIET_S = 1.0
-"""A stop that takes no longer is not announced, unless somebody at a terminal has asked for it."""
+"""A shorter stop is not announced, unless the user requested it at a terminal."""
 _TICK_S = 1.0
 _PIDS = 5
 
@@ -35,19 +35,19 @@ OF_INTEREST = frozenset(
         "supervise.log.failed",
     }
 )
-"""The events that `Progress.take` takes in."""
+"""The events that `Progress.take` processes."""
 
 
 class Progress:
-    """Follows one run by its events. Used on the main thread."""
+    """The progress of one run, by its events. Used on the main thread."""
 
     def __init__(self, options: Options, console: Console, left_behind: Callable[[], bool] = lambda: True) -> None:
-        """Begin before the start.
+        """Create the state before the start of the gang.
 
         Args:
-            options: What was asked for.
-            console: Where it is said.
-            left_behind: Tells whether processes of ranks that have ended are still there in their groups.
+            options: The validated options.
+            console: Destination of the messages.
+            left_behind: Returns whether processes remain in the groups of ranks that have ended.
         """
         self._left_behind = left_behind
         self._options = options
@@ -59,9 +59,9 @@ class Progress:
             stderr_shown=frozenset(rank for rank in range(options.nproc) if options.shows_recorded_stderr(rank)),
         )
         self.reason: str | None = None
-        """Why the gang is being stopped: the core's word, ``user``, or ``left behind`` by ranks that have ended."""
+        """Why the gang is being stopped: the event's reason, ``user``, or ``left behind`` for remaining processes."""
         self.unstarted_rank: int | None = None
-        """The rank that could not be started."""
+        """The first rank that failed to start."""
         self._first_failure: tuple[int, str] | None = None
         self._ended: set[int] = set()
         self._over = False
@@ -70,8 +70,8 @@ class Progress:
         self._kill_at_s = 0.0
         self._announced = False
 
-    def take(self, event: dict[str, Any]) -> None:  # noqa: C901 - one line an event
-        """Take in one event that is of interest."""
+    def take(self, event: dict[str, Any]) -> None:  # noqa: C901 - one case per event
+        """Process one event of `OF_INTEREST`."""
         rank = event.get("local_rank")
         match event["event"], rank:
             case "supervise.gang.stopping", _:
@@ -99,14 +99,14 @@ class Progress:
                 self._leaked(event)
             case "supervise.gang.started", _:
                 pass
-            case _:  # a log, or where it is shown
+            case _:  # a log file, or the stream that shows it
                 self.story.stderr_shown = frozenset()
                 why = re.sub(r"^\[Errno \d+\] ", "", str(event["error"]))
                 if event["path"] is not None:
                     self._console.note(f"{event['log_iostream']}: {why}")
                     return
                 rest = f"; the logs are in {self.story.directory}" if self.story.directory else ""
-                self._console.note(f"{event['log_iostream']} is not shown any more: {why}{rest}")
+                self._console.note(f"{event['log_iostream']} is no longer shown: {why}{rest}")
 
     def _restarts(self, event: dict[str, Any]) -> None:
         rank, how = event["root_cause_rank"], shortened(event["error_type"], 60)
@@ -115,11 +115,11 @@ class Progress:
         wait = f"in {seconds(event['backoff_s'])}" if event["backoff_s"] else "now"
         self._console.note(f"rank {rank} failed ({how}); {count} {wait}")
         self.story.restarts, self.story.waiting = event["attempt"] - 1, count
-        if self.story.user_signal is None:  # nothing is being stopped: the next attempt is waited for
+        if self.story.user_signal is None:  # no stop is in progress: the next attempt is pending
             self.reason, self._announced = None, False
 
     def _begin_anew(self) -> None:
-        """An attempt begins; of those before, only what the user wanted counts."""
+        """Reset the state for a new attempt, except for the user's signals."""
         self._ended.clear()
         self.story.sent.clear()
         self.story.passed_on.clear()
@@ -139,7 +139,7 @@ class Progress:
         self._console.note(f"{who} left processes outside of its group (pid {pids}): {then}")
 
     def user_stops(self, sig: Signals) -> None:
-        """The user has asked for the end, for the first time; at a terminal somebody waits for a sign."""
+        """Record the first signal of the user; at a terminal, announce the stop at once."""
         self.story.user_signal = sig
         self._stops("user")
         watched = self._console.terminal and self.story.waiting is None
@@ -147,14 +147,14 @@ class Progress:
         self._announced = False
 
     def user_kills(self, sig: Signals) -> None:
-        """The user has asked again, perhaps by another signal."""
+        """Record the second signal of the user, which may differ from the first."""
         self.story.killed = True
         first = self.story.user_signal
         how = "again" if first is None or first == sig else f"after {first.name}"
         self._console.note(f"{sig.name} {how}: killing {self._running()} now")
 
     def all_ended(self) -> None:
-        """Every rank has ended; what they left behind is being stopped."""
+        """Record that all ranks have ended; the processes they left behind are being stopped."""
         self._over = True
         self._ended.update(range(self._options.nproc))
         self._stops("left behind")
@@ -165,16 +165,16 @@ class Progress:
             now_s = time.monotonic()
             self._speak_at_s, self._kill_at_s = now_s + _QUIET_S, now_s + self._options.grace_s
 
-    # What is said
+    # Messages
 
     def wait_s(self) -> float | None:
-        """Return how long to wait for news before `announce` has something to say; None: for ever."""
+        """Return the seconds until `announce` has a message; None: no message is pending."""
         if self.reason is None or self.story.killed or (self._announced and not self._changes()):
             return None
         return max(self._speak_at_s - time.monotonic(), 0.0) if not self._announced else _TICK_S
 
     def announce(self) -> None:
-        """Say what is being waited for: on a terminal in a line that changes, otherwise once."""
+        """Show the state of a stop: on a terminal in the status line, otherwise once."""
         now_s = time.monotonic()
         if self.reason is None or self.story.killed or now_s < self._speak_at_s:
             return
@@ -185,12 +185,12 @@ class Progress:
         self._announced = True
 
     def _changes(self) -> bool:
-        """Whether one line may change: whatever the ranks write takes it away first, by its prefix."""
+        """Return whether the status line is usable: the prefix of every line of a rank erases it."""
         return self._console.live and self._options.prefix and not self._options.straight_through
 
     def _text(self, now_s: float) -> str:
         if len(self._ended) == self._options.nproc and not self._left_behind():
-            what = "looking for what the ranks left behind" if self._over else "showing the rest of the output"
+            what = "looking for remaining processes" if self._over else "showing the rest of the output"
             return f"{self._why()}{what}{self._what_then()}"
         left_s = math.ceil(self._kill_at_s - now_s)
         when = f"SIGKILL in {left_s} s" if left_s > 0 else "SIGKILL sent"
@@ -200,7 +200,7 @@ class Progress:
         if self.story.user_signal is not None:
             return f"{self.story.user_signal.name}: "
         if self.reason == "timeout":
-            return f"--timeout of {seconds(self._options.timeout_s or 0)} is over: "
+            return f"--timeout of {seconds(self._options.timeout_s or 0)} exceeded: "
         if self._first_failure is not None:
             return f"rank {self._first_failure[0]} failed ({self._first_failure[1]}): "
         return ""
@@ -214,5 +214,5 @@ class Progress:
     def _running(self) -> str:
         count = self._options.nproc - len(self._ended)
         if not count:
-            return "what the ranks left behind"
+            return "processes that the ranks left behind"
         return "1 rank" if count == 1 else f"{count} ranks"

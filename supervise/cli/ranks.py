@@ -1,4 +1,4 @@
-"""How many ranks, what each finds in its environment, and a master port that no other run uses."""
+"""The number of ranks, the environment of each, and a master port that no other run uses."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _LOOPBACK = "127.0.0.1"
 _MAX_TRIES = 100
 _MOST_DIGITS = 18
 _STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
-"""The folder whose `sitecustomize` Python imports in ranks that record what they do not catch."""
+"""The folder of the `sitecustomize` that records uncaught exceptions in ranks."""
 
 
 def worker_count(text: str) -> int:
-    """Return the number of ranks that `text` asks for: a number, ``auto``, ``cpu`` or ``gpu``.
+    """Return the number of ranks for a number, ``auto``, ``cpu`` or ``gpu``.
 
     Raises:
-        ValueError: It is none of these, or there is no GPU to count; the text says what to do.
+        ValueError: `text` has another form, or no GPU was found; the text has the accepted values.
     """
     if text == "cpu":
         return _cpus()
@@ -30,7 +30,7 @@ def worker_count(text: str) -> int:
             raise ValueError(f"'gpu': {reason}; give a number, or cpu")
         return count
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text) > 0):
-        raise ValueError(f"{text!r} is no number of ranks; give 1 or more, or auto, cpu or gpu")
+        raise ValueError(f"{text!r} is not a valid number of ranks; give 1 or more, or auto, cpu or gpu")
     return int(text)
 
 
@@ -41,7 +41,7 @@ def _cpus() -> int:
 
 
 def _gpus() -> tuple[int, str]:
-    """Return the number of GPUs that the ranks would see and, where it is 0, why."""
+    """Return the number of GPUs that the ranks would see and, if it is 0, why."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         shown = [word.strip() for word in visible.split(",")]
@@ -66,16 +66,16 @@ def _gpus() -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """Where rank 0 listens."""
+    """The address at which rank 0 listens."""
 
     address: str
     port: str
     claim: socket.socket | None = None
-    """Keeps other runs from choosing the same port; closed with the run."""
+    """Prevents other runs from choosing the same port; closed at the end of the run."""
 
 
 def choose_master() -> Master:
-    """Return ``MASTER_ADDR`` and ``MASTER_PORT`` of our environment; 127.0.0.1 and a free port stand in."""
+    """Return ``MASTER_ADDR`` and ``MASTER_PORT`` of the environment; by default 127.0.0.1 and a free port."""
     address = os.environ.get("MASTER_ADDR") or _LOOPBACK
     if given := os.environ.get("MASTER_PORT"):
         return Master(address, given)
@@ -87,9 +87,9 @@ def choose_master() -> Master:
             return Master(address, str(port))
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # The port itself cannot be kept: a rank that binds it without SO_REUSEADDR would fail. A name can.
+            # A bound port would make a rank fail that binds it without SO_REUSEADDR, so bind an abstract name instead.
             claim.bind(f"\0supervise-master-port-{port}")
-        except OSError:  # a run that lives has it, and its rank 0 does not listen yet
+        except OSError:  # another run has chosen the port, and its rank 0 does not listen yet
             claim.close()
         else:
             return Master(address, str(port), claim)
@@ -99,10 +99,10 @@ def choose_master() -> Master:
 def environments(
     nproc: int, *, run_id: str, role: str, master: Master, max_restarts: int = 0, record: bool = False
 ) -> dict[int, dict[str, str]]:
-    """Return what is added to the environment of each rank: torchrun's variables, on one node, and two defaults.
+    """Return the variables to add to each rank's environment: torchrun's, for one node, and two defaults.
 
-    ``TORCHELASTIC_ERROR_FILE`` is added by the log specs. To `record` is for ranks that run under our own Python: two
-    variables that the ranks take back before they run anything of the user's.
+    The log specs add ``TORCHELASTIC_ERROR_FILE``. With `record`, for ranks that run under this Python, there are two
+    more variables, which the ranks remove before any user code runs.
     """
     size = str(nproc)
     common = {
@@ -132,5 +132,5 @@ def environments(
 
 
 def limits_threads(nproc: int) -> bool:
-    """Whether each rank is given ``OMP_NUM_THREADS=1``, lest every rank starts a thread for every CPU."""
+    """Return whether each rank gets ``OMP_NUM_THREADS=1``, so that it does not start a thread for every CPU."""
     return nproc > 1 and "OMP_NUM_THREADS" not in os.environ

@@ -1,4 +1,4 @@
-"""``supervise run``: start the gang, wait on the main thread for what comes, and report the end."""
+"""``supervise run``: start the gang, process its events on the main thread, and report the result."""
 
 from __future__ import annotations
 
@@ -17,51 +17,51 @@ from supervise.cli import failure_screen, program, ranks
 from supervise.cli.console import Console, library_log
 from supervise.cli.progress import OF_INTEREST, Progress
 from supervise.cli.run_directory import EventFile, write_result
-from supervise.cli.signal_inbox import Mailbox
+from supervise.cli.signal_inbox import SignalInbox
 from supervise.errors import SuperviseError
 
 if TYPE_CHECKING:
     from supervise._gang.supervisor import Supervisor
     from supervise._runtime.future import Reply
     from supervise.cli.options import Options
-    from supervise.cli.signal_inbox import Letter
+    from supervise.cli.signal_inbox import Received
     from supervise.result import RunProcsResult
 
 _STOPPING = (SIGINT, SIGTERM, SIGHUP, SIGQUIT)
 _PASSED_ON = (SIGUSR1, SIGUSR2)
 _INTERNAL, _TIMED_OUT = 1, 124
 _ONE_SIGNAL_S = 0.05
-"""Within this time, the same signal is the same one."""
+"""Two equal signals within this time count as one: `timeout` sends each signal twice."""
 _LEAVE_S = 10.0
 _STATUS_S = 1.0
 _STARTED = "supervise.gang.started"
 
 
 def run(options: Options, *, own_process: bool = True) -> int:
-    """Run what `options` ask for, on the main thread; return the exit code.
+    """Run a gang on the main thread and return the exit code.
 
     Args:
-        options: What was asked for.
-        own_process: Whether this process is the command's, so that its signal handlers need not be put back.
+        options: The validated options.
+        own_process: Whether this process only runs the command, so that signal handlers are not restored.
     """
     console = Console(options.color)
-    if signal.getsignal(SIGCHLD) == signal.SIG_IGN:  # inherited: the kernel would keep no exit status
+    if signal.getsignal(SIGCHLD) == signal.SIG_IGN:  # inherited: the kernel would discard exit statuses
         signal.signal(SIGCHLD, signal.SIG_DFL)
-    with library_log(console), Mailbox((*_STOPPING, *_PASSED_ON, SIGCHLD), restore=not own_process) as mailbox:
-        console.on_left = mailbox.wake
+    with library_log(console), SignalInbox((*_STOPPING, *_PASSED_ON, SIGCHLD), restore=not own_process) as inbox:
+        console.on_left = inbox.wake
         try:
-            return _Run(options, console, mailbox).main()
+            return _Run(options, console, inbox).main()
         finally:
             console.finish()
 
 
 class _Run:
-    """One run. All but `_event` is used on the main thread."""
+    """One run. All methods except `_event` are called on the main thread."""
 
-    def __init__(self, options: Options, console: Console, mailbox: Mailbox) -> None:
+    def __init__(self, options: Options, console: Console, inbox: SignalInbox) -> None:
         self._options = options
         self._console = console
-        self._mailbox = mailbox
+        self._inbox = inbox
         self._progress = Progress(options, console, self._left_behind)
         self._story = self._progress.story
         self._events = EventFile(None)
@@ -73,7 +73,7 @@ class _Run:
         self._stopped_s = 0.0
 
     def main(self) -> int:
-        """Run the gang to its end."""
+        """Run the gang and return the exit code."""
         try:
             command = program.command(self._options)
         except OSError as error:
@@ -85,18 +85,18 @@ class _Run:
             self._leave()
 
     def _refused(self, command: tuple[str, ...]) -> int:
-        """Make the run directory and the Supervisor; return 0, or the exit code where one of them cannot be had."""
+        """Create the run directory and the Supervisor; return 0, or an exit code after an error."""
         try:
             self._prepare(command)
         except (OSError, SuperviseError) as error:
             of_a_file = isinstance(error, NotADirectoryError) or getattr(error, "filename", None) is not None
-            advice = "; give --log-dir a directory that we can write to" if self._options.log_dir else ""
+            advice = "; give --log-dir a writable directory" if self._options.log_dir else ""
             self._console.note(f"{_complaint(error)}{advice if of_a_file else ''}")
             return program.USAGE if of_a_file or isinstance(error, SuperviseError) else _INTERNAL
         return 0
 
     def _prepare(self, command: tuple[str, ...]) -> None:
-        """Make the run directory and the Supervisor; start no process."""
+        """Create the run directory and the Supervisor; start no process."""
         from supervise._gang.supervisor import Supervisor
         from supervise.logs import DefaultLogsSpecs
 
@@ -125,11 +125,11 @@ class _Run:
             containment=options.containment,
             gate=options.gate,
         )
-        self._story.directory = specs._run_log_dir  # noqa: SLF001 - it has no public name, as in PyTorch
+        self._story.directory = specs._run_log_dir  # noqa: SLF001 - no public name, as in PyTorch
         try:
             self._events = EventFile(self._story.directory)
         except OSError as error:
-            self._console.note(f"no events are kept: {_complaint(error)}")
+            self._console.note(f"no events.jsonl: {_complaint(error)}")
 
     def _supervise(self) -> int:
         self._introduce()
@@ -142,15 +142,15 @@ class _Run:
                 self._pass_on()
         if _error(start) is None:
             self._progress.all_ended()
-        closed = self._ask(say.Close(timeout=self._options.grace_s))  # also what finished ranks left behind
+        closed = self._ask(say.Close())  # also ends what finished ranks left behind
         while not closed.done():
             self._take()
-        self._sort(self._mailbox.take(0))
+        self._sort(self._inbox.take(0))
         self._console.clear()
         lost = _error(end)
         if (stuck := _error(closed)) is not None and stuck is not lost:
             self._console.note(_complaint(stuck))
-        if not end.done():  # it is answered before the close; a crash of the loop might end in this
+        if not end.done():  # only after a crash of the loop: the Wait is answered before the Close
             return self._no_result(_INTERNAL, "the gang ended without a result")
         stopped = self._story.user_signal is not None or (lost is None and end.get(timeout=0).outcome == "timed_out")
         if (failed := _error(start)) is not None and not stopped:
@@ -165,7 +165,7 @@ class _Run:
         return self._report(failed_before, text)
 
     def _left_behind(self) -> bool:
-        """Return whether processes are left in the groups of ranks that have ended."""
+        """Return whether processes remain in the groups of ranks that have ended."""
         try:
             status: say.GangStatus = self._ask(say.Status()).get(timeout=_STATUS_S)
         except (pykka.ActorDeadError, pykka.Timeout):
@@ -174,42 +174,42 @@ class _Run:
 
     def _ask(self, message: object) -> Any:
         reply = self._gang.ask(message, block=False)
-        self._mailbox.expect(reply)  # type: ignore[arg-type]  # a Supervisor's futures are Replies
+        self._inbox.expect(reply)  # type: ignore[arg-type]  # a Supervisor replies with a Reply
         return reply
 
     def _leave(self) -> None:
-        with suppress(Exception):  # the gang has ended, and its actor leaves; else the exit sees to it
+        with suppress(Exception):  # the gang has ended; if its actor does not stop in time, the exit handler ends it
             self._gang.stop(timeout=_LEAVE_S)
         self._events.close()
         if self._master.claim is not None:
             self._master.claim.close()
 
-    # What happens meanwhile
+    # Events and signals
 
     def _event(self, event: dict[str, Any]) -> None:
-        """Keep an event, and pass on what the main thread needs. On the gang's thread: must not block."""
+        """Write an event to the file and pass it to the main thread. Runs on the gang's thread: must not block."""
         self._events.write(event)
         if event["event"] in OF_INTEREST:
-            self._mailbox.put(event)
+            self._inbox.put(event)
 
     def _take(self) -> None:
-        """Wait for what comes, and see to it."""
-        self._sort(self._mailbox.take(self._progress.wait_s()))
+        """Wait for signals, events and replies, and process them."""
+        self._sort(self._inbox.take(self._progress.wait_s()))
         self._console.show_left()
         self._progress.announce()
 
-    def _sort(self, letters: list[Letter]) -> None:
-        # A rank may have been stopped, which nothing else tells; of one that was before it was known, not even SIGCHLD.
-        if SIGCHLD in letters or any(isinstance(letter, dict) and letter["event"] == _STARTED for letter in letters):
+    def _sort(self, received: list[Received]) -> None:
+        # A Status detects suspended ranks. SIGCHLD announces one, unless it was suspended during the start.
+        if SIGCHLD in received or any(isinstance(item, dict) and item["event"] == _STARTED for item in received):
             with suppress(pykka.ActorDeadError):
                 self._gang.tell(say.Status())
-        for letter in letters:
-            if letter == SIGCHLD:
+        for item in received:
+            if item == SIGCHLD:
                 continue
-            if isinstance(letter, Signals):
-                self._signal(letter)
+            if isinstance(item, Signals):
+                self._signal(item)
             else:
-                self._progress.take(letter)
+                self._progress.take(item)
 
     def _signal(self, sig: Signals) -> None:
         if sig in _PASSED_ON:
@@ -217,14 +217,14 @@ class _Run:
             self._pass_on()
         elif self._story.user_signal is None:
             self._progress.user_stops(sig)
-            self._ask(say.Close(death_sig=sig, timeout=self._options.grace_s))
+            self._ask(say.Close(death_sig=sig))
             self._stopped_s = time.monotonic()
         elif not self._story.killed and (sig != self._story.user_signal or self._is_later()):
             self._progress.user_kills(sig)
             self._ask(say.Close(death_sig=SIGKILL, timeout=0))
 
     def _is_later(self) -> bool:
-        """Return whether the first signal came so long ago that this is another: `timeout` sends each one twice."""
+        """Return whether enough time has passed since the first signal for this one to count as a second."""
         return time.monotonic() - self._stopped_s >= _ONE_SIGNAL_S
 
     def _pass_on(self) -> None:
@@ -233,7 +233,7 @@ class _Run:
             for sig in signals:
                 self._ask(say.Signal(sig=sig))
 
-    # What is said
+    # Messages
 
     def _introduce(self) -> None:
         options = self._options
@@ -257,14 +257,14 @@ class _Run:
     def _exit_code(self, result: RunProcsResult) -> int:
         if result.outcome == "succeeded":
             return 0
-        if self._story.waiting is not None and self._story.user_signal is not None:  # for a restart that is called off
+        if self._story.waiting is not None and self._story.user_signal is not None:  # a pending restart was canceled
             return 128 + self._story.user_signal
         if self._story.waiting is not None or result.outcome == "timed_out":
             return _TIMED_OUT
         root = result.root_cause if result.outcome == "failed" else None
         if root is not None:
             code = result.failures[root].exitcode
-            if failure_screen.stopped_by_us(root, code, self._story):  # on its way out, behind an exception
+            if failure_screen.stopped_by_us(root, code, self._story):  # it had raised an exception and was exiting
                 return 1
             return 128 - code if code < 0 else code or 1
         return 128 + self._story.user_signal if self._story.user_signal is not None else 1
@@ -296,7 +296,7 @@ def _bare(_role: str, _rank: int) -> str:
 
 
 def _error(reply: Reply[Any]) -> BaseException | None:
-    """Return what `reply` would raise; None where it has a value or is not there yet."""
+    """Return the exception of `reply`; None if it has a value or is pending."""
     if not reply.done():
         return None
     try:

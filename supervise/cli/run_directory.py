@@ -1,4 +1,4 @@
-"""The two files that `run` adds to the run directory: ``events.jsonl`` and ``result.json``."""
+"""The files of a run directory that `run` writes: ``events.jsonl`` and ``result.json``."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ RESULT_SCHEMA_VERSION = 1
 
 
 class EventFile:
-    """``events.jsonl``: one JSON object a line, each written at once."""
+    """The file ``events.jsonl``: one JSON object per line, written without buffering."""
 
     def __init__(self, directory: str | None) -> None:
-        """Open it to append, private to the user.
+        """Open the file to append; create it with mode 0600.
 
         Args:
-            directory: The run directory; None keeps nothing.
+            directory: The run directory; None: write no file.
 
         Raises:
-            OSError: It cannot be made.
+            OSError: The file cannot be created.
         """
         self._fd = -1
         if directory is not None:
             self._fd = open_to_append(os.path.join(directory, "events.jsonl"))
 
     def write(self, event: dict[str, Any]) -> None:
-        """Append an event; a full disk costs the event, not the run."""
+        """Append an event; drop it if the write fails, for instance on a full disk."""
         if self._fd >= 0:
             data = json.dumps(event, default=str).encode() + b"\n"
             with contextlib.suppress(OSError):
@@ -45,7 +45,7 @@ class EventFile:
                     data = data[os.write(self._fd, data) :]
 
     def close(self) -> None:
-        """Close it; what comes later is dropped."""
+        """Close the file; later events are dropped."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -61,19 +61,19 @@ def write_result(
     result: RunProcsResult | None,
     error: str | None,
 ) -> None:
-    """Write ``result.json``: whole or not at all.
+    """Write ``result.json`` in one step.
 
     Args:
         directory: The run directory.
-        options: What was asked for.
-        run_id: The name of the run.
-        exit_code: Of `run`.
-        attempts: How many were begun.
-        result: How the gang ended; None where it did not start.
+        options: The validated options.
+        run_id: The run ID.
+        exit_code: Exit code of `run`.
+        attempts: Number of attempts that were started.
+        result: The result of the gang; None if there is none.
         error: Why there is no result.
 
     Raises:
-        OSError: It cannot be written; an earlier one is as it was.
+        OSError: It cannot be written; an existing file is unchanged.
     """
     found = result if result is not None else RunProcsResult(outcome="failed")
     whole = {

@@ -1,4 +1,4 @@
-"""Where the main thread waits: for signals, for what the gang says, for replies. Nothing is raised in between."""
+"""The signal inbox: the main thread waits there for signals, events and replies. No handler raises."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 
     from supervise._runtime.future import Reply
 
-Letter = signal.Signals | dict[str, Any]
-"""A signal that we got, or an event of the gang."""
+Received = signal.Signals | dict[str, Any]
+"""A received signal, or an event of the gang."""
 
 
-class Mailbox:
-    """Turns signals into letters, which lie behind one file descriptor. Made and read on the main thread.
+class SignalInbox:
+    """A queue of signals and events behind one file descriptor. Created and read on the main thread.
 
-    The handlers do nothing: the interpreter itself writes a signal's number into our pipe, from whatever thread
-    the kernel chose. So no handler can raise in the middle of something.
+    The signal handlers do nothing: the interpreter writes the signal's number to the wake-up pipe, on the thread that
+    the kernel chose. So no handler can raise an exception between two bytecodes.
     """
 
     def __init__(self, signals: Iterable[signal.Signals], *, restore: bool) -> None:
-        """Prepare; nothing is installed yet.
+        """Prepare; entering the block installs the handlers.
 
         Args:
-            signals: Which to receive; those that this process was started with ignored stay ignored.
-            restore: Put the earlier handlers back at the end; otherwise these signals are ignored from then on.
+            signals: Signals to receive, except those that are ignored since the process started.
+            restore: Whether to restore the earlier handlers at the end; if not, the signals are ignored then.
         """
         self._signals = tuple(signals)
         self._restore = restore
         self._before: dict[signal.Signals, Any] = {}
-        self._letters: queue.SimpleQueue[Letter] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Received] = queue.SimpleQueue()
 
     def __enter__(self) -> Self:
         self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -54,39 +54,39 @@ class Mailbox:
     ) -> None:
         signal.set_wakeup_fd(self._earlier_fd)
         for sig, before in self._before.items():
-            # Ignored to the very end: the interpreter, as it exits, resets handlers, and a late Ctrl-C would kill it.
+            # SIG_IGN until the process ends: at exit the interpreter resets handlers, and a late Ctrl-C would kill it.
             signal.signal(sig, before if self._restore else signal.SIG_IGN)
-        write, self._write = self._write, -1  # a reply may still come
+        write, self._write = self._write, -1  # a reply may still arrive
         os.close(self._read)
         os.close(write)
 
-    def put(self, letter: Letter) -> None:
-        """Put a letter in, from any thread; never blocks."""
-        self._letters.put(letter)
+    def put(self, item: Received) -> None:
+        """Add an event. Thread-safe; never blocks."""
+        self._queue.put(item)
         self.wake()
 
     def expect(self, reply: Reply[Any]) -> None:
-        """End the wait when `reply` is there."""
+        """Wake the main thread when `reply` is set."""
         reply.add_done_callback(self.wake)
 
     def wake(self) -> None:
-        """End the wait, if there is one. From any thread; never blocks."""
-        with contextlib.suppress(OSError):  # full: it is awake; closed: nobody waits
+        """Wake the main thread. Thread-safe; never blocks."""
+        with contextlib.suppress(OSError):  # full: the wake-up is pending; closed: the run has ended
             os.write(self._write, b"\0")
 
-    def take(self, timeout_s: float | None) -> list[Letter]:
-        """Wait until something arrives, a reply perhaps; return the letters, none after `timeout_s`."""
+    def take(self, timeout_s: float | None) -> list[Received]:
+        """Wait for a wake-up; return the signals and events, none after a reply or after `timeout_s`."""
         if not self._poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000):
             return []
-        letters: list[Letter] = []
+        received: list[Received] = []
         with contextlib.suppress(BlockingIOError):
-            letters += [signal.Signals(number) for number in os.read(self._read, 65536) if number]
+            received += [signal.Signals(number) for number in os.read(self._read, 65536) if number]
         while True:
             try:
-                letters.append(self._letters.get_nowait())
+                received.append(self._queue.get_nowait())
             except queue.Empty:
-                return letters
+                return received
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:
-    """Be a handler: the number is in the pipe already."""
+    """Do nothing: the interpreter has written the number to the pipe."""

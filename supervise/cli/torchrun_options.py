@@ -1,4 +1,4 @@
-"""Options that ``torchrun`` has and `run` does not: those that say one node are taken, the others get a reason."""
+"""Options of ``torchrun`` that `run` does not need: accepted if they mean one node, otherwise refused with a reason."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Any
 
-_ONE_NODE = "supervise run starts the ranks of this machine only"
+_ONE_NODE = "supervise run starts ranks only on this machine"
 _REFUSED = {
-    ("--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf"): "no rendezvous is needed; leave the option out",
-    ("--rdzv-id",): "no rendezvous is needed; to name the run, give --run-id",
-    ("--master-addr",): "to give the ranks another address, set MASTER_ADDR in the environment",
-    ("--master-port",): "a free port is found; to choose one, set MASTER_PORT in the environment",
+    ("--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf"): "it needs no rendezvous; omit the option",
+    ("--rdzv-id",): "it needs no rendezvous; use --run-id to name the run",
+    ("--master-addr",): "set MASTER_ADDR in the environment to choose an address",
+    ("--master-port",): "it finds a free port; set MASTER_PORT in the environment to choose one",
 }
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add them, outside of the help, with both spellings as torchrun has them."""
+    """Add the options, hidden in the help, in both spellings of torchrun."""
     _add(parser, "--standalone", action="store_true")
     _add(parser, "--nnodes", type=_nnodes)
     _add(parser, "--node-rank", type=_node_rank)
@@ -35,15 +35,13 @@ def _add(parser: argparse.ArgumentParser, name: str, **settings: Any) -> None:
 
 def _nnodes(text: str) -> str:
     if text not in ("1", "1:1"):
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: {_ONE_NODE}; leave the option out, and for several nodes use torchrun"
-        )
+        raise argparse.ArgumentTypeError(f"{text!r}: {_ONE_NODE}; omit the option, or use torchrun for several nodes")
     return text
 
 
 def _node_rank(text: str) -> str:
     if text != "0":
-        raise argparse.ArgumentTypeError(f"{text!r}: {_ONE_NODE}, as node 0; for several nodes use torchrun")
+        raise argparse.ArgumentTypeError(f"{text!r}: {_ONE_NODE}, as node 0; use torchrun for several nodes")
     return text
 
 

@@ -1,7 +1,7 @@
 """The names of ``torch.distributed.elastic.multiprocessing``: change the prefix, keep the rest of the line.
 
-Names only, here and in the submodules; what they do is described where they are defined. Nothing of it
-imports torch, and importing a name imports no more than that name needs.
+This package and its submodules have names only; the modules that define them have the documentation. No module
+imports torch, and each name is loaded at its first use.
 """
 
 from __future__ import annotations

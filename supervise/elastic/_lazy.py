@@ -1,4 +1,4 @@
-"""Names that are loaded when they are first used: a worker that imports one does not pay for all."""
+"""Lazy loading of names: a worker that imports one name does not load all modules."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def names(module: str, namespace: dict[str, Any], homes: Mapping[str, str]) -> C
     """Return the ``__getattr__`` of a module.
 
     Args:
-        module: Its name.
-        namespace: Its globals, where a name is kept once it is loaded.
-        homes: Name to where it is: a module of `supervise`, then a colon and the name there if it is another;
+        module: Name of the module.
+        namespace: Globals of the module; they cache each name that was loaded.
+        homes: Name to the module of `supervise` that defines it, with a colon and the name there if it differs;
             empty for a submodule.
     """
 

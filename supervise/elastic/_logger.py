@@ -1,4 +1,4 @@
-"""The logger that PyTorch's modules have as `logger`: here it is the one of the whole package."""
+"""The logger of the whole package, which PyTorch's modules have as `logger`."""
 
 import logging
 

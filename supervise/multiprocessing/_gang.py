@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 import time
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,10 +13,11 @@ import pykka
 
 from supervise import messages as say
 from supervise._api import own_thread
+from supervise._core.steps import PeersStopped
 from supervise._gang import shutdown_at_exit
-from supervise._gang.gang_actor import GangActor
+from supervise._gang.attempt import first_attempt
 from supervise._gang.results import LOST_CODE
-from supervise._gang.spec import make_plan
+from supervise._gang.supervisor import Supervisor
 from supervise._process.launch.settings import Plain
 from supervise._runtime import fork_hooks
 from supervise._runtime.future import Reply
@@ -27,91 +27,60 @@ from supervise.multiprocessing._rank import ExitSlot, RankProcess
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable, Iterable
+    from typing import Unpack
 
     from supervise._gang.attempt import Attempt
+    from supervise._gang.spec import GangSettings
+    from supervise._process.launch.return_value import OutcomeFile
+    from supervise.errors import SupervisorCrashed
 
 _BEGIN_S = 60.0
 """A supervisor starts in milliseconds: one that takes longer than this is lost."""
 _LOOK_S = 60.0
 """A start takes as long as it takes; so often it is made sure that there still is somebody who starts."""
 
-_standing: dict[str, list[ExitSlot]] = {}
-"""By urn: the ranks of gangs that this interpreter waits for at its exit."""
+_standing: set[_Slots] = set()
+"""The ranks of gangs that this interpreter waits for at its exit."""
 _registered_in: set[int] = set()
 """This process's pid, once it has arranged to wait for them."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeersStopped:
-    """These ranks are going to be signaled because another has failed: their ends are no failures."""
+class _Slots:
+    """Settles the end of each rank, for those who join its process. A `Listener`."""
 
-    ranks: frozenset[int]
+    def __init__(self, slots: list[ExitSlot]) -> None:
+        self._slots = slots
+
+    def exited(self, end: say.WorkerExited, value: OutcomeFile | None) -> None:
+        trace, raised_ns = _trace(end, value)
+        self._slots[end.local_rank].settle(
+            LOST_CODE if end.exitcode is None else end.exitcode,
+            failed_ns=end.ended_ns if raised_ns is None else raised_ns,
+            trace=trace,
+            complaint=end.complaint,
+        )
+
+    def left(self, crash: SupervisorCrashed | None) -> None:
+        _standing.discard(self)
+        why = "it outlived SIGKILL" if crash is None else str(crash)
+        for slot in self._slots:
+            slot.settle(LOST_CODE, failed_ns=time.monotonic_ns(), complaint=why)
+
+    def wait(self) -> None:
+        """Wait until every rank has ended."""
+        for slot in self._slots:
+            slot.wait()
 
 
-class SpawnedGang(GangActor):
-    """Stops nobody because somebody failed, and ends by itself when the last rank has."""
-
-    def __init__(self, plan: Attempt, fates: list[ExitSlot], *, grace_s: float, waited_for: bool) -> None:
-        """Take over `plan`.
-
-        Args:
-            plan: What to run.
-            fates: What to settle when the rank of that index has ended.
-            grace_s: Seconds from SIGTERM to SIGKILL.
-            waited_for: Whether the interpreter's exit waits for the ranks.
-        """
-        super().__init__(plan, grace=grace_s, own_thread=False)
-        self._gang = self._gang._replace(stop_on_failure=False)
-        self._report.failures_raise = True
-        self._fates = fates
-        if waited_for:
-            _standing[self.actor_urn] = fates
-
-    def _told(self, message: Any) -> None:
-        if isinstance(message, PeersStopped):
-            self._ranks.slots.ring_if_dead()
-            self.loop.poll()  # who is dead by now has not been stopped
-            stopped = dict.fromkeys(message.ranks, time.monotonic_ns())
-            self._gang = self._gang._replace(stopped_ns={**stopped, **self._gang.stopped_ns})
-            return
-        if isinstance(message, say.WorkerExited):
-            fine = message.exitcode == 0  # a return value is not expected
-            message = replace(message, has_value=False, complaint=None if fine else message.complaint)
-        super()._told(message)
-
-    def _step(self, event: object) -> None:
-        if isinstance(event, say.WorkerExited):
-            trace, raised_ns = self._trace(event)
-            self._fates[event.local_rank].settle(
-                LOST_CODE if event.exitcode is None else event.exitcode,
-                failed_ns=event.ended_ns if raised_ns is None else raised_ns,
-                trace=trace,
-                complaint=event.complaint,
-            )
-        super()._step(event)
-
-    def _trace(self, end: say.WorkerExited) -> tuple[str | None, int | None]:
-        """Return the trace of what the rank's function raised, and the monotonic ns when it was caught."""
-        outcome = self._ranks.slots.outcomes.get(end.local_rank)
-        if end.exitcode == 0 or outcome is None or outcome.kind() != "value":
-            return None, None
-        try:
-            raised_ns, trace = outcome.load()
-        except Exception:  # overwritten by the rank: what it died of is still told by its exit code
-            return None, None
-        return str(trace), int(raised_ns)
-
-    def _publish(self) -> None:
-        super()._publish()
-        self.actor_ref.stop(block=False)  # which ends what the ranks have left in their groups
-
-    def _left(self) -> None:
-        _standing.pop(self.actor_urn, None)
-        why = "it outlived SIGKILL" if self._crash is None else str(self._crash)
-        for fate in self._fates:
-            fate.settle(LOST_CODE, failed_ns=time.monotonic_ns(), complaint=why)
-        super()._left()
+def _trace(end: say.WorkerExited, value: OutcomeFile | None) -> tuple[str | None, int | None]:
+    """Return the trace of what the rank's function raised, and the monotonic ns when it was caught."""
+    if end.exitcode == 0 or value is None or value.kind() != "value":
+        return None, None
+    try:
+        raised_ns, trace = value.load()
+    except Exception:  # overwritten by the rank: the exit code remains
+        return None, None
+    return str(trace), int(raised_ns)
 
 
 class _Inherited(LogsSpecs):
@@ -128,59 +97,49 @@ class _Inherited(LogsSpecs):
         return LogsDest(stdouts=dict.fromkeys(envs, ""), stderrs=dict.fromkeys(envs, ""))
 
 
-def launch(
-    fn: Callable[..., Any],
-    args: Iterable[Any],
-    nprocs: int,
-    *,
-    daemon: bool,
-    start_method: str,
-    numa_options: Any,
-    grace_s: float,
-) -> list[RankProcess]:
+def launch(nprocs: int, *, daemon: bool, **settings: Unpack[GangSettings]) -> list[RankProcess]:
     """Start the processes; return when all run.
+
+    Args:
+        nprocs: How many.
+        daemon: Whether they are ended, not waited for, when this interpreter exits.
+        **settings: Of their gang.
 
     Raises:
         SpecError: Something makes no sense, or cannot be pickled.
         OSError: A process could not be started; all that had started are reaped.
         SpawnError: The same, for another reason than an `OSError`.
     """
-    prefix, first = _names(start_method, nprocs)
-    given = tuple(args)
+    prefix, first = _names(settings["start_method"], nprocs)
     plain = Plain(prefix=prefix, first=first, daemon=daemon)
-    fates = [ExitSlot() for _ in range(nprocs)]
-    plan = make_plan(
-        name="spawn",
-        entrypoint=fn,
-        args={rank: (rank, *given) for rank in range(nprocs)},
-        envs=None,
-        logs_specs=_Inherited(),
-        log_line_prefixes=None,
-        start_method=start_method,
-        duplicate_stdout_filters=None,
-        duplicate_stderr_filters=None,
-        cwd=None,
-        numa_options=numa_options,
-        plain=plain,
-    )
+    slots = [ExitSlot() for _ in range(nprocs)]
+    listener = _Slots(slots)
+    settings.update({"logs_specs": _Inherited(), "plain": plain, "stop_on_failure": False})
+    attempt = first_attempt(**settings)
     _wait_at_exit()
-    box: Reply[pykka.ActorRef[SpawnedGang]] = Reply()
-    make = partial(SpawnedGang.start, plan, fates, grace_s=grace_s, waited_for=not daemon)
-    thread = own_thread.prepare(plan, make, box)
+    box: Reply[pykka.ActorRef[Supervisor]] = Reply()
+    thread = own_thread.prepare(attempt, partial(_start, attempt, listener, waited_for=not daemon), box)
     try:
-        own_thread.start(thread, plan, box)
+        own_thread.start(thread, attempt, box)
         gang = box.get(timeout=_BEGIN_S)
         pids = _pids(gang)
         return [
-            RankProcess(local_rank=rank, pid=pids[rank], name=plain.name(rank), daemon=daemon, fate=fate, gang=gang)
-            for rank, fate in enumerate(fates)
+            RankProcess(local_rank=rank, pid=pids[rank], name=plain.name(rank), daemon=daemon, fate=slot, gang=gang)
+            for rank, slot in enumerate(slots)
         ]
     except BaseException:
         own_thread.give_up(box)
         raise
 
 
-def _pids(gang: pykka.ActorRef[SpawnedGang]) -> dict[int, int]:
+def _start(attempt: Attempt, listener: _Slots, *, waited_for: bool) -> pykka.ActorRef[Supervisor]:
+    gang = Supervisor.start_attempt(attempt, own_thread=False, listener=listener)
+    if waited_for:  # the gang cannot have left: this thread is to run it
+        _standing.add(listener)
+    return gang
+
+
+def _pids(gang: pykka.ActorRef[Supervisor]) -> dict[int, int]:
     """Have the gang start, and return its pids."""
     reply = gang.ask(say.Start(), block=False)
     while gang.is_alive():
@@ -194,12 +153,12 @@ def excuse(processes: list[RankProcess]) -> None:
     if processes:
         gang = processes[0]._gang  # noqa: SLF001 - our own
         with contextlib.suppress(pykka.ActorDeadError):
-            gang.tell(PeersStopped(frozenset(process._local_rank for process in processes)))  # noqa: SLF001 - the same
+            gang.tell(PeersStopped(ranks=frozenset(each._local_rank for each in processes)))  # noqa: SLF001 - the same
 
 
-def abandon(processes: list[RankProcess], sig: signal.Signals, grace_s: float) -> None:
+def abandon(processes: list[RankProcess], sig: signal.Signals) -> None:
     """Have the gang of these stopped, without waiting for it: nobody is left who could join them."""
-    processes[0]._gang.ask(say.Close(death_sig=sig, timeout=grace_s), block=False)  # noqa: SLF001 - our own
+    processes[0]._gang.ask(say.Close(death_sig=sig), block=False)  # noqa: SLF001 - our own
 
 
 def _names(start_method: str, nprocs: int) -> tuple[str, int]:
@@ -230,9 +189,8 @@ def _wait_at_exit() -> None:
 def _await_ranks() -> None:
     if issubclass(getattr(sys, "last_type", None) or object, KeyboardInterrupt):
         return  # on a terminal, Ctrl-C is for the ranks as well: they are closed
-    for fates in list(_standing.values()):
-        for fate in fates:
-            fate.wait()
+    for slots in list(_standing):
+        slots.wait()
 
 
 def _drop_in_child() -> None:

@@ -173,8 +173,9 @@ class RankProcess:
             ValueError: It runs.
         """
         if self.is_alive():
-            msg = "Cannot close a process while it is still running. You should first call join() or terminate()."
-            raise ValueError(msg)
+            raise ValueError(
+                "Cannot close a process while it is still running. You should first call join() or terminate()."
+            )
 
     def _signal(self, sig: signal.Signals) -> None:
         if not self.is_alive():

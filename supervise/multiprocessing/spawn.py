@@ -288,16 +288,24 @@ def start_processes(  # noqa: PLR0917 - PyTorch's order
 
     method = multiprocessing.get_context(start_method).get_start_method()
     if not callable(fn):
-        msg = f"fn is {fn!r}; give a function"
-        raise TypeError(msg)
+        raise TypeError(f"fn is {fn!r}; give a function")
     grace_s = usual_grace_s()
     processes: list[RankProcess] = []
     try:
         if nprocs > 0:
             from supervise.multiprocessing import _gang
 
-            how = {"daemon": daemon, "start_method": method, "numa_options": numa_options, "grace_s": grace_s}
-            processes = _gang.launch(fn, args, nprocs, **how)
+            given = tuple(args)
+            processes = _gang.launch(
+                nprocs,
+                daemon=daemon,
+                name="spawn",
+                entrypoint=fn,
+                args={rank: (rank, *given) for rank in range(nprocs)},
+                start_method=method,
+                numa_options=numa_options,
+                grace=grace_s,
+            )
         context = ProcessContext(processes, [""] * len(processes))
         context._grace_s = grace_s  # noqa: SLF001 - our own
         while join and not context._join(None, None):  # noqa: SLF001 - our own, which signals nobody when interrupted
@@ -306,7 +314,7 @@ def start_processes(  # noqa: PLR0917 - PyTorch's order
         raise
     except BaseException as error:  # the caller has no context to stop them with
         if processes:
-            _gang.abandon(processes, signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM, grace_s)
+            _gang.abandon(processes, signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
         raise
     return None if join else context
 

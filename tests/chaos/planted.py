@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 from supervise import WorkerExited
 from supervise._core import decide
-from supervise._gang.gang_actor import GangActor
 from supervise._gang.subscribers import Subscribers
+from supervise._gang.supervisor import Supervisor
 from supervise._process.exits.handle import Exit
 from supervise._process.exits.leader import GroupLeader
 from supervise._process.launch.program_launcher import ProgramLauncher
@@ -31,15 +31,15 @@ def _around(owner: Any, name: str, new: Callable[..., Any]) -> Any:
 
 
 def a_wait_asked_while_stopping_is_forgotten() -> Any:
-    def wait(old: Any, self: GangActor, timeout: float | None = None) -> Any:
-        return Reply() if self._gang.phase == "stopping" else old(self, timeout)
+    def wait(old: Any, self: Supervisor, timeout: float | None = None) -> Any:
+        return Reply() if self._runner.gang.phase == "stopping" else old(self, timeout)
 
-    return _around(GangActor, "wait", wait)
+    return _around(Supervisor, "wait", wait)
 
 
 def sigkill_reaches_the_leader_only() -> Any:
     def signal_group(old: Any, self: GroupLeader, sig: signal.Signals) -> Any:
-        return self._send(sig, 0) if sig == signal.SIGKILL and self._fd >= 0 else old(self, sig)
+        return self._send(sig, 0) if sig == signal.SIGKILL and self.fileno() >= 0 else old(self, sig)
 
     return _around(GroupLeader, "signal_group", signal_group)
 
@@ -65,10 +65,11 @@ def a_failed_launch_leaks_a_descriptor() -> Any:
 
 
 def a_close_during_the_start_loses_a_rank() -> Any:
-    def started(old: Any, state: Any, event: Any) -> Any:
-        if state.phase == "stopping":
-            return state._replace(starting=state.starting - {event.local_rank}), []
-        return old(state, event)
+    def started(old: Any, gang: Any, event: Any, decision: Any) -> None:
+        if gang.phase == "stopping":
+            gang.move(event.local_rank, "lost")
+        else:
+            old(gang, event, decision)
 
     return _around(decide, "_started", started)
 

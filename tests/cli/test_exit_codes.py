@@ -11,7 +11,7 @@ from supervise._runtime.future import Reply
 from supervise.cli.console import Console
 from supervise.cli.options import parse
 from supervise.cli.run import _Run
-from supervise.cli.signal_inbox import Mailbox
+from supervise.cli.signal_inbox import SignalInbox
 from supervise.errors import SpecError
 from tests.cli.command import HANG, Command
 
@@ -46,8 +46,8 @@ def test_124_at_the_timeout(supervise: Command):
     """A run that takes too long is stopped."""
     done = supervise.run("-n", "2", "--timeout", "0.5", *sh(HANG))
     assert done.returncode == 124
-    assert "the --timeout of 500 ms was over" in done.stderr
-    assert "ranks 0-1: stopped by SIGTERM (by us)" in done.stderr
+    assert "--timeout of 500 ms exceeded" in done.stderr
+    assert "ranks 0-1: stopped by SIGTERM (sent by supervise)" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -76,17 +76,18 @@ def test_127_for_a_file_that_is_here_and_not_in_path(supervise: Command, words: 
     done = supervise.run(*words)
     assert done.returncode == 127
     assert done.stderr == (
-        f"supervise: cannot start rank 0: {file.name} is not in PATH; for the one here give ./{file.name}\n"
+        f"supervise: cannot start rank 0: {file.name} is not in PATH;"
+        f" for the file in this directory, give ./{file.name}\n"
     )
 
 
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("#!/nowhere/interpreter -x\n", "its first line asks for '/nowhere/interpreter', which does not exist"),
+        ("#!/nowhere/interpreter -x\n", "its first line names '/nowhere/interpreter', which does not exist"),
         (
             "#! /bin/sh\r\necho\r\n",
-            r"its first line asks for '/bin/sh\r', since its lines end in CRLF; make them end in LF",
+            r"its first line names '/bin/sh\r', because its lines end in CRLF; convert them to LF",
         ),
     ],
 )
@@ -103,7 +104,7 @@ def test_127_where_the_interpreter_is_not_found(supervise: Command, content: str
 @pytest.mark.parametrize(
     ("mode", "why"),
     [
-        (0o644, "Permission denied; to make it a program: chmod +x {file}"),
+        (0o644, "Permission denied; to make it executable: chmod +x {file}"),
         (0o755, "Exec format error; a script needs a first line such as #!/bin/sh"),
     ],
 )
@@ -130,7 +131,7 @@ def test_after_a_refused_start_nothing_is_said_to_be_left(capfd: pytest.CaptureF
     replies[say.Start].fail(SpecError("no such containment here"))
     replies[say.Wait].fail(SpecError("no such containment here"))
     replies[say.Close].set(None)
-    with Mailbox((), restore=True) as mailbox:
+    with SignalInbox((), restore=True) as mailbox:
         run = _Run(parse(["true"]), Console("never"), mailbox)
         run._gang = SimpleNamespace(ask=lambda message, **_: replies[type(message)])
         assert run._supervise() == 1
@@ -149,33 +150,33 @@ def test_torchruns_words_for_one_node_change_nothing(supervise: Command, words: 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "no PROGRAM is given"),
-        (["-n", "0", "true"], "'0' is no number of ranks; give 1 or more"),
-        (["-n", "many", "true"], "'many' is no number of ranks"),
+        ([], "PROGRAM is missing"),
+        (["-n", "0", "true"], "'0' is not a valid number of ranks; give 1 or more"),
+        (["-n", "many", "true"], "'many' is not a valid number of ranks"),
         (["-n", "gpu", "true"], "CUDA_VISIBLE_DEVICES='' hides every GPU; give a number, or cpu"),
-        (["-r", "9", "true"], "'9' is no choice of streams; give 0 (none)"),
+        (["-r", "9", "true"], "'9' is not a valid choice of streams; give 0 (none)"),
         (["-t", "5:1", "true"], "--tee names rank 5; with -n 1 the ranks are 0 only"),
         (["-n", "2", "--local-ranks-filter", "0,7", "true"], "names rank 7; with -n 2 the ranks are 0 to 1"),
-        (["--local-ranks-filter", "x", "true"], "'x' is no list of ranks"),
-        (["--timeout", "0", "true"], "leave the option out for no limit"),
-        (["--shutdown-timeout", "-1", "true"], "'-1' is no number of seconds"),
-        (["--shutdown-timeout", "nan", "true"], "'nan' is no number of seconds"),
+        (["--local-ranks-filter", "x", "true"], "'x' is not a valid list of ranks"),
+        (["--timeout", "0", "true"], "omit the option for no limit"),
+        (["--shutdown-timeout", "-1", "true"], "'-1' is not a valid number of seconds"),
+        (["--shutdown-timeout", "nan", "true"], "'nan' is not a valid number of seconds"),
         (["--color", "red", "true"], "invalid choice: 'red'"),
-        (["-m", "--no-python", "true"], "leave one of them out"),
-        (["--role", "a/b", "true"], "'a/b' becomes part of paths"),
+        (["-m", "--no-python", "true"], "omit one of them"),
+        (["--role", "a/b", "true"], "'a/b' is not a valid name in paths"),
         (["--nope", "true"], "unrecognized arguments: --nope"),
         (["--time", "3", "true"], "unrecognized arguments: --time; did you mean --timeout?"),
         (["--max_restart=3", "true"], "unrecognized arguments: --max_restart=3; did you mean --max-restarts?"),
         ([""], "PROGRAM is empty"),
-        (["--timeout", "-1", "true"], "'-1' is no time limit; give seconds, more than 0"),
+        (["--timeout", "-1", "true"], "'-1' is not a valid time limit; give seconds, more than 0"),
         (["--role", "a\nb", "true"], "give printable characters without '/'"),
-        (["--log-dir", "", "true"], "'' names no directory; leave the option out"),
-        (["--nnodes", "2", "true"], "'2': supervise run starts the ranks of this machine only; leave the option out"),
-        (["--nnodes=1:4", "true"], "for several nodes use torchrun"),
-        (["--node_rank", "1", "true"], "'1': supervise run starts the ranks of this machine only, as node 0"),
-        (["--rdzv_backend=c10d", "true"], "no rendezvous is needed; leave the option out"),
-        (["--rdzv-endpoint", "a:1", "true"], "no rendezvous is needed; leave the option out"),
-        (["--rdzv-id", "job", "true"], "to name the run, give --run-id"),
+        (["--log-dir", "", "true"], "'' is not a directory; omit the option"),
+        (["--nnodes", "2", "true"], "'2': supervise run starts ranks only on this machine; omit the option"),
+        (["--nnodes=1:4", "true"], "omit the option, or use torchrun for several nodes"),
+        (["--node_rank", "1", "true"], "'1': supervise run starts ranks only on this machine, as node 0"),
+        (["--rdzv_backend=c10d", "true"], "it needs no rendezvous; omit the option"),
+        (["--rdzv-endpoint", "a:1", "true"], "it needs no rendezvous; omit the option"),
+        (["--rdzv-id", "job", "true"], "use --run-id to name the run"),
         (["--master-addr", "a", "true"], "set MASTER_ADDR in the environment"),
         (["--master_port=29500", "true"], "set MASTER_PORT in the environment"),
         (["--log-dir", os.devnull, "-t", "3", "true"], "--tee needs files, and --log-dir /dev/null keeps none"),
@@ -198,7 +199,7 @@ def test_2_for_a_log_directory_that_is_none(supervise: Command):
     file.touch()
     done = supervise.run("--log-dir", str(file), "true")
     assert done.returncode == 2
-    assert f"{file} is a file; give --log-dir a directory" in done.stderr
+    assert f"{file} is a file; give --log-dir a writable directory" in done.stderr
 
 
 def test_the_command_itself(supervise: Command):
@@ -222,7 +223,7 @@ def test_the_help_fits_the_terminal(supervise: Command, columns: int):
     """Options are wrapped to its width, and no line of the rest is longer than 80 columns."""
     lines = supervise.run("--help", COLUMNS=str(columns)).stdout.splitlines()
     assert max(map(len, lines)) <= min(max(columns, 80), 118)
-    options = lines[lines.index("what runs:") : lines.index("where output goes:")]
+    options = lines[lines.index("what runs:") : lines.index("destination of output:")]
     assert max(map(len, options)) <= min(columns, 118)
     assert columns < 200 or max(map(len, options)) > 80
 

@@ -116,7 +116,7 @@ def test_a_reader_that_leaves_does_not_end_the_run(supervise: Command):
         ["bash", "-c", script], env=environment(supervise.tmp_path), capture_output=True, text=True, check=True
     )
     assert done.stdout == "[default0]:1\n5\n"
-    assert "stdout is not shown any more: Broken pipe; the logs are in " in done.stderr
+    assert "stdout is no longer shown: Broken pipe; the logs are in " in done.stderr
     assert len((supervise.directory() / "attempt_0/0/stdout.log").read_text().splitlines()) == 300_000
 
 

@@ -59,7 +59,7 @@ def test_a_recorded_traceback_is_the_reason(supervise: Command):
     assert screen[2] == "  Traceback (most recent call last):"
     assert screen[3].startswith(f'    File "{supervise.tmp_path}/worker.py", line 6')
     assert "  ValueError: the 7th shard is empty" in screen
-    assert screen[-2:] == ["  rank 0: stopped by SIGTERM (by us)", f"  logs: {supervise.directory()}"]
+    assert screen[-2:] == ["  rank 0: stopped by SIGTERM (sent by supervise)", f"  logs: {supervise.directory()}"]
 
 
 def test_the_end_of_stderr_is_the_reason_where_nothing_is_recorded(supervise: Command):
@@ -101,7 +101,7 @@ def test_where_there_is_no_reason_that_is_said(supervise: Command, words: tuple[
 @pytest.mark.parametrize(
     ("before", "script", "told"),
     [
-        ((), "mv logs/* gone; rmdir logs; echo oops >&2; exit 3", "  the log of its stderr is gone: "),
+        ((), "mv logs/* gone; rmdir logs; echo oops >&2; exit 3", "  the log of its stderr was removed: "),
         (
             ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=64k none logs; exec "$@"', "sh"),
             "cat /dev/zero > logs/fill; echo oops >&2; exit 3",
@@ -131,7 +131,7 @@ def test_a_stderr_that_is_not_recorded_is_shown_and_the_screen_says_where(superv
     assert "oops" in done.stderr.splitlines()
     assert screen_of(done.stderr)[2:4] == [
         "  its stderr was not recorded",
-        "  it went straight to ours, and is shown above as it came",
+        "  the rank inherited it from supervise; its output is above",
     ]
     if words[0] == "-t":
         (supervise.tmp_path / "work.py").write_text("raise ValueError('boom')\n")
@@ -143,7 +143,7 @@ def test_a_stderr_that_the_filter_leaves_out_is_not_called_empty(supervise: Comm
     """It goes nowhere, as with torchrun, and the screen says so."""
     words = ("-n", "2", "-t", "1", "--local-ranks-filter", "0")
     done = supervise.run(*words, "--", "sh", "-c", "[ $RANK = 1 ] || exec sleep 1000; echo oops >&2; exit 3")
-    assert screen_of(done.stderr)[2:4] == ["  its stderr was not recorded", "  --local-ranks-filter leaves it out"]
+    assert screen_of(done.stderr)[2:4] == ["  its stderr was not recorded", "  --local-ranks-filter excludes the rank"]
 
 
 def test_sixty_four_ranks_fit_on_one_screen(supervise: Command):
@@ -160,7 +160,7 @@ def test_sixty_four_ranks_fit_on_one_screen(supervise: Command):
     assert screen[0].startswith("supervise: rank 13 of 64 failed: exit code 7 (host ")
     told = " ".join(screen)
     assert "ranks 0-12, 14-" in told
-    assert "stopped by SIGTERM (by us)" in told
+    assert "stopped by SIGTERM (sent by supervise)" in told
     assert screen[-1] == f"  logs: {supervise.directory()}"
 
 
@@ -174,7 +174,7 @@ def test_as_many_kinds_of_ends_as_ranks_fit_too():
     screen = failure_screen.lines(failed(*ends), story)
     assert len(screen) <= 40
     assert screen[-3:] == [
-        "  rank 9: exit code 9 after our SIGTERM",
+        "  rank 9: exit code 9 after SIGTERM from supervise",
         "  ranks 10-63: 54 other ends; see result.json",
         "  logs: /logs",
     ]
@@ -197,10 +197,10 @@ def test_every_role_has_its_words():
     assert screen[0].endswith(", pid 100, after 2 s)")
     assert screen[4:] == [
         "  rank 1: failed too: exit code 4",
-        "  rank 5: outlived SIGKILL and is still there",
-        "  rank 2: stopped by SIGTERM (by us)",
-        "  rank 3: killed by SIGKILL (by us, 30 s after SIGTERM)",
-        "  rank 6: SIGSEGV after our SIGTERM",
+        "  rank 5: survived SIGKILL",
+        "  rank 2: stopped by SIGTERM (sent by supervise)",
+        "  rank 3: killed by SIGKILL (sent by supervise, 30 s after SIGTERM)",
+        "  rank 6: SIGSEGV after SIGTERM from supervise",
         "  rank 4: finished",
         "  rank 7: not started",
     ]

@@ -17,7 +17,7 @@ from supervise.cli.console import Console
 from supervise.cli.options import parse
 from supervise.cli.progress import Progress
 from supervise.cli.run import _Run
-from supervise.cli.signal_inbox import Mailbox
+from supervise.cli.signal_inbox import SignalInbox
 from tests.cli.command import HANG, Command
 
 FLAKY = "echo attempt $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS; [ $TORCHELASTIC_RESTART_COUNT -ge 2 ]"
@@ -58,7 +58,7 @@ def test_a_signal_during_the_wait_ends_the_run_at_once(supervise: Command, sig: 
         returncode, _, said = run.end()
     assert returncode == code
     assert "rank 0 failed: exit code 3" in said
-    assert f"; no restart 1 of 3: we got {sig.name}\n" in said
+    assert f"; no restart 1 of 3: stopped by {'SIGINT (Ctrl-C)' if sig == signal.SIGINT else sig.name}\n" in said
     assert "stopping" not in said
     assert json.loads((supervise.directory() / "result.json").read_text())["exit_code"] == code
 
@@ -69,7 +69,7 @@ def test_the_time_limit_during_the_wait_is_the_reason(supervise: Command):
     run = supervise.run(*words, "--", "sh", "-c", f'[ "$RANK" = 1 ] && exit 3; {HANG}')
     assert run.returncode == 124
     [headline] = [line for line in run.stderr.splitlines() if "rank 1 of 2 failed: exit code 3" in line]
-    assert headline.endswith("; no restart 1 of 20: the --timeout of 2 s was over")
+    assert headline.endswith("; no restart 1 of 20: --timeout of 2 s exceeded")
     assert "stopping" not in run.stderr
 
 
@@ -89,7 +89,7 @@ def test_numbers_without_measure_are_wrong_usage(capsys: pytest.CaptureFixture[s
             parse(["--max-restarts", "1", option, value, "true"])
         said = capsys.readouterr().err
         assert f"{option}" in said
-        assert " is no " in said
+        assert " is not a valid " in said
 
 
 def test_the_longest_times_do_no_harm(supervise: Command):
@@ -129,7 +129,7 @@ def test_s11_all_are_looked_at_when_a_start_is_over():
     """Once in every attempt: a SIGCHLD may have come before it was known whose it was."""
     told: list[object] = []
     options = parse(["true"])
-    run = _Run(options, Console("never"), Mailbox((), restore=True))
+    run = _Run(options, Console("never"), SignalInbox((), restore=True))
     run._gang = SimpleNamespace(tell=told.append)  # type: ignore[assignment]
     run._sort([{"event": "supervise.gang.starting"}])
     assert told == []

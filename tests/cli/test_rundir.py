@@ -85,7 +85,7 @@ def test_a_start_that_fails(supervise: Command):
     assert (result["exit_code"], result["outcome"], result["ends"]) == (127, "failed", {})
     assert (
         result["error"]
-        == f"cannot start rank 0: {script}: its first line asks for '/nowhere/interpreter', which does not exist"
+        == f"cannot start rank 0: {script}: its first line names '/nowhere/interpreter', which does not exist"
     )
     assert "supervise.process.start_failed" in [event["event"] for event in events]
 

@@ -69,7 +69,7 @@ def test_the_first_signal_is_passed_on_and_waited_for(supervise: Command, sig: s
     assert returncode == code
     assert sorted(out.splitlines()) == [f"[default{rank}]:got {sig.name}" for rank in range(2)]
     assert "stopping" not in err  # where nobody watches, a stop that takes no time is told once
-    assert f"ranks 0-1: exit code 0 after our {sig.name}" in err
+    assert f"ranks 0-1: exit code 0 after {sig.name} from supervise" in err
     assert "Traceback" not in err
 
 
@@ -84,7 +84,7 @@ def test_the_second_signal_kills_now(supervise: Command):
         returncode, _, err = run.end()
     assert returncode == 130
     assert "SIGINT again: killing 2 ranks now" in err
-    assert "ranks 0-1: killed by SIGKILL (by us)" in err
+    assert "ranks 0-1: killed by SIGKILL (sent by supervise)" in err
 
 
 def test_a_signal_that_comes_twice_at_once_is_one(supervise: Command):
@@ -119,7 +119,7 @@ def test_after_the_grace_ranks_are_killed(supervise: Command):
         run.signal(signal.SIGTERM)
         returncode, _, err = run.end()
     assert returncode == 143
-    assert "rank 0: killed by SIGKILL (by us, 200 ms after SIGTERM)" in err
+    assert "rank 0: killed by SIGKILL (sent by supervise, 200 ms after SIGTERM)" in err
 
 
 def test_a_slow_stop_after_a_failure_is_announced_once(supervise: Command):
@@ -155,7 +155,7 @@ def test_a_rank_that_dies_of_what_we_passed_on_is_said_to(supervise: Command, si
         run.signal(sig)
         returncode, _, err = run.end()
     assert returncode == 128 + sig
-    assert f"rank 0 failed: {sig.name} (passed on by us) (host " in err
+    assert f"rank 0 failed: {sig.name} (passed on by supervise) (host " in err
 
 
 def test_a_signal_that_we_were_started_with_ignored_stays_ignored(supervise: Command):
@@ -198,8 +198,8 @@ left.returncode = 0
 """
     with supervise.started("--shutdown-timeout", "1000", *python(leave)) as run:
         assert run.hear() == ["[default0]:b'ready\\n'\n"]
-        run.hear_error("supervise: stopping what the ranks left behind, SIGKILL in 999 s")
+        run.hear_error("supervise: stopping processes that the ranks left behind, SIGKILL in 999 s")
         run.signal(signal.SIGINT)
-        run.hear_error("supervise: SIGINT: stopping what the ranks left behind")
+        run.hear_error("supervise: SIGINT: stopping processes that the ranks left behind")
         run.signal(signal.SIGINT)
         assert run.end()[0] == 0

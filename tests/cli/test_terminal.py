@@ -62,7 +62,7 @@ def test_ctrl_c_shows_a_countdown_that_is_removed(supervise: Command):
     assert countdown.endswith("\r")
     assert [line.split(" (")[0] for line in plain(after).splitlines()[:3]] == [
         "supervise: SIGINT again: killing 1 rank now",
-        "supervise: killed: we got SIGINT and a second signal",
+        "supervise: killed after SIGINT",
         "  rank 0: killed by SIGKILL",
     ]
 
@@ -80,7 +80,7 @@ def test_a_terminal_of_size_0_x_0_has_room_for_the_countdown(supervise: Command)
     with supervise.on_terminal("--help", columns=0) as terminal:
         code, shown = terminal.end()
     assert code == 0
-    assert "how many ranks (1)" in shown
+    assert "number of ranks (1)" in shown
 
 
 def test_the_ranks_lines_go_over_the_countdown(supervise: Command):

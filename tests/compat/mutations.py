@@ -87,7 +87,7 @@ def path_of_a_log():
         paths.update({rank: path.replace("stdout.log", "stdout.txt") for rank, path in paths.items()})
         return plan
 
-    _after("_api.context:make_plan", change)
+    _after("_api.context:first_attempt", change)
 
 
 @_defect(*GANGS)
@@ -105,13 +105,13 @@ def byte_of_a_log():
 def environment_variable():
     """A rank gets a variable that nobody asked for."""
     gang = importlib.import_module("supervise._api.context")
-    make_plan = gang.make_plan
+    first_attempt = gang.first_attempt
 
     def changed(*, envs, **given):
         more = {rank: {**env, "TORCHELASTIC_USE_AGENT_STORE": "True"} for rank, env in envs.items()}
-        return make_plan(envs=more, **given)
+        return first_attempt(envs=more, **given)
 
-    gang.make_plan = changed
+    gang.first_attempt = changed
 
 
 @_defect(*FAILED)

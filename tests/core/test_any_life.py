@@ -6,8 +6,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from supervise._core.decide import decide
-from supervise._core.state import (
+from supervise._core.model import Gang
+from supervise._core.steps import (
     AbandonTails,
     AllReaped,
     AnnounceRestart,
@@ -15,12 +15,7 @@ from supervise._core.state import (
     AnswerStart,
     Assemble,
     Assembled,
-    BackoffExpired,
     CloseAsked,
-    DrainExpired,
-    Gang,
-    GraceExpired,
-    KillExpired,
     LaunchRank,
     NotAssembled,
     Publish,
@@ -42,6 +37,7 @@ from supervise.messages import (
     WorkerUnkillable,
 )
 from supervise.restarts import RestartPolicy
+from tests.core.stepping import decide, expired, with_tails
 
 
 def started(rank):
@@ -64,6 +60,10 @@ def census():
     return AllReaped(recorded={})
 
 
+def by_themselves(gang):
+    return [number for number, rank in enumerate(gang.ranks) if rank.by_itself]
+
+
 class _Machine(RuleBasedStateMachine):
     """Drives a gang with everything that can plausibly happen; checks the promises at every step."""
 
@@ -78,9 +78,9 @@ class _Machine(RuleBasedStateMachine):
     )
     def begin(self, nprocs, more, immortal, never_start, policy):
         self.immortal, self.never_start = immortal, never_start
-        self.gang = Gang(nprocs=nprocs, policy=policy, **more)
+        self.all_tails = more.pop("tails")
+        self.gang = with_tails(Gang(nprocs=nprocs, policy=policy, **more), self.all_tails)
         self.clock = 0
-        self.all_tails = more["tails"]
         self.published = self.started = self.start_answers = 0
         self.user_ended = self.close_owed = self.unassembled = False
         self.new_life()
@@ -100,15 +100,15 @@ class _Machine(RuleBasedStateMachine):
             self.check(action)
             self.act(action)
         if self.gang.attempt > before.attempt:
-            assert isinstance(event, BackoffExpired)
+            assert event == expired("backoff")
             return
-        if before.reason is not None:
-            assert self.gang.reason == before.reason
+        if before.stop.reason is not None:
+            assert self.gang.stop.reason == before.stop.reason
         if before.start_failure is not None:
             assert self.gang.start_failure is before.start_failure
         assert self.gang.ends[: len(before.ends)] == before.ends
-        if before.signaled:
-            assert self.gang.spontaneous == before.spontaneous, "a cause came after our signal"
+        if before.stop.signaled:
+            assert by_themselves(self.gang) == by_themselves(before), "a cause came after our signal"
         assert not self.gang.running & self.gang.starting
 
     def check(self, action):
@@ -123,7 +123,7 @@ class _Machine(RuleBasedStateMachine):
             if action.sig == SIGKILL:
                 assert self.polite or self.kill_asked
             else:
-                assert not self.gang.killed, "polite after the kill"
+                assert not self.gang.stop.killed, "polite after the kill"
                 self.polite = True
 
     def act(self, action):  # noqa: C901 - one line an action
@@ -156,20 +156,20 @@ class _Machine(RuleBasedStateMachine):
                 assert self.waiting
                 self.new_life()
                 self.assembling = True
-                self.gang = self.gang._replace(tails=self.all_tails)
+                self.gang = with_tails(self.gang, self.all_tails)
             case AbandonTails():
                 self.timers.discard("drain")
             case Publish():
                 self.published += 1
                 assert not self.alive - self.given_up()
-                assert not self.launching or self.gang.killed
+                assert not self.launching or self.gang.stop.killed
             case AnswerClose():
                 assert self.swept or not self.close_owed or self.started == 0
                 self.close_owed = False
                 assert not self.groups - self.given_up()
 
     def given_up(self):
-        return {found.local_rank for found in self.gang.unkillable}
+        return set(self.gang.unkillable)
 
     # What can happen
 
@@ -242,9 +242,9 @@ class _Machine(RuleBasedStateMachine):
         self.swept |= self.gang.phase == "new"
         self.tell(close(sig, timeout_s, reason))
 
-    @rule(event=st.sampled_from([GraceExpired(), KillExpired(), DrainExpired()]))
+    @rule(event=st.sampled_from([expired("grace"), expired("kill"), expired("drain")]))
     def timer(self, event):
-        if isinstance(event, GraceExpired) and "grace" not in self.timers and self.gang.signaled:
+        if event == expired("grace") and "grace" not in self.timers and self.gang.stop.signaled:
             return  # it was never set
         self.tell(event)
 
@@ -257,7 +257,7 @@ class _Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.waiting)
     @rule()
     def has_waited(self):
-        self.tell(BackoffExpired())
+        self.tell(expired("backoff"))
         self.waiting = False
 
     @precondition(lambda self: self.assembling)
@@ -323,7 +323,7 @@ class _Machine(RuleBasedStateMachine):
         for rank in sorted(self.groups - self.immortal):
             self.groups.remove(rank)
             self.tell(GroupEmptied(local_rank=rank))
-        for name, event in (("grace", GraceExpired()), ("kill", KillExpired())):
+        for name, event in (("grace", expired("grace")), ("kill", expired("kill"))):
             if name in self.timers:
                 self.timers.remove(name)
                 self.tell(event)

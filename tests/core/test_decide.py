@@ -6,20 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervise._core.decide import decide
-from supervise._core.state import (
+from supervise._core import decide as core
+from supervise._core.model import Gang
+from supervise._core.steps import (
     AbandonTails,
     AllReaped,
     AnswerClose,
     AnswerStart,
     CloseAsked,
-    DrainExpired,
     DrainTails,
-    Gang,
-    GraceExpired,
-    KillExpired,
+    GangStopping,
     LaunchRank,
+    LoadValues,
+    PeersStopped,
     Publish,
+    RankExited,
     ReapAll,
     ReportUnkillable,
     SendSignal,
@@ -27,6 +28,8 @@ from supervise._core.state import (
     StartAsked,
     StopOnFailure,
     SweepUp,
+    TailsStarted,
+    ValuesLoaded,
 )
 from supervise._core.verdict import failed, judge
 from supervise.messages import (
@@ -38,6 +41,7 @@ from supervise.messages import (
     WorkerStarted,
     WorkerUnkillable,
 )
+from tests.core.stepping import decide, expired, with_tails
 
 PID = 100
 
@@ -71,8 +75,8 @@ def run(gang, *events):
     return gang, done
 
 
-def running(nprocs, **more):
-    gang = Gang(nprocs=nprocs, grace_s=30.0, window=nprocs, **more)
+def running(nprocs, tails=0, **more):
+    gang = with_tails(Gang(nprocs=nprocs, grace_s=30.0, window=nprocs, **more), tails)
     return run(gang, StartAsked(), *map(started, range(nprocs)))[0]
 
 
@@ -108,11 +112,11 @@ def test_a_failed_start_stops_those_that_run_and_the_first_error_stays():
     gang, actions = decide(gang, census())
     assert actions == [
         SendSignal(ranks=frozenset({0}), sig=SIGTERM, escalation=0),
-        SetTimer(name="grace", delay_s=7.0),
+        SetTimer(name="grace", delay_s=7.0, only_sooner=True),
     ]
     gang, actions = decide(gang, exited(0, -15))
     assert actions == [DrainTails(), Publish(), AnswerClose()]
-    assert (gang.reason, gang.start_failure) == ("start_failed", first)
+    assert (gang.stop.reason, gang.start_failure) == ("start_failed", first)
 
 
 def test_a_rank_that_starts_while_the_gang_is_stopped_is_signaled_too():
@@ -120,7 +124,7 @@ def test_a_rank_that_starts_while_the_gang_is_stopped_is_signaled_too():
     gang, _ = run(gang, StartAsked(), started(0), close(SIGINT), census())
     gang, actions = decide(gang, started(1))
     assert actions == [SendSignal(ranks=frozenset({1}), sig=SIGINT, escalation=0)]
-    gang, _ = run(Gang(nprocs=1, grace_s=1.0), StartAsked(), close(), census(), GraceExpired())
+    gang, _ = run(Gang(nprocs=1, grace_s=1.0), StartAsked(), close(), census(), expired("grace"))
     gang, actions = decide(gang, started(0))
     assert actions == [
         SendSignal(ranks=frozenset({0}), sig=SIGKILL, escalation=1),
@@ -144,7 +148,7 @@ def test_a_gang_closed_before_its_start_publishes_at_once():
 
 
 def test_a_gang_that_does_not_stop_on_failure_ends_with_its_last_rank():
-    gang, actions = run(running(3)._replace(stop_on_failure=False), exited(1, 7), exited(0))
+    gang, actions = run(running(3, stop_on_failure=False), exited(1, 7), exited(0))
     assert actions == []
     gang, actions = decide(gang, exited(2, -9))
     assert actions == [DrainTails(), Publish(), AnswerClose()]
@@ -152,10 +156,10 @@ def test_a_gang_that_does_not_stop_on_failure_ends_with_its_last_rank():
 
 
 def test_a_failure_that_stopped_nobody_stops_the_others_when_it_is_to():
-    gang, actions = run(running(3)._replace(stop_on_failure=False), exited(1, 7))
+    gang, actions = run(running(3, stop_on_failure=False), exited(1, 7))
     assert decide(gang, StopOnFailure(on=False)) == (gang, [])
     gang, actions = decide(gang, StopOnFailure(on=True))
-    assert (gang.phase, gang.reason, actions) == ("stopping", "peer_failed", [ReapAll()])
+    assert (gang.phase, gang.stop.reason, actions) == ("stopping", "peer_failed", [ReapAll()])
     assert decide(gang, StopOnFailure(on=True)) == (gang, [])
     assert decide(running(1), StopOnFailure(on=True))[1] == []
 
@@ -174,13 +178,13 @@ def test_nobody_is_signaled_before_the_dead_are_counted():
     gang, actions = decide(gang, census())
     assert actions == [
         SendSignal(ranks=frozenset({2}), sig=SIGTERM, escalation=0),
-        SetTimer(name="grace", delay_s=30.0),
+        SetTimer(name="grace", delay_s=30.0, only_sooner=True),
     ]
 
 
 def test_the_grace_is_one_deadline_and_then_all_that_is_left_is_killed_at_once():
     gang, _ = run(running(4), exited(0, 1), census(), exited(1, -15))
-    gang, actions = decide(gang, GraceExpired())
+    gang, actions = decide(gang, expired("grace"))
     assert actions == [
         SendSignal(ranks=frozenset({2, 3}), sig=SIGKILL, escalation=1),
         SetTimer(name="kill", delay_s=5.0),
@@ -188,8 +192,8 @@ def test_the_grace_is_one_deadline_and_then_all_that_is_left_is_killed_at_once()
 
 
 def test_what_cannot_be_killed_is_named_and_given_up():
-    gang, _ = run(running(2), exited(0, 1), census(), GraceExpired())
-    gang, actions = decide(gang, KillExpired())
+    gang, _ = run(running(2), exited(0, 1), census(), expired("grace"))
+    gang, actions = decide(gang, expired("kill"))
     assert actions == [ReportUnkillable(ranks=frozenset({1}))]
     gang, actions = decide(gang, unkillable(1))
     assert actions == [DrainTails(), Publish(), AnswerClose()]
@@ -210,7 +214,7 @@ def test_a_second_close_shortens_the_grace_and_never_lengthens_it():
     gang, _ = run(running(1), close(timeout_s=10.0), census())
     assert decide(gang, close(timeout_s=20.0)) == (gang, [])
     gang, actions = decide(gang, close(timeout_s=3.0))
-    assert actions == [SetTimer(name="grace", delay_s=3.0)]
+    assert actions == [SetTimer(name="grace", delay_s=3.0, only_sooner=True)]
     gang, actions = decide(gang, close(SIGKILL))
     assert SendSignal(ranks=frozenset({0}), sig=SIGKILL, escalation=1) in actions
 
@@ -222,7 +226,7 @@ def test_a_second_close_while_the_dead_are_counted_is_heard():
 
 def test_the_first_reason_stays():
     gang, _ = run(running(2), exited(0, 1), close(), close(reason="timeout"))
-    assert gang.reason == "peer_failed"
+    assert gang.stop.reason == "peer_failed"
 
 
 def test_what_finished_ranks_left_behind_ends_at_close_politely_first():
@@ -231,7 +235,7 @@ def test_what_finished_ranks_left_behind_ends_at_close_politely_first():
     gang, actions = decide(gang, close(timeout_s=2.0))
     assert actions == [
         SendSignal(ranks=frozenset({0}), sig=SIGTERM, escalation=0),
-        SetTimer(name="grace", delay_s=2.0),
+        SetTimer(name="grace", delay_s=2.0, only_sooner=True),
     ]
     gang, actions = decide(gang, GroupEmptied(local_rank=0))
     assert actions == [SweepUp(timeout_s=2.0)]
@@ -245,8 +249,8 @@ def test_the_result_waits_for_the_logs_and_a_close_bounds_that():
     gang, actions = run(running(1, tails=2), exited(0))
     assert actions == [DrainTails()]
     gang, actions = decide(gang, close(timeout_s=4.0))
-    assert SetTimer(name="drain", delay_s=4.0) in actions
-    gang, actions = run(gang, census(), DrainExpired())
+    assert SetTimer(name="drain", delay_s=4.0, only_sooner=True) in actions
+    gang, actions = run(gang, census(), expired("drain"))
     assert actions == [AbandonTails()]
     gang, actions = run(gang, TailEnded(name="stdout"), TailEnded(name="stderr"))
     assert actions == [Publish(), SweepUp(timeout_s=4.0)]
@@ -262,7 +266,7 @@ def test_an_exit_while_stopping_sets_no_timer_anew():
 
 def test_a_timer_that_is_late_does_nothing():
     gang, _ = run(running(1), exited(0))
-    for event in (GraceExpired(), KillExpired(), DrainExpired(), census()):
+    for event in (expired("grace"), expired("kill"), expired("drain"), census()):
         after, actions = decide(gang, event)
         assert not {SendSignal, Publish, ReapAll} & set(kinds(actions)), event
         assert after.phase == "finished"
@@ -273,6 +277,52 @@ def test_what_the_core_does_not_know_is_refused():
         decide(running(1), "hello")
 
 
+# Return values, timers, facts
+
+
+def test_the_result_waits_for_the_return_values_and_a_complaint_makes_a_failure():
+    gang, _ = decide(Gang(nprocs=2, grace_s=1.0, window=2), TailsStarted(count=1, values=True))
+    gang, actions = run(gang, StartAsked(), started(0), started(1), exited(0), exited(1, has_value=True))
+    assert actions[-2:] == [DrainTails(), LoadValues()]
+    gang, actions = decide(gang, ValuesLoaded(complaints={1: "it could not be unpickled"}))
+    assert actions == []
+    gang, actions = decide(gang, TailEnded(name="stdout"))
+    assert actions == [Publish(), AnswerClose()]
+    assert judge(gang).blamed == (1,)
+
+
+def test_no_return_values_are_loaded_for_programs():
+    _, actions = run(running(1, tails=1), exited(0))
+    assert actions == [DrainTails()]
+
+
+def test_the_deadline_of_a_gang_stops_it_with_its_grace():
+    gang, actions = decide(running(1), expired("deadline"))
+    assert (gang.stop.reason, actions) == ("timeout", [ReapAll()])
+    _, actions = decide(gang, census())
+    assert actions[-1] == SetTimer(name="grace", delay_s=30.0, only_sooner=True)
+
+
+def test_a_rank_that_is_stopped_because_of_a_peer_did_not_end_by_itself():
+    gang, _ = decide(running(3, stop_on_failure=False), PeersStopped(ranks=frozenset({1, 2}), at_ns=50))
+    gang, _ = decide(gang, PeersStopped(ranks=frozenset({1, 2}), at_ns=90))
+    gang, _ = run(gang, exited(0, 1, at=60), exited(1, 1, at=40), exited(2, -15, at=70))
+    assert judge(gang).blamed == (1, 0)
+    assert judge(gang).roles[2] == "bystander"
+
+
+def test_facts_say_what_has_happened():
+    gang = running(2)
+    end, late = exited(0, 1, at=7), exited(1, -15, at=9)
+    assert core.decide(gang, end).facts == [
+        RankExited(end=end, by_itself=True, started_ns=0),
+        GangStopping(reason="peer_failed"),
+    ]
+    core.decide(gang, census())
+    assert core.decide(gang, late).facts == [RankExited(end=late, by_itself=False, started_ns=1)]
+    assert core.decide(gang, close()).facts == []
+
+
 # Any order
 
 
@@ -280,7 +330,7 @@ def test_what_the_core_does_not_know_is_refused():
     order=st.permutations(range(5)),
     codes=st.lists(st.sampled_from([0, 1, -9, None]), min_size=5, max_size=5),
     counted=st.integers(0, 5),
-    late=st.lists(st.sampled_from([GraceExpired(), KillExpired(), DrainExpired(), census()]), max_size=4),
+    late=st.lists(st.sampled_from([expired("grace"), expired("kill"), expired("drain"), census()]), max_size=4),
 )
 def test_any_order_finishes_once_and_blames_the_first(order, codes, counted, late):
     events = [exited(rank, codes[rank], at) for at, rank in enumerate(order)]
@@ -305,8 +355,8 @@ def test_any_order_finishes_once_and_blames_the_first(order, codes, counted, lat
 def test_a_time_limit_bounds_the_wait_for_the_logs_too(first):
     """Whether the gang is just ending well, or after a failure."""
     gang, _ = run(running(2, tails=1), *first, exited(0), *([] if first else [exited(1)]))
-    assert gang.draining
+    assert gang.drain.begun
     gang, actions = decide(gang, close(timeout_s=4.0, reason="timeout"))
-    assert SetTimer(name="drain", delay_s=4.0) in actions
-    gang, actions = decide(gang, DrainExpired())
+    assert SetTimer(name="drain", delay_s=4.0, only_sooner=True) in actions
+    gang, actions = decide(gang, expired("drain"))
     assert AbandonTails() in actions

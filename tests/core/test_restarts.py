@@ -5,17 +5,14 @@ from signal import SIGKILL, SIGTERM
 import pytest
 
 from supervise import RestartPolicy, SpecError
-from supervise._core.decide import decide
-from supervise._core.state import (
+from supervise._core.model import Gang
+from supervise._core.steps import (
     AllReaped,
     AnnounceRestart,
     Assemble,
     Assembled,
-    BackoffExpired,
     CloseAsked,
-    Gang,
     HurrySweep,
-    KillExpired,
     LaunchRank,
     NotAssembled,
     Publish,
@@ -31,6 +28,7 @@ from supervise.messages import (
     WorkerStarted,
     WorkerUnkillable,
 )
+from tests.core.stepping import decide, expired
 
 S = 1_000_000_000
 
@@ -71,16 +69,16 @@ def test_an_attempt_that_failed_is_announced_then_assembled_then_launched():
     gang, actions = fail(run(gang_with(RestartPolicy(1)), StartAsked())[0])
     assert gang.phase == "restarting"
     assert actions[-1] == AnnounceRestart(delay_s=1.0)
-    gang, actions = decide(gang, BackoffExpired())
+    gang, actions = decide(gang, expired("backoff"))
     assert actions == [Assemble()]
-    assert (gang.phase, gang.attempt, gang.ends, gang.reason) == ("starting", 1, (), None)
+    assert (gang.phase, gang.attempt, gang.ends, gang.stop.reason) == ("starting", 1, (), None)
     gang, actions = decide(gang, Assembled())
     assert actions == [LaunchRank(local_rank=0)]
 
 
 def test_one_failure_more_than_allowed_is_the_end():
     gang, _ = fail(run(gang_with(RestartPolicy(1)), StartAsked())[0])
-    gang, _ = fail(run(gang, BackoffExpired(), Assembled())[0], at_s=2.0)
+    gang, _ = fail(run(gang, expired("backoff"), Assembled())[0], at_s=2.0)
     assert gang.phase == "finished"
     assert judge(gang).outcome == "failed"
 
@@ -92,12 +90,12 @@ def test_the_backoff_doubles_to_a_minute():
 
 def test_restarts_count_within_the_window_only():
     gang, _ = fail(run(gang_with(RestartPolicy(1, within_s=10.0)), StartAsked())[0], at_s=100.0)
-    late, actions = fail(run(gang, BackoffExpired(), Assembled())[0], at_s=111.0)
+    late, actions = fail(run(gang, expired("backoff"), Assembled())[0], at_s=111.0)
     assert actions[-1] == AnnounceRestart(delay_s=1.0), (
         "the first one is long ago: it counts no more, nor for the delay"
     )
     assert late.phase == "restarting"
-    soon, _ = fail(run(gang, BackoffExpired(), Assembled())[0], at_s=109.0)
+    soon, _ = fail(run(gang, expired("backoff"), Assembled())[0], at_s=109.0)
     assert soon.phase == "finished"
 
 
@@ -109,11 +107,11 @@ def test_an_end_that_was_asked_for_wins_at_any_moment(reason):
         "while it stops after a failure": run(begun, exited(3, group_left=True), close(reason), census()),
         "while it is swept": run(begun, exited(3), census(), close(reason)),
         "while it waits": run(begun, exited(3), census(), Swept(), close(reason)),
-        "while it is assembled": run(begun, exited(3), census(), Swept(), BackoffExpired(), close(reason), census()),
+        "while it is assembled": run(begun, exited(3), census(), Swept(), expired("backoff"), close(reason), census()),
     }
     for moment, (gang, actions) in moments.items():
         assert Publish() in actions or gang.phase == "finished", moment
-        _, late = run(gang, GroupEmptied(local_rank=0), Swept(), BackoffExpired(), Assembled())
+        _, late = run(gang, GroupEmptied(local_rank=0), Swept(), expired("backoff"), Assembled())
         assert not any(isinstance(action, (Assemble, LaunchRank, AnnounceRestart)) for action in late), moment
 
 
@@ -121,14 +119,14 @@ def test_a_start_that_failed_is_not_repeated():
     error = WorkerFailedToStart(local_rank=0, error=OSError("no"))
     gang, actions = run(gang_with(RestartPolicy(3)), StartAsked(), error, census())
     assert gang.phase == "finished"
-    gang, _ = run(fail(run(gang_with(RestartPolicy(3)), StartAsked())[0])[0], BackoffExpired(), Assembled())
+    gang, _ = run(fail(run(gang_with(RestartPolicy(3)), StartAsked())[0])[0], expired("backoff"), Assembled())
     gang, actions = run(gang, error, census())
     assert Publish() in actions, "nor is that of a later attempt"
 
 
 def test_an_attempt_that_cannot_be_assembled_is_the_end():
     gang, _ = fail(run(gang_with(RestartPolicy(3)), StartAsked())[0])
-    gang, actions = run(gang, BackoffExpired(), NotAssembled())
+    gang, actions = run(gang, expired("backoff"), NotAssembled())
     assert Publish() in actions
 
 
@@ -143,10 +141,10 @@ def test_nothing_of_an_attempt_lives_when_the_next_is_announced():
     gang, actions = run(begun, exited(3, group_left=True), census())
     assert gang.phase == "restarting"
     assert not any(isinstance(action, AnnounceRestart) for action in actions)
-    assert decide(gang, BackoffExpired()) == (gang, []), "an early timer is nobody's"
+    assert decide(gang, expired("backoff")) == (gang, []), "an early timer is nobody's"
     gang, actions = decide(gang, GroupEmptied(local_rank=0))
     assert actions == [SweepUp(timeout_s=1.0)]
-    assert decide(gang, BackoffExpired()) == (gang, [])
+    assert decide(gang, expired("backoff")) == (gang, [])
     gang, actions = decide(gang, Swept())
     assert actions == [AnnounceRestart(delay_s=1.0)]
 
@@ -154,8 +152,8 @@ def test_nothing_of_an_attempt_lives_when_the_next_is_announced():
 def test_no_restart_beside_what_cannot_be_killed():
     begun, _ = run(gang_with(RestartPolicy(3)), StartAsked(), started())
     gang, _ = run(begun, exited(3, group_left=True), census())
-    gang = gang._replace(killed=True)
-    gang, actions = run(gang, KillExpired(), WorkerUnkillable(local_rank=0, pid=100, state="D"))
+    gang.stop.killed = True
+    gang, actions = run(gang, expired("kill"), WorkerUnkillable(local_rank=0, pid=100, state="D"))
     assert Publish() in actions
 
 
@@ -174,7 +172,7 @@ def test_a_policy_that_makes_no_sense_is_refused_by_name(wrong):
 
 def test_a_later_close_shortens_a_sweep_that_is_under_way_and_never_lengthens_it():
     begun, _ = run(gang_with(RestartPolicy(0)), StartAsked(), started(), exited(3), census(), close())
-    assert begun.sweep == "asked"
+    assert begun.sweep.state == "asked"
     gang, actions = decide(begun, CloseAsked(death_sig=SIGTERM, timeout_s=0.5))
     assert actions == [HurrySweep(timeout_s=0.5)]
     assert decide(gang, CloseAsked(death_sig=SIGTERM, timeout_s=9.0))[1] == []

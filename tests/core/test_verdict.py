@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervise._core.decide import decide
-from supervise._core.state import AllReaped, CloseAsked, Gang, GraceExpired, StartAsked
+from supervise._core.model import Gang
+from supervise._core.steps import AllReaped, CloseAsked, StartAsked
 from supervise._core.verdict import failed, judge
 from supervise.messages import WorkerExited, WorkerStarted, WorkerUnkillable
+from tests.core.stepping import decide, expired
 
 CLOSE = CloseAsked(death_sig=SIGTERM, timeout_s=30.0)
 
@@ -168,7 +169,7 @@ def test_a_gang_whose_time_was_up_says_so():
 
 def test_a_rank_that_nothing_can_end_is_lost():
     stuck = WorkerUnkillable(local_rank=1, pid=101, state="D")
-    verdict = verdict_on(2, replace(CLOSE, death_sig=SIGINT), counted(), GraceExpired(), exited(0, -9), stuck)
+    verdict = verdict_on(2, replace(CLOSE, death_sig=SIGINT), counted(), expired("grace"), exited(0, -9), stuck)
     assert (verdict.outcome, verdict.blamed) == ("stopped", (0, 1))
     assert verdict.roles == {0: "bystander", 1: "lost"}
 

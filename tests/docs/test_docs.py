@@ -217,6 +217,13 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_the_architecture_names_files_that_exist():
+    """Each file between backquotes, below the package or the project."""
+    named = re.findall(r"`([\w/]+/|[\w/]+\.(?:py|md))`", (ROOT / "docs/explanation/architecture.md").read_text())
+    assert len(named) > 80
+    assert [path for path in named if not ((ROOT / "supervise" / path).exists() or (ROOT / path).exists())] == []
+
+
 def test_every_page_of_the_docs_can_be_reached_from_the_readme():
     """Nobody has to guess a file name."""
     seen, unread = set(), [ROOT / "README.md"]

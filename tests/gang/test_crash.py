@@ -20,10 +20,11 @@ from supervise import (
     SupervisorCrashed,
     Wait,
 )
-from supervise._gang.describe import Reporter
-from supervise._gang.gang_actor import GangActor
+from supervise._gang.describe import Describer
 from supervise._gang.ranks import RankActors
+from supervise._gang.runner import GangRunner
 from supervise._gang.subscribers import Subscribers
+from supervise._gang.supervisor import Supervisor
 from supervise._gang.worker import Worker
 from supervise.testing import FakeGang, FakeLauncher, FakeProcess, Recorder
 from tests.patience import PATIENCE_S
@@ -80,12 +81,12 @@ def assert_buried(gang, waits, recorder):
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (GangActor, "_told"),
-        (GangActor, "_deliver"),
-        (GangActor, "_publish"),
+        (Supervisor, "_told"),
+        (GangRunner, "signal"),
+        (GangRunner, "_publish"),
         (Subscribers, "tell"),
-        (Reporter, "exited"),
-        (Reporter, "stopping"),
+        (Describer, "_exited"),
+        (GangRunner, "_tell"),
         (RankActors, "recorded"),
         (RankActors, "drain"),
         (Worker, "_report_exit"),
@@ -123,15 +124,15 @@ def test_a_timer_that_raises(monkeypatch, stranger, kind, caplog):
         gang.supervisor.ask(Subscribe(ref=recorder.ref), timeout=PATIENCE_S)
         gang.supervisor.ask(Start(), timeout=PATIENCE_S)
         raised = threading.Event()
-        deliver = GangActor._deliver
+        deliver = GangRunner.signal
 
-        def kill_raises(actor, ranks, sig, **why):
+        def kill_raises(runner, ranks, sig, *why):
             if sig == SIGKILL:
                 raised.set()
                 raise kind("on purpose")
-            deliver(actor, ranks, sig, **why)
+            deliver(runner, ranks, sig, *why)
 
-        monkeypatch.setattr(GangActor, "_deliver", kill_raises)
+        monkeypatch.setattr(GangRunner, "signal", kill_raises)
         waits = [later(gang, Wait()), later(gang, Close())]
         assert raised.wait(PATIENCE_S)
         assert_buried(gang, waits, recorder)
@@ -143,7 +144,7 @@ def test_an_ask_that_raises_what_is_nobody_s_mistake(monkeypatch, stranger, kind
         gang.supervisor.ask(Subscribe(ref=recorder.ref), timeout=PATIENCE_S)
         gang.supervisor.ask(Start(), timeout=PATIENCE_S)
         wait = later(gang, Wait())
-        break_it(monkeypatch, GangActor, "status", kind)
+        break_it(monkeypatch, Supervisor, "status", kind)
         with pytest.raises(kind, match="on purpose"):
             gang.supervisor.ask(Status(), timeout=PATIENCE_S)
         assert_buried(gang, [wait], recorder)

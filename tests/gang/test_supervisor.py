@@ -286,7 +286,7 @@ def test_what_finished_ranks_left_behind_is_signaled_at_close_only():
 def test_an_unkillable_rank_is_reported_and_the_others_are_reaped():
     with FakeGang(2, launchers={1: FakeLauncher(ignored=[SIGTERM, SIGKILL])}, grace=0.01) as gang:
         actor = gang.supervisor._actor_weakref()
-        actor._gang = actor._gang._replace(kill_wait_s=0.05)
+        actor._runner.gang.kill_wait_s = 0.05
         ask(gang, Start())
         with pytest.raises(UnkillableError, match="rank 1") as caught:
             ask(gang, Close())

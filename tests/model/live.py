@@ -5,13 +5,14 @@ neutral form. `planted` (here and in ``tests/oracle``) also knows functions of t
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from signal import Signals
 from typing import Any, Self
 
 from supervise import messages as said
-from supervise._core import state as st
+from supervise._core import steps
 from supervise._core.decide import decide
+from supervise._core.model import Gang
 from supervise._core.verdict import judge
 from supervise.restarts import RestartPolicy
 from tests.model.neutral import Known, Neutral, Spec, neutral_of
@@ -21,25 +22,30 @@ def _exited(local_rank: int, exitcode: int | None, ended_ns: int, **more: Any) -
     return said.WorkerExited(local_rank=local_rank, pid=_pid(local_rank), exitcode=exitcode, ended_ns=ended_ns, **more)
 
 
-def _close(death_sig: str, timeout_s: float, reason: str) -> st.CloseAsked:
-    return st.CloseAsked(death_sig=Signals[death_sig], timeout_s=timeout_s, reason=reason)  # type: ignore[arg-type]
+def _close(death_sig: str, timeout_s: float, reason: str) -> steps.CloseAsked:
+    return steps.CloseAsked(death_sig=Signals[death_sig], timeout_s=timeout_s, reason=reason)  # type: ignore[arg-type]
 
 
 def _pid(local_rank: int) -> int:
     return 100 + local_rank
 
 
+def _timer(name: str) -> Callable[[], steps.TimerExpired]:
+    return partial(steps.TimerExpired, name=name)  # type: ignore[arg-type]
+
+
 _EVENTS: dict[str, Callable[..., object]] = {
-    "StartAsked": st.StartAsked,
+    "TailsMade": steps.TailsStarted,
+    "StartAsked": steps.StartAsked,
     "CloseAsked": _close,
-    "StopOnFailure": st.StopOnFailure,
-    "AllReaped": st.AllReaped,
-    "GraceExpired": st.GraceExpired,
-    "KillExpired": st.KillExpired,
-    "DrainExpired": st.DrainExpired,
-    "BackoffExpired": st.BackoffExpired,
-    "Assembled": st.Assembled,
-    "NotAssembled": st.NotAssembled,
+    "StopOnFailure": steps.StopOnFailure,
+    "AllReaped": steps.AllReaped,
+    "GraceExpired": _timer("grace"),
+    "KillExpired": _timer("kill"),
+    "DrainExpired": _timer("drain"),
+    "BackoffExpired": _timer("backoff"),
+    "Assembled": steps.Assembled,
+    "NotAssembled": steps.NotAssembled,
     "WorkerStarted": lambda local_rank: said.WorkerStarted(local_rank=local_rank, pid=_pid(local_rank), started_ns=0),
     "WorkerFailedToStart": lambda local_rank: said.WorkerFailedToStart(local_rank=local_rank, error=OSError("no")),
     "WorkerExited": _exited,
@@ -49,10 +55,23 @@ _EVENTS: dict[str, Callable[..., object]] = {
     "GroupEmptied": said.GroupEmptied,
     "Swept": said.Swept,
     "TailEnded": lambda: said.TailEnded(name="stdout"),
+    "ValuesLoaded": lambda problems: steps.ValuesLoaded(complaints=problems),
 }
 """The name of a neutral event -> what makes the core's event from its fields."""
 
-_NOBODY: frozenset[int] = frozenset()
+
+def copied(value: Any) -> Any:
+    """Return a copy of a gang, or of a part of one, that can change by itself."""
+    if isinstance(value, list):
+        return [copied(each) for each in value]
+    if isinstance(value, (set, dict)):
+        return value.copy()
+    if type(value).__module__ != Gang.__module__:
+        return value
+    other = object.__new__(type(value))
+    for name in value.__slots__:
+        setattr(other, name, copied(getattr(value, name)))
+    return other
 
 
 class LiveCore:
@@ -62,7 +81,7 @@ class LiveCore:
 
     def __init__(self, spec: Spec) -> None:
         policy = None if spec.policy is None else RestartPolicy(*spec.policy)
-        self._gang = st.Gang(
+        self._gang = Gang(
             nprocs=spec.nprocs,
             grace_s=spec.grace_s,
             window=spec.window,
@@ -73,23 +92,13 @@ class LiveCore:
 
     def copy(self) -> Self:
         other = object.__new__(type(self))
-        other._gang = self._gang
+        other._gang = copied(self._gang)
         return other
 
     def feed(self, event: Neutral) -> list[Neutral]:
-        if event.name == "TailsMade":  # the actors write it into the state
-            self._gang = self._gang._replace(tails=event.fields["count"])
-            return []
-        told = self._values_loaded(event) if event.name == "ValuesLoaded" else _EVENTS[event.name](**event.fields)
-        self._gang, actions = decide(self._gang, told)
-        return [neutral_of(action) for action in actions]
-
-    def _values_loaded(self, event: Neutral) -> object:
-        """The actors write complaints into the state, then say that the last "tail" has ended."""
-        problems = event.fields["problems"]
-        ends = (replace(end, complaint=problems.get(end.local_rank, end.complaint)) for end in self._gang.ends)
-        self._gang = self._gang._replace(ends=tuple(ends))
-        return said.TailEnded(name="values")
+        told: Any = _EVENTS[event.name](**event.fields)
+        actions = map(neutral_of, decide(self._gang, told).actions)
+        return [_comparable(action) for action in actions if action.name != "LoadValues"]
 
     def status(self) -> dict[str, Any]:
         gang = self._gang
@@ -99,9 +108,9 @@ class LiveCore:
             "running": sorted(gang.running | gang.starting),
             "reachable": sorted(gang.running),
             "leftovers": sorted(gang.leftovers),
-            "unkillable": sorted(found.local_rank for found in gang.unkillable),
-            "reason": gang.reason,
-            "ended by themselves": sorted(gang.spontaneous),
+            "unkillable": sorted(gang.unkillable),
+            "reason": gang.stop.reason,
+            "ended by themselves": sorted(self._by_themselves()),
         }
 
     def result(self) -> dict[str, Any]:
@@ -117,34 +126,35 @@ class LiveCore:
                 for end in sorted(gang.ends, key=lambda end: end.local_rank)
             },
             "start failure": None if gang.start_failure is None else gang.start_failure.local_rank,
-            "signal": gang.death_sig.name,
+            "signal": gang.stop.death_sig.name,
         }
 
     def known(self) -> Known:
-        gang = self._gang
+        gang, stop, drain, sweep = self._gang, self._gang.stop, self._gang.drain, self._gang.sweep
         return Known(
             launched=gang.launched,
-            starting=gang.starting,
-            running=gang.running,
-            leftovers=gang.leftovers,
-            ended=tuple(end.local_rank for end in gang.ends),
-            stuck=frozenset(told.local_rank for told in gang.unkillable),
-            spontaneous=gang.spontaneous,
+            starting=frozenset(gang.starting),
+            running=frozenset(gang.running),
+            leftovers=frozenset(gang.leftovers),
+            ended=tuple(gang.ended),
+            stuck=frozenset(gang.unkillable),
+            spontaneous=self._by_themselves(),
             start_failure=None if gang.start_failure is None else gang.start_failure.local_rank,
-            census_ns=gang.census_ns,
+            census_ns=stop.reaped_ns,
             attempt=gang.attempt,
-            rest=gang._replace(
-                launched=0,
-                starting=_NOBODY,
-                running=_NOBODY,
-                leftovers=_NOBODY,
-                ends=(),
-                unkillable=(),
-                spontaneous=_NOBODY,
-                start_failure=None,
-                census_ns=0,
-                accused=None,  # type: ignore[arg-type] # it follows from the ranks of the world
-                stopped_ns=None,  # type: ignore[arg-type]
-                restarts_ns=(0,) * len(gang.restarts_ns),
+            rest=(
+                (gang.phase, gang.stop_on_failure, gang.attempt, len(gang.restarts_ns), gang.end_asked),
+                (stop.reason, stop.death_sig, stop.timeout_s, stop.signaled, stop.killed),
+                (drain.tails, drain.values, drain.begun, sweep.state, sweep.timeout_s, gang.restart_announced),
             ),
         )
+
+    def _by_themselves(self) -> frozenset[int]:
+        return frozenset(number for number in self._gang.ended if self._gang.ranks[number].by_itself)
+
+
+def _comparable(action: Neutral) -> Neutral:
+    """Return an action without the fields that the old core's has not."""
+    if action.name != "SetTimer":
+        return action
+    return Neutral("SetTimer", {key: action.fields[key] for key in ("name", "delay_s")})

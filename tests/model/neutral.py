@@ -76,9 +76,9 @@ class Known(NamedTuple):
 class Core(Protocol):
     """A core behind the seam. One object is one gang.
 
-    The events are those of `supervise._core.state`, those of Workers and Tails in `supervise.messages`, and two for
-    what the actors tell beside these: ``TailsMade(count)``, before ``StartAsked`` and after ``Assemble``, and
-    ``ValuesLoaded(problems)``, once after ``DrainTails``, where the values of functions are one of the tails.
+    The events are those of the old core (``tests/oracle/core``), those of Workers and Tails, and two that the old core
+    had not: ``TailsMade(count, values)``, before ``StartAsked`` and after ``Assemble``, and ``ValuesLoaded(problems)``,
+    once after ``DrainTails`` where ``values`` was true.
     """
 
     def __init__(self, spec: Spec) -> None:

@@ -3,8 +3,7 @@
 from typing import Any
 from unittest.mock import patch
 
-from supervise._core import decide, verdict
-from supervise._core import state as st
+from supervise._core import decide, steps, stopping, verdict
 
 
 def _instead(name: str, new: Any, module: Any = decide) -> Any:
@@ -25,70 +24,78 @@ def the_last_cause_is_the_root() -> Any:
 
 def a_restart_wins_over_a_close() -> Any:
     """No restart after the end was asked for."""
-    return _instead("may_restart", lambda old, gang: old(gang._replace(ended=False)))
+
+    def unasked(old: Any, gang: Any) -> Any:
+        asked, gang.end_asked = gang.end_asked, False
+        found = old(gang)
+        gang.end_asked = asked
+        return found
+
+    return _instead("may_restart", unasked)
 
 
 def a_restart_is_not_counted() -> Any:
     """The intensity is never exceeded."""
 
-    def forget(old: Any, gang: Any) -> Any:
-        gang, actions = old(gang)
-        return gang._replace(restarts_ns=()), actions
+    def forget(old: Any, gang: Any, decision: Any) -> None:
+        old(gang, decision)
+        gang.restarts_ns = ()
 
     return _instead("_next_attempt", forget)
 
 
 def a_restart_does_not_wait_for_the_groups() -> Any:
     """Nothing of one attempt lives when the next begins."""
-    return _instead("_exited", lambda old, gang, event: _without_leftovers(old(gang, event)))
 
+    def without_leftovers(old: Any, gang: Any, event: Any, decision: Any) -> None:
+        old(gang, event, decision)
+        gang.leftovers.clear()
 
-def _without_leftovers(decision: Any) -> Any:
-    return decision[0]._replace(leftovers=frozenset()), decision[1]
+    return _instead("_exited", without_leftovers)
 
 
 def sigkill_goes_to_who_has_ended() -> Any:
     """No signal to a rank that does not run."""
-
-    def all_launched(old: Any, gang: Any) -> Any:
-        gang, actions = old(gang)
-        everybody = frozenset(range(gang.launched))
-        return gang, [_to(action, everybody) if type(action) is st.SendSignal else action for action in actions]
-
-    return _instead("_kill", all_launched)
-
-
-def _to(action: st.SendSignal, ranks: frozenset[int]) -> st.SendSignal:
-    return st.SendSignal(ranks=ranks, sig=action.sig, escalation=action.escalation)
+    return _instead(
+        "_send_sigkill",
+        lambda old, gang, _ranks, decision: old(gang, frozenset(range(gang.launched)), decision),
+        stopping,
+    )
 
 
 def what_sigkill_does_not_end_is_awaited_for_ever() -> Any:
     """Every path can end, whatever the processes do."""
-    return _instead("_give_up", lambda _old, gang: (gang, []))
+    return _instead("report_unkillable", lambda _old, _gang, _decision: None, stopping)
 
 
 def a_close_in_the_backoff_is_forgotten() -> Any:
     """Every ask is answered."""
 
-    def forget(old: Any, gang: Any, event: Any) -> Any:
-        return (gang, []) if gang.phase == "restarting" else old(gang, event)
+    def forget(old: Any, gang: Any, event: Any, decision: Any) -> None:
+        if gang.phase != "restarting":
+            old(gang, event, decision)
 
-    return _instead("_close_in_phase", forget)
+    return _instead("_close_in_phase", forget, stopping)
 
 
 def a_rank_is_launched_twice() -> Any:
     """Never two lives of a rank."""
 
-    def twice(old: Any, gang: Any) -> Any:
-        gang, actions = old(gang)
-        return gang, actions + actions
+    def twice(old: Any, gang: Any, decision: Any) -> None:
+        old(gang, decision)
+        decision.do(*decision.actions)
 
     return _instead("_launch", twice)
 
 
 def the_result_is_published_twice() -> Any:
     """One result."""
-    return _instead("_finish", lambda old, gang: (old(gang)[0], [st.Publish(), st.Publish()]))
+
+    def twice(old: Any, gang: Any, decision: Any) -> None:
+        old(gang, decision)
+        decision.do(steps.Publish())
+
+    return _instead("finish", twice, stopping)
 
 
 PLANTED = (

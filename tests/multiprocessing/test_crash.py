@@ -55,13 +55,13 @@ def test_an_interrupt_during_the_start_leaves_nothing(monkeypatch, early):
             _thread.interrupt_main()
         return start(*args, **more)
 
-    start = _gang.SpawnedGang.start
-    monkeypatch.setattr(_gang.SpawnedGang, "start", interrupting_early)
+    start = _gang.Supervisor.start_attempt
+    monkeypatch.setattr(_gang.Supervisor, "start_attempt", interrupting_early)
     monkeypatch.setattr(own_thread, "run_gang", interrupting)
     with pytest.raises(KeyboardInterrupt):
         mp.spawn(work.run, sources("block()"))
     assert begun.wait(30)
-    for gang in pykka.ActorRegistry.get_by_class(_gang.SpawnedGang):
+    for gang in pykka.ActorRegistry.get_by_class(_gang.Supervisor):
         assert gang.actor_stopped.wait(30)
 
 
@@ -77,7 +77,7 @@ def test_an_interrupt_right_behind_the_first_thread_of_a_start_leaves_nothing(mo
     with pytest.raises(KeyboardInterrupt):
         mp.spawn(work.run, sources("block()"))
     assert begun.wait(30)
-    for gang in pykka.ActorRegistry.get_by_class(_gang.SpawnedGang):
+    for gang in pykka.ActorRegistry.get_by_class(_gang.Supervisor):
         assert gang.actor_stopped.wait(30)
 
 
@@ -91,7 +91,7 @@ def test_an_interrupt_right_behind_a_start_leaves_nothing(monkeypatch, join):
     monkeypatch.setattr(mp.ProcessContext, "__init__", interrupted)
     with pytest.raises(KeyboardInterrupt):
         mp.spawn(work.run, sources("block()"), join=join)
-    for gang in pykka.ActorRegistry.get_by_class(_gang.SpawnedGang):
+    for gang in pykka.ActorRegistry.get_by_class(_gang.Supervisor):
         assert gang.actor_stopped.wait(30)
 
 

@@ -51,7 +51,7 @@ class Attempt(NamedTuple):
     """Each number chooses the next event; smaller numbers choose simpler events."""
     tails: int = 0
     values: bool = False
-    """Whether loading the return values counts as one more tail, as in a gang of functions."""
+    """Whether return values are loaded, as in a gang of functions."""
     calm: int = 0
     """Before the event of this number there is no request but the start, every launch succeeds, SIGKILL ends every
     process, and rank 0 fails: the gang is restarted as often as its policy allows."""
@@ -109,7 +109,7 @@ class Mailbox:
 
     def _make_tails(self) -> None:
         self._tails, self._values = self._plan.tails, "due" if self._plan.values else ""
-        self._tell(neutral("TailsMade", count=self._tails + self._plan.values))
+        self._tell(neutral("TailsMade", count=self._tails, values=self._plan.values))
 
     # Kinds of events. Each returns the event that a number chooses, or None if there is none
 

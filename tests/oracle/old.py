@@ -74,7 +74,7 @@ class OldCore:
 
     def feed(self, event: Neutral) -> list[Neutral]:
         if event.name == "TailsMade":  # the actors write it into the state
-            self._gang = self._gang._replace(tails=event.fields["count"])
+            self._gang = self._gang._replace(tails=event.fields["count"] + event.fields.get("values", False))
             return []
         told = self._values_loaded(event) if event.name == "ValuesLoaded" else _EVENTS[event.name](**event.fields)
         self._gang, actions = decide(self._gang, told)

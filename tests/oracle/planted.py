@@ -3,34 +3,34 @@
 from typing import Any
 from unittest.mock import patch
 
-from supervise._core import decide
-from supervise._core import state as st
+from supervise._core import decide, steps, stopping
 
 
 def a_later_close_lengthens_the_grace() -> Any:
     """A further close may shorten the grace, never lengthen it."""
-    old = decide._hurry
+    old = stopping._hurry
 
-    def hurry(gang: Any, event: Any) -> Any:
-        return old(gang._replace(timeout_s=event.timeout_s + 1), event)
+    def hurry(gang: Any, event: Any, decision: Any) -> None:
+        gang.stop.timeout_s = event.timeout_s + 1
+        old(gang, event, decision)
 
-    return patch.object(decide, "_hurry", hurry)
+    return patch.object(stopping, "_hurry", hurry)
 
 
 def the_logs_have_no_least_time() -> Any:
     """A close that is in a hurry gives the logs a second all the same."""
-    return patch.object(decide, "_MIN_DRAIN_S", 0.0)
+    return patch.object(stopping, "_MIN_DRAIN_S", 0.0)
 
 
 def a_rank_that_starts_during_a_stop_is_told_nothing() -> Any:
     """The polite signal also reaches a rank whose launch was under way."""
-    old = decide._started
+    old = stopping.signal_started
 
-    def started(gang: Any, event: Any) -> Any:
-        after, actions = old(gang, event)
-        return after, [] if gang.signaled and not gang.killed else actions
+    def started(gang: Any, local_rank: int, decision: Any) -> None:
+        if gang.stop.killed:
+            old(gang, local_rank, decision)
 
-    return patch.object(decide, "_started", started)
+    return patch.object(stopping, "signal_started", started)
 
 
 def the_census_comes_behind_the_other_actions() -> Any:
@@ -38,8 +38,9 @@ def the_census_comes_behind_the_other_actions() -> Any:
     old = decide.decide
 
     def reversed_actions(gang: Any, event: Any) -> Any:
-        after, actions = old(gang, event)
-        return after, sorted(actions, key=lambda action: type(action) is st.ReapAll)
+        decision = old(gang, event)
+        decision.actions.sort(key=lambda action: type(action) is steps.ReapAll)
+        return decision
 
     return patch("tests.model.live.decide", reversed_actions)
 

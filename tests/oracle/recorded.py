@@ -6,6 +6,8 @@ times and texts one was kept, and at most eight of a test. A line has the test, 
 """
 
 import json
+from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +32,18 @@ def _history(line: dict[str, Any]) -> Recorded:
     spec = line["spec"]
     policy = None if spec["policy"] is None else tuple(spec["policy"])
     events = [Neutral(name, {key: _by_rank(value) for key, value in fields.items()}) for name, fields in line["events"]]
-    return Recorded(line["test"], Spec(**{**spec, "policy": policy}), events)
+    return Recorded(line["test"], Spec(**{**spec, "policy": policy}), [*_with_values(events)])
+
+
+def _with_values(events: list[Neutral]) -> Iterator[Neutral]:
+    """Yield the events; the old core counted return values that are to be loaded as one of the Tails."""
+    for at, event in enumerate(events):
+        if event.name == "TailsMade":
+            later = takewhile(lambda name: name != "TailsMade", (each.name for each in events[at + 1 :]))
+            values = "ValuesLoaded" in later
+            yield Neutral(event.name, {"count": event.fields["count"] - values, "values": values})
+        else:
+            yield event
 
 
 def _by_rank(value: Any) -> Any:

@@ -264,5 +264,5 @@ def test_a_stderr_that_nobody_reads_costs_little_memory_and_what_was_lost_is_sai
     reader.join(30)
     lines = done.data.lstrip(b"x").decode().splitlines()
     kept = len(lines) - 2
-    assert lines[-2] == f"supervise: {10_000 - kept} lines were lost here: nobody read them"
+    assert lines[-2] == f"supervise: {10_000 - kept} lines were lost here: stderr was blocked"
     assert [line.split()[1] for line in lines[:kept]] == [str(number) for number in range(kept)]

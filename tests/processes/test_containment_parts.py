@@ -22,6 +22,7 @@ from supervise._process.containment import escapees as containments
 from supervise._process.containment.escapees import Contained, Escaped, make
 from supervise._process.containment.procfs import Layout
 from supervise._process.launch import program
+from supervise._process.launch.launch_spec import LaunchSpec, Streams
 from supervise._process.lifeline import lifeline
 from supervise._runtime.loop import Loop
 from supervise.messages import Swept
@@ -383,15 +384,10 @@ def test_a_program_is_in_its_control_group_from_its_first_instruction(tmp_path):
     out = tmp_path / "out"
     line = lifeline.Lifeline()
     read_end = line.read_end()
-    process = program.run_program(
-        ["grep", "^0::", "/proc/self/cgroup"],
-        env=os.environ,
-        cwd=str(tmp_path),
-        streams=program.Streams(stdout=str(out)),
-        read_end=read_end,
-        reset=frozenset(),
-        enter=contained.enter(7),
+    how = LaunchSpec(
+        env=os.environ, cwd=str(tmp_path), streams=Streams(stdout=str(out)), line=line, enter=contained.enter(7)
     )
+    process = program.run_program(["grep", "^0::", "/proc/self/cgroup"], how, read_end)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert process.reap() is not None
     process.close()
@@ -406,9 +402,10 @@ def test_a_program_that_is_not_there_is_an_error_of_the_start():
     """Also where a shell enters the control group first."""
     need_cgroup()
     contained = make("cgroup", "a")
-    more = {"env": os.environ, "cwd": None, "streams": program.Streams(), "read_end": -1, "reset": frozenset()}
+    line = lifeline.Lifeline()
     with pytest.raises(FileNotFoundError):
-        program.run_program(["no-such-program"], enter=contained.enter(0), **more)
+        program.run_program(["no-such-program"], LaunchSpec(env=os.environ, line=line, enter=contained.enter(0)), -1)
+    line.cut()
     assert contained.close()
 
 

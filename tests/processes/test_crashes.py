@@ -11,11 +11,13 @@ import pykka
 import pytest
 
 from supervise import Close, GangFinished, Pids, Start, Status, Subscribe, SupervisorCrashed, Wait
-from supervise._gang import gang_actor as gang_module
-from supervise._gang.describe import Reporter
-from supervise._gang.gang_actor import GangActor
+from supervise._gang import runner as gang_module
+from supervise._gang.event_emitter import EventEmitter
 from supervise._gang.ranks import RankActors
 from supervise._gang.replies import PendingReplies
+from supervise._gang.runner import GangRunner
+from supervise._gang.supervisor import Supervisor
+from supervise._gang.timers import Timers
 from supervise._gang.worker import Worker
 from supervise._process.exits.leader import GroupLeader
 from tests.patience import PATIENCE_S
@@ -83,23 +85,23 @@ HANDLERS = [
     (Worker, "_exited"),
     (Worker, "_report_exit"),
     (Worker, "_deliver"),
-    (GangActor, "_told"),
-    (GangActor, "_do"),
-    (GangActor, "_take_census"),
-    (GangActor, "_set_timer"),
-    (GangActor, "_deliver"),
-    (GangActor, "_publish"),
-    (GangActor, "_closed"),
-    (GangActor, "close"),
-    (GangActor, "launch"),
+    (Supervisor, "_told"),
+    (GangRunner, "_do"),
+    (GangRunner, "_all_reaped"),
+    (Timers, "set"),
+    (GangRunner, "signal"),
+    (GangRunner, "_publish"),
+    (Supervisor, "_closed"),
+    (Supervisor, "close"),
+    (Supervisor, "launch"),
     (gang_module, "decide"),
     (RankActors, "assemble"),
     (RankActors, "launch"),
     (RankActors, "drain"),
     (RankActors, "recorded"),
-    (Reporter, "starting"),
-    (Reporter, "exited"),
-    (Reporter, "finished"),
+    (EventEmitter, "begin"),
+    (EventEmitter, "emit"),
+    (EventEmitter, "finish"),
     (PendingReplies, "publish"),
     (GroupLeader, "reap"),
     (GroupLeader, "signal_group"),
@@ -186,14 +188,14 @@ def _raising(error: BaseException) -> Callable[..., None]:
 def test_k3_a_timer_that_raises(monkeypatch, ear, kind):
     """The grace of a deaf gang runs out, and the kill fails: it is killed all the same."""
     gang = start_gang(kind, [DEAF] * 3, grace=0.2)
-    deliver = GangActor._deliver
+    deliver = GangRunner.signal
 
-    def fail_at_kill(self: GangActor, ranks: Any, sig: signal.Signals, **more: Any) -> None:
+    def fail_at_kill(self: GangRunner, ranks: Any, sig: signal.Signals, *more: Any) -> None:
         if sig == signal.SIGKILL:
             raise LookupError("a bug")
-        deliver(self, ranks, sig, **more)
+        deliver(self, ranks, sig, *more)
 
-    monkeypatch.setattr(GangActor, "_deliver", fail_at_kill)
+    monkeypatch.setattr(GangRunner, "signal", fail_at_kill)
     with watched(pids_of([ear.hear() for _ in range(3)])) as watch:
         with pytest.raises(SupervisorCrashed, match="a bug"):
             gang.ask(Close(), timeout=PATIENCE_S)

@@ -12,6 +12,8 @@ import pytest
 
 from supervise import DefaultLogsSpecs, SpecError, Start, Std, Supervisor, Wait, start_processes
 from supervise._process.launch import shell
+from supervise._process.launch.launch_spec import LaunchSpec
+from supervise._process.lifeline.lifeline import Lifeline
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import KINDS, faulty, without_glibc
 from tests.processes.hosts import NO_FILES, Host, watched
@@ -170,7 +172,9 @@ def test_an_effective_user_that_is_not_the_real_one_stays(monkeypatch):
         pytest.skip("only root may be somebody else")
     other = (0, 1000, 0)
     monkeypatch.setattr(os, "geteuid", lambda: other[1])
-    command, env = shell.becoming(["grep", "^Uid", "/proc/self/status"], os.environ, None)
+    line = Lifeline()
+    command, env, _ = shell.becoming(["grep", "^Uid", "/proc/self/status"], LaunchSpec(env=os.environ, line=line))
+    line.cut()
     monkeypatch.undo()
     done = subprocess.run(
         ["sh", *command[1:]],

@@ -241,7 +241,7 @@ def test_a_forked_child_of_the_host_leaves_the_folders_of_its_gangs(temporary):
     child = os.fork()
     if child == 0:
         try:
-            context._plan.close()
+            context._attempt.close()
         finally:
             os._exit(0)
     os.waitpid(child, 0)

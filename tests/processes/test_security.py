@@ -20,7 +20,7 @@ import supervise
 from supervise import DefaultLogsSpecs, LogsDest, LogsSpecs, Start, Std, Supervisor, Wait
 from supervise._logs.files import make_ready
 from supervise._process.append import open_to_append
-from supervise._process.launch.program import append_to
+from supervise._process.launch.launch_spec import append_to
 from supervise.cli.run_directory import EventFile
 from tests.cli.command import Command
 from tests.patience import PATIENCE_S
@@ -272,8 +272,8 @@ def test_no_value_of_an_environment_is_in_what_we_say(tmp_path, kind, monkeypatc
     ):
         result = gang.wait()
         actor = gang.supervisor._actor_weakref()
-        told = [repr(events), caplog.text, repr(result), repr(actor._plan), repr(gang.supervisor), str(actor)]
-        told += [repr(launcher) for launcher in actor._plan.launchers]
+        told = [repr(events), caplog.text, repr(result), repr(actor._runner.attempt), repr(gang.supervisor), str(actor)]
+        told += [repr(launcher) for launcher in actor._runner.attempt.launchers]
         del actor
     assert result.failures[0].exitcode == 1
     assert any("supervise.gang.finished" in text for text in told)

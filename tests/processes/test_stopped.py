@@ -10,7 +10,7 @@ import pytest
 
 from supervise import DefaultLogsSpecs, WorkerStarted
 from supervise import messages as say
-from supervise._gang.spec import make_plan
+from supervise._gang.attempt import first_attempt
 from supervise._gang.worker import Worker
 from supervise._process.containment.procfs import look
 from supervise._process.exits.slots import ExitSlots
@@ -66,24 +66,19 @@ def bench(folder, kind):
     """Yield a Worker that runs the obedient source."""
     ear = Fifo(folder / "ear")
     function = kind != "binary"
-    plan = make_plan(
+    attempt = first_attempt(
         name="stopped",
         entrypoint=work.run_source if function else os.sys.executable,
         args={0: (OBEDIENT,) if function else ("-S", "-c", work.PREAMBLE + OBEDIENT)},
         envs={0: {"EAR": ear.path}},
         logs_specs=DefaultLogsSpecs(os.devnull),
-        log_line_prefixes=None,
         start_method=kind if function else "spawn",
-        duplicate_stdout_filters=None,
-        duplicate_stderr_filters=None,
-        cwd=None,
-        numa_options=None,
     )
     loop = Loop("bench", lost=lambda _: None)
     loop.start()
     slots = ExitSlots()
     with Recorder() as recorder:
-        worker = Worker.start(loop, local_rank=0, launcher=plan.launchers[0], owner=recorder.ref, slots=slots)
+        worker = Worker.start(loop, local_rank=0, launcher=attempt.launchers[0], owner=recorder.ref, slots=slots)
         try:
             worker.tell(say.Launch())
             pid = recorder.wait_for(WorkerStarted).pid
@@ -96,7 +91,7 @@ def bench(folder, kind):
             loop.post(loop.end)
             assert loop.join(PATIENCE_S)
             slots.close_outcomes()
-            plan.close()
+            attempt.close()
             ear.close()
 
 

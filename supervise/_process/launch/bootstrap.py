@@ -22,7 +22,6 @@ except ImportError:  # another Python than CPython
 
 TYPE_CHECKING = False  # typing and dataclasses take longer to import than all of this
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any, BinaryIO, NoReturn
 
     from supervise._process.launch.multiprocessing import Worker
@@ -103,14 +102,14 @@ def _arrive_frozen(payload: int) -> Any:
     return _worker(settings, file)
 
 
-def forked(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> NoReturn:
-    """Run `fn` in a process that was just forked off the host's loop."""
+def forked(settings: Settings) -> NoReturn:
+    """Call the function in a process that was just forked off the host's loop."""
     code = 1
     try:
         _become_main_thread()
         _settle_in(settings)
         _forget_exit_functions()
-        code = _process(settings, fn, args).live()
+        code = _process(settings).live()
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
@@ -211,18 +210,18 @@ def _worker(settings: Settings, file: BinaryIO) -> Worker:
         with file:
             spawn.prepare(pickle.loads(pickle.load(file)))
             spawn.prepare(pickle.load(file))
-            fn, args = pickle.load(file)
+            settings.call = pickle.load(file)
     except BaseException as error:  # also a main module that exits when it is imported
         if settings.plain is None:
             from supervise.recording import get_error_handler
 
             get_error_handler().record_exception(error)
         raise
-    return _process(settings, fn, args)
+    return _process(settings)
 
 
-def _process(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> Worker:
+def _process(settings: Settings) -> Worker:
     """Return multiprocessing's process object for this worker."""
     from supervise._process.launch.multiprocessing import Worker
 
-    return Worker(settings, fn, args)
+    return Worker(settings)

@@ -10,9 +10,6 @@ from supervise.recording import ErrorHandler, record, traceback_of
 
 TYPE_CHECKING = False  # not typing's, as in `bootstrap`
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
     from supervise._process.launch.settings import Settings
 
 _INTERRUPTED = 130
@@ -23,17 +20,18 @@ def name_of(settings: Settings) -> str:
     return f"Rank-{settings.local_rank}" if settings.plain is None else settings.plain.name(settings.local_rank)
 
 
-def call(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def call(settings: Settings) -> None:
     """Call the user's function, send its value or what it raises.
 
     Raises:
         SystemExit: With the exit code, if that is not 0.
     """
-    (_call if settings.plain is None else _call_plainly)(settings, fn, args)
+    (_call if settings.plain is None else _call_plainly)(settings)
 
 
-def _call(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _call(settings: Settings) -> None:
     """Call the user's function, record what it raises, send what it returns."""
+    fn, args = settings.call
     rank_pid = os.getpid()
     handler = _RankErrorHandler(rank_pid)
     returned = False
@@ -81,8 +79,9 @@ class _RankErrorHandler(ErrorHandler):
         return bool(self._get_error_file_path())
 
 
-def _call_plainly(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _call_plainly(settings: Settings) -> None:
     """Call the user's function; send the trace of an `Exception`, after the monotonic ns when it was caught."""
+    fn, args = settings.call
     rank_pid = os.getpid()
     try:
         fn(*args)

@@ -43,16 +43,16 @@ def live(settings: Settings, file: BinaryIO) -> int:
             late = _Late(settings, pickle.load(file))
             late.await_import()
             _prepare(pickle.load(file))
-            fn, args = pickle.load(file)
+            settings.call = pickle.load(file)
     except BaseException as error:  # also a main module that exits when it is imported
         if settings.plain is None:
             from supervise.recording import get_error_handler
 
             get_error_handler().record_exception(error)
         raise
-    if late.has_arrived_before(fn, args):
-        return late.process(fn, args).live()
-    return _call(settings, fn, args)
+    if late.has_arrived_before_the_call():
+        return late.process().live()
+    return _call(settings)
 
 
 class _Late:
@@ -70,7 +70,7 @@ class _Late:
         self._awaited = {"multiprocessing": self._arrive, "logging": _import_multiprocessing}
         self._lock = threading.Lock()  # guards the next two: any thread may import
         self._arrived = False
-        self._function: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
+        self._calling = False
 
     def await_import(self) -> None:
         """Find it from now on; or now, where something has imported it (or logging) at the interpreter's start."""
@@ -112,30 +112,30 @@ class _Late:
             if self._settings.tracker is not None:
                 resource_tracker._resource_tracker._fd = self._settings.tracker  # type: ignore[attr-defined]  # noqa: SLF001 - as spawn_main does
             spawn.prepare(pickle.loads(self._prepared))
-            if self._function is None:
+            if not self._calling:
                 current: Any = process.current_process()
                 current._inheriting = True  # noqa: SLF001 - as in multiprocessing's own children while they unpickle
             else:
-                self.process(*self._function).stand_in()
+                self.process().stand_in()
             self._arrived = True
         self._awaited.clear()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
-    def has_arrived_before(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> bool:
-        """Whether multiprocessing is here. If it comes from now on, it is to know that `fn` is being called."""
+    def has_arrived_before_the_call(self) -> bool:
+        """Whether multiprocessing is imported. If it is imported from now on, the function is being called."""
         with self._lock:
-            self._function = fn, args
+            self._calling = True
             return self._arrived
 
-    def process(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Worker:
+    def process(self) -> Worker:
         """Return multiprocessing's process object for this worker. Nothing more is unpickled."""
         from multiprocessing import process
 
         from supervise._process.launch.multiprocessing import Worker
 
         vars(process.current_process()).pop("_inheriting", None)
-        return Worker(self._settings, fn, args)
+        return Worker(self._settings)
 
 
 def _import_multiprocessing() -> None:
@@ -171,13 +171,13 @@ def _import_main(run: Callable[[Any], dict[str, Any]]) -> None:
     sys.modules["__main__"] = sys.modules["__mp_main__"] = main
 
 
-def _call(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> int:
+def _call(settings: Settings) -> int:
     """Call the function, then what is to be called at a worker's end; return the exit code. As `_bootstrap` there."""
     code = 0
     try:
         _close_stdin()
         try:
-            bootstrap_call.call(settings, fn, args)
+            bootstrap_call.call(settings)
         finally:
             if sys.version_info < (3, 13):  # from then on it is an exit function only
                 _exit_multiprocessing()

@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from supervise import _threads
 from supervise._process.exits.forkserver import ForkServerChild
-from supervise._process.files import file_of
+from supervise._process.files import close, file_of
 from supervise._process.launch import bootstrap, dispositions, fork, interpreter, program
 from supervise._process.launch.fork_server import DIED, ServerStatus, ensure_server, request
 from supervise._process.launch.return_value import OutcomeFile
 from supervise._process.launch.settings import Plain, Settings
-from supervise._process.lifeline import lifeline
 from supervise._process.lifeline.gate import gate_if
 from supervise.errors import SpecError
 
@@ -32,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from supervise._process.exits.handle import Process
-    from supervise._process.lifeline import lifeline
+    from supervise._process.launch.launch_spec import LaunchSpec
+    from supervise._process.lifeline.lifeline import Lifeline
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
 
@@ -48,13 +48,26 @@ _OF_MULTIPROCESSING = ("name", "authkey", "log_to_stderr", "log_level", "start_m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pickled:
-    """A function and its arguments, ready to travel."""
+    """A function and its arguments, ready to travel; and what its process must know before it unpickles them."""
 
-    data: bytes
+    data: bytes = field(repr=False)
     fds: tuple[int, ...]
     """Descriptors that the data refers to, in the order in which it does."""
     keep: object
     """What owns them, until the launch."""
+    sys_path: list[str]
+    """The host's."""
+    prepared: bytes = field(repr=False)
+    """Two pickles: the pickle of what multiprocessing is to know once it is imported, and the rest."""
+
+    def payload(self, settings: Settings) -> int:
+        """Return a file with all the child needs, positioned at its start."""
+        head = marshal.dumps(self.sys_path) + pickle.dumps(settings)
+        return file_of("supervise-arguments", head, self.prepared, self.data)
+
+    def beginning(self, arrival: bootstrap.Arrival) -> bytes:
+        """Return the two pickles that multiprocessing reads in a child of its own."""
+        return pickle.dumps({"sys_path": self.sys_path}) + pickle.dumps(arrival)
 
 
 class _Travel:
@@ -88,12 +101,29 @@ class _Held:
             os.close(fd)
 
 
-def travel(fn: Callable[..., Any], args: tuple[Any, ...], rank: int, method: StartMethod) -> Pickled:
-    """Pickle what one rank is to call. In the caller's thread.
+def pickle_calls(
+    calls: Mapping[int, tuple[Callable[..., Any], tuple[Any, ...]]], method: StartMethod
+) -> dict[int, Pickled]:
+    """Pickle what each rank is to call, and what it must know of this process. In the caller's thread.
+
+    Args:
+        calls: Local rank to function and arguments.
+        method: ``spawn`` or ``forkserver``.
 
     Raises:
-        SpecError: Something in it cannot be pickled; names the rank and what to do.
+        SpecError: A call cannot be pickled; names the rank and what to do.
+        OSError: A process of multiprocessing's own, which the ranks need, cannot be started; names it.
     """
+    sys_path, prepared = _preparation(method)
+    pickled = {}
+    for rank, (fn, args) in calls.items():
+        data, held = _pickle(fn, args, rank, method)
+        fds = tuple(held.fds)
+        pickled[rank] = Pickled(data=data, fds=fds, keep=(held, args), sys_path=sys_path, prepared=prepared)
+    return pickled
+
+
+def _pickle(fn: Callable[..., Any], args: tuple[Any, ...], rank: int, method: StartMethod) -> tuple[bytes, _Held]:
     from multiprocessing import context, reduction
 
     popen: Any = _Travel(method)
@@ -103,29 +133,22 @@ def travel(fn: Callable[..., Any], args: tuple[Any, ...], rank: int, method: Sta
         reduction.dump((fn, args), buffer)
     except Exception as error:
         name = getattr(fn, "__qualname__", repr(fn))
-        msg = (
+        raise SpecError(
             f"rank {rank}: {name} or one of its arguments {_short(args)} cannot be pickled for start method"
             f" {method!r}: {error}. Define the function at the top level of a module, and pass arguments"
             " that pickle; or use start_method='fork'."
-        )
-        raise SpecError(msg) from error
+        ) from error
     finally:
         context.set_spawning_popen(None)
-    return Pickled(data=buffer.getvalue(), fds=tuple(popen.fds), keep=(popen.held, args))
+    return buffer.getvalue(), popen.held
 
 
 def _short(args: tuple[Any, ...]) -> str:
     return "(" + ", ".join(type(arg).__name__ for arg in args) + ")"
 
 
-def preparation(method: StartMethod) -> tuple[list[str], bytes]:
-    """Return this process's sys.path, and what else a child must know of it. In the caller's thread.
-
-    That is two pickles: the pickle of what multiprocessing is to know once it is imported, and the rest.
-
-    Raises:
-        OSError: A process of multiprocessing's own, which the ranks need, cannot be started; names it.
-    """
+def _preparation(method: StartMethod) -> tuple[list[str], bytes]:
+    """Return `Pickled.sys_path` and `Pickled.prepared`; start what the ranks need of multiprocessing."""
     from multiprocessing import context, process, reduction, resource_tracker, spawn
 
     main = sys.modules.get("__main__")
@@ -170,20 +193,11 @@ class FunctionLauncher:
     method: StartMethod
     fn: Callable[..., Any]
     args: tuple[Any, ...]
-    env: Mapping[str, str] = field(repr=False)
-    cwd: str | None
-    streams: program.Streams
-    line: lifeline.Lifeline
-    reset: frozenset[int]
-    """Signals that this process ignores and the function's must not."""
+    how: LaunchSpec
     pickled: Pickled | None
-    """None for fork."""
-    sys_path: list[str]
-    prepared: bytes = field(repr=False)
+    """None for fork, and after the launch."""
     plain: Plain | None = None
     """None where the function's return value is wanted."""
-    enter: str | None = None
-    """As for `program.run_program`."""
 
     def launch(self) -> Launched:
         """Start the process.
@@ -191,16 +205,24 @@ class FunctionLauncher:
         Raises:
             OSError: It could not be started; nothing of it is left.
         """
-        outcome = OutcomeFile()
+        outcome, line = OutcomeFile(), self.how.line
+        read_end: int | None = None
+        process: Process | None = None
+        status: ServerStatus | None = None
         try:
+            read_end = line.read_end()
             if self.method == "spawn":
-                return self._spawn(outcome)
-            if self.method == "fork":
-                return self._fork(outcome)
-            return self._ask_server(outcome)
+                process = self._spawn(outcome, read_end)
+            elif self.method == "fork":
+                process = self._fork(outcome, read_end)
+            else:
+                status = self._ask_server(outcome, read_end)
         except BaseException:
             outcome.close()
+            close(read_end)
             raise
+        self.pickled = None
+        return Launched(process=process, status=status, outcome=outcome, line=line, read_end=line.keep(read_end))
 
     def _settings(self, outcome: OutcomeFile, **more: Any) -> Settings:
         return Settings(
@@ -209,70 +231,46 @@ class FunctionLauncher:
             host_pid=os.getpid(),
             address=outcome.address,
             plain=self.plain,
-            enter=self.enter,
+            enter=self.how.enter,
             **more,
         )
 
-    def _payload(self, settings: Settings) -> int:
-        """Return a file with all the child needs, positioned at its start."""
-        assert self.pickled is not None  # noqa: S101 - only fork goes without
-        head = marshal.dumps(self.sys_path) + pickle.dumps(settings)
-        return file_of("supervise-arguments", head, self.prepared, self.pickled.data)
-
-    def _beginning(self, arrival: bootstrap.Arrival) -> bytes:
-        """Return the two pickles that multiprocessing reads in a child of its own."""
-        return pickle.dumps({"sys_path": self.sys_path}) + pickle.dumps(arrival)
-
-    def _spawn(self, outcome: OutcomeFile) -> Launched:
+    def _spawn(self, outcome: OutcomeFile, read_end: int) -> Process:
         from multiprocessing import resource_tracker
 
-        assert self.pickled is not None  # noqa: S101
-        read_end = self.line.read_end()
-        payload = begin = -1
+        assert self.pickled is not None  # noqa: S101 - only fork goes without
+        users = self.pickled.fds
+        payload = begin = None
         try:
             tracker = resource_tracker.getfd()
             if tracker is not None and tracker <= 2:  # stdio is closed here; the worker gets a tracker of its own
                 tracker = None
-            settings = self._settings(outcome, line=read_end, channel=outcome.fd, tracker=tracker, fds=self.pickled.fds)
-            payload = self._payload(settings)
-            fds = {payload, outcome.fd, *self.pickled.fds} | ({tracker} if tracker is not None else set())
-            if interpreter.is_frozen():
-                begin = file_of("supervise-arguments", self._beginning(bootstrap.Arrival(payload, execs=True)))
-                fds.add(begin)
-            with gate_if(dispositions.kernel_reaps()) as gate:
-                process = program.run_program(
-                    _frozen_command(tracker, begin) if begin >= 0 else _command(payload),
-                    env=self.env,
-                    cwd=self.cwd,
-                    streams=self.streams,
-                    read_end=read_end,
-                    reset=self.reset,
-                    pass_fds=sorted(fds),
-                    enter=self.enter,
-                    gate=gate,
-                )
-        except BaseException:
-            program.close(read_end)
-            raise
+            settings = self._settings(outcome, line=read_end, channel=outcome.fd, tracker=tracker, fds=users)
+            payload = self.pickled.payload(settings)
+            if not interpreter.is_frozen():
+                command = _command(payload)
+            else:
+                arrival = bootstrap.Arrival(payload, execs=True)
+                begin = file_of("supervise-arguments", self.pickled.beginning(arrival))
+                command = _frozen_command(tracker, begin)
+            fds = {fd for fd in (payload, begin, tracker, outcome.fd, *users) if fd is not None}
+            return program.run_program(command, self.how, read_end, sorted(fds))
         finally:
-            program.close(*(fd for fd in (payload, begin) if fd >= 0))
-        self.pickled = None
-        return Launched(process=process, outcome=outcome, line=self.line, read_end=self.line.keep(read_end))
+            close(payload, begin)
 
-    def _fork(self, outcome: OutcomeFile) -> Launched:
+    def _fork(self, outcome: OutcomeFile, read_end: int) -> Process:
         import supervise._process.launch.multiprocessing  # noqa: F401 - or each child would import it by itself
 
-        read_end = self.line.read_end()
-        out = err = None
+        out, err = self.how.streams.open()
         try:
-            out, err = self.streams.open()
             settings = self._settings(
                 outcome,
                 line=read_end,
                 channel=outcome.fd,
                 stdio=(None, out, err),
-                env=bootstrap.changes(dict(self.env)),
-                cwd=self.cwd,
+                env=bootstrap.changes(dict(self.how.env)),
+                cwd=self.how.cwd,
+                call=(self.fn, self.args),
             )
             with gate_if(dispositions.others_may_reap()) as gate:  # so that it is held before it can have ended
                 mask = dispositions.block()  # until the child has handlers of its own
@@ -281,44 +279,32 @@ class FunctionLauncher:
                     if pid == 0:
                         if gate is not None:
                             gate.wait()
-                        bootstrap.forked(settings, self.fn, self.args)  # never returns
+                        bootstrap.forked(settings)  # never returns
                 finally:
                     dispositions.unblock(mask)
-                process = program.hold(pid, execs=False)
-        except BaseException:
-            program.close(read_end)
-            raise
+                return program.hold(pid, execs=False)
         finally:
-            program.close(out, err)
-        return Launched(process=process, outcome=outcome, line=self.line, read_end=self.line.keep(read_end))
+            close(out, err)
 
-    def _ask_server(self, outcome: OutcomeFile) -> Launched:
-        assert self.pickled is not None  # noqa: S101
-        read_end = self.line.read_end()
-        out = err = None
-        payload = -1
+    def _ask_server(self, outcome: OutcomeFile, read_end: int) -> ServerStatus:
+        assert self.pickled is not None  # noqa: S101 - only fork goes without
+        payload = None
+        out, err = self.how.streams.open()
         try:
-            out, err = self.streams.open()
-            own = [read_end, outcome.fd, 1 if out is None else out, 2 if err is None else err]
             users = list(self.pickled.fds)
             settings = self._settings(
                 outcome,
                 line=len(users),
                 channel=len(users) + 1,
                 stdio=(None, len(users) + 2, len(users) + 3),
-                env=dict(self.env),
-                cwd=os.path.abspath(self.cwd or "."),
+                env=dict(self.how.env),
+                cwd=os.path.abspath(self.how.cwd or "."),
             )
-            payload = self._payload(settings)
-            fds = [*users, *own, payload]
-            status = request(fds, self._beginning(bootstrap.Arrival(len(fds) - 1, execs=False)))
-        except BaseException:
-            program.close(read_end)
-            raise
+            payload = self.pickled.payload(settings)
+            fds = [*users, read_end, outcome.fd, 1 if out is None else out, 2 if err is None else err, payload]
+            return request(fds, self.pickled.beginning(bootstrap.Arrival(len(fds) - 1, execs=False)))
         finally:
-            program.close(out, err, None if payload < 0 else payload)
-        self.pickled = None
-        return Launched(status=status, outcome=outcome, line=self.line, read_end=self.line.keep(read_end))
+            close(out, err, payload)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,7 +314,7 @@ class Launched:
     process: Process | None = None
     status: ServerStatus | None = None
     outcome: OutcomeFile | None = None
-    line: lifeline.Lifeline | None = None
+    line: Lifeline | None = None
     """Under which it runs."""
     read_end: int = -1
     """Of the line, kept for it until `lifeline.release`; -1 is none."""

@@ -9,7 +9,6 @@ from supervise._process.launch import bootstrap_call
 
 TYPE_CHECKING = False  # not typing's, as in `bootstrap`
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from supervise._process.launch.settings import Settings
@@ -18,15 +17,9 @@ if TYPE_CHECKING:
 class Worker(process.BaseProcess):
     """Multiprocessing's process object for this worker."""
 
-    def __init__(self, settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """Make it, in the worker itself.
-
-        Args:
-            settings: What the host says about the worker.
-            fn: What it is to call.
-            args: With what.
-        """
-        plain = settings.plain
+    def __init__(self, settings: Settings) -> None:
+        """Make it, in the worker itself, from what the host says about it."""
+        plain, (fn, args) = settings.plain, settings.call
         daemon = None if plain is None else plain.daemon
         super().__init__(target=fn, name=bootstrap_call.name_of(settings), args=args, daemon=daemon)
         self._settings = settings
@@ -45,7 +38,7 @@ class Worker(process.BaseProcess):
 
     def run(self) -> None:
         """Call the function. Multiprocessing does that in its surroundings."""
-        bootstrap_call.call(self._settings, self._target, self._args)  # type: ignore[attr-defined]
+        bootstrap_call.call(self._settings)
 
     def stand_in(self) -> None:
         """Be the current process of a multiprocessing that was imported while the function runs already.

@@ -48,8 +48,8 @@ def spawn(
     """Start a program in a session of its own, with an empty signal mask; return its pid and its pidfd.
 
     Args:
-        argv: As for `program.run_program`.
-        env: As for `program.run_program`.
+        argv: The program and its arguments.
+        env: Its whole environment.
         stdio: Descriptors for its stdin (None: empty), stdout and stderr (None: the host's).
         fds: What else to leave open: a single one under any number, several under their own.
         reset: Signals to be set to their default, beside `RESTORED`.

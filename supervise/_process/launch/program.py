@@ -1,25 +1,23 @@
-"""Start one program: in its own session, with an empty stdin, default signals and an empty mask."""
+"""Start of one program: in its own session, with an empty stdin, default signals and an empty mask."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
-import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from supervise._process import platform
-from supervise._process.append import open_to_append, tell_reader
 from supervise._process.exits.child import Child
-from supervise._process.files import clear_of_stdio
-from supervise._process.launch import posix_spawn, shell
+from supervise._process.files import close
+from supervise._process.launch import dispositions, posix_spawn, shell
 from supervise._process.lifeline import lifeline
+from supervise._process.lifeline.gate import gate_if
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from supervise._process.lifeline.gate import Gate
+    from supervise._process.launch.launch_spec import LaunchSpec
 
 
 class UnreapedError(Exception):
@@ -44,108 +42,46 @@ class UnreapedError(Exception):
             return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Streams:
-    """Where a worker's output goes: paths of files to append to, or "" for the host's own stream."""
-
-    stdout: str = ""
-    stderr: str = ""
-
-    def open(self) -> tuple[int | None, int | None]:
-        """Return descriptors for stdout and stderr; None is the host's own. The caller closes them.
-
-        Where the host has none (it was started with it closed), the worker's is the null device.
-        """
-        out = append_to(self.stdout or _host_stream(sys.__stdout__, 1))
-        try:
-            return out, append_to(self.stderr or _host_stream(sys.__stderr__, 2))
-        except BaseException:
-            close(out)
-            raise
-
-
-def _host_stream(stream: object, number: int) -> str:
-    """Return "" where descriptor `number` is the host's stream, else the null device: it may be anything by now."""
-    try:
-        os.fstat(number)
-    except OSError:
-        return os.devnull
-    return os.devnull if stream is None else ""
-
-
-def append_to(path: str) -> int | None:
-    """Open `path` for a worker's output, made private to the user; "" is None."""
-    if not path:
-        return None
-    fd = clear_of_stdio(open_to_append(path))
-    tell_reader(path, fd)
-    return fd
-
-
-def close(*fds: int | None) -> None:
-    """Close those that are not None."""
-    for fd in fds:
-        if fd is not None:
-            os.close(fd)
-
-
-def run_program(
-    argv: Sequence[str],
-    *,
-    env: Mapping[str, str] | Mapping[bytes, bytes],
-    cwd: str | None,
-    streams: Streams,
-    read_end: int,
-    reset: frozenset[int],
-    pass_fds: Sequence[int] = (),
-    stdin: int | None = None,
-    enter: str | None = None,
-    gate: Gate | None = None,
-) -> Child:
-    """Start `argv` and arm its lifeline.
+def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: Sequence[int] = ()) -> Child:
+    """Start `argv` with an empty stdin, and arm its lifeline.
 
     Args:
         argv: The program and its arguments.
-        env: Its whole environment.
-        cwd: Its working directory; None is the host's.
-        streams: Where its output goes.
+        how: All the rest that the rank is launched with.
         read_end: Of the gang's lifeline, for this process alone; the caller closes it. Left open in the process under
             any number.
-        reset: Signals that this process ignores and the worker must not, from `dispositions.to_reset`.
         pass_fds: Further descriptors to leave open under their numbers.
-        stdin: Descriptor for its stdin; None is empty.
-        enter: The ``cgroup.procs`` in which it must be before it runs; None is where this process is.
-        gate: What it waits for, before it runs; its stdin is then empty. None: it runs at once.
 
     Raises:
         OSError: It could not be started; nothing of it is left.
         UnreapedError: It was started, and killed, because it cannot be held.
     """
-    go_there = cwd is not None and not posix_spawn.CHANGES_FOLDER
-    if enter is not None or gate is not None or go_there:
-        argv, env = shell.becoming(argv, env, cwd, go_there=go_there, enter=enter, gated=gate is not None)
-    stdin = stdin if gate is None else gate.read_end
-    out, err = streams.open()
-    try:
-        pid, pidfd = posix_spawn.spawn(
-            argv,
-            env,
-            (stdin, out, err),
-            (*pass_fds, read_end),
-            reset=reset,
-            cwd=None if go_there else cwd,
-            arm=read_end,
-            hold=platform.PIDFD,
-        )
-        if not posix_spawn.ARMS:
-            _arm(read_end, pid)
-        return hold(pid, pidfd=pidfd)
-    finally:
-        close(out, err)
+    env, cwd = how.env, how.cwd
+    # Where the kernel reaps, it tells how a program has ended only if it was held before
+    with gate_if(how.gate or dispositions.kernel_reaps()) as gate:
+        if gate is not None or how.enter is not None or not (cwd is None or posix_spawn.CHANGES_FOLDER):
+            argv, env, cwd = shell.becoming(argv, how, gated=gate is not None)
+        out, err = how.streams.open()
+        try:
+            pid, pidfd = posix_spawn.spawn(
+                argv,
+                env,
+                (how.line.empty if gate is None else gate.read_end, out, err),
+                (*pass_fds, read_end),
+                reset=how.reset,
+                cwd=cwd,
+                arm=read_end,
+                hold=platform.PIDFD,
+            )
+            if not posix_spawn.ARMS:
+                _arm(read_end, pid)
+            return hold(pid, pidfd=pidfd)
+        finally:
+            close(out, err)
 
 
 def _arm(read_end: int, pid: int) -> None:
-    """Arm the lifeline, before anything else: until then the process would outlive us."""
+    """Arm the lifeline before anything else: until then the process would outlive the host."""
     with contextlib.suppress(ProcessLookupError):  # dead, and reaped by somebody else already
         lifeline.arm(read_end, pid)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # typing and dataclasses take longer to import than all of this
 if TYPE_CHECKING:
+    from typing import Any
+
     from supervise._process.launch import return_value
 
 
@@ -50,6 +52,7 @@ class Settings:
         cwd: str | None = None,
         plain: Plain | None = None,
         enter: str | None = None,
+        call: Any = None,
     ) -> None:
         """Make them.
 
@@ -68,6 +71,7 @@ class Settings:
             cwd: Where it works; None stays.
             plain: None where the function's return value is wanted.
             enter: The ``cgroup.procs`` in which a forked worker enters itself; None is where its parent is.
+            call: Function and tuple of arguments. None until the worker has unpickled them, where they travel.
         """
         self.local_rank = local_rank
         self.method = method
@@ -82,6 +86,7 @@ class Settings:
         self.cwd = cwd
         self.plain = plain
         self.enter = enter
+        self.call = call
 
     def arrive(self, fds: list[int]) -> None:
         """Turn the indices into the descriptors that have come through the fork server."""

@@ -1,4 +1,4 @@
-"""What must happen in a rank's process before its program runs: a shell does it, then becomes the program."""
+"""Steps in a rank's process before its program runs: a shell executes them, then becomes the program."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from supervise._process.launch import posix_spawn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from supervise._process.launch.launch_spec import LaunchSpec
 
 _SHELL = "/bin/sh"
 _ENV = "/usr/bin/env"
@@ -32,29 +34,22 @@ _MAGIC_BYTES = 256
 
 
 def becoming(
-    argv: Sequence[str],
-    env: Mapping[str, str] | Mapping[bytes, bytes],
-    cwd: str | None,
-    *,
-    go_there: bool = False,
-    enter: str | None = None,
-    gated: bool = False,
-) -> tuple[list[str], dict[bytes, bytes]]:
-    """Return command line and environment of a shell that does what is asked, and then becomes `argv` with `env`.
+    argv: Sequence[str], how: LaunchSpec, *, gated: bool = False
+) -> tuple[list[str], dict[bytes, bytes], str | None]:
+    """Return command line, environment and folder of a shell that prepares the process and then becomes `argv`.
 
-    While it does, other users can see in the list of processes those variables that are not for a shell.
+    Until the exec, other users can see in the list of processes those variables that are not for a shell.
 
     Args:
         argv: The program and its arguments.
-        env: Its whole environment.
-        cwd: Its working directory; None is this process's.
-        go_there: Whether it is for the shell to go there.
-        enter: The ``cgroup.procs`` into which it writes itself.
-        gated: Whether it waits for a line on its stdin, which is empty afterwards. Without the line, it ends.
+        how: Its environment and folder, and the control group that the shell enters. The shell itself changes the
+            folder where `posix_spawn` cannot; the returned folder is then None.
+        gated: Whether the shell waits for a line on its stdin, which is empty afterwards. Without the line, it ends.
 
     Raises:
         OSError: The program is not there or cannot be executed, or the folder is not there; names it.
     """
+    env, cwd = how.env, how.cwd
     if cwd is not None:
         posix_spawn.check_folder(cwd)
     program = posix_spawn.find(argv[0], env, cwd)
@@ -63,12 +58,12 @@ def becoming(
     odd = {name: value for name, value in whole.items() if _is_odd(name)}
     kept = {name: value for name, value in whole.items() if name not in odd}
     steps, given = [], []
-    if go_there and cwd is not None:
+    if cwd is not None and not posix_spawn.CHANGES_FOLDER:
         steps.append('cd -P -- "$1" && shift')
         given.append(os.path.join(os.getcwd(), cwd))  # not in short: a symbolic link before ".." leads elsewhere
-    if enter is not None:
+    if how.enter is not None:
         steps.append('echo 0 > "$1" && shift')
-        given.append(enter)
+        given.append(how.enter)
     if gated:
         steps.append("read -r SUPERVISE_GATE")
     for name in _PLACES if _is("bash", _SHELL) else (*_PLACES, "SHLVL"):
@@ -81,7 +76,8 @@ def becoming(
     if program.startswith("-"):  # or a shell takes it for an option
         program = f"./{program}"
     command = [*_env(program, odd, kept), program, *argv[1:]]
-    return [_SHELL, *_as_it_is(), "-c", " && ".join(steps), "sh", *given, *command], kept
+    shell = [_SHELL, *_as_it_is(), "-c", " && ".join(steps), "sh", *given, *command]
+    return shell, kept, cwd if posix_spawn.CHANGES_FOLDER else None
 
 
 def _is_odd(name: bytes) -> bool:

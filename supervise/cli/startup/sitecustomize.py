@@ -1,24 +1,24 @@
-"""Imported by Python at the start of a rank of ``supervise run``: records an uncaught exception at its moment.
+"""A `sitecustomize` for ranks of ``supervise run``: it records an uncaught exception at the time of the exception.
 
-The folder of this file is the first of the rank's ``PYTHONPATH``. Both are taken back before anything of the user's
-runs, and the `sitecustomize` that Python would have imported without it is imported instead.
+``PYTHONPATH`` of the rank begins with the folder of this file, so Python imports it at its start. Before any user code
+runs, this module restores ``PYTHONPATH`` and `sys.path`, and imports the user's own `sitecustomize`, if there is one.
 """
 
 import os
 import sys
 
-TYPE_CHECKING = False  # a rank is spared typing
+TYPE_CHECKING = False  # instead of importing typing into every rank
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
 _FOLDER = os.path.dirname(__file__)
 _MARK = "SUPERVISE_RECORD"
-"""Our variable: the pid of ``supervise run``, and whether there was a ``PYTHONPATH`` before (0 or 1)."""
+"""The variable that holds the pid of ``supervise run``, and whether ``PYTHONPATH`` was set before (0 or 1)."""
 
 
 def _take_back() -> bool:
-    """Make environment and path what they are without us; return whether this process is the rank itself."""
+    """Restore the environment and `sys.path`; return whether this process is the rank itself."""
     host, _, given = os.environ.pop(_MARK, "").partition(" ")
     paths = os.environ.get("PYTHONPATH", "")
     first, _, rest = paths.partition(os.pathsep)
@@ -34,7 +34,7 @@ def _take_back() -> bool:
 
 
 def _watch() -> None:
-    """Have the uncaught exception of this process's main thread recorded before it is shown."""
+    """Install an exception hook that records an uncaught exception of the main thread before it is printed."""
     import _thread
 
     shown_by, pid, main_thread = sys.excepthook, os.getpid(), _thread.get_ident()
@@ -48,20 +48,20 @@ def _watch() -> None:
             if here and not issubclass(kind, KeyboardInterrupt) and _at_the_end():
                 _record(error, now_ns)
         except OSError as failed:
-            try:  # noqa: SIM105 - contextlib is one more import
+            try:  # noqa: SIM105 - no import of contextlib
                 print(f"supervise: this exception could not be recorded: {failed}", file=sys.stderr)
-            except Exception:  # noqa: S110 - stderr is on the same full disk, or closed
+            except Exception:  # noqa: S110 - stderr is closed, or on the same full disk
                 pass
-        except BaseException:  # noqa: S110 - nothing that is wrong with a record may hide the exception
+        except BaseException:  # noqa: S110 - an error of the record must not hide the exception
             pass
         shown_by(kind, error, trace)
 
-    # Also the second: `sys.excepthook is sys.__excepthook__` stays true, and hooks of the user's call it.
+    # Set both: `sys.excepthook is sys.__excepthook__` stays true, and hooks of user code call the second.
     sys.excepthook = sys.__excepthook__ = hook
 
 
 def _at_the_end() -> bool:
-    """Return whether the program runs no more: the hook may be called by anything that wants a traceback shown."""
+    """Return whether the interpreter called the hook at the end; user code may call it to print a traceback."""
     frame = sys._getframe()  # noqa: SLF001 - as traceback.walk_stack does
     while frame.f_back is not None:
         frame = frame.f_back
@@ -69,8 +69,8 @@ def _at_the_end() -> bool:
 
 
 def _record(error: BaseException, now_ns: int) -> None:
-    """Record an exception. The rank may be unable to import our modules, and `sys.modules` stays as it is."""
-    folders = "supervise._folders"  # `recording` imports it when it writes
+    """Record an exception. Load modules by path: the rank may not find supervise. Keep `sys.modules` unchanged."""
+    folders = "supervise._folders"  # `recording` imports it to write
     known = folders in sys.modules
     sys.modules[folders] = _module(folders)
     try:
@@ -92,4 +92,4 @@ def _module(name: str) -> "Any":
 if _take_back():
     _watch()
 del sys.modules["sitecustomize"]
-__import__("sitecustomize")  # where there is none, that is the ImportError that Python expects
+__import__("sitecustomize")  # if there is none, the ImportError that Python expects

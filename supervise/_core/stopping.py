@@ -1,0 +1,198 @@
+"""How a gang is stopped: reap the dead, signal, kill after the grace, give up what survives, sweep."""
+
+from __future__ import annotations
+
+from signal import Signals
+from typing import TYPE_CHECKING
+
+from supervise._core import steps
+
+if TYPE_CHECKING:
+    from supervise import messages as say
+    from supervise._core.model import Gang
+    from supervise._core.steps import Decision
+
+_MIN_DRAIN_S = 1.0
+"""The least time that the logs get when a close bounds them."""
+
+
+def stop(gang: Gang, reason: steps.Reason, decision: Decision) -> None:
+    """Stop the gang because of a failure, with all of its grace."""
+    _stop(gang, steps.CloseAsked(death_sig=Signals.SIGTERM, timeout_s=gang.grace_s, reason=reason), decision)
+
+
+def time_out(gang: Gang, decision: Decision) -> None:
+    """End the gang since its timeout has expired."""
+    close(gang, steps.CloseAsked(death_sig=Signals.SIGTERM, timeout_s=gang.grace_s, reason="timeout"), decision)
+
+
+def _stop(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
+    """Begin to stop, unless that has begun. No rank is signaled before the dead are reaped."""
+    if gang.phase in ("starting", "running"):
+        gang.phase = "stopping"
+        gang.stop.reason, gang.stop.death_sig, gang.stop.timeout_s = event.reason, event.death_sig, event.timeout_s
+        decision.tell(steps.GangStopping(reason=event.reason))
+        decision.do(steps.ReapAll())
+
+
+def finish(gang: Gang, decision: Decision) -> None:
+    """The gang has its result, or why there is none."""
+    gang.phase = "finished"
+    decision.do(steps.Publish())
+
+
+# Closing
+
+
+def close(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
+    """End the gang, in whatever phase it is; what ends already ends sooner, never later."""
+    gang.end_asked = True
+    _hurry_sweep(gang, event, decision)
+    _close_in_phase(gang, event, decision)
+
+
+def _hurry_sweep(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
+    """Leave processes outside of the groups no more time than the shortest close does."""
+    timeout_s = 0.0 if event.death_sig == Signals.SIGKILL else event.timeout_s
+    if gang.phase in ("new", "starting", "running") or event.reason != "close":
+        return
+    asked = gang.sweep.state == "asked" and (gang.sweep.timeout_s is None or timeout_s < gang.sweep.timeout_s)
+    if asked:
+        decision.do(steps.HurrySweep(timeout_s=timeout_s))
+    if asked or (gang.sweep.state == "due" and (gang.phase != "stopping" or timeout_s <= 0)):
+        gang.sweep.timeout_s = timeout_s
+
+
+def _close_in_phase(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
+    match gang.phase:
+        case "new":
+            gang.phase, gang.sweep.state = "stopping", "done"
+            gang.stop.reason, gang.stop.signaled = event.reason, True
+        case "starting" | "running":
+            _stop(gang, event, decision)
+            if gang.drain.begun:
+                decision.do(drain_timer(event.timeout_s))
+        case "restarting":
+            finish(gang, decision)
+            _end_leftovers(gang, event, decision)
+        case "stopping":
+            if event.reason == "close":
+                _hurry(gang, event, decision)
+            elif gang.drain.begun:  # the timeout expired; the gang is ending anyway, but not the logs
+                decision.do(drain_timer(event.timeout_s))
+        case "finished":
+            if event.reason == "close":
+                _end_leftovers(gang, event, decision)
+
+
+def _end_leftovers(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
+    """End what the ranks left behind in their groups, though the gang has its result."""
+    if gang.stop.signaled:
+        if gang.leftovers:
+            _hurry(gang, event, decision)
+        return
+    gang.stop.death_sig, gang.stop.timeout_s = event.death_sig, event.timeout_s
+    if gang.leftovers:
+        all_reaped(gang, steps.AllReaped(recorded={}), decision)
+
+
+def drain_timer(timeout_s: float) -> steps.SetTimer:
+    """Return the action that bounds the wait for the logs."""
+    return steps.SetTimer(name="drain", delay_s=max(timeout_s, _MIN_DRAIN_S), only_sooner=True)
+
+
+def _hurry(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
+    """Let a further close shorten the grace, never lengthen it; SIGKILL means now."""
+    now = event.death_sig == Signals.SIGKILL
+    if gang.drain.begun:
+        decision.do(drain_timer(event.timeout_s))
+    if not gang.stop.signaled:  # the dead are being reaped
+        gang.stop.timeout_s = min(event.timeout_s, gang.stop.timeout_s)
+        gang.stop.death_sig = Signals.SIGKILL if now else gang.stop.death_sig
+    elif gang.stop.killed:
+        return
+    elif now or event.timeout_s <= 0:
+        kill(gang, decision)
+    elif event.timeout_s < gang.stop.timeout_s:
+        gang.stop.timeout_s = event.timeout_s
+        decision.do(steps.SetTimer(name="grace", delay_s=event.timeout_s, only_sooner=True))
+
+
+# Signaling
+
+
+def all_reaped(gang: Gang, event: steps.AllReaped, decision: Decision) -> None:
+    """Send the polite signal to all ranks at once, with one deadline."""
+    stop = gang.stop
+    if stop.signaled:
+        return
+    stop.signaled, stop.reaped_ns = True, event.taken_ns
+    for local_rank, at_ns in event.recorded.items():
+        gang.ranks[local_rank].recorded_ns = at_ns
+    if stop.death_sig == Signals.SIGKILL or stop.timeout_s <= 0:
+        kill(gang, decision)
+    elif gang.leftovers or not gang.idle:
+        decision.do(
+            steps.SendSignal(ranks=_targets(gang), sig=stop.death_sig, escalation=0),
+            steps.SetTimer(name="grace", delay_s=stop.timeout_s, only_sooner=True),
+        )
+
+
+def kill(gang: Gang, decision: Decision) -> None:
+    """Send SIGKILL to all that is left, once."""
+    if gang.stop.killed or not gang.stop.signaled:
+        return
+    gang.stop.killed = True
+    if gang.leftovers or not gang.idle:
+        _send_sigkill(gang, _targets(gang), decision)
+
+
+def signal_started(gang: Gang, local_rank: int, decision: Decision) -> None:
+    """Signal a rank that has started after the others were signaled."""
+    ranks = frozenset({local_rank})
+    if gang.stop.killed:
+        _send_sigkill(gang, ranks, decision)
+    elif gang.stop.signaled:
+        decision.do(steps.SendSignal(ranks=ranks, sig=gang.stop.death_sig, escalation=0))
+
+
+def _send_sigkill(gang: Gang, ranks: frozenset[int], decision: Decision) -> None:
+    decision.do(
+        steps.SendSignal(ranks=ranks, sig=Signals.SIGKILL, escalation=1),
+        steps.SetTimer(name="kill", delay_s=gang.kill_wait_s),
+    )
+
+
+def _targets(gang: Gang) -> frozenset[int]:
+    return frozenset(gang.running | gang.leftovers)
+
+
+# What survives
+
+
+def report_unkillable(gang: Gang, decision: Decision) -> None:
+    """Report what SIGKILL did not end; each rank is given up as it is reported."""
+    if not gang.stop.killed:
+        return
+    for local_rank in tuple(gang.starting):
+        gang.move(local_rank, "overdue")
+    if targets := _targets(gang):
+        decision.do(steps.ReportUnkillable(ranks=targets))
+
+
+def give_up(gang: Gang, event: say.WorkerUnkillable, decision: Decision) -> None:
+    """Go on without a rank of which something cannot be ended."""
+    gang.unkillable[event.local_rank] = event
+    gang.leftovers.discard(event.local_rank)
+    if event.local_rank in gang.running:
+        gang.move(event.local_rank, "lost")
+    decision.tell(event)
+
+
+def sweep(gang: Gang, decision: Decision) -> None:
+    """Look once for what has left the groups of the ranks."""
+    if gang.sweep.state == "due":
+        timeout_s = 0.0 if gang.stop.death_sig == Signals.SIGKILL else gang.stop.timeout_s
+        gang.sweep.timeout_s = timeout_s if gang.sweep.timeout_s is None else gang.sweep.timeout_s
+        gang.sweep.state = "asked"
+        decision.do(steps.SweepUp(timeout_s=gang.sweep.timeout_s))

@@ -1,0 +1,353 @@
+"""Has the core decide what follows from each event of a gang, and does it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from supervise import messages as say
+from supervise._core import steps
+from supervise._core.decide import decide
+from supervise._core.model import Gang
+from supervise._core.verdict import judge
+from supervise._gang.describe import Signaled
+from supervise._gang.escapees import Sweep
+from supervise._gang.event_emitter import EventEmitter
+from supervise._gang.ranks import RankActors
+from supervise._gang.results import build_result, start_error
+from supervise._gang.return_values import ReturnValues
+from supervise._gang.suspend_poll import SuspendPoll
+from supervise._gang.timers import Timers
+from supervise.errors import SpawnError, SuperviseError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pykka
+
+    from supervise._gang.attempt import Attempt
+    from supervise._gang.replies import PendingReplies
+    from supervise._gang.subscribers import Subscribers
+    from supervise._process.launch.return_value import OutcomeFile
+    from supervise._runtime.future import Reply
+    from supervise._runtime.loop import Loop
+    from supervise.errors import SupervisorCrashed
+    from supervise.result import RunProcsResult
+
+_SETTLED_S = 0.02
+"""How long after the start the kernel's counters are first read, so that the launch does not wait for it."""
+_LEAST_SWEEP_S = 1.0
+"""The least time from SIGTERM to SIGKILL for processes outside of the groups, even if the groups took all the grace."""
+
+
+class Listener(Protocol):
+    """A part of the package that follows a gang beside its subscribers. Called on the gang's loop."""
+
+    def exited(self, end: say.WorkerExited, value: OutcomeFile | None) -> None:
+        """Note the end of a rank; `value` holds what its function returned or raised."""
+
+    def left(self, crash: SupervisorCrashed | None) -> None:
+        """Note that the Supervisor has left; `crash` is why, if one of its handlers has failed."""
+
+
+class GangRunner:
+    """Runs one gang: from events to decisions of the core, from these to actions. Used on the gang's loop."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        loop: Loop,
+        owner: pykka.ActorRef[Any],
+        *,
+        replies: PendingReplies,
+        subscribers: Subscribers,
+        listener: Listener | None,
+        closed: Callable[[], object],
+        crashed: Callable[[BaseException], object],
+    ) -> None:
+        """Prepare; `start` starts the gang.
+
+        Args:
+            attempt: The first attempt.
+            loop: The gang's.
+            owner: The Supervisor.
+            replies: What the Supervisor owes.
+            subscribers: Who is told the lifecycle.
+            listener: Who else is.
+            closed: Called when nothing of the gang is left, or nothing that can be killed.
+            crashed: Called with an error that leaves the gang half decided.
+        """
+        spec = attempt.spec
+        self._loop = loop
+        self._owner = owner
+        self._replies = replies
+        self._subscribers = subscribers
+        self._listener = listener
+        self._closed = closed
+        self._crashed = crashed
+        self._halted = False
+        self.attempt = attempt
+        self.gang = Gang(
+            nprocs=attempt.nprocs,
+            grace_s=spec.grace_s,
+            window=attempt.window,
+            stop_on_failure=spec.stop_on_failure,
+            policy=spec.restart_policy,
+        )
+        """Read by others, changed by the core only."""
+        self.events = EventEmitter(attempt)
+        self.timers = Timers(loop, partial(self._guarded, self.step))
+        self.suspend_poll = SuspendPoll(loop, self._look_for_suspended)
+        self._use(attempt)
+        self._sweep: Sweep | None = None
+        self._failed: RunProcsResult | None = None
+        """The result of the attempt before this one."""
+
+    def _use(self, attempt: Attempt) -> None:
+        self.attempt = attempt
+        self.ranks = RankActors(attempt, self._loop, self._owner, self.events)
+        self._values = ReturnValues(attempt.spec.name, attempt.nprocs, self._loop, self.ranks.slots)
+
+    def start(self) -> Reply[dict[int, int]]:
+        """Start the gang; return the reply to the ask.
+
+        Raises:
+            SpecError: A limit is too low.
+            OSError: A log file cannot be made. Nothing was started in either case.
+        """
+        tails = self.ranks.assemble()
+        self.events.begin(self.attempt)
+        reply = self._replies.begin_start()
+        if (timeout_s := self.attempt.spec.timeout_s) is not None:
+            self.timers.set(steps.SetTimer(name="deadline", delay_s=timeout_s))
+        self.step(tails)
+        self.step(steps.StartAsked())
+        return reply
+
+    def close(self, death_sig: signal.Signals = signal.SIGTERM, timeout_s: float | None = None) -> None:
+        """Ask the core for the end; None is the gang's grace."""
+        grace_s = self.gang.grace_s if timeout_s is None else timeout_s
+        self.step(steps.CloseAsked(death_sig=death_sig, timeout_s=grace_s))
+
+    def report(self, event: steps.Event) -> None:
+        """Take in what a Worker or a Tail reports."""
+        if isinstance(event, say.WorkerExited) and self.attempt.spec.plain is not None:  # no return value is wanted
+            event = replace(event, has_value=False, complaint=None if event.exitcode == 0 else event.complaint)
+        self.step(event)
+
+    def excuse(self, ranks: frozenset[int]) -> None:
+        """Note that the caller is going to stop these ranks because another has failed."""
+        self._report_dead()  # a rank that is dead by now was not stopped
+        self.step(steps.PeersStopped(ranks=ranks, at_ns=time.monotonic_ns()))
+
+    def halt(self) -> None:
+        """Decide nothing any more: the Supervisor has crashed, or it leaves."""
+        self._halted = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+
+    def release(self) -> None:
+        """Let go of the Supervisor, so that both die with the last user, not at the next garbage collection."""
+        self.halt()
+        self.timers.end()
+        self.suspend_poll.end()
+        self._closed = self._crashed = _nothing
+
+    # From events to actions
+
+    def step(self, event: steps.Event) -> None:
+        """Decide on an event. What fails here leaves the gang half decided, so it is never the asker's mistake."""
+        if self._halted:
+            return
+        try:
+            decision = decide(self.gang, event)
+            for fact in decision.facts:
+                self._tell(fact)
+            for action in decision.actions:
+                self._do(action)
+        except BaseException as error:
+            self._crashed(error)
+
+    def _guarded(self, act: Callable[..., object], *args: Any) -> None:
+        """Call what comes from a timer or a post, where no envelope's guard stands around it."""
+        try:
+            act(*args)
+        except BaseException as error:
+            self._crashed(error)
+
+    def _post(self, event: steps.Event) -> None:
+        self._loop.post(self._guarded, self.step, event)
+
+    def _tell(self, fact: steps.Fact) -> None:
+        self.events.emit(fact)
+        if isinstance(fact, say.WorkerStarted):
+            self._subscribers.tell(fact)
+        elif isinstance(fact, steps.RankExited):
+            self._subscribers.tell(fact.end)
+            if self._listener is not None:
+                self._listener.exited(fact.end, self.ranks.slots.outcomes.get(fact.end.local_rank))
+
+    def _do(self, action: steps.Action) -> None:  # noqa: C901, PLR0912 - one case an action
+        match action:
+            case steps.LaunchRank():
+                self.ranks.launch(action.local_rank)
+            case steps.AnswerStart():
+                self._answer_start()
+            case steps.ReapAll():
+                self._report_dead()
+                self._loop.post(self._guarded, self._all_reaped)  # behind the reports
+            case steps.SendSignal():
+                self.signal(action.ranks, action.sig, self.gang.stop.reason or "close", action.escalation)
+            case steps.SetTimer():
+                self.timers.set(action)
+            case steps.ReportUnkillable():
+                self.ranks.report_unkillable(action.ranks)
+            case steps.DrainTails():
+                self.ranks.drain(self.gang.ends)
+            case steps.LoadValues():
+                self._values.load(self.gang.ends, partial(self._guarded, self._values_loaded))
+            case steps.AbandonTails():
+                self.ranks.abandon_tails()
+                self._values.abandon()
+            case steps.SweepUp():
+                self._sweep_up(action.timeout_s)
+            case steps.HurrySweep():
+                if self._sweep is not None:
+                    self._sweep.hurry(action.timeout_s)
+            case steps.AnnounceRestart():
+                self._announce_restart(action.delay_s)
+            case steps.Assemble():
+                self._assemble()
+            case steps.Publish():
+                self._publish()
+            case steps.AnswerClose():
+                self._closed()
+
+    def _answer_start(self) -> None:
+        pids = self.gang.pids
+        started = say.GangStarted(pids=pids)
+        self.events.emit(started)
+        self._replies.started(dict(pids))
+        self._subscribers.tell(started)
+        self.suspend_poll.begin()
+        self.timers.call_later("oom", _SETTLED_S, _count_memory_kills)
+
+    def _report_dead(self) -> None:
+        """Have Workers post the exits of all ranks that are dead by now."""
+        self.ranks.slots.ring_if_dead()
+        self._loop.poll()
+
+    def _all_reaped(self) -> None:
+        recorded = self.ranks.recorded(self.gang.running)
+        self.step(steps.AllReaped(recorded=recorded, taken_ns=time.monotonic_ns()))
+
+    def signal(self, ranks: frozenset[int], sig: signal.Signals, reason: str, escalation: int = 0) -> None:
+        """Signal the groups of these ranks; a signal of ours, except for SIGKILL, also continues those suspended."""
+        self.ranks.deliver(ranks, sig, wake=reason != "user" and sig != signal.SIGKILL)
+        if self.events.listens("info"):
+            for rank in sorted(ranks):
+                self.events.emit(Signaled(rank, self.gang.ranks[rank].pid, sig, reason, escalation))
+
+    def _look_for_suspended(self) -> None:
+        if not self._halted:
+            self.ranks.look_for_suspended(self.gang.running)
+
+    def _values_loaded(self, complaints: dict[int, str]) -> None:
+        self.step(steps.ValuesLoaded(complaints=complaints))
+
+    # What left the groups
+
+    def _sweep_up(self, timeout_s: float) -> None:
+        """Look for what has left the groups; if it would only be reported, then only if there is a listener."""
+        contained = self.attempt.contained
+        if contained is None or not (contained.ends or self.events.listens()):
+            self._post(say.Swept())
+            return
+        grace_left_s = self.timers.left_s("grace")
+        if grace_left_s is not None:  # the groups had the same time: what is left of it, or a moment
+            timeout_s = min(timeout_s, max(grace_left_s, _LEAST_SWEEP_S))
+        stuck = [found.pid for found in self.gang.unkillable.values()]
+        sweep = Sweep(self._loop, contained, end=contained.ends, timeout_s=timeout_s, skip=stuck, done=self._swept)
+        self._sweep = sweep
+        sweep.begin()
+
+    def _swept(self, found: say.Swept) -> None:
+        self._sweep = None
+        if self.attempt.contained is not None:
+            self.attempt.contained.close()
+        self._guarded(self.step, found)
+
+    # Restarts
+
+    def _announce_restart(self, delay_s: float) -> None:
+        """The attempt has failed and nothing of it is left: tell so, and wait a little before the next."""
+        import random
+
+        assert self.gang.policy is not None  # noqa: S101 - else no restart is announced
+        delay_s *= random.uniform(0.75, 1.25)  # noqa: S311 - so that many machines do not start at once
+        self._failed = result = self.result()
+        told = say.GangRestarting(
+            attempt=self.gang.attempt + 1,
+            max_restarts=self.gang.policy.max_restarts,
+            delay_s=delay_s,
+            result=result,
+        )
+        self.events.emit(told)
+        self._subscribers.tell(told)
+        self.timers.set(steps.SetTimer(name="backoff", delay_s=delay_s))
+
+    def _assemble(self) -> None:
+        """Make the next attempt's files and actors."""
+        self.timers.cancel("grace", "kill", "drain")
+        self._values.dismiss()
+        self.ranks.dismiss()
+        try:
+            attempt = self.attempt.again(self.gang.attempt)
+            self._subscribers.begin_anew()
+            self.events.begin(attempt)
+            self._use(attempt)
+            self.step(self.ranks.assemble())
+        except (OSError, SuperviseError) as error:
+            self._replies.error = error
+            self._post(steps.NotAssembled())
+        else:
+            self._post(steps.Assembled())
+
+    # The result
+
+    def result(self) -> RunProcsResult:
+        """Return the result as it is by now."""
+        return build_result(self.gang, judge(self.gang), self.attempt, self._values.by_rank)
+
+    def _publish(self) -> None:
+        self.timers.cancel("drain", "deadline", "backoff", "oom")
+        self.suspend_poll.end()
+        self.ranks.slots.close_outcomes()
+        replies = self._replies
+        if replies.error is None and self.gang.start_failure is not None:
+            replies.error = start_error(self.gang.start_failure)
+        if replies.error is None:
+            replies.result = self.result()
+        elif self._failed is not None:  # the error ends a restart: it also tells what had failed before
+            what = f"{self.attempt.spec.name} had failed, and attempt {self.gang.attempt} could not be started"
+            replies.error.add_note(what)
+            replies.error.previous_result = self._failed  # type: ignore[attr-defined]
+        told = say.GangFinished(result=replies.result, error=replies.error)
+        self.events.finish(told)
+        replies.publish(SpawnError("the gang was closed before every rank ran", local_rank=self.gang.launched))
+        self._subscribers.finish(told)
+        if self.attempt.spec.plain is not None:
+            self._owner.stop(block=False)  # which ends what the ranks have left in their groups
+
+
+def _nothing(*_args: object) -> None:
+    """Stand in for what must not be called any more."""
+
+
+def _count_memory_kills() -> None:
+    from supervise._process.exits import oom
+
+    oom.baseline()
