@@ -18,15 +18,16 @@ import os
 import signal
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import pykka
 
+from supervise._collected import Collected
 from supervise._gang import validation
 from supervise._gang.attempt import Attempt
 from supervise._gang.spec import GangSpec
 from supervise._gang.supervisor import Supervisor
-from supervise._process.exits.handle import Exit, Process
+from supervise._process.exits.handle import Exit
 from supervise._process.launch.fork_server import ServerStatus
 from supervise._process.launch.function import Launched
 from supervise._seconds import GRACE_S
@@ -35,14 +36,14 @@ from supervise.errors import SuperviseError
 from supervise.messages import Close
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from types import TracebackType
 
+    from supervise._process.containment.groups import Member
     from supervise.events import Sink
 
 __all__ = ["EventRecorder", "FakeGang", "FakeLauncher", "FakeProcess", "Recorder"]
 
-T = TypeVar("T")
 M = TypeVar("M")
 
 _PATIENCE_S = 10.0
@@ -50,7 +51,7 @@ _PIDS = itertools.count(5_000_000)  # above Linux's largest pid, so that no proc
 _SURVIVED = {signal.SIGCONT, signal.SIGCHLD, signal.SIGWINCH, signal.SIGURG, signal.SIGSTOP, signal.SIGTSTP}
 
 
-class FakeProcess(Process):
+class FakeProcess:
     """A fake process that runs until the test or a signal ends it.
 
     A signal has its default effect: SIGTERM, SIGKILL and others end the process unless `ignored` has them.
@@ -63,7 +64,6 @@ class FakeProcess(Process):
     def __init__(self, *, ignored: Iterable[signal.Signals] = ()) -> None:
         """Create a running process that ignores some signals."""
         self.pid = next(_PIDS)
-        self.keep = None
         self.ignored = set(ignored)
         self._signals: list[signal.Signals] = []
         self._changed = threading.Condition()
@@ -105,9 +105,23 @@ class FakeProcess(Process):
             if not self._changed.wait_for(lambda: sig in self._signals, timeout):
                 raise TimeoutError(f"no {sig.name} in {timeout} s; it was sent {self._signals}")
 
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable at its end; -1 after `close`."""
+        return self._fd
+
+    @property
+    def noticed_ns(self) -> int | None:
+        """None: no thread waits for its end."""
+        return None
+
+    def ring_if_dead(self) -> None:
+        """Do nothing: its end makes the descriptor readable at once."""
+
     def reap(self) -> Exit | None:
         """Return its exit, None while it runs."""
         return None if self._code is None else Exit(code=self._code)
+
+    give_up = reap
 
     def signal_group(self, sig: signal.Signals) -> bool:
         """Record the signal, and end the process if the signal is fatal."""
@@ -122,6 +136,19 @@ class FakeProcess(Process):
     def group_alive(self) -> bool:
         """Return whether other processes remain in its group."""
         return self._group_left
+
+    @property
+    def holds_members(self) -> bool:
+        """False: what is left in its group has no process."""
+        return False
+
+    def members(self) -> list[Member]:
+        """Return nothing: what is left in its group has no process."""
+        return []
+
+    def stopped_by(self) -> signal.Signals | None:
+        """Return None: it is never stopped."""
+        return None
 
     def kernel_state(self) -> str:
         """Return ``S``, or ``Z`` after the end."""
@@ -296,32 +323,6 @@ class FakeGang:
                 process.close()
 
 
-class _Collected(Generic[T]):
-    """A list that one thread appends to while another waits for an item."""
-
-    def __init__(self) -> None:
-        self._items: list[T] = []
-        self._changed = threading.Condition()
-
-    def add(self, item: T) -> None:
-        with self._changed:
-            self._items.append(item)
-            self._changed.notify_all()
-
-    def copy(self) -> list[T]:
-        with self._changed:
-            return list(self._items)
-
-    def wait_for(self, wanted: Callable[[T], bool], what: str, timeout: float) -> T:
-        def found() -> list[T]:
-            return [item for item in self._items if wanted(item)][:1]
-
-        with self._changed:
-            if not self._changed.wait_for(found, timeout):
-                raise TimeoutError(f"no {what} in {timeout} s; what came: {self._items}")
-            return found()[0]
-
-
 class Recorder:
     """An actor that records the messages it receives, for a ``with`` block; subscribe its `ref` to a gang."""
 
@@ -330,7 +331,7 @@ class Recorder:
 
     def __init__(self) -> None:
         """Prepare; entering the block starts the actor."""
-        self._kept: _Collected[Any] = _Collected()
+        self._kept: Collected[Any] = Collected()
 
     def __enter__(self) -> Self:
         """Start the actor."""
@@ -359,7 +360,7 @@ class Recorder:
 
 
 class _Ear(pykka.ThreadingActor):
-    def __init__(self, kept: _Collected[Any]) -> None:
+    def __init__(self, kept: Collected[Any]) -> None:
         super().__init__()
         self._kept = kept
 
@@ -372,7 +373,7 @@ class EventRecorder:
 
     def __init__(self, also: Sink | None = None) -> None:
         """Create an empty recorder that also passes every event to `also`."""
-        self._kept: _Collected[dict[str, Any]] = _Collected()
+        self._kept: Collected[dict[str, Any]] = Collected()
         self._also = also
 
     def __call__(self, event: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ PACKAGE = Path(supervise.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 WORDS = {
+    "_collected",
     "_folders",
     "_opening",
     "_printable",

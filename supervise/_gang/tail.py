@@ -19,10 +19,9 @@ from supervise._core.steps import TailEnded
 from supervise._gang.orders import Drain, MemberStopRequested
 from supervise._gang.tail_inbox import Due, DueInbox
 from supervise._logs.lines import source_bytes
-from supervise._logs.pace import Pace
 from supervise._logs.reader import CHUNK_BYTES, WRITTEN_OVER, LogReader
 from supervise._logs.sinks import Canceled, CancelToken, lines_to
-from supervise._logs.watch import Watch, cancel_all, hold
+from supervise._logs.watch import Pace, Watch, cancel_all, hold
 from supervise._runtime.future import Reply
 from supervise.events import say_at_last
 

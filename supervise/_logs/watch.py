@@ -15,7 +15,6 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from supervise import _threads
-from supervise._logs.pace import Pace
 from supervise._process import platform
 from supervise._runtime import fork_hooks
 from supervise._runtime.wakeup import WakeFd
@@ -31,9 +30,28 @@ HAVE_INOTIFY = platform.INOTIFY
 POLL_MS = 50
 """The polling interval of `PollingWatch`."""
 
+PAUSE_NS = 2_000_000
+"""The average interval between two reads: under a flood of changes, each read costs a wake-up."""
+BURST = 8
+"""The number of reads that may follow without a pause after an idle time."""
+
 _IN_MODIFY = 0x2  # includes truncation
 _IN_APPEAR = 0x80 | 0x100  # moved to or created in a folder
 _OVERFLOWN = -1
+
+
+class Pace:
+    """A token bucket: a single line is read at once, a flood of lines at a limited rate."""
+
+    def __init__(self) -> None:
+        """Start with a full burst."""
+        self.due_ns = 0
+        """The earliest time of the next read, monotonic."""
+
+    def look(self, now_ns: int) -> None:
+        """Record a read at `now_ns`."""
+        allowance_ns = (BURST - 1) * PAUSE_NS
+        self.due_ns = max(self.due_ns, now_ns - allowance_ns) + PAUSE_NS
 
 
 class Watch(Protocol):

@@ -11,7 +11,8 @@ from supervise import WorkerExited
 from supervise._core import decide
 from supervise._gang.subscribers import Subscribers
 from supervise._gang.supervisor import Supervisor
-from supervise._process.exits.handle import Exit, Process
+from supervise._process.exits.handle import Exit
+from supervise._process.exits.leader import GroupLeader
 from supervise._process.launch.program_launcher import ProgramLauncher
 from supervise._runtime.future import Reply
 
@@ -37,10 +38,10 @@ def a_wait_asked_while_stopping_is_forgotten() -> Any:
 
 
 def sigkill_reaches_the_leader_only() -> Any:
-    def signal_group(old: Any, self: Process, sig: signal.Signals) -> Any:
-        return self._send(sig, 0) if sig == signal.SIGKILL and self._fd >= 0 else old(self, sig)
+    def signal_group(old: Any, self: GroupLeader, sig: signal.Signals) -> Any:
+        return self._send(sig, 0) if sig == signal.SIGKILL and self.fileno() >= 0 else old(self, sig)
 
-    return _around(Process, "signal_group", signal_group)
+    return _around(GroupLeader, "signal_group", signal_group)
 
 
 def an_exit_is_told_twice() -> Any:
@@ -74,11 +75,11 @@ def a_close_during_the_start_loses_a_rank() -> Any:
 
 
 def a_stolen_status_is_taken_for_success() -> Any:
-    def reaped(old: Any, self: Process, *found: Any) -> Exit:
+    def reaped(old: Any, self: GroupLeader, *found: Any) -> Exit:
         self._mark(0)
         return Exit(code=0)
 
-    return _around(Process, "_reaped_by_other", reaped)
+    return _around(GroupLeader, "_reaped_by_other", reaped)
 
 
 def a_bystander_is_blamed() -> Any:

@@ -1,7 +1,7 @@
 """The promises about processes are kept without the kernel's newer services, too.
 
 Each case runs a sample of the row tests (see `sample`) in a pytest of its own, which is told, as are the workers, to do
-without one service, or without all. To run all tests so: ``SUPERVISE_WITHOUT=pidfd python -m pytest tests/processes``.
+without one service. To run all tests so: ``SUPERVISE_WITHOUT=group python -m pytest``.
 """
 
 import faulthandler
@@ -25,9 +25,6 @@ FLAGS = {
     "inotify": {"INOTIFY": False},
     "glibc": {"GLIBC": False},
 }
-CASES = [*FLAGS, ",".join(FLAGS)]
-APART = [case for case in CASES if case != "glibc"]
-"""Not without glibc alone: only the start of a program depends on it, and the last case does without it, too."""
 ROWS = {
     *("o1", "o2", "o3", "o4", "o5", "o6", "o7", "o8", "o9", "o10", "o12", "o13", "d1", "d2", "d3", "d4"),
     *("s1", "s2", "s3", "s5", "s6", "s8", "s9", "s10", "s11", "k1", "k2", "k3", "k5", "k6", "k7"),
@@ -43,22 +40,21 @@ def test_every_service_can_be_done_without():
     assert set(FLAGS) == platform.NAMES
 
 
-@pytest.mark.parametrize("without", CASES)
+@pytest.mark.parametrize("without", FLAGS)
 def test_what_is_named_is_off(without):
     """In the process that is told so, all that depends on it and nothing else."""
     names = sorted({name for flags in FLAGS.values() for name in flags})
-    off = {name: value for flag in without.split(",") for name, value in FLAGS[flag].items()}
     program = f"from supervise._process import platform as c; print([getattr(c, name) for name in {names}])"
     said = subprocess.run(
         [sys.executable, "-c", program], env=_env(without), capture_output=True, text=True, check=True
     )
-    expected = [off.get(name, getattr(platform, name)) for name in names]
+    expected = [FLAGS[without].get(name, getattr(platform, name)) for name in names]
     assert said.stdout.strip() == str(expected)
 
 
 @pytest.mark.stress
 @pytest.mark.timeout(PATIENCE_S + 30)
-@pytest.mark.parametrize("without", APART)
+@pytest.mark.parametrize("without", FLAGS)
 def test_rows_hold_without(tmp_path, without):
     """All of the sample passes; a test may be skipped for what the machine lacks, never for what is done without."""
     faulthandler.cancel_dump_traceback_later()  # this takes a minute

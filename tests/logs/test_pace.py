@@ -1,6 +1,6 @@
 """Looks follow each other at once, or at the pace."""
 
-from supervise._logs.pace import BURST, PAUSE_NS, Pace
+from supervise._logs.watch import BURST, PAUSE_NS, Pace
 
 
 def looks(pace: Pace, wanted_ns: list[int]) -> list[int]:

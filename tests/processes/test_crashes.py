@@ -20,7 +20,7 @@ from supervise._gang.shutdown import Shutdown
 from supervise._gang.supervisor import Supervisor
 from supervise._gang.timers import Timers
 from supervise._gang.worker import Worker
-from supervise._process.exits.handle import Process
+from supervise._process.exits.leader import GroupLeader
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import Fifo, each_kind
 from tests.processes.hosts import make_gang, pids_of, start_gang, watched
@@ -104,8 +104,8 @@ HANDLERS = [
     (EventEmitter, "emit"),
     (EventEmitter, "finish"),
     (PendingReplies, "publish"),
-    (Process, "reap"),
-    (Process, "signal_group"),
+    (GroupLeader, "reap"),
+    (GroupLeader, "signal_group"),
 ]
 ONCE = {"reap", "publish"}
 """What nobody could do without raises the first time only."""

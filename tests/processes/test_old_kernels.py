@@ -12,7 +12,7 @@ import pytest
 
 from supervise import Signal, Start, Status
 from supervise._process import platform
-from supervise._process.exits.handle import Process
+from supervise._process.exits.child import Child
 from supervise._process.exits.thread import ExitThread
 from supervise.elastic.subprocess_handler import SubprocessHandler
 from tests.patience import PATIENCE_S
@@ -167,7 +167,7 @@ def test_a_handle_that_is_closed_before_the_end_leaves_the_thread_nothing_to_rin
     """The thread waits on, and what it rings later is its own: not what has the descriptor's number by then."""
     monkeypatch.setattr(platform, "PIDFD", False)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
-        process = Process(child.pid, keep=child)
+        process = Child(child.pid, keep=child)
         (thread,) = (t for t in threading.enumerate() if t.name == f"supervise-wait-{child.pid}")
         number = process.fileno()
         process.close()

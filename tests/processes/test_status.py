@@ -34,10 +34,10 @@ threading.Thread(target=look, daemon=True).start()
 
 PROGRAM = """
 import json
-from supervise._process.exits.handle import Process
+from supervise._process.exits.handle import Pidfd
 pause, stolen = threading.Event(), []
 if {forgetful}:
-    Process._kernel_memory = lambda self: (None, False)
+    Pidfd.lost_status = lambda self: (None, False)
 FATES = {{"0": "", "3": "raise SystemExit(3)", "-9": "die_of(9)"}}
 
 def run(source):

@@ -22,7 +22,7 @@ _AGAIN_MS = 50
 
 
 class ExitThread:
-    """Tells of one process that it is dead.
+    """The exit notice of a process, by a thread that waits for it.
 
     The thread and the handle each have a descriptor of their own for the same event, so neither can
     set or close what is another's by now. The thread ends with the process, and is a daemon: an
@@ -129,6 +129,30 @@ class ExitThread:
             if seen is None or seen.dead or seen.started != self._started:
                 return
             poll.poll(_AGAIN_MS)
+
+    def peek(self) -> os.waitid_result | None:
+        """Return the status of our child without reaping it; see `ExitNotice.peek`."""
+        if not self.dead:
+            return None
+        if self.found is None and not self._is_anothers:  # the number may be another child's by now
+            raise ChildProcessError(errno.ECHILD, "reaped by other code of this program")
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+
+    def stop(self) -> os.waitid_result | None:
+        """Return how our child was stopped."""
+        return None if self.dead else os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
+
+    def send(self, sig: int, flags: int) -> None:  # noqa: ARG002 - a flag needs a pidfd
+        """Signal the process by its number."""
+        os.kill(self.pid, sig)
+
+    def lost_status(self) -> tuple[int | None, bool]:
+        """Return nothing: the kernel tells it through a pidfd only."""
+        return None, False
+
+    def is_being_reaped(self) -> bool:
+        """Return False: the thread has seen the status, or the process was reaped."""
+        return False
 
     def close(self) -> None:
         """Let the descriptors go; a thread that waits for a parent's word ends. Idempotent."""

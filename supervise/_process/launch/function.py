@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from supervise import _threads
-from supervise._process.exits.handle import Process
+from supervise._process.exits.forkserver import ForkServerChild
 from supervise._process.files import close, file_of
 from supervise._process.launch import bootstrap, dispositions, fork, interpreter, program
 from supervise._process.launch.fork_server import DIED, ServerStatus, ensure_server, request
@@ -30,6 +30,7 @@ from supervise.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from supervise._process.exits.handle import Process
     from supervise._process.launch.launch_spec import LaunchSpec
     from supervise._process.lifeline.lifeline import Lifeline
 
@@ -333,7 +334,7 @@ class Launched:
         if pid is None:
             return None
         try:
-            process = Process(pid, parent=self.status)
+            process = ForkServerChild(pid, self.status)
         except OSError:  # out of descriptors: nobody could stop it
             if self.status.read() is None:  # so the number is still its own
                 os.kill(pid, signal.SIGKILL)

@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from supervise._process import platform
-from supervise._process.exits.handle import Process
+from supervise._process.exits.child import Child
 from supervise._process.files import close
 from supervise._process.launch import dispositions, posix_spawn, shell
 from supervise._process.lifeline import lifeline
@@ -42,7 +42,7 @@ class UnreapedError(Exception):
             return True
 
 
-def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: Sequence[int] = ()) -> Process:
+def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: Sequence[int] = ()) -> Child:
     """Start `argv` with an empty stdin, and arm its lifeline.
 
     Args:
@@ -86,20 +86,20 @@ def _arm(read_end: int, pid: int) -> None:
         lifeline.arm(read_end, pid)
 
 
-def hold(pid: int, keep: object = None, *, execs: bool = True, pidfd: int = -1) -> Process:
+def hold(pid: int, keep: object = None, *, execs: bool = True, pidfd: int = -1) -> Child:
     """Return the handle of a child that was just started; where there can be none, the child is killed.
 
     Args:
         pid: The child.
-        keep: As for `Process`.
-        execs: As for `Process`.
-        pidfd: As for `Process`.
+        keep: As for `Child`.
+        execs: As for `Child`.
+        pidfd: As for `Child`.
 
     Raises:
         UnreapedError: There can be no handle, because descriptors are exhausted, for example.
     """
     try:
-        return Process(pid, keep=keep, execs=execs, pidfd=pidfd)
+        return Child(pid, keep=keep, execs=execs, pidfd=pidfd)
     except OSError as error:
         with contextlib.suppress(ProcessLookupError):  # dead, and reaped by other code of this program
             os.kill(pid, signal.SIGKILL)

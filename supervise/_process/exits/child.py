@@ -1,0 +1,76 @@
+"""The handle of our own child."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from supervise._process.containment.procfs import look
+from supervise._process.exits.handle import exit_notice
+from supervise._process.exits.leader import GroupLeader, as_signal
+
+if TYPE_CHECKING:
+    import signal
+
+    from supervise._process.exits.handle import Exit
+
+
+class Child(GroupLeader):
+    """A process that this process has started and reaps."""
+
+    def __init__(self, pid: int, *, keep: Any = None, execs: bool = True, pidfd: int = -1) -> None:
+        """Take over a child that is not reaped yet.
+
+        Args:
+            pid: Its number.
+            keep: A `Popen` of the child, which notes the exit code and would otherwise reap by itself; None is none.
+            execs: Whether the kernel counted the host's memory as its peak before it had a program of its own.
+            pidfd: Of the child, taken over; -1: it is opened here.
+
+        Raises:
+            OSError: There can be no descriptor for it, or no thread where that takes one.
+        """
+        super().__init__(pid, exit_notice(pid, pidfd=pidfd), execs=execs)
+        self._keep = keep
+
+    def _take_exit(self) -> Exit | None:
+        return self._reap_own()
+
+    def give_up(self) -> Exit | None:
+        """Do as `reap`: the kernel tells the exit of a child."""
+        return self.reap()
+
+    def stopped_by(self) -> signal.Signals | None:
+        """Return the signal that has stopped the child, once for each stop; None: it runs, or the stop was told."""
+        try:
+            found = self._notice.stop()
+        except OSError:  # gone, and reaped by other code of this program
+            return None
+        return None if found is None else as_signal(found.si_status)
+
+    def _mark(self, code: int | None) -> None:
+        """Note the end where a Popen keeps it, so that the Popen never waits for the number by itself."""
+        super()._mark(code)
+        if getattr(self._keep, "returncode", 0) is None:
+            self._keep.returncode = code if code is not None else 0
+
+    def _is_being_reaped(self) -> bool:
+        return self._notice.is_being_reaped()
+
+    def _code_of_launcher(self) -> int | None:
+        return getattr(self._keep, "returncode", None) or None  # Popen says 0 when it lost the status
+
+    def _holds_number(self) -> bool:
+        if self._reaped:
+            return False
+        try:
+            self._peek()
+        except ChildProcessError:
+            return False
+        return True
+
+    def _knows_members(self) -> bool:
+        return self._reaped
+
+    def _number_is_anothers(self) -> bool:
+        """Whether a new process has the number. Not for a child that is not reaped."""
+        return look(self.pid) is not None

@@ -1,0 +1,102 @@
+"""The handle of a fork server's child: its parent reaps it, and tells the exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from typing import Protocol
+
+from supervise._process import platform
+from supervise._process.containment.procfs import look
+from supervise._process.exits.handle import Exit, exit_notice
+from supervise._process.exits.leader import GroupLeader, as_signal, killed_for_memory
+
+
+class Parent(Protocol):
+    """What the fork server says of one child, through a pipe."""
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when there is something new."""
+
+    def read(self) -> int | None:
+        """Return the exit code, None while there is none; EOFError: the server is gone."""
+
+    def is_process(self, pid: int) -> bool:
+        """Whether the server runs and has this number."""
+
+
+class ForkServerChild(GroupLeader):
+    """A process that the fork server has forked."""
+
+    def __init__(self, pid: int, parent: Parent) -> None:
+        """Take over a process.
+
+        Args:
+            pid: Its number.
+            parent: Tells its exit code.
+
+        Raises:
+            OSError: There can be no descriptor for it, or no thread where that takes one.
+        """
+        self._parent = parent
+        self._stopped = False
+        seen = None if platform.GROUP_BY_PIDFD else look(pid)
+        self._started = 0.0 if seen is None else seen.started
+        super().__init__(pid, exit_notice(pid, parents_word=parent.fileno()), execs=True)
+
+    def _take_exit(self) -> Exit | None:
+        try:
+            code = self._parent.read()
+        except EOFError:  # the server died: the child's new parent may be this process, or the kernel may know
+            return None if self._is_between_parents() else self._reap_own()
+        if code is None:
+            return None
+        self._mark(code)
+        return Exit(code=code, oom_kill=code == -signal.SIGKILL and not self._killed and killed_for_memory(None))
+
+    def give_up(self) -> Exit | None:
+        """Return the exit although the server does not tell it; None: the server may yet, for it has not reaped it.
+
+        As the kernel knows it, or lost: a killed server's pipe has no end if another process has inherited it.
+        """
+        seen = None if self._number_is_anothers() else look(self.pid)
+        if seen is not None and self._parent.is_process(seen.parent):
+            return None
+        if self._ended is None:
+            self._ended = self._reap_own() or self._reaped_by_other(None)
+        return self._ended
+
+    def _peek(self) -> os.waitid_result | None:
+        if self._notice.dead and self._number_is_anothers():
+            raise ChildProcessError(errno.ECHILD, "reaped by its parent")
+        return self._notice.peek()
+
+    def _is_between_parents(self) -> bool:
+        """Whether it runs, or is a zombie whose parent dies just now: its next parent is not known yet."""
+        seen = look(self.pid)
+        if seen is None or self._number_is_anothers():
+            return False
+        if not seen.dead:
+            return not self._notice.dead
+        if seen.parent in (0, os.getpid()):
+            return False
+        above = look(seen.parent)
+        return above is None or above.dead or self._parent.is_process(seen.parent)
+
+    def stopped_by(self) -> signal.Signals | None:
+        """Return the signal that has stopped it, once for each stop. By a look: the kernel tells its parent only."""
+        seen = look(self.pid) if self.fileno() >= 0 and not self._notice.dead else None
+        told, self._stopped = self._stopped, seen is not None and seen.state == "T"
+        return as_signal(seen.stop_signal) if seen is not None and self._stopped and not told else None
+
+    def _holds_number(self) -> bool:
+        seen = look(self.pid)
+        return not self._reaped and seen is not None and seen.started == self._started and not seen.dead
+
+    def _knows_members(self) -> bool:
+        return True
+
+    def _number_is_anothers(self) -> bool:
+        seen = look(self.pid)
+        return seen is not None and (self._gone_at_once or 0 < self._started != seen.started)
