@@ -1,4 +1,4 @@
-"""Count the words of a text on several ranks, and add the counts up over a tree of sockets.
+"""Count the words of a text on several ranks, and add the counts over a tree of sockets.
 
 Four ranks, with their output prefixed, their logs kept, and the whole gang stopped if one of them fails:
 
@@ -6,12 +6,12 @@ Four ranks, with their output prefixed, their logs kept, and the whole gang stop
     supervise run -n 4 examples/wordcount.py --corpus ~/books
     supervise run -n 4 examples/wordcount.py --fail-rank 2
 
-Or one rank, with nothing but Python:
+Or one rank, with Python only:
 
     python examples/wordcount.py
 
-The program knows nothing of its launcher. It reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as programs for
-torchrun do. Each rank counts its share of the bytes, and then every rank but the first sends its sum to its parent:
+The program is independent of its launcher. It reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, like programs for
+torchrun. Each rank counts its share of the bytes; then every rank except the first sends its sum to its parent:
 
     ranks 1, 3, 5, 7 to 0, 2, 4, 6;  then 2 and 6 to 0 and 4;  then 4 to 0
 """
@@ -37,7 +37,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Who we are among how many, and where rank 0 listens."""
+    """The rank of this process, the number of ranks, and the address of rank 0."""
 
     rank: int
     size: int
@@ -45,26 +45,26 @@ class World:
 
     @classmethod
     def from_environment(cls) -> "World":
-        """Read the launcher's variables; without them, be the only rank."""
+        """Read the launcher's variables; without them, this process is the only rank."""
         env = os.environ
         master = (env.get("MASTER_ADDR", "127.0.0.1"), int(env.get("MASTER_PORT", "0")))
         return cls(int(env.get("RANK", "0")), int(env.get("WORLD_SIZE", "1")), master)
 
     @property
     def parent(self) -> int:
-        """The rank that gets our sum: ours without its lowest set bit."""
+        """The rank that receives this rank's sum: the number without its lowest set bit."""
         return self.rank & (self.rank - 1)
 
     @property
     def children(self) -> list[int]:
-        """The ranks whose sums we get."""
+        """The ranks that send their sums to this rank."""
         lowest = self.rank & -self.rank or self.size
         steps = (1 << bit for bit in range(self.size.bit_length()))
         return [self.rank + step for step in steps if step < lowest and self.rank + step < self.size]
 
 
 def shard(files: list[Path], rank: int, size: int) -> Iterator[tuple[Path, int, int]]:
-    """Yield this rank's ``(file, first byte, end byte)``: an equal share of all bytes, whatever the files' sizes."""
+    """Yield this rank's ``(file, first byte, end byte)``: an equal share of the bytes of all files."""
     total = sum(file.stat().st_size for file in files)
     first, end = total * rank // size, total * (rank + 1) // size
     offset = 0
@@ -77,19 +77,19 @@ def shard(files: list[Path], rank: int, size: int) -> Iterator[tuple[Path, int, 
 
 
 def count(file: Path, first: int, end: int) -> Counter[str]:
-    """Count the words of every line whose first byte lies in ``[first, end)``; so no line is cut or counted twice."""
+    """Count the words of all lines whose first byte is in ``[first, end)``, so that each line is counted once."""
     words: Counter[str] = Counter()
     with file.open("rb") as lines:
         if first:
             lines.seek(first - 1)
-            lines.readline()  # the end of a line that belongs to the rank before us
+            lines.readline()  # the rest of a line that belongs to the previous rank
         while lines.tell() < end and (line := lines.readline()):
             words.update(WORD.findall(line.decode("utf-8", "replace").lower()))
     return words
 
 
 def connect(address: Address) -> socket.socket:
-    """Connect to a rank that may not be listening yet."""
+    """Connect to a rank; retry while it does not listen yet."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
         try:
@@ -101,7 +101,7 @@ def connect(address: Address) -> socket.socket:
 
 
 def listen(address: Address) -> socket.socket:
-    """Listen for other ranks, for as long as the deadline allows."""
+    """Listen for other ranks, with the deadline as timeout."""
     server = socket.create_server(address, backlog=128)
     server.settimeout(DEADLINE_S)
     return server
@@ -113,7 +113,7 @@ def send(link: socket.socket, value: object) -> None:
 
 
 def receive(link: socket.socket) -> Any:
-    """Receive what another rank has sent."""
+    """Receive one line of JSON."""
     link.settimeout(DEADLINE_S)
     with link.makefile("rb") as stream:
         if line := stream.readline():
@@ -123,7 +123,7 @@ def receive(link: socket.socket) -> Any:
 
 
 def rendezvous(world: World) -> tuple[socket.socket, list[Address]]:
-    """Start to listen, and learn through rank 0 where every other rank listens."""
+    """Start to listen, and get the addresses of all ranks from rank 0."""
     if world.rank > 0:
         with connect(world.master) as link:
             server = listen((link.getsockname()[0], 0))
@@ -141,7 +141,7 @@ def rendezvous(world: World) -> tuple[socket.socket, list[Address]]:
 
 
 def reduce(world: World, words: Counter[str]) -> None:
-    """Add the sums of our children to `words`, then send it to our parent."""
+    """Add the sums of the children to `words`, then send `words` to the parent."""
     server, addresses = rendezvous(world)
     with server:
         for _ in world.children:
@@ -153,7 +153,7 @@ def reduce(world: World, words: Counter[str]) -> None:
 
 
 def main() -> None:
-    """Count our shard; on rank 0 also print the result."""
+    """Count the shard of this rank; on rank 0 also print the result."""
     parser = argparse.ArgumentParser(description="Count the words of a text on several ranks.")
     parser.add_argument("--corpus", type=Path, default=Path(__file__).with_name("corpus"), help="a directory of *.txt")
     parser.add_argument("--fail-rank", type=int, metavar="R", help="rank R raises an exception halfway")

@@ -269,7 +269,7 @@ class GangContext(PContext):
     def _check_thread(self, call: str) -> None:
         if self._in_own_thread:
             raise RuntimeError(
-                f"{call}() in the gang's own thread, where events are delivered, would wait for ever; use another one"
+                f"{call}() on the gang's own thread, which delivers events, would deadlock; call it on another thread"
             )
 
     def _stop(self, death_sig: signal.Signals, timeout: float) -> signal.Signals | None:

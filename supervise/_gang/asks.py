@@ -47,4 +47,4 @@ def stray(message: object) -> SpecError:
     if isinstance(message, type):
         return SpecError(f"the message is the class {message.__name__}; send an instance: {message.__name__}(...)")
     ours = "Start(), Wait(), Poll(), Pids(), Status(), Close(), Signal(...), Subscribe(...) or Unsubscribe(...)"
-    return SpecError(f"{message!r} is no message for a Supervisor; send it {ours}")
+    return SpecError(f"a Supervisor does not accept {message!r}; send it {ours}")

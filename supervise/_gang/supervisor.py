@@ -189,7 +189,9 @@ class Supervisor(LoopActor):
         self._raise_crash()
         if self._runner.gang.phase != "new":
             name, phase = self._runner.attempt.spec.name, self._runner.gang.phase
-            raise SpecError(f"{name}: the gang was started already (it is {phase}); a gang has one life")
+            raise SpecError(
+                f"{name}: the gang was started already (it is {phase}); start another Supervisor to run it again"
+            )
         return self._runner.start()
 
     def wait(self, timeout: float | None = None) -> Reply[RunProcsResult | None]:

@@ -86,14 +86,14 @@ class Reply(pykka.Future[T]):
             pykka.ActorDeadError: This process was forked from the one that has asked.
         """
         if self._forks != _forks and not self._settled:
-            msg = "this process was forked from the one that has asked: the answer comes there, and never here"
+            msg = "this process was forked from the one that asked; only that process receives the reply"
             raise pykka.ActorDeadError(msg)
 
     @waits
     def _block(self, timeout: float | None) -> None:
         self.check_process()
         if get_ident() in MUST_NOT_BLOCK:
-            msg = "get() on a supervisor's own thread would wait for ever; tell, or give the reply on, instead"
+            msg = "get() on a supervisor's own thread would deadlock; use tell, or return the reply"
             raise RuntimeError(msg)
         deadline = None if timeout is None else time.monotonic() + timeout
         with bell_for_this_thread() as bell:

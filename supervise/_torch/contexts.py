@@ -117,7 +117,7 @@ class SubprocessContext(PolledContext):
         if self._own_settings:
             settings = ", ".join(self._own_settings)
             raise SpecError(
-                f"{settings} cannot be had where get_subprocess_handler is not ours, since it starts the ranks"
+                f"{settings} is not supported with a replaced get_subprocess_handler, which starts the ranks itself"
             )
         self._begun = True
         self._hold_signals()

@@ -142,7 +142,7 @@ def test_the_reference_lists_every_event_with_its_levels_and_fields():
 
 def test_events_are_named_in_one_place():
     """So the list above is a list of all."""
-    said = re.compile(r"\.emit\(")
+    said = re.compile(r"\bEvent\(\"supervise\.")
     modules = [path for path in (ROOT / "supervise").rglob("*.py") if said.search(path.read_text())]
     assert modules == [ROOT / "supervise/_gang/describe.py"]
 
@@ -154,25 +154,43 @@ def _rows(page: Path) -> Iterator[list[str]]:
 
 
 def _emitted(module: Path) -> dict[str, tuple[str, str]]:
-    """Event to ``(levels, fields)``, read from the calls ``emit(event, level, **fields)`` and ``_rank(...)``."""
+    """Event to ``(levels, fields)``, from each ``Event(name, level, fields)`` and ``_rank(name, level, ...)``."""
     found: dict[str, tuple[set[str], set[str]]] = {}
-    for function in ast.walk(ast.parse(module.read_text())):
-        if not isinstance(function, ast.FunctionDef):
-            continue
-        constants = [node.value for node in ast.walk(function) if isinstance(node, ast.Constant)]
-        for call in ast.walk(function):
-            name = call.args[0] if isinstance(call, ast.Call) and call.args else None
+    functions = [node for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.FunctionDef)]
+    returned = {one.name: one.body[-1].value for one in functions if isinstance(one.body[-1], ast.Return)}
+    for function in functions:
+        for call in (node for node in ast.walk(function) if isinstance(node, ast.Call) and node.args):
+            name = call.args[0]
             if not isinstance(name, ast.Constant) or not str(name.value).startswith("supervise."):
                 continue
-            level = call.args[1] if len(call.args) > 1 else ast.Constant("info")
-            levels = {level.value} if isinstance(level, ast.Constant) else {"info", "error"} & set(constants)
-            words = {keyword.arg for keyword in call.keywords}
-            if call.func.attr == "_rank":
-                words |= {"rank", "local_rank"}
-            known = found.setdefault(name.value, (set(), set()))
-            known[0].update(levels)
-            known[1].update(words)
+            of_rank = isinstance(call.func, ast.Attribute) and call.func.attr == "_rank"
+            levels, fields = found.setdefault(name.value, (set(), set()))
+            levels |= _levels(call.args[1])
+            fields |= {"rank", "local_rank"} if of_rank else _keys(call.args[2], call, function, returned)
+            for keyword in call.keywords:
+                fields |= {keyword.arg} if keyword.arg else _keys(keyword.value, call, function, returned)
     return {name: (", ".join(sorted(levels)), ", ".join(sorted(words))) for name, (levels, words) in found.items()}
+
+
+def _levels(node: ast.expr) -> set[str]:
+    """Return the levels that an expression can have; `_failed_level` has two."""
+    either = any(isinstance(part, ast.Attribute) and part.attr == "_failed_level" for part in ast.walk(node))
+    if isinstance(node, ast.IfExp):
+        return _levels(node.body) | _levels(node.orelse)
+    return {"info", "error"} if either else {node.value}
+
+
+def _keys(node: ast.expr, call: ast.Call, function: ast.FunctionDef, returned: dict[str, ast.expr]) -> set[str]:
+    """Return the keys of a dictionary: a literal, a name that was last assigned one, or what a function returns."""
+    if isinstance(node, ast.Name):
+        assigned = [one for one in ast.walk(function) if isinstance(one, ast.Assign) and one.lineno < call.lineno]
+        values = [one.value for one in assigned if getattr(one.targets[0], "id", None) == node.id]
+        return _keys(max(values, key=lambda value: value.lineno), call, function, returned)
+    if isinstance(node, ast.Call):
+        return _keys(returned[node.func.id], call, function, returned)
+    keys = {key.value for key in node.keys if key is not None}
+    spread = (value for key, value in zip(node.keys, node.values, strict=True) if key is None)
+    return keys.union(*(_keys(value, call, function, returned) for value in spread))
 
 
 def test_the_reference_names_everything_public():

@@ -187,8 +187,8 @@ def test_a_listener_of_events_cannot_wait_for_its_own_gang(policy):
         first = context.pids()
         os.kill(first[1], signal.SIGKILL)
         assert told.get(timeout=PATIENCE_S) == (None, first)
-        assert told.get(timeout=PATIENCE_S).startswith("wait() in the gang's own thread")
-        assert told.get(timeout=PATIENCE_S).startswith("close() in the gang's own thread")
+        assert told.get(timeout=PATIENCE_S).startswith("wait() on the gang's own thread")
+        assert told.get(timeout=PATIENCE_S).startswith("close() on the gang's own thread")
         if policy is None:
             assert context.wait(PATIENCE_S).failures[1].exitcode == -9
         context.close()

@@ -173,7 +173,7 @@ def test_a_handler_that_cannot_start_a_rank_leaves_none_running(ear):
 
 
 def test_what_only_we_can_do_is_refused():
-    with pytest.raises(SpecError, match="restart_policy cannot be had where get_subprocess_handler is not ours"):
+    with pytest.raises(SpecError, match="restart_policy is not supported with a replaced get_subprocess_handler"):
         shells(["exit 0"], logs_specs=Marks(Piped), restart_policy=RestartPolicy(max_restarts=1))
 
 

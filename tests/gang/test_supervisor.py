@@ -187,9 +187,9 @@ def test_a_close_with_a_senseless_timeout_is_the_asker_s_mistake(bad):
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ("hey", "'hey' is no message for a Supervisor; send it Start"),
+        ("hey", "a Supervisor does not accept 'hey'; send it Start"),
         (Start, r"the message is the class Start; send an instance: Start\("),
-        (None, "None is no message"),
+        (None, "a Supervisor does not accept None"),
         (Wait(timeout="soon"), "timeout is 'soon'; it is a number of seconds, 0 or more"),
         (Wait(timeout=True), "timeout is True"),
         (Wait(timeout=1e300), r"timeout is 1e\+300; it is a number of seconds, 0 or more, at most 9\.2"),

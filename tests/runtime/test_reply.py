@@ -220,7 +220,7 @@ def test_get_on_the_loops_own_thread_raises_at_once_unless_the_answer_is_there()
     loop.start()
     loop.post(on_loop)
     assert told.get(timeout=10) == 7
-    assert "own thread would wait for ever" in told.get(timeout=10)
+    assert "own thread would deadlock" in told.get(timeout=10)
     assert loop.join(10)
 
 
