@@ -76,9 +76,7 @@ def test_g1_a_signal_during_wait_is_raised_and_close_forwards_it(kind: str, sig:
     await_ready(ready, 2)
 
     def wait() -> None:
-        threading.Timer(
-            0.05, os.kill, (os.getpid(), sig)
-        ).start()  # may expire before `wait` on a busy machine
+        threading.Timer(0.05, os.kill, (os.getpid(), sig)).start()  # may expire before `wait` on a busy machine
         context.wait()
 
     with pytest.raises(SignalException) as caught:
