@@ -22,6 +22,7 @@ ORDER = (
     "signals",
     "shutdown_at_exit",  # after `actor`: it takes the actors, which are dead in a child, out of pykka's registry
     "multiprocessing",
+    "trees",
 )
 """The modules that have a hook, in the order in which a child runs them."""
 
