@@ -6,9 +6,11 @@ from functools import partial
 
 import pykka
 
-from supervise import ChildSpec, Status
+from supervise import ChildSpec, StartChild, Status, Supervisor
 
 PATIENCE_S = 20
+PATIENT = {"shutdown_s": PATIENCE_S}
+"""On a busy machine the usual 5 seconds may be too short."""
 
 
 class Part(pykka.ThreadingActor):
@@ -31,6 +33,18 @@ class Part(pykka.ThreadingActor):
         if isinstance(message, BaseException):
             raise message
         return message(self) if callable(message) else message
+
+
+class Slow(Part):
+    """An actor whose `on_start` waits at a gate."""
+
+    def __init__(self, name, said, gate):
+        super().__init__(name, said)
+        self.gate = gate
+
+    def on_start(self):
+        self.gate()
+        super().on_start()
 
 
 class Gate:
@@ -58,7 +72,11 @@ class Parts:
 
     def spec(self, name, **more):
         """Return the spec of a plain actor."""
-        return ChildSpec(id=name, start=partial(Part.start, name, self.said), **more)
+        return ChildSpec(id=name, start=partial(Part.start, name, self.said), **PATIENT | more)
+
+    def slow(self, name, gate, **more):
+        """Return the spec of an actor that starts when `gate` is opened."""
+        return ChildSpec(id=name, start=partial(Slow.start, name, self.said, gate), **PATIENT | more)
 
     def says(self, *lines):
         """Wait until just these lines have been said, in this order."""
@@ -67,6 +85,12 @@ class Parts:
 
     def is_silent(self):
         assert self.said.empty(), self.said.queue
+
+
+def gang(name="gang", *, entrypoint="sleep", args=("600",), **more):
+    """Return the spec of a gang of two ranks."""
+    start = partial(Supervisor.start, name=name, entrypoint=entrypoint, args={0: args, 1: args})
+    return ChildSpec(id=name, start=start, **more)
 
 
 class Ear:
@@ -105,6 +129,12 @@ class Ear:
 def ref_of(tree, name):
     """Return the actor of a child."""
     return status_of(tree, name).ref
+
+
+def settle(tree):
+    """Wait until nothing stops any more: a child of a tree that keeps its order starts only then."""
+    probe = ChildSpec(id="probe", start=lambda: None, restart="temporary")
+    assert tree.ask(StartChild(spec=probe), timeout=PATIENCE_S) is None
 
 
 def status_of(tree, name):

@@ -27,7 +27,7 @@ from supervise import (
     Wait,
     monitor,
 )
-from tests.tree.actors import PATIENCE_S, Gate, Part, ref_of, status_of
+from tests.tree.actors import PATIENCE_S, Gate, Part, ref_of, settle, status_of
 
 
 @pytest.fixture
@@ -52,13 +52,7 @@ def test_otp_children_start_from_left_to_right_and_terminate_from_right_to_left(
 
 def test_otp_a_start_waits_until_the_child_before_has_started(parts, grow):
     gate = Gate()
-
-    class Slow(Part):
-        def on_start(self):
-            gate()
-            super().on_start()
-
-    tree = grow(ChildSpec(id="a", start=partial(Slow.start, "a", parts.said)), parts.spec("b"), wait=False)
+    tree = grow(parts.slow("a", gate), parts.spec("b"), wait=False)
     assert gate.reached.wait(PATIENCE_S)
     assert status_of(tree, "b").state == "waiting"
     gate.open()
@@ -109,6 +103,7 @@ def test_otp_a_transient_child_is_restarted_only_if_it_terminates_abnormally(par
     ear.until(ChildStarted)
     ref_of(tree, "a").stop(timeout=PATIENCE_S)
     assert ear.until(ChildDown) == ChildDown(id="a", reason=None, normal=True)
+    settle(tree)
     assert status_of(tree, "a").state == "finished"
     parts.says(*starts("a", "a"), *stops("a"))
 
@@ -126,6 +121,7 @@ def test_otp_the_failure_of_a_temporary_child_is_nobody_elses(parts, grow, ear, 
     tree = grow(parts.spec("a", restart="temporary"), parts.spec("b"), strategy="one_for_all")
     ref_of(tree, "a").tell(boom)
     ear.until(ChildDown, id="a")
+    settle(tree)
     assert list(tree.ask(Status(), timeout=PATIENCE_S).children) == ["b"]
     parts.says(*starts("a", "b"))
     parts.is_silent()
@@ -179,27 +175,31 @@ def test_otp_a_supervisor_that_gives_up_is_restarted_by_the_one_above(parts, gro
 
 
 def test_otp_a_child_that_cannot_be_started_terminates_those_before_it_and_the_supervisor(parts, ear, boom):
-    specs = [
-        parts.spec("a"),
-        ChildSpec(id="b", start=partial(Part.start, "b", parts.said, fails=boom)),
-        parts.spec("c"),
-    ]
+    gate = Gate()
+    failing = ChildSpec(id="b", start=partial(Part.start, "b", parts.said, fails=boom))
+    specs = [parts.slow("a", gate), failing, parts.spec("c")]
     tree = ActorSupervisor.start(name="tree", children=specs, restart_policy=RestartPolicy(max_restarts=9))
     monitor(tree, tell=ear.ref)
+    gate.open()
     down = ear.until(Down)
     assert (str(down.reason), down.reason.__cause__) == ("tree: child 'b' could not be started", boom)
     parts.says(*starts("a"), *stops("a"))
     parts.is_silent()
 
 
-def test_otp_a_start_function_that_raises_is_a_child_that_cannot_be_started(parts, grow, boom):
+def test_otp_a_start_function_that_raises_is_a_child_that_cannot_be_started(parts, grow, ear, boom):
     def fail():
         raise boom
 
-    tree = grow(parts.spec("a"), ChildSpec(id="b", start=fail), wait=False)
-    with pytest.raises((SuperviseError, pykka.ActorDeadError)):
-        tree.ask(Start(), timeout=PATIENCE_S)
-    assert tree.actor_stopped.wait(PATIENCE_S)
+    gate = Gate()
+    tree = grow(parts.slow("a", gate), ChildSpec(id="b", start=fail), wait=False)
+    starting = tree.ask(Start(), block=False)
+    gate.open()
+    with pytest.raises(SuperviseError, match="child 'b' could not be started") as caught:
+        starting.get(timeout=PATIENCE_S)
+    assert caught.value.__cause__ is boom
+    assert ear.until(TreeFinished).error is caught.value
+    parts.says(*starts("a"), *stops("a"))
 
 
 def test_otp_a_start_function_may_say_that_there_is_nothing_to_start(parts, grow):

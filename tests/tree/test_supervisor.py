@@ -1,10 +1,7 @@
 """Trees of actors, gangs and trees: what users see of them."""
 
-import os
 import pickle
 import signal
-import subprocess
-import sys
 from functools import partial
 
 import pykka
@@ -17,7 +14,6 @@ from supervise import (
     ChildRestarting,
     ChildSpec,
     ChildStarted,
-    Down,
     GangStatus,
     Pids,
     RestartChild,
@@ -31,28 +27,19 @@ from supervise import (
     Subscribe,
     SuperviseError,
     Supervisor,
-    SupervisorCrashed,
     TerminateChild,
     TreeFinished,
     Unsubscribe,
     Wait,
-    monitor,
 )
-from supervise._tree import supervisor as actor
 from supervise._tree.lives import Life
 from tests.tree import work
-from tests.tree.actors import PATIENCE_S, Ear, Gate, Part, ref_of, status_of
+from tests.tree.actors import PATIENCE_S, Ear, Gate, Part, gang, ref_of, status_of
 
 
 @pytest.fixture
 def boom():
     return ValueError("on purpose")
-
-
-def gang(name="gang", *, entrypoint="sleep", args=("600",), **more):
-    """Return the spec of a gang of two ranks."""
-    start = partial(Supervisor.start, name=name, entrypoint=entrypoint, args={0: args, 1: args})
-    return ChildSpec(id=name, start=start, **more)
 
 
 # Gangs
@@ -81,7 +68,6 @@ def test_a_gang_that_fails_is_started_anew_with_fresh_processes(grow, ear):
     down = ear.until(ChildDown)
     assert isinstance(down.reason, ChildFailedError)
     assert down.reason.get_first_failure()[1].local_rank == 1
-    assert not first.is_alive() or status_of(tree, "gang").state == "stopping"
     ear.until(ChildStarted)
     second = ref_of(tree, "gang")
     assert not first.is_alive()
@@ -94,13 +80,30 @@ def test_a_gang_that_was_closed_has_ended_normally(grow, ear):
     assert ear.until(ChildDown).normal
 
 
-def test_a_gang_whose_first_start_fails_ends_the_tree(parts, grow, ear):
-    tree = grow(parts.spec("a"), gang(entrypoint="no-such-program"), wait=False)
-    monitor(tree, tell=ear.ref)
-    down = ear.until(Down, ref=tree)
-    cause = down.reason if isinstance(down.reason, SuperviseError) else None
-    assert down.reason == "noproc" or isinstance(cause.__cause__, FileNotFoundError)
+def test_a_gang_whose_first_start_fails_ends_the_tree(parts, grow):
+    gate = Gate()
+    tree = grow(parts.slow("a", gate), gang(entrypoint="no-such-program"), wait=False)
+    starting = tree.ask(Start(), block=False)
+    gate.open()
+    with pytest.raises(SuperviseError, match="'gang' could not be started") as caught:
+        starting.get(timeout=PATIENCE_S)
+    assert isinstance(caught.value.__cause__, FileNotFoundError)
     parts.says("a starts", "a stops")
+
+
+def test_a_gang_that_refuses_its_start_has_failed(grow):
+    """Its actor would live on, and never say more: the start function must not ask `Start` itself."""
+    tree = grow()
+    spec = gang()
+
+    def start():
+        ref = spec.start()
+        ref.tell(Start())
+        return ref
+
+    with pytest.raises(SpecError, match="was started already"):
+        tree.ask(StartChild(spec=ChildSpec(id="gang", start=start)), timeout=PATIENCE_S)
+    assert tree.ask(Status(), timeout=PATIENCE_S).children == {}
 
 
 def test_a_gang_that_ignores_sigterm_is_killed_within_its_shutdown_s(grow):
@@ -132,7 +135,7 @@ def test_a_restart_waits_for_on_stop(parts, grow, ear, boom):
             gate()
             self.said.put("a cleans up")
 
-    tree = grow(ChildSpec(id="a", start=partial(Slow.start, "a", parts.said)))
+    tree = grow(ChildSpec(id="a", start=partial(Slow.start, "a", parts.said), shutdown_s=PATIENCE_S))
     ref_of(tree, "a").tell(boom)
     ear.until(ChildRestarting)
     assert gate.reached.wait(PATIENCE_S)
@@ -144,14 +147,8 @@ def test_a_restart_waits_for_on_stop(parts, grow, ear, boom):
 def test_an_on_start_that_takes_too_long_is_a_start_that_failed(parts, grow, ear, monkeypatch):
     monkeypatch.setattr(Life, "start_limit_s", 0.05)
     gate = Gate()
-
-    class Slow(Part):
-        def on_start(self):
-            gate()
-
-    tree = grow(parts.spec("a"), wait=False)
-    tree.ask(Start(), timeout=PATIENCE_S)
-    adding = tree.ask(StartChild(spec=ChildSpec(id="b", start=partial(Slow.start, "b", parts.said))), block=False)
+    tree = grow(parts.spec("a"))
+    adding = tree.ask(StartChild(spec=parts.slow("b", gate)), block=False)
     assert isinstance(ear.until(ChildDown, id="b").reason, TimeoutError)
     gate.open()
     with pytest.raises(TimeoutError, match=r"'b' .* has not started in time"):
@@ -209,14 +206,7 @@ def test_the_causes_of_a_tree_that_has_given_up_lead_to_the_first_failure(parts,
 
 def test_a_tree_has_started_when_its_children_have(parts, grow):
     gate = Gate()
-
-    class Slow(Part):
-        def on_start(self):
-            gate()
-            super().on_start()
-
-    inner = [ChildSpec(id="x", start=partial(Slow.start, "x", parts.said))]
-    sub = ChildSpec(id="sub", start=partial(ActorSupervisor.start, name="sub", children=inner))
+    sub = ChildSpec(id="sub", start=partial(ActorSupervisor.start, name="sub", children=[parts.slow("x", gate)]))
     tree = grow(sub, parts.spec("b"), wait=False)
     assert gate.reached.wait(PATIENCE_S)
     assert [status_of(tree, name).state for name in ("sub", "b")] == ["starting", "waiting"]
@@ -242,13 +232,8 @@ def test_wait_is_answered_when_the_tree_was_stopped(parts, grow):
 
 def test_an_ask_that_waits_for_a_start_is_answered_when_the_tree_stops(parts, grow):
     gate = Gate()
-
-    class Slow(Part):
-        def on_start(self):
-            gate()
-
     tree = grow(parts.spec("a"))
-    adding = tree.ask(StartChild(spec=ChildSpec(id="b", start=partial(Slow.start, "b", parts.said))), block=False)
+    adding = tree.ask(StartChild(spec=parts.slow("b", gate)), block=False)
     assert gate.reached.wait(PATIENCE_S)
     stopping = tree.stop(block=False)
     with pytest.raises(SuperviseError, match="the tree was stopped before child 'b' had started"):
@@ -329,99 +314,3 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(make, says):
 def test_the_error_of_a_tree_survives_pickling():
     error = pickle.loads(pickle.dumps(RestartLimitExceeded("why", child_id="a")))
     assert (str(error), error.child_id) == ("why", "a")
-
-
-# The end of everything
-
-
-def test_a_tree_whose_handler_fails_stops_its_children_and_answers_everybody(parts, grow, ear, monkeypatch):
-    tree = grow(parts.spec("a"), gang())
-    child, ranks = ref_of(tree, "a"), ref_of(tree, "gang")
-    waiting = tree.ask(Wait(), block=False)
-
-    def fail(*_):
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(actor, "decide", fail)
-    tree.tell(TerminateChild(id="a"))
-    with pytest.raises(SupervisorCrashed):
-        waiting.get(timeout=PATIENCE_S)
-    assert isinstance(ear.until(TreeFinished).error.__cause__, ZeroDivisionError)
-    assert child.actor_stopped.wait(PATIENCE_S)
-    assert ranks.actor_stopped.wait(PATIENCE_S)
-
-
-def _run(code):
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-AT_EXIT = """
-import pykka
-from functools import partial
-from supervise import *
-
-class Part(pykka.ThreadingActor):
-    def __init__(self, name):
-        super().__init__()
-        self.name = name
-    def on_stop(self):
-        print(self.name, "stops", flush=True)
-
-gang = partial(Supervisor.start, name="gang", entrypoint="sh", args={0: ("-c", "echo $$; exec sleep 600")})
-sub = partial(ActorSupervisor.start, name="sub", children=[ChildSpec(id="x", start=partial(Part.start, "x"))])
-specs = [ChildSpec(id="a", start=partial(Part.start, "a"), restart="permanent"), ChildSpec(id="gang", start=gang)]
-tree = ActorSupervisor.start(name="tree", children=[*specs, ChildSpec(id="sub", start=sub)])
-refs = tree.ask(Start(), timeout=20)
-print("pid", refs["gang"].ask(Pids(), timeout=20)[0], flush=True)
-"""
-
-
-def _is_gone(pid):
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
-
-
-def test_a_tree_is_stopped_when_the_interpreter_exits():
-    """Plain actors are no daemons: without that, the program would never end."""
-    lines = _run(AT_EXIT)
-    assert lines[-2:] == ["x stops", "a stops"]
-    (pid,) = [int(line.split()[1]) for line in lines if line.startswith("pid ")]
-    _is_gone(pid)
-
-
-def test_a_gang_outlives_no_tree_that_has_vanished():
-    """A tree that crashes without a last word: the gang is closed at the interpreter's exit by its own Supervisor."""
-    vanish = """
-from supervise._tree import supervisor
-ActorSupervisor.on_crash = ActorSupervisor._fail
-def fail(*_):
-    raise ZeroDivisionError
-supervisor.decide = fail
-tree.tell(TerminateChild(id="a"))
-tree.actor_stopped.wait(20)
-print(refs["gang"].ask(Status(), timeout=20).running, flush=True)
-for ref in pykka.ActorRegistry.get_by_class(Part):
-    ref.stop(timeout=20)
-"""
-    lines = _run(AT_EXIT + vanish)
-    assert "frozenset({0})" in lines, "the gang runs on beside the crash"
-    (pid,) = [int(line.split()[1]) for line in lines if line.startswith("pid ")]
-    _is_gone(pid)
-
-
-def test_a_forked_child_has_no_tree():
-    fork = """
-import os
-child = os.fork()
-if child == 0:
-    alive = tree.is_alive()
-    print("in the child:", alive, flush=True)
-    os._exit(0)
-os.waitpid(child, 0)
-print("in the parent:", tree.is_alive(), flush=True)
-"""
-    lines = _run(AT_EXIT + fork)
-    assert "in the child: False" in lines
-    assert "in the parent: True" in lines
