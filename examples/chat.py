@@ -42,7 +42,7 @@ class Room(pykka.ThreadingActor):
         self.lines: list[str] = []
 
     def on_receive(self, message: Any) -> int:
-        """Add a line, and answer how many there are; anything that is no line is a failure."""
+        """Add a line, and answer how many there are; any other message is a failure."""
         self.lines.append(message.strip())
         return len(self.lines)
 
@@ -85,7 +85,7 @@ def say(tree: pykka.ActorRef[Any], name: str, message: Any) -> Any:
 
 
 def index(shard: int) -> None:
-    """Stand for a rank that indexes a part of what is said, for ever."""
+    """Stand for a rank that indexes a part of what is said, until a signal ends it."""
     while True:
         time.sleep(3600 + shard)
 
@@ -110,7 +110,7 @@ def start_tree() -> pykka.ActorRef[ActorSupervisor]:
 
 
 def break_child(tree: pykka.ActorRef[Any], name: str) -> None:
-    """Have a child fail in a way of its own."""
+    """Make a child fail, by SIGKILL or by a message that its handler rejects."""
     ref = status(tree).children[name].ref
     if name in {"index", "service"}:
         say(tree, name, Signal(sig=signal.SIGKILL))
@@ -143,7 +143,7 @@ def main() -> None:
             print(f"{number + 1}: {until(told, ChildDown, name).id} is down")
             until(told, ChildRestarting, name)
             until(told, ChildStarted, "door")  # the last child
-            say(tree, "door", ("anna", "is anybody there?"))
+            say(tree, "door", ("anna", "hello?"))
         print(status(tree).restarts_total, "restarts")
     finally:
         tree.stop(timeout=PATIENCE_S)

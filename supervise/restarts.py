@@ -12,7 +12,7 @@ from supervise.errors import SpecError
 _LONGEST_BACKOFF_S = 60.0
 
 RestartKind = Literal["transient", "permanent", "temporary"]
-"""After which end something is started anew: a failure, any end, or none."""
+"""After which end a child of a tree restarts: a failure, any end, or none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class ChildSpec:
     """How a tree starts, restarts and stops one child.
 
     Raises:
-        SpecError: A field makes no sense; names it.
+        SpecError: A field is not valid; the text names it.
     """
 
     id: str

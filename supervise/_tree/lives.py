@@ -32,7 +32,7 @@ class Life:
     start_limit_s: float | None = 60.0
     """How long `on_start` may take; None: what is started bounds itself."""
     usual_stop_s: float | None = 5.0
-    """How long the stop may take where the spec does not say; None: for ever."""
+    """How long the stop may take if the spec does not say; None: no limit."""
 
     def __init__(self, ref: pykka.ActorRef[Any], report: Callable[..., object]) -> None:
         """Prepare to watch `ref`; `begin` does it. ``report(life, what, *details)`` must neither block nor raise."""
@@ -71,8 +71,8 @@ class Life:
     def _start_failed(self, error: Exception) -> None:
         """The reply is an error. The actor ends, and `watch` reports the reason."""
 
-    def stop(self, shutdown_s: float | None) -> float | None:  # noqa: ARG002 - a gang needs it
-        """Ask the actor to stop; idempotent. Return the default deadline in seconds; None waits for ever."""
+    def ask_to_stop(self, shutdown_s: float | None) -> float | None:  # noqa: ARG002 - a gang needs it
+        """Ask the actor to stop; idempotent. Return the default deadline in seconds; None: no deadline."""
         self.ref.stop(block=False)
         return self.usual_stop_s
 
@@ -124,7 +124,7 @@ class GangLife(Life):
                 reason = _failure(self.ref, message.result)
             self._report("ended", reason, reason is None)
 
-    def stop(self, shutdown_s: float | None) -> float | None:
+    def ask_to_stop(self, shutdown_s: float | None) -> float | None:
         """Close the gang, bounded by SIGKILL, and have its actor leave."""
         with contextlib.suppress(pykka.ActorDeadError):
             timeout_s = interpreter_exit.gang_timeout_s(shutdown_s)

@@ -63,7 +63,7 @@ class ActorSupervisor(LoopActor):
                 up: it stops all children and fails.
 
         Raises:
-            SpecError: Something makes no sense; names it.
+            SpecError: A setting is not valid; the text names it.
         """
         specs = checked_specs(name, children, strategy, restart_policy)
         super().__init__(Loop(f"supervise-{name}", lost=self.on_crash))
@@ -302,7 +302,7 @@ class ActorSupervisor(LoopActor):
         if life is None:
             return
         row.cancel("start")
-        limit_s = life.stop(row.spec.shutdown_s)
+        limit_s = life.ask_to_stop(row.spec.shutdown_s)
         if row.spec.shutdown_s is not None and not isinstance(life, GangLife):
             limit_s = row.spec.shutdown_s
         if limit_s is not None:
@@ -339,7 +339,7 @@ class ActorSupervisor(LoopActor):
             return
         for row in reversed(self._rows.values()):
             if row.life is not None:
-                row.life.stop(row.spec.shutdown_s)
+                row.life.ask_to_stop(row.spec.shutdown_s)
         crash = SupervisorCrashed(f"{self._name}: a handler of the tree raised {error!r}; its children were stopped")
         crash.__cause__ = error
         self._leave(crash)

@@ -18,7 +18,7 @@ def checked_specs(
     """Return the specs of the children.
 
     Raises:
-        SpecError: Something makes no sense; names it.
+        SpecError: A setting is not valid; the text names it.
     """
     if not isinstance(name, str) or not name:
         raise SpecError(f"name is {name!r}; give the tree a name, a string that is not empty")
