@@ -86,7 +86,7 @@ class WakeFd:
         """Make the descriptor readable. From any thread; harmless after `close`."""
         try:
             os.eventfd_write(self._fd, 1)
-        except OSError:  # closed
+        except (OSError, ValueError):  # closed, or the largest count is reached; Python refuses -1 by ValueError
             return
 
     def clear(self) -> None:
