@@ -27,8 +27,6 @@ NOT_YET: tuple[str, ...] = (
     "supervise/_api",
     "supervise/_core",
     "supervise/_gang",
-    "supervise/_process",
-    "supervise/_runtime",
     "supervise/_torch",
     "supervise/multiprocessing",
 )
