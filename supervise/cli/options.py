@@ -278,7 +278,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         metavar="NAME",
         type=option_values.name,
         default="default",
-        help="name of the ranks in prefixes and ROLE_NAME (\"default\")",
+        help='name of the ranks in prefixes and ROLE_NAME ("default")',
     )
 
 
