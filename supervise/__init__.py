@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from supervise._torch.start import start_processes as start_processes
     from supervise._torch.subprocess_handler import SubprocessHandler as SubprocessHandler
     from supervise._torch.subprocess_handler import get_subprocess_handler as get_subprocess_handler
+    from supervise._tree.monitor import monitor as monitor
+    from supervise._tree.supervisor import ActorSupervisor as ActorSupervisor
     from supervise.destinations import LogsDest as LogsDest
     from supervise.errors import ChildFailedError as ChildFailedError
+    from supervise.errors import RestartLimitExceeded as RestartLimitExceeded
     from supervise.errors import SignalException as SignalException
     from supervise.errors import SpawnError as SpawnError
     from supervise.errors import SpecError as SpecError
@@ -60,6 +63,17 @@ if TYPE_CHECKING:
     from supervise.result import ProcessFailure as ProcessFailure
     from supervise.result import RankEnd as RankEnd
     from supervise.result import RunProcsResult as RunProcsResult
+    from supervise.trees import ChildDown as ChildDown
+    from supervise.trees import ChildRestarting as ChildRestarting
+    from supervise.trees import ChildSpec as ChildSpec
+    from supervise.trees import ChildStarted as ChildStarted
+    from supervise.trees import ChildStatus as ChildStatus
+    from supervise.trees import Down as Down
+    from supervise.trees import RestartChild as RestartChild
+    from supervise.trees import StartChild as StartChild
+    from supervise.trees import TerminateChild as TerminateChild
+    from supervise.trees import TreeFinished as TreeFinished
+    from supervise.trees import TreeStatus as TreeStatus
 
 _HOMES = {
     "_gang.supervisor": ("Supervisor",),
@@ -69,10 +83,13 @@ _HOMES = {
     "_torch.subprocess_handler": ("SubprocessHandler", "get_subprocess_handler"),
     "_api.tail_log": ("TailLog", "tail_logfile"),
     "_process.launch.numa": ("AffinityMode", "NumaOptions"),
+    "_tree.monitor": ("monitor",),
+    "_tree.supervisor": ("ActorSupervisor",),
     "_torch.redirects": ("get_std_cm", "redirect", "redirect_stderr", "redirect_stdout"),
     "destinations": ("LogsDest",),
     "errors": (
         "ChildFailedError",
+        "RestartLimitExceeded",
         "SignalException",
         "SpawnError",
         "SpecError",
@@ -102,6 +119,19 @@ _HOMES = {
     "recording": ("ErrorHandler", "get_error_handler", "record"),
     "restarts": ("RestartPolicy",),
     "result": ("ProcessFailure", "RankEnd", "RunProcsResult"),
+    "trees": (
+        "ChildDown",
+        "ChildRestarting",
+        "ChildSpec",
+        "ChildStarted",
+        "ChildStatus",
+        "Down",
+        "RestartChild",
+        "StartChild",
+        "TerminateChild",
+        "TreeFinished",
+        "TreeStatus",
+    ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -1,4 +1,4 @@
-"""``python -m supervise`` is the command ``supervise``."""
+"""Entry point of ``python -m supervise``, the same as the command ``supervise``."""
 
 from __future__ import annotations
 

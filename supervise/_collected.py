@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Collected(Generic[T]):
-    """What has come so far, for a thread that waits for more."""
+    """Thread-safe list of items, on which a thread can wait."""
 
     def __init__(self) -> None:
         """Begin with no item."""
@@ -20,7 +20,7 @@ class Collected(Generic[T]):
         self._changed = threading.Condition()
 
     def add(self, item: T) -> None:
-        """Add an item. From any thread."""
+        """Add an item. Callable from any thread."""
         with self._changed:
             self._items.append(item)
             self._changed.notify_all()
@@ -34,7 +34,7 @@ class Collected(Generic[T]):
         """Return the first item that is `wanted`.
 
         Raises:
-            TimeoutError: None came within `timeout` seconds; names `what`.
+            TimeoutError: No such item came within `timeout` seconds; the text names `what`.
         """
 
         def found() -> list[T]:

@@ -24,8 +24,8 @@ _MOST_LINKS = 40
 def open_folder(path: str) -> int:
     """Open a folder for calls that take a `dir_fd`; return the descriptor.
 
-    A symbolic link on the path is followed only if it belongs to this user or to the system. A link of another user may
-    be planted, to create files where that user has no permission.
+    A symbolic link on the path is followed only if it belongs to this user or to the system. Another user may plant a
+    link to have files created where that user has no permission.
 
     Raises:
         OSError: The folder does not exist, or a link of another user is on the path; ``filename`` is the path.
@@ -105,7 +105,7 @@ def make_folders(parent: str, names: Iterable[str], made: dict[str, tuple[int, i
         made: Path to device and inode of each folder that was made; updated for the next call.
 
     Raises:
-        NotADirectoryError: A link or a file already has the name; it was planted.
+        NotADirectoryError: A link or a file already has the name.
         PermissionError: A folder of another user already has the name.
         OSError: A folder cannot be made; ``filename`` is its path.
     """
@@ -124,7 +124,7 @@ def _make_folder(path: str, name: str, at: int, made: dict[str, tuple[int, int]]
         found = os.lstat(name, dir_fd=at)
         if not stat.S_ISDIR(found.st_mode):
             raise not_a_folder(path) from e
-        # A network file system may map root to another uid, so a folder of ours is also known by device and inode
+        # A network file system may map root to another uid, so device and inode also identify a folder made earlier
         if not is_own(found.st_uid) and made.get(path) != (found.st_dev, found.st_ino):
             why = f"it is a folder of another user (number {found.st_uid}), which is not used for logs"
             raise PermissionError(e.errno, why, path) from e
@@ -138,5 +138,5 @@ def _make_folder(path: str, name: str, at: int, made: dict[str, tuple[int, int]]
 def not_a_folder(path: str) -> NotADirectoryError:
     if not os.path.islink(path):
         return NotADirectoryError(f"log_dir: {path} is a file")
-    where = "in place of a folder of ours" if os.path.exists(path) else "that leads nowhere"
+    where = "in place of a folder of supervise" if os.path.exists(path) else "that cannot be resolved"
     return NotADirectoryError(f"log_dir: {path} is a symbolic link {where}")

@@ -19,7 +19,7 @@ def open_regular(path: str, *, follow: bool = False) -> int:
         follow: Whether `path` may be a symbolic link.
 
     Raises:
-        OSError: It cannot be opened, is a symbolic link, or is not a regular file; ``filename`` names it.
+        OSError: The file cannot be opened, is a symbolic link, or is not a regular file; ``filename`` names it.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     fd = os.open(path, flags if follow else flags | os.O_NOFOLLOW)

@@ -6,7 +6,8 @@ Exception
 │   ├── SpecError                a setting or message is not valid; no process was started (also a RuntimeError)
 │   ├── SpawnError               a rank did not start, for a reason other than an OSError
 │   ├── UnkillableError          a process outlived SIGKILL
-│   └── SupervisorCrashed        a handler inside supervise raised; the ranks were killed
+│   ├── SupervisorCrashed        a handler inside supervise raised; the ranks were killed
+│   └── RestartLimitExceeded     a tree has given up, and has stopped its children
 ├── ChildFailedError             as in PyTorch: the failures of a gang, with the block of text that torchrun prints
 └── SignalException              as in PyTorch: the host received a termination signal
 ```
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ChildFailedError",
+    "RestartLimitExceeded",
     "SignalException",
     "SpawnError",
     "SpecError",
@@ -97,6 +99,24 @@ class UnkillableError(SuperviseError):
 
 class SupervisorCrashed(SuperviseError):  # noqa: N818  named like pykka's exceptions
     """A handler inside supervise raised, and supervise killed the ranks; ``__cause__`` is the exception."""
+
+
+class RestartLimitExceeded(SuperviseError):  # noqa: N818  says what happened, as SupervisorCrashed does
+    """A tree has given up and stopped its children; ``__cause__`` is the failure that was one too many.
+
+    Where the child that failed is a tree that gave up, ``__cause__`` has a cause of its own, down to the first failure.
+
+    Args:
+        msg: What happened.
+        child_id: The child whose failure ended the tree.
+    """
+
+    child_id: str
+    """The child whose failure ended the tree."""
+
+    def __init__(self, msg: str, *, child_id: str) -> None:
+        super().__init__(msg)
+        self.child_id = child_id
 
 
 class SignalException(_Portable):

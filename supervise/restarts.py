@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from supervise._seconds import check_seconds
 from supervise.errors import SpecError
 
 _LONGEST_BACKOFF_S = 60.0
+
+RestartKind = Literal["transient", "permanent", "temporary"]
+"""After which end a child of a tree restarts: a failure, any end, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,8 @@ class RestartPolicy:
     backoff: float = 1.0
     """Seconds before the first restart. Each restart that counts doubles the delay, up to a minute; a value of a minute
     or more stays as it is. The delay varies at random by a quarter, so that many machines do not restart at once."""
+    restart: RestartKind = "transient"
+    """The restart kind of a tree's children that state none. A gang accepts ``"transient"`` only."""
 
     def __post_init__(self) -> None:
         most = self.max_restarts
@@ -37,6 +43,7 @@ class RestartPolicy:
         if self.within_s is not None:
             check_seconds("within_s", self.within_s, above_zero=True)
         check_seconds("backoff", self.backoff)
+        check_restart_kind(self.restart)
 
     def counting(self, restarts_ns: tuple[int, ...], now_ns: int) -> tuple[int, ...]:
         """Return the times of earlier restarts (monotonic ns) that still count at `now_ns`."""
@@ -48,3 +55,13 @@ class RestartPolicy:
     def delay_s(self, earlier: int) -> float:
         """Return the delay in seconds, without jitter, of a restart after `earlier` restarts that count."""
         return min(self.backoff * 2.0 ** min(earlier, 32), max(_LONGEST_BACKOFF_S, self.backoff))
+
+
+def check_restart_kind(value: object) -> None:
+    """Refuse what is not a restart kind.
+
+    Raises:
+        SpecError: Names the value.
+    """
+    if value not in get_args(RestartKind):
+        raise SpecError(f"restart is {value!r}; it is one of {', '.join(get_args(RestartKind))}")

@@ -30,6 +30,7 @@ WORDS = {
     "result",
     "recording",
     "events",
+    "trees",
 }
 WAKEUP = {"_runtime.wakeup", "_runtime.fork_hooks"}
 """What the rooms below the runtime use, too. It knows nothing of ours."""
@@ -41,6 +42,7 @@ MAY_IMPORT = {
     "_logs": {"words", "wakeup", "_logs", "_process"},  # both touch the kernel; never the other way round
     "_core": {"words", "_core"},
     "_gang": {"words", "wakeup", "_runtime", "_process", "_logs", "_core", "_gang"},
+    "_tree": {"words", "wakeup", "_runtime", "_core", "_tree"},  # a gang is known by its messages
     "_api": {"words", "wakeup", "_runtime", "_process", "_logs", "_core", "_gang", "_api"},
     "_torch": {"words", "wakeup", "_runtime", "_process", "_logs", "_core", "_gang", "_api", "_torch"},
 }

@@ -23,10 +23,7 @@ PATTERNS = {
 }
 """Pattern to advice. `CONTRIBUTING.md` has the same list."""
 
-NOT_YET: tuple[str, ...] = (
-    "supervise/_process",
-    "supervise/_runtime",
-)
+NOT_YET: tuple[str, ...] = ()
 """Folders that are exempt until their texts are edited."""
 
 _QUOTED = re.compile(r"`[^`]*`")

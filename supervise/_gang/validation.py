@@ -73,6 +73,10 @@ def _check_end(spec: GangSpec) -> None:
         raise SpecError(
             f"restart_policy is {shown(policy)}; give a RestartPolicy, such as RestartPolicy(max_restarts=3), or None"
         )
+    if policy.restart != "transient":
+        raise SpecError(
+            f"restart_policy.restart is {policy.restart!r}; a gang is restarted after a failure only: 'transient'"
+        )
 
 
 def _check_entrypoint(spec: GangSpec) -> None:

@@ -1,1 +1,1 @@
-"""Effects on processes: launch, lifeline, exit notice, outcome. Nothing here knows of actors."""
+"""Effects on processes: launch, lifeline, exits, containment. No module here imports an actor."""

@@ -1,4 +1,4 @@
-"""Files that are written at their end: private to the user, and never somebody else's behind a link."""
+"""Files opened for appending: private to the user, and never reached through another user's symbolic link."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
-"""Links that the system makes: what is behind them is open in this process."""
+"""Links of the system to what this process has open."""
 
 
 def open_to_append(path: str) -> int:
-    """Open `path` to write at its end, made private to the user if it is not there; return the descriptor.
+    """Open `path` for appending; a new file is private to the user. Return the descriptor.
 
-    A file is never written through a symbolic link, which somebody may have planted to have another file
+    A symbolic link to a file is refused, because another user may have planted it to have another file
     written to. A link to a device is followed, and so are the system's own, such as ``/dev/stdout``. A named pipe
-    without a reader is refused: opening it would wait for one.
+    without a reader is refused, because the open would wait for one.
 
     Raises:
-        OSError: It cannot be opened, is a named pipe without a reader, or a link to a file, be it one that is not
-            there; nothing was made. ``filename`` names it.
+        OSError: The path cannot be opened, is a named pipe without a reader, or is a link to a file, existing or
+            not; no file was made. ``filename`` is the path.
     """
     flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
     if path.startswith(_STREAMS):
@@ -51,7 +51,7 @@ def open_to_append(path: str) -> int:
 
 
 def _follow(path: str, target: str, flags: int) -> int:
-    """Open what a link leads to, if that is no file."""
+    """Open the target of a link unless it is a file."""
     if target.startswith(_STREAMS):
         return os.open(path, flags & ~os.O_NONBLOCK)
     if leads_to_file(path):
@@ -60,14 +60,14 @@ def _follow(path: str, target: str, flags: int) -> int:
         fd = os.open(path, flags)
     except OSError as error:
         raise _pipe_error(path) if error.errno == errno.ENXIO else error from error
-    if stat.S_ISREG(os.fstat(fd).st_mode):  # changed meanwhile
+    if stat.S_ISREG(os.fstat(fd).st_mode):  # the link was changed in between
         os.close(fd)
         raise link_error(path)
     return _writable(fd, path, stat.S_ISCHR)
 
 
 def _writable(fd: int, path: str, *kinds: Callable[[int], bool]) -> int:
-    """Return `fd`, which waits in a write from now on, if it is of one of these kinds; else close it and raise."""
+    """Return `fd`, made blocking, if it is of one of these kinds; otherwise close it and raise."""
     mode = os.fstat(fd).st_mode
     if not any(is_kind(mode) for is_kind in kinds):
         os.close(fd)
@@ -79,7 +79,7 @@ def _writable(fd: int, path: str, *kinds: Callable[[int], bool]) -> int:
 def _pipe_error(path: str) -> OSError:
     return OSError(
         errno.EINVAL,
-        "it is a pipe without a reader, a socket or a disk, and no file that a log can be written to",
+        "a log cannot be written to a pipe without a reader, a socket or a disk",
         path,
     )
 
@@ -88,21 +88,21 @@ _readers: dict[str, Callable[[int], object]] = {}
 
 
 def tell_of_open(path: str, reader: Callable[[int], object]) -> None:
-    """Have `reader` called with a copy of each descriptor that a worker is given for `path`, which it has to close.
+    """Call `reader` with a copy of each descriptor that is opened for a worker's `path`; the reader closes the copy.
 
-    The copy shares its position with the worker's: the end of what the worker has written last.
+    The copy shares its file position with the worker's descriptor, which is the end of the worker's last write.
     """
     _readers.setdefault(path, reader)
 
 
 def forget_reader(path: str, reader: Callable[[int], object]) -> None:
-    """Undo `tell_of_open`; again is harmless."""
+    """Undo `tell_of_open`. Idempotent."""
     if _readers.get(path) == reader:
         _readers.pop(path, None)
 
 
 def tell_reader(path: str, fd: int) -> None:
-    """Tell who has asked that a worker is given `fd`; without a descriptor to spare, nobody is told."""
+    """Pass a copy of `fd` to the reader of `path`, unless no descriptor is left."""
     reader = _readers.get(path)
     if reader is not None:
         with contextlib.suppress(OSError):
@@ -110,7 +110,7 @@ def tell_reader(path: str, fd: int) -> None:
 
 
 def leads_to_file(link: str) -> bool:
-    """Whether something written through `link` would end in a file, or make one."""
+    """Whether a write through `link` would change or make a file."""
     try:
         return stat.S_ISREG(os.stat(link).st_mode)
     except FileNotFoundError:
@@ -118,5 +118,5 @@ def leads_to_file(link: str) -> bool:
 
 
 def link_error(path: str) -> OSError:
-    """Return the error that names a link in the place of a log."""
-    return OSError(errno.ELOOP, "it is a symbolic link to another file, which is not written to", path)
+    """Return the error for a symbolic link in the place of a log."""
+    return OSError(errno.ELOOP, "it is a symbolic link to another file, which supervise does not write to", path)

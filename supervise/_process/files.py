@@ -1,4 +1,4 @@
-"""Anonymous files in memory, and descriptors that stay clear of the standard streams."""
+"""Memory files, and descriptors with numbers above those of the standard streams."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import fcntl
 import os
 
 LEAST_BYTES = 64 * 1024
-"""A smaller buffer of a value travels within its pickle; a larger one has pages of its own in the file."""
+"""Buffers below this size stay within the pickle of a value; larger ones get pages of their own in the file."""
 
 
 def anonymous_file(name: str) -> int:
-    """Return the descriptor of a new empty file that has no path; the caller closes it.
+    """Return the descriptor of a new empty memory file; the caller closes it.
 
     Raises:
-        OSError: It cannot be made, or no descriptor is left.
+        OSError: The file cannot be made, or no descriptor is left.
     """
     return clear_of_stdio(os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
 
 
 def file_of(name: str, *parts: bytes) -> int:
-    """Return the descriptor of a new anonymous file that holds `parts`, at its start; the caller closes it.
+    """Return the descriptor of a new memory file that holds `parts`, positioned at its start; the caller closes it.
 
     Raises:
-        OSError: It cannot be made, or written.
+        OSError: The file cannot be made or written.
     """
     fd = anonymous_file(name)
     try:
@@ -36,7 +36,7 @@ def file_of(name: str, *parts: bytes) -> int:
 
 
 def clear_of_stdio(fd: int) -> int:
-    """Return `fd`, moved above 2 where stdin, stdout or stderr is closed: a worker's own streams go there."""
+    """Return `fd`, moved above 2 if necessary, because 0 to 2 become the streams of a worker."""
     if fd > 2:
         return fd
     try:
@@ -53,7 +53,7 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
 
 
 def close(*fds: int | None) -> None:
-    """Close those that are not None."""
+    """Close the descriptors that are not None."""
     for fd in fds:
         if fd is not None:
             os.close(fd)

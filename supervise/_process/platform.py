@@ -1,7 +1,7 @@
-"""What this kernel and Python can do.
+"""Features of this kernel, C library and Python.
 
-``SUPERVISE_WITHOUT``, a list such as ``pidfd,inotify``, has this process and its workers do without what is
-there: to try a fallback, or around a kernel (or a sandbox) that does not keep what it promises.
+The environment variable ``SUPERVISE_WITHOUT``, a list such as ``pidfd,inotify``, disables features in this process and
+its workers: to test a fallback, or because a kernel or sandbox implements one wrongly.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import os
 import signal
 
 NAMES = frozenset({"pidfd", "group", "inotify", "glibc"})
-"""What ``SUPERVISE_WITHOUT`` may name; ``group`` is the signal to a group through its leader's pidfd."""
+"""Names for ``SUPERVISE_WITHOUT``; ``group`` is the signal to a group through the pidfd of its leader."""
 _WITHOUT = frozenset(filter(None, os.environ.get("SUPERVISE_WITHOUT", "").split(",")))
 
 PIDFD = hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal") and "pidfd" not in _WITHOUT
-"""Exits are told by a descriptor on the loop; otherwise by one waiting thread a worker."""
+"""Whether the loop learns of exits by pidfd; otherwise one thread for each worker waits."""
 
 INOTIFY = "inotify" not in _WITHOUT
-"""Files tell when they grow; otherwise they are looked at each 50 ms."""
+"""Whether inotify reports writes to files; otherwise the files are polled every 50 ms."""
 
 GLIBC = "glibc" not in _WITHOUT
-"""Programs are started by glibc's own `posix_spawn`, where it is 2.34 or later; otherwise by Python's."""
+"""Whether `posix_spawn` of glibc 2.34 or later starts programs; otherwise `os.posix_spawn` does."""
 
 PIDFD_SIGNAL_PROCESS_GROUP = 4
 """Flag of pidfd_send_signal since Linux 6.9."""
@@ -35,7 +35,7 @@ def _group_signals() -> bool:
         return False
     try:
         signal.pidfd_send_signal(fd, 0, None, PIDFD_SIGNAL_PROCESS_GROUP)
-    except ProcessLookupError:  # understood: we lead no group
+    except ProcessLookupError:  # the kernel knows the flag, and this process does not lead a group
         return True
     except OSError:
         return False
@@ -46,4 +46,4 @@ def _group_signals() -> bool:
 
 
 GROUP_BY_PIDFD = _group_signals()
-"""A group can be signalled through its leader's pidfd, also after the leader was reaped."""
+"""Whether a group can be signaled through the pidfd of its leader, also after the leader was reaped."""

@@ -1,1 +1,1 @@
-"""An actor type of pykka on one selector thread: inbox, exits, timers and file wake-ups in one loop."""
+"""pykka actors that share one selector thread: one loop serves messages, exits, timers and wake-ups of files."""

@@ -1,4 +1,4 @@
-"""pykka actors that share their gang's loop instead of having a thread each."""
+"""pykka actors that run on the loop of their gang instead of a thread each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("supervise")
 
 
 class Inbox:
-    """Where senders put envelopes: straight onto the loop's queue."""
+    """Inbox of an actor that posts each envelope to the loop."""
 
     __slots__ = ("_actor", "loop")
 
@@ -31,11 +31,11 @@ class Inbox:
         self._actor: LoopActor | None = None
 
     def bind(self, actor: LoopActor | None) -> None:
-        """Deliver to `actor` from now on; None: it has ended, and what comes is refused."""
+        """Deliver to `actor` from now on. None: the actor has ended, and `put` refuses envelopes."""
         self._actor = actor
 
     def put(self, envelope: Envelope[Any], /) -> None:
-        """Post `envelope` to the actor; a future behind an actor that has ended fails at once."""
+        """Post `envelope` to the actor. If the actor has ended, the envelope's reply fails at once."""
         actor = self._actor
         if actor is None:
             refuse(envelope, "actor")
@@ -43,17 +43,17 @@ class Inbox:
             self.loop.post(actor.dispatch, envelope)
 
     def get(self) -> Envelope[Any]:
-        """Never called: the loop hands envelopes over."""
-        msg = "an inbox of a loop is not read"
+        """Raise: the loop delivers envelopes, so no thread reads an inbox."""
+        msg = "the inbox of a LoopActor cannot be read"
         raise NotImplementedError(msg)
 
     def empty(self) -> bool:
-        """True: nothing is kept here."""
+        """Return True: the inbox stores no envelope."""
         return True
 
 
 def refuse(envelope: Envelope[Any], who: object) -> None:
-    """Answer an envelope that nobody will handle: a stop with None, as pykka does, others with an error."""
+    """Reply to an envelope that no actor will handle: to a stop with None, as pykka does, to others with an error."""
     reply = envelope.reply_to
     if reply is None:
         return
@@ -65,9 +65,9 @@ def refuse(envelope: Envelope[Any], who: object) -> None:
 
 
 class _Stopped(threading.Event):
-    """Whether an actor has stopped. In a forked child, where nobody would ever set it, it is set.
+    """Event that is set once the actor has stopped, and in every forked child, where the actor's thread does not run.
 
-    Without being touched: a rank that is forked off would copy the pages of all that were forked before it.
+    The child does not write to the event: a write would make a forked rank copy the memory pages of all events.
     """
 
     def __init__(self) -> None:
@@ -82,27 +82,26 @@ class _Stopped(threading.Event):
 
 
 _process = object()
-"""This process: a forked child has another."""
+"""Identity of this process: a forked child gets a new object."""
 
 
-def _begin_anew_in_child() -> None:
+def _replace_in_child() -> None:
     global _process  # noqa: PLW0603 - of the process
     _process = object()
 
 
-fork_hooks.register("actor", in_child=_begin_anew_in_child)
+fork_hooks.register("actor", in_child=_replace_in_child)
 
 
 class LoopActor(pykka.Actor):
-    """An actor whose messages are handled on its gang's loop, in the order in which they were put.
+    """An actor that handles its messages on the loop of its gang, in the order of their arrival.
 
-    To everybody else it is an ordinary pykka actor: refs, `ask`, `tell` and proxies work. Different
-    from pykka's own: an exception that leaves a `tell` handler, of whatever class, goes to
-    `on_crash` of this actor alone.
+    Refs, `ask`, `tell` and proxies work as with every pykka actor. One difference: any exception that
+    leaves the handler of a `tell`, also a `BaseException`, goes to `on_crash` of this actor alone.
     """
 
     ends_with_its_thread = True
-    """A forked child has no such thread: to it, this actor is dead."""
+    """Whether the actor is dead in a forked child, which does not have the actor's thread."""
 
     def __init__(self, loop: Loop) -> None:
         """Make the actor; `start` also registers it and queues `on_start` as its first envelope."""
@@ -119,7 +118,7 @@ class LoopActor(pykka.Actor):
 
     def _start_actor_loop(self) -> None:
         inbox = self.actor_inbox
-        assert isinstance(inbox, Inbox)  # noqa: S101 - made by us, above
+        assert isinstance(inbox, Inbox)  # noqa: S101 - made above
         inbox.bind(self)  # strong: a ref holds its actor only weakly
         self.loop.post(self._begin)
 
@@ -143,7 +142,7 @@ class LoopActor(pykka.Actor):
             if self.is_fatal(error, asked=reply is not None):
                 self._crashed(error)
             elif reply is None:
-                log.warning("%s refused a message that was told: %s", self, error)
+                log.warning("%s refused a message of tell(): %s", self, error)
         else:
             if reply is not None:
                 reply.set(response)
@@ -154,12 +153,12 @@ class LoopActor(pykka.Actor):
         return super()._handle_receive(message)
 
     def on_stop_request(self) -> Reply[None] | None:
-        """Somebody asked this actor to stop; the answer (a `Reply` defers it) is the asker's reply."""
+        """Handle a request to stop; return the reply to the request, or a `Reply` to defer it."""
         self.leave()
         return None
 
     def leave(self) -> None:
-        """End this actor now: out of the registry, its inbox refuses what comes."""
+        """End this actor now: remove it from pykka's registry; its inbox refuses further messages."""
         if not self.actor_stopped.is_set():
             self._stop()
             self._unbind()
@@ -170,11 +169,11 @@ class LoopActor(pykka.Actor):
         inbox.bind(None)
 
     def is_fatal(self, error: BaseException, *, asked: bool) -> bool:
-        """Whether an error that left a handler ends this actor: as in pykka, any of a message that was told does."""
+        """Whether an error that left a handler ends this actor: as in pykka, every error in a `tell` does."""
         return not asked or not isinstance(error, Exception)
 
     def on_crash(self, error: BaseException) -> None:
-        """Clean up after `error` left a handler. The actor has not been stopped yet; unless overridden, it is now."""
+        """Handle an `error` that left a handler. The actor is still running; this default stops it."""
         self._fail(error)
 
     def _crashed(self, error: BaseException) -> None:
@@ -184,7 +183,7 @@ class LoopActor(pykka.Actor):
             self._fail(worse)
 
     def _fail(self, error: BaseException) -> None:
-        """End as pykka's own actors do: said to its log, and without `on_stop`."""
+        """End the actor as pykka does after an error: log the error, do not call `on_stop`."""
         if not self.actor_stopped.is_set():
             self._handle_failure(type(error), error, error.__traceback__)
             self._unbind()

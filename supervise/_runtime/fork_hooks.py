@@ -1,4 +1,4 @@
-"""What `os.fork` runs in this process: one list, in one order, whatever was imported first.
+"""Hooks that run in a forked child, in one fixed order that does not depend on the order of imports.
 
 A module registers its hook when it is imported, so a process runs no hook of a module that it does not use.
 Every spawned worker imports this file before the user's code, so it imports nothing but `os` and `sys`.
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ORDER = (
-    "lifeline",  # first: a child that is held up in a later hook keeps no other gang's pipe open
+    "lifeline",  # first: a child that blocks in a later hook must not keep the pipe of a gang open
     "actor",  # before any hook that asks whether an actor is alive
     "future",
     "main_thread",
     "watch",
     "signals",
-    "shutdown_at_exit",  # after `actor`: it takes the actors, which are dead in a child, out of pykka's registry
+    "shutdown_at_exit",  # after `actor`: it removes the actors, which are dead in a child, from pykka's registry
     "multiprocessing",
+    "trees",
 )
 """The modules that have a hook, in the order in which a child runs them."""
 
@@ -29,14 +30,14 @@ _in_child: dict[str, Callable[[], object]] = {}
 
 
 def register(name: str, in_child: Callable[[], object]) -> None:
-    """Have a forked child call `in_child`, in the place that `ORDER` gives to `name`."""
-    global _in_child  # noqa: PLW0603 - replaced as a whole: another thread may fork meanwhile
+    """Register `in_child`, which every forked child calls, at the position of `name` in `ORDER`."""
+    global _in_child  # noqa: PLW0603 - replaced as a whole: another thread may fork at any time
     hooks = {**_in_child, name: in_child}
     _in_child = {each: hooks[each] for each in sorted(hooks, key=ORDER.index)}
 
 
 def _run_in_child() -> None:
-    """Run each hook; as with `os.register_at_fork` itself, one that raises keeps no other from running."""
+    """Run each hook. As with `os.register_at_fork`, a hook that raises does not prevent the others."""
     for hook in _in_child.values():
         try:
             hook()

@@ -1,4 +1,4 @@
-"""The future of our actors: no shared lock, deferred replies, and an ``await`` that does not block."""
+"""Future of the gang's actors: no shared lock, deferred replies, and an ``await`` that does not block."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ T = TypeVar("T")
 M = TypeVar("M")
 
 MUST_NOT_BLOCK: set[int] = set()
-"""Identifiers of the threads that run a loop: waiting there for an answer would wait for ever."""
+"""Identifiers of the threads that run a loop. A wait for a reply on such a thread would deadlock."""
 
 
 _forks = 0
-"""How many forks lead to this process, of those that this module has seen."""
+"""Number of forks between the first process that imported this module and this process."""
 
 
 class Reply(pykka.Future[T]):
     """A future whose setter and getters share no lock.
 
     A signal handler may raise at any moment inside `get`. A lock shared with the setter would then
-    stay owned and the setter, which is our loop, would block for ever. Here the result is put into
-    its slot by one atomic operation, and each waiter has a private lock that only it acquires.
+    stay locked, and the setter, which is the loop, would block forever. Here one atomic operation puts
+    the result into its slot, and each waiter has a private lock that only the waiter acquires.
 
-    Setting it to another `Reply` resolves it with that one: this is how an actor defers an answer. It
-    holds that one, and is not held by it: an answer that nobody can get any more is forgotten.
+    An actor defers its reply by setting the reply to another `Reply`, whose result resolves both. The first
+    holds a reference to the other; the other holds only a weak one, so an abandoned reply is collected.
     """
 
     def __init__(self) -> None:
@@ -61,10 +61,10 @@ class Reply(pykka.Future[T]):
         """Block until there is a result, and return or raise it.
 
         Args:
-            timeout: Seconds (monotonic) to wait; None waits for ever.
+            timeout: Seconds (monotonic) to wait; None waits without limit.
 
         Raises:
-            pykka.Timeout: No result in time. The future stays usable.
+            pykka.Timeout: There was no result in time. The future stays usable.
         """
         if not self._settled:
             deadline = None if timeout is None else time.monotonic() + timeout
@@ -73,17 +73,17 @@ class Reply(pykka.Future[T]):
         if self._get_hook is not None:
             return super().get(timeout=timeout)
         value, error = self._slot["result"]
-        if type(error) is pykka.ActorDeadError:  # a new one: its traceback holds the asker, which holds this reply
+        if type(error) is pykka.ActorDeadError:  # a new one: a traceback holds a frame, which holds this reply
             raise pykka.ActorDeadError(*error.args)
         if error is not None:
             raise error
         return cast("T", value)
 
     def check_process(self) -> None:
-        """Refuse to wait where nobody will ever answer.
+        """Refuse to wait in a process that will not receive the reply.
 
         Raises:
-            pykka.ActorDeadError: This process was forked from the one that has asked.
+            pykka.ActorDeadError: This process was forked from the one that asked.
         """
         if self._forks != _forks and not self._settled:
             msg = "this process was forked from the one that asked; only that process receives the reply"
@@ -106,15 +106,15 @@ class Reply(pykka.Future[T]):
                     raise pykka.Timeout(msg)
 
     def forget(self, callback: Callable[[], object]) -> None:
-        """Take back a callback that was added; harmless when it was called already."""
+        """Remove a callback that was added. Idempotent, also after the callback was called."""
         try:
             self._waiters.remove(callback)
-        except ValueError:  # it is being called right now
+        except ValueError:  # the setter has called it or is calling it
             return
 
     @property
     def _settled(self) -> bool:
-        """Whether it is known how to come by the result: it is there, or a hook computes it."""
+        """Whether the result exists or a get-hook computes it."""
         return bool(self._slot) or self._get_hook is not None
 
     def done(self) -> bool:
@@ -122,11 +122,11 @@ class Reply(pykka.Future[T]):
         return bool(self._slot)
 
     def add_done_callback(self, callback: Callable[[], object]) -> None:
-        """Call `callback` once there is a result: in the setter's thread, or now if there is one."""
+        """Call `callback` once there is a result: in the setter's thread, or at once if there is one already."""
         self._waiters.append(callback)
         if self._settled:
             try:
-                self._waiters.remove(callback)  # only this one: a signal here must not lose somebody else's
+                self._waiters.remove(callback)  # only this one: a signal handler's exception must not lose others
             except ValueError:  # the setter is calling it
                 return
             callback()
@@ -139,11 +139,11 @@ class Reply(pykka.Future[T]):
                 return
             try:
                 callback()
-            except Exception:  # a mistake of who gave it; the others are to be told all the same
+            except Exception:  # a bug in this callback must not keep the others from being called
                 log.exception("a done-callback raised")
 
     def set(self, value: T | Reply[T] | None = None) -> None:
-        """Resolve with `value`; another `Reply` as value resolves this one when it is resolved.
+        """Resolve with `value`. If `value` is a `Reply`, its result resolves this one.
 
         Raises:
             queue.Full: There is a result already.
@@ -168,7 +168,7 @@ class Reply(pykka.Future[T]):
         if error is None:
             error = (kind or RuntimeError)()
         if isinstance(error, pykka.ActorDeadError):
-            traceback = error.__traceback__ = None  # it holds the frame of the ask, which holds this reply
+            traceback = error.__traceback__ = None  # a traceback holds the frame of the ask, which holds this reply
         if traceback is not None and error.__traceback__ is not traceback:
             error = error.with_traceback(traceback)
         if self._awaited is not None or self._get_hook is not None:
@@ -182,9 +182,9 @@ class Reply(pykka.Future[T]):
             self._wake()
 
     def _follow(self) -> None:
-        """Take over what the one that was given to `set` has come to."""
+        """Take over the result of the `Reply` that was given to `set`."""
         source = self._awaited
-        assert source is not None  # noqa: S101 - it calls this
+        assert source is not None  # noqa: S101 - that reply calls this
         if source._get_hook is not None:
             self._sources = (source,)
             self._get_hook = lambda timeout: source.get(timeout=timeout)
@@ -207,7 +207,7 @@ class Reply(pykka.Future[T]):
 
     def _derived(self, future: pykka.Future[M], *sources: pykka.Future[Any]) -> pykka.Future[M]:
         ours = tuple(source for source in sources if isinstance(source, Reply))
-        if len(ours) == len(sources):  # nobody tells when a foreign one is done
+        if len(ours) == len(sources):  # a future of another class has no done-callback
             cast("Reply[M]", future)._sources = ours
         return future
 
@@ -240,7 +240,7 @@ class Reply(pykka.Future[T]):
     __iter__ = __await__
 
     def _at_hand(self, loop: Any) -> Generator[Any, None, bool]:
-        """Wait for what the result is made of; False: that cannot be known here, `get` may block."""
+        """Wait for the sources of the result; return False if there may be others, so that `get` may block."""
         if self._get_hook is None:
             yield from _arrival(self, loop)
         if self._get_hook is None:
@@ -252,14 +252,14 @@ class Reply(pykka.Future[T]):
 
 
 def _follow(follower: weakref.ref[Reply[Any]]) -> None:
-    """Have a reply that was set to another follow it, unless nobody holds it any more."""
+    """Resolve a reply that was set to another, unless it was collected."""
     reply = follower()
     if reply is not None:
         reply._follow()
 
 
 def _arrival(reply: Reply[Any], loop: Any) -> Generator[Any, None, None]:
-    """Wait in a task of `loop` until `reply` is there; a task that is canceled leaves nothing behind."""
+    """Wait in a task of `loop` until `reply` has a result. A canceled task removes its callback."""
     arrived = loop.create_future()
 
     def settle() -> None:
@@ -269,7 +269,7 @@ def _arrival(reply: Reply[Any], loop: Any) -> Generator[Any, None, None]:
     def hand_over() -> None:
         try:
             loop.call_soon_threadsafe(settle)
-        except RuntimeError:  # the event loop was closed: nobody waits any more
+        except RuntimeError:  # the event loop was closed, so its tasks have ended
             return
 
     reply.add_done_callback(hand_over)

@@ -1,4 +1,4 @@
-"""One thread, one selector: envelopes, file descriptors and timers of a gang."""
+"""Event loop of a gang: one thread and one selector for messages, file descriptors and timers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ log = logging.getLogger("supervise")
 
 _LONGEST_SELECT_S = 86_400.0
 _AT_ONCE = 32
-"""How many callbacks are called before descriptors are looked at: an exit is noticed while a thousand ranks start."""
+"""Number of callbacks between two polls of the descriptors, so that the start of many ranks does not delay exits."""
 
 
 class Timer:
-    """A callback that is due at a moment; `cancel` may come at any time, from the loop's thread."""
+    """A callback with a due time. The loop's thread may call `cancel` at any time."""
 
     __slots__ = ("_callback", "due_s")
 
@@ -37,7 +37,7 @@ class Timer:
         self.due_s = due_s
 
     def cancel(self) -> None:
-        """Never call the callback; harmless when it was called already."""
+        """Drop the callback. Idempotent, also after the callback was called."""
         self._callback = None
 
     def fire(self) -> None:
@@ -53,27 +53,27 @@ class Timer:
 
 
 class Loop:
-    """The thread that runs everything of one gang.
+    """The thread that runs all actors of one gang.
 
-    It wakes only for a posted callback, a ready file descriptor or a due timer. Callbacks run one
-    at a time, in the order in which they became due, under one guard: no exception, not even a
-    `SystemExit`, ends the loop or reaches another callback.
+    The thread wakes only for a posted callback, a ready file descriptor or a due timer. Callbacks run one
+    at a time, in the order in which they became due. The loop catches and logs every exception of a callback,
+    also `SystemExit`.
     """
 
     def __init__(self, name: str, *, lost: Callable[[BaseException], object], own_thread: bool = True) -> None:
         """Make a loop that is not running yet.
 
         Args:
-            name: Of the thread.
-            own_thread: Whether `start` starts a thread; otherwise the one that calls it calls `run` next.
-            lost: Called on the loop's thread if its own machinery fails (the selector's descriptor
-                was closed by a stranger); the loop ends after it.
+            name: Name of the thread.
+            own_thread: Whether `start` starts a thread; otherwise the thread that calls `start` calls `run` next.
+            lost: Called on the loop's thread if the loop itself fails, for instance because user code has closed
+                the selector's descriptor. The loop ends after the call.
         """
         self._name = name
         self._own_thread = own_thread
         self._lost = lost
         self.ended: Reply[None] = Reply()
-        """Set when every callback has been called and the loop's descriptors are closed."""
+        """Resolved when every callback has been called and the loop's descriptors are closed."""
         self._ready: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
@@ -85,10 +85,10 @@ class Loop:
         self._closed = False
         self._thread: threading.Thread | None = None
         self._claim = threading.Lock()
-        """Whoever gets it gives the descriptors back: the thread, or a start that fails before the thread runs."""
+        """Its owner closes the descriptors: the thread, or a start that fails before the thread runs."""
 
     def start(self) -> None:
-        """Start the thread, a daemon, since a non-daemon one would hang the interpreter's exit; or prepare `run`."""
+        """Start the thread, or prepare `run`. A thread that is not a daemon would block the interpreter's exit."""
         self._selector = selectors.DefaultSelector()
         try:
             self._wake_fd = WakeFd()
@@ -98,12 +98,12 @@ class Loop:
                 return
             self._thread = threading.Thread(target=self.run, name=self._name, daemon=True)
             _threads.start(self._thread, f"the supervisor {self._name!r}")
-        except BaseException:  # no thread to be had; or a signal's handler has raised, and the thread may run
+        except BaseException:  # no thread is available; or a signal handler has raised, and the thread may run
             self.abandon()
             raise
 
     def abandon(self) -> None:
-        """Give everything back, or have the thread do it if it runs already: the start has failed."""
+        """Close all descriptors after a failed start, in the thread if it runs already."""
         if self._claim.acquire(blocking=False):
             self._give_back()
         else:
@@ -120,28 +120,28 @@ class Loop:
         return self._thread is not None and self._thread.is_alive()
 
     def join(self, timeout: float) -> bool:
-        """Wait for the thread's end from another thread; tell whether it came."""
+        """Wait for the thread's end from another thread; return whether the thread has ended."""
         if self._thread is not None and not self.in_loop:
             self._thread.join(timeout)
         return not self.running
 
     def post(self, callback: Callable[..., object], *args: Any) -> None:
-        """Have `callback(*args)` called on the loop. From any thread; never blocks."""
+        """Schedule `callback(*args)` on the loop. Callable from any thread; never blocks."""
         self._ready.append((callback, args))
         if not self._awake and self._wake_fd is not None:
             self._wake_fd.set()
-        elif self._closed:  # too late for the loop: its actors have ended and refuse what comes
+        elif self._closed:  # the loop has ended, and so have its actors, which refuse every message
             self._drain()
 
     def end(self) -> None:
-        """End the thread once what is ready now has been called. From the loop's thread."""
+        """End the thread after the callbacks that are ready now. From the loop's thread."""
         self._ending = True
 
     def call_at(self, when_s: float, callback: Callable[[], object]) -> Timer:
         """Call `callback` at `when_s` (seconds of `time.monotonic`). From the loop's thread.
 
         Raises:
-            ValueError: `when_s` is not a number, which would hold up every other timer.
+            ValueError: `when_s` is nan, which would break the order of the heap and delay other timers.
         """
         if math.isnan(when_s):
             msg = "a timer cannot be due at nan"
@@ -160,10 +160,10 @@ class Loop:
         self._watched[fd] = callback
 
     def unwatch(self, fd: int) -> None:
-        """Stop watching `fd`; do it before the descriptor is closed.
+        """Stop watching `fd`. Call it before the descriptor is closed.
 
-        A child between vfork and exec holds a copy of it, so closing alone leaves a stale entry in
-        the kernel's set that stays ready for ever.
+        A child between vfork and exec holds a copy of the descriptor. After a close without `unwatch`, the
+        kernel's epoll set would keep a stale entry that stays ready.
         """
         self._watched.pop(fd, None)
         try:
@@ -176,7 +176,7 @@ class Loop:
         self._serve(self._selector.select(0))
 
     def run(self) -> None:
-        """Be the loop, until `end`. Called by its thread."""
+        """Run the loop until `end`. Called by its thread."""
         if not self._claim.acquire(blocking=False):
             return
         MUST_NOT_BLOCK.add(threading.get_ident())
@@ -188,7 +188,7 @@ class Loop:
                     break
                 self._awake = False
                 found = self._selector.select(0.0 if self._ready else self._until_timer())
-                self._awake = True  # before the callbacks, which would wake us by what they post
+                self._awake = True  # before the callbacks: what they post needs no wake-up
                 self._serve(found)
         except BaseException as error:
             self._awake = True
@@ -203,7 +203,7 @@ class Loop:
     def _give_back(self) -> None:
         self._watched.clear()
         self._timers.clear()
-        self._lost = _nobody  # the actor's own method, so actor and loop would keep each other alive
+        self._lost = _nobody  # the actor's method would keep actor and loop alive in a cycle
         self._guard(self._selector.close)
         if self._wake_fd is not None:
             self._guard(self._wake_fd.close)
@@ -215,7 +215,7 @@ class Loop:
                 return
             try:
                 callback, args = ready.popleft()
-            except IndexError:  # at the end, a poster helps to drain
+            except IndexError:  # after the end, a thread that posts also drains
                 return
             self._guard(callback, *args)
 
@@ -235,16 +235,16 @@ class Loop:
     def _serve(self, found: list[tuple[selectors.SelectorKey, int]]) -> None:
         ready = [(key.fd, self._watched.get(key.fd)) for key, _ in found]
         for fd, callback in ready:
-            if callback is not None and self._watched.get(fd) is callback:  # nobody before it has unwatched it
+            if callback is not None and self._watched.get(fd) is callback:  # no earlier callback has unwatched it
                 self._guard(callback)
 
     def _guard(self, callback: Callable[..., object], *args: Any) -> None:
         try:
             callback(*args)
         except BaseException:
-            with contextlib.suppress(BaseException):  # a handler of the application's logging may raise, too
+            with contextlib.suppress(BaseException):  # a logging handler of the application may raise, too
                 log.exception("unhandled exception in a callback of %s", self._name)
 
 
 def _nobody(_error: BaseException) -> None:
-    """The loop has ended."""
+    """Do nothing: the loop has ended."""

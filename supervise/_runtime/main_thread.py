@@ -1,8 +1,8 @@
-"""What the main thread waits for: any thread rings, and so does every signal.
+"""Main-thread wait: a wait that `ring` ends from any thread, and that every signal ends.
 
-Python's handlers of signals run in the main thread, between two of its instructions. One that comes in the last
-moment before a wait for a lock would have to wait as well, perhaps for ever: the lock is not free, and the wait has not
-begun that the kernel would interrupt. So the interpreter writes into a pipe (`signal.set_wakeup_fd`), at which we wait.
+Python runs signal handlers in the main thread, between two bytecode instructions. A signal that arrives just before a
+wait for a lock does not interrupt that wait, so its handler would run after the wait only, perhaps never. Therefore the
+main thread waits for a pipe into which the interpreter writes the number of each signal (`signal.set_wakeup_fd`).
 """
 
 from __future__ import annotations
@@ -25,60 +25,60 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _MOST_S = 2_000_000.0
-"""What the kernel can be asked for: after these 23 days, a longer wait ends as if it were rung."""
+"""The longest timeout of `poll`, 23 days. A longer wait then ends as if `ring` was called."""
 _NO_DESCRIPTOR = -2
 _displaced = -1
-"""To what the interpreter wrote before."""
+"""The descriptor to which the interpreter wrote signal numbers before."""
 _ends: tuple[int, int] | None = None
-"""The pipe: one for the process, made when it is first needed, and never closed, since anybody may ring late."""
+"""The pipe of the process, made at the first wait and never closed, because a thread may call `ring` late."""
 waits = Marked()
-"""Marks a function that has a ``with`` block of a bell: one that is on the stack below another was interrupted."""
+"""Marks each function with a ``with`` block of a `MainBell`. Below another one on the stack, it was interrupted."""
 
 
 def bell_for_this_thread() -> Bell | MainBell:
-    """Return what the calling thread, and no other, can wait for."""
+    """Return a wake-up event on which only the calling thread may wait."""
     if get_ident() != main_thread().ident or not _have_pipe():
         return Bell()
     return MainBell()
 
 
 class MainBell:
-    """A `Bell` whose wait is ended by signals, too; also by a late ring for an earlier wait. For one ``with`` block."""
+    """A `Bell` for one ``with`` block, whose wait also ends at a signal or at a late `ring` for an earlier wait."""
 
     __slots__ = ("_ends", "_nested")
 
     def __enter__(self) -> Self:
-        """Have signals ring."""
+        """Set the interpreter's descriptor for signals to the pipe."""
         self._ends = _ends
-        # Else a handler's exception has left an earlier block before it could put back what it had displaced
+        # Otherwise an exception of a signal handler has ended an earlier block before it restored the descriptor
         self._nested = not _arm() and waits.on_stack(sys._getframe(1).f_back)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Have the interpreter write to where it wrote before."""
-        if self._ends is not _ends:  # this is a child that was forked meanwhile
+        """Restore the interpreter's earlier descriptor for signals."""
+        if self._ends is not _ends:  # this process was forked inside the block
             return
-        if self._nested:  # in a handler, which may have taken a ring that was meant for whom it interrupts
+        if self._nested:  # in a signal handler, which may have read a byte for the interrupted wait
             self.ring()
             return
         try:
             signal.set_wakeup_fd(_displaced, warn_on_full_buffer=False)
-        except (OSError, ValueError):  # it was closed without a word
+        except (OSError, ValueError):  # its owner has closed it without a reset
             signal.set_wakeup_fd(-1)
         _hand_on(_emptied())
 
     def ring(self) -> None:
-        """End the wait. From any thread; never blocks."""
+        """End the wait. Callable from any thread; never blocks."""
         if _ends is not None:
             _write(_ends[1], b"\0")
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait until it is rung or a handler of a signal has run, and return True; False after `timeout_s`."""
+        """Wait for `ring` or a signal; return False if `timeout_s` passed before."""
         if not _have_pipe():  # in a forked child without descriptors
             return False
-        _arm()  # a handler may have changed it since
+        _arm()  # a signal handler may have changed the descriptor since
         poll = select.poll()
         poll.register(_both_ends()[0], select.POLLIN)
         longest = timeout_s is not None and timeout_s > _MOST_S
@@ -89,8 +89,8 @@ class MainBell:
 
 
 def _arm() -> bool:
-    """Have the interpreter write to our pipe; tell whether it did not already."""
-    global _displaced  # noqa: PLW0603 - of the process's one descriptor for signals
+    """Set the interpreter's descriptor for signals to the pipe; return False if it was set already."""
+    global _displaced  # noqa: PLW0603 - a process has one descriptor for signals
     ours = _both_ends()[1]
     earlier = signal.set_wakeup_fd(ours, warn_on_full_buffer=False)
     if earlier == ours:
@@ -100,18 +100,18 @@ def _arm() -> bool:
 
 
 def _hand_on(rings: bytes) -> None:
-    """Tell whom we have displaced of the signals among them, at once: what we wait for may depend on it."""
+    """Write the signal numbers to the earlier descriptor at once: its reader may have to act before the wait ends."""
     if _displaced >= 0 and (numbers := rings.replace(b"\0", b"")):
         _write(_displaced, numbers)
 
 
 def _both_ends() -> tuple[int, int]:
-    assert _ends is not None  # noqa: S101 - or there would be no such bell
+    assert _ends is not None  # noqa: S101 - `bell_for_this_thread` has made the pipe
     return _ends
 
 
 def _write(fd: int, rings: bytes) -> None:
-    with contextlib.suppress(OSError):  # full: it is heard already; or, somebody else's, it is no more
+    with contextlib.suppress(OSError):  # a full pipe is readable; the earlier one may be closed
         os.write(fd, rings)
 
 
@@ -122,24 +122,24 @@ def _have_pipe() -> bool:
             if not _is_allowed():
                 return False
             _ends = _pipe()
-        except OSError:  # no descriptor is left: wait as if there were no signals
+        except OSError:  # no descriptor is left: the wait does not end at signals
             return False
     return True
 
 
 def _is_allowed() -> bool:
-    """Whether this thread may set the descriptor for signals: not in a subinterpreter, for one."""
+    """Whether this thread may set the descriptor for signals. The main thread of a subinterpreter may not."""
     try:
         signal.set_wakeup_fd(_NO_DESCRIPTOR)
     except ValueError:
         return False
-    except OSError:  # that there is no such descriptor is only asked of who may
+    except OSError:  # CPython checks the descriptor after the permission
         return True
     return True
 
 
 def _pipe() -> tuple[int, int]:
-    """Return a pipe above 2: where stdin, stdout or stderr is closed, it must not stand in for them."""
+    """Return a pipe with descriptors above 2, even if stdin, stdout or stderr is closed."""
     with contextlib.ExitStack() as stack:
         for fd in (low := os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)):
             stack.callback(os.close, fd)
@@ -159,12 +159,12 @@ def _emptied() -> bytes:
 
 
 def _forget_in_child() -> None:
-    """A forked child's signals are not ours, nor ours its."""
+    """Close the pipe in a forked child, which would otherwise share it with its parent."""
     global _ends
     if _ends is None:
         return
     ends, _ends = _ends, None
-    with contextlib.suppress(ValueError):  # another interpreter's thread
+    with contextlib.suppress(ValueError):  # the thread of a subinterpreter
         if (installed := signal.set_wakeup_fd(-1)) != ends[1]:
             signal.set_wakeup_fd(installed)
     for fd in ends:

@@ -1,4 +1,4 @@
-"""Functions that a handler of a signal knows again on the stack of the thread that it interrupts."""
+"""Functions that a signal handler can recognize on the stack of the interrupted thread."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 class Marked:
-    """A decorator that changes nothing, and remembers what it was applied to."""
+    """A decorator that returns the function unchanged and remembers its code object."""
 
     def __init__(self) -> None:
-        """Know no function yet."""
+        """Begin without a function."""
         self._codes: set[CodeType] = set()
 
     def __call__(self, function: F) -> F:
@@ -25,7 +25,7 @@ class Marked:
         return function
 
     def on_stack(self, frame: FrameType | None) -> bool:
-        """Whether `frame`, or one that has led to it, is a marked function's."""
+        """Whether `frame`, or a frame that called it, belongs to a marked function."""
         while frame is not None:
             if frame.f_code in self._codes:
                 return True

@@ -1,4 +1,4 @@
-"""Wake-ups: of a thread that waits for a lock, and of a thread that polls descriptors."""
+"""Wake-ups for a thread that waits for a lock and for a thread that polls descriptors."""
 
 from __future__ import annotations
 
@@ -13,58 +13,58 @@ if TYPE_CHECKING:
 
 
 def remaining(deadline: float | None) -> float | None:
-    """Seconds (monotonic) until `deadline`, never negative; None stays None."""
+    """Return the seconds (monotonic) until `deadline`, never negative; None if there is no deadline."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 class Bell:
     """A wake-up event for a single waiter: `ring` ends the wait, or the next one.
 
-    A signal handler may ring, or raise in a wait: nothing stays locked. It is a lock, because before Python 3.13
-    `queue.SimpleQueue.get` with a timeout may wait for ever: if its thread is held up for that long in its first
-    steps, the rest of the timeout is negative, which `get` takes for no timeout.
+    A signal handler may call `ring`, or raise in a wait; no lock stays owned. The implementation is a lock and not a
+    `queue.SimpleQueue`, because before Python 3.13 `SimpleQueue.get` may ignore its timeout: if the scheduler delays
+    the thread by more than the timeout, the rest is negative, which `get` takes for no timeout.
     """
 
     __slots__ = ("_lock",)
 
     def __init__(self) -> None:
-        """Make it, not rung."""
+        """Make an event that is not set."""
         self._lock = allocate_lock()
         self._lock.acquire()
 
     def __enter__(self) -> Self:
-        """Nothing is to be prepared."""
+        """Return itself; there is nothing to prepare."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing is to be put back."""
+        """Do nothing; there is nothing to restore."""
 
     def ring(self) -> None:
-        """End the wait. From any thread; never blocks."""
+        """End the wait. Callable from any thread; never blocks."""
         try:
             self._lock.release()
-        except RuntimeError:  # it was rung already
+        except RuntimeError:  # it is set already
             return
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait until it is rung and return True; False after `timeout_s`. By one thread at a time."""
+        """Wait for `ring`; return False if `timeout_s` passed before. One thread at a time may wait."""
         return self._lock.acquire(timeout=-1 if timeout_s is None else min(max(timeout_s, 0.0), TIMEOUT_MAX))
 
 
 class WakeFd:
-    """A descriptor that polls as readable once a thread has called `set`, until `clear`. It never blocks.
+    """A descriptor that polls as readable from `set` to `clear`. No method blocks.
 
-    An eventfd, not the end of a pipe: a forked child holds a copy of a pipe's write end, so the end may never come.
+    It is an eventfd and not a pipe: a forked child keeps a copy of a pipe's write end, which would delay EOF.
     """
 
     __slots__ = ("_fd",)
 
     def __init__(self, same_as: WakeFd | None = None) -> None:
-        """Make an event that is not set, or another descriptor of the event of `same_as`, to be closed by itself.
+        """Make an event that is not set, or a duplicate of the descriptor of `same_as`; each is closed separately.
 
-        The descriptor is above 2, because a worker's streams are put below.
+        The descriptor is above 2, because 0 to 2 are the streams of a worker.
 
         Raises:
             OSError: No descriptor is left.
@@ -83,10 +83,10 @@ class WakeFd:
         return self._fd
 
     def set(self) -> None:
-        """Make the descriptor readable. From any thread; harmless after `close`."""
+        """Make the descriptor readable. Callable from any thread; has no effect after `close`."""
         try:
             os.eventfd_write(self._fd, 1)
-        except OSError:  # closed
+        except (OSError, ValueError):  # closed, or the largest count is reached; Python refuses -1 by ValueError
             return
 
     def clear(self) -> None:

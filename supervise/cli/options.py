@@ -278,7 +278,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         metavar="NAME",
         type=option_values.name,
         default="default",
-        help="name of the ranks in prefixes and ROLE_NAME (default)",
+        help="name of the ranks in prefixes and ROLE_NAME (\"default\")",
     )
 
 
@@ -349,8 +349,8 @@ def _add_end(group: argparse._ArgumentGroup) -> None:
         group,
         "--gate",
         action="store_true",
-        help="hold each program until its lifeline is armed, so that it ends with supervise even if that is killed"
-        " during the start",
+        help="run each program only once it is certain to end with supervise, even if supervise is killed during"
+        " the start",
     )
 
 

@@ -214,7 +214,7 @@ def test_a_message_that_makes_no_sense_is_an_error_to_its_asker_and_a_warning_wh
         gang.supervisor.tell(wrong)
         assert ask(gang, Status()).phase == "running"
         assert gang.processes[0].signals == []
-    assert "refused a message that was told" in caplog.text
+    assert "refused a message of tell()" in caplog.text
 
 
 # Ends

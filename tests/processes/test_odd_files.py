@@ -125,7 +125,7 @@ os._exit(3)
         if name == "error.json":
             assert gang.wait().failures[0].exitcode == 3
         else:
-            with pytest.raises((OSError, SuperviseError), match="no file that a log can be written to"):
+            with pytest.raises((OSError, SuperviseError), match="a log cannot be written to"):
                 gang.wait()
 
 

@@ -1,1 +1,1 @@
-"""Which processes belong to a gang: groups, ancestry, control groups, and those that escaped."""
+"""Identification of the processes of a gang: groups, ancestry, control groups, escaped processes."""

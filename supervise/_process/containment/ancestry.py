@@ -1,4 +1,4 @@
-"""Of which rank a process is a descendant: by its marker, which it has inherited."""
+"""The rank from which a process descends, by the inherited marker."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from supervise._process.containment import marker
 from supervise._process.containment.procfs import layout, unless_gone
 
 _EXEC_S = 0.1
-"""How long an exec is waited for; it takes microseconds, where no disk is in the way."""
+"""Limit on the wait for an exec, which takes microseconds unless it reads from a disk."""
 _EXEC_LOOK_S = 0.0002
 _ENOUGH = 1 << 17
 _MOST = 1 << 23
-"""No program gets an environment as large as that; but a process may say of any memory that it is its own."""
+"""Limit on the read: larger than every real environment, but a process may declare any memory its environment."""
 
 
 def rank_of(pid: int, token: str, *, forked: bool, waits: bool = True) -> int | None:
-    """Return the rank of `token`'s gang that a process descends from; None: of none, or it cannot be told.
+    """Return the rank of `token`'s gang from which a process descends; None if there is none or it is not known.
 
     Args:
         pid: The process.
-        token: The gang's.
-        forked: Whether the gang's ranks were forked: then the files of the process are looked at, too.
-        waits: Whether to wait for a process that is in the middle of an exec.
+        token: Token of the gang.
+        forked: Whether the ranks of the gang were forked, so that the open files of the process are read, too.
+        waits: Whether to wait for a process that is executing `exec`.
 
     Raises:
-        BlockingIOError: It cannot be told now, since the process does not get on with its exec.
+        BlockingIOError: The rank is not known now, because the process has not finished an exec.
     """
     exec_s = _EXEC_S if waits else 0.0
     rank, empty = _rank_at(str(pid), token, forked=forked, exec_s=exec_s)
@@ -38,8 +38,8 @@ def rank_of(pid: int, token: str, *, forked: bool, waits: bool = True) -> int | 
 
 
 def _rank_at(place: str, token: str, *, forked: bool, exec_s: float) -> tuple[int | None, bool]:
-    """Return the rank by what a folder of /proc tells, and whether that is nothing."""
-    # A file is closed by the exec that puts the variable in its place, so it is looked for first.
+    """Return the rank that a folder of /proc names, and whether the environment is empty."""
+    # An exec closes the file and sets the variable. Read in this order, one of the two is found during an exec.
     if forked and (rank := _rank_by_file(place, token)) is not None:
         return rank, False
     environment = _environment(place, exec_s)
@@ -47,7 +47,7 @@ def _rank_at(place: str, token: str, *, forked: bool, exec_s: float) -> tuple[in
 
 
 def _another_thread(pid: int) -> str | None:
-    """Return where /proc tells of a process whose main thread has ended: at one that lives. None: it has not."""
+    """Return the path below /proc of a live thread of a process whose main thread has exited; None if it runs."""
     if layout(str(pid)) is not None:
         return None
     try:
@@ -59,29 +59,29 @@ def _another_thread(pid: int) -> str | None:
 
 
 def _environment(place: str, exec_s: float) -> bytes:
-    """Return the environment of a process's program; in the middle of an exec it has none, and is waited for."""
+    """Return the environment of a process. During an exec it has none; wait for at most `exec_s`."""
     deadline_s = None
     environment = _environment_now(place)
     while not environment and (before := layout(place)) is not None:
         environment = _environment_now(place)
         if environment or (before.complete and layout(place) == before) or not _layouts_are_told():
-            break  # it is there; or there is none, or it is hidden: who has unmapped it shows none for ever
+            break  # it was read; or there is none; or the process has unmapped it, which hides it permanently
         now_s = time.monotonic()
         deadline_s = deadline_s or now_s + exec_s
         if now_s >= deadline_s:
-            raise BlockingIOError(errno.EAGAIN, f"process {place} does not get on with its exec")
-        threading.Event().wait(_EXEC_LOOK_S)  # nobody tells when it has its new program
+            raise BlockingIOError(errno.EAGAIN, f"process {place} has not finished its exec")
+        threading.Event().wait(_EXEC_LOOK_S)  # the kernel does not report the end of an exec
     return environment
 
 
 def _layouts_are_told() -> bool:
-    """Whether this kernel says where programs lie. It is one that imitates Linux otherwise."""
+    """Whether /proc has the addresses of programs. A kernel that imitates Linux may lack them."""
     own = layout("self")
     return own is not None and own.complete
 
 
 def _environment_now(place: str) -> bytes:
-    """Read it in one call, in which the kernel gives all of one program's, whatever is executed meanwhile."""
+    """Read the environment in one call: the kernel then returns that of one program, also during an exec."""
     try:
         fd = os.open(f"/proc/{place}/environ", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -93,7 +93,7 @@ def _environment_now(place: str) -> bytes:
             os.close(fd)
     except FileNotFoundError:
         return b"" if os.path.isdir("/proc/self") else _environment_without_proc(int(place))
-    except OSError as error:  # another user's, or it has just ended
+    except OSError as error:  # a process of another user, or one that has exited
         unless_gone(error)
         return b""
 
@@ -116,7 +116,7 @@ def _rank_by_file(place: str, token: str) -> int | None:
     for number in numbers:
         try:
             target = os.readlink(f"/proc/{place}/fd/{number}".encode())
-        except OSError:  # closed meanwhile
+        except OSError:  # closed in between
             continue
         if (rank := marker.rank_of_file(target, token)) is not None:
             return rank

@@ -1,4 +1,4 @@
-"""Control groups: where this process's are, and one of its own for each rank of a gang (version 2)."""
+"""Control groups: those of this process, and one for each rank of a gang (cgroup v2)."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _LONGEST_NAME = 60
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A mounted tree of control groups: the unified one, or the first version's for memory."""
+    """A mounted tree of control groups: the unified one of v2, or the memory controller's of v1."""
 
     mount: str
     root: str
-    """Which control group the mount point shows."""
+    """The control group at the mount point."""
     controller: str
-    """As in /proc/<pid>/cgroup: ``""`` for the unified tree, ``memory`` for the first version's."""
+    """As in /proc/<pid>/cgroup: ``""`` for the unified tree, ``memory`` for v1."""
 
     def directory(self, path: str) -> str | None:
-        """Return the folder of a control group named as in /proc/<pid>/cgroup; None: it is not below the mount."""
-        if ".." in path.split("/"):  # outside of our namespace
+        """Return the folder of a control group named as in /proc/<pid>/cgroup; None if it is not below the mount."""
+        if ".." in path.split("/"):  # outside of this cgroup namespace
             return None
         root = self.root.rstrip("/")
         if path != root and not path.startswith(root + "/"):
@@ -39,7 +39,7 @@ class Tree:
         return os.path.normpath(self.mount + path[len(root) :])
 
     def path_of(self, pid: int | str, proc: str = "/proc") -> str | None:
-        """Return the control group of a process in this tree as /proc names it, None where that cannot be read."""
+        """Return the control group of a process in this tree as named in /proc; None if it cannot be read."""
         try:
             with open(f"{proc}/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
                 lines = file.read().splitlines()
@@ -54,13 +54,13 @@ class Tree:
         return None
 
     def own(self, proc: str = "/proc") -> str | None:
-        """Return the folder of this process's control group, None where there is none."""
+        """Return the folder of this process's control group; None if there is none."""
         path = self.path_of("self", proc)
         return None if path is None else self.directory(path)
 
 
 def tree(kind: Literal["unified", "memory"], proc: str = "/proc") -> Tree | None:
-    """Return a mounted tree, None where there is none."""
+    """Return a mounted tree; None if there is none."""
     try:
         with open(f"{proc}/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
             lines = file.read().splitlines()
@@ -90,7 +90,7 @@ def own_folder() -> str:
     """Return this process's folder in the unified tree, in which it may make control groups.
 
     Raises:
-        SpecError: There is none, or it may not; says why.
+        SpecError: There is none, or this process has no permission; the text says which.
     """
     unified = _unified()
     own = None if unified is None else unified.own()
@@ -108,13 +108,13 @@ def own_folder() -> str:
 
 
 class GangFolder:
-    """The control group of one gang, with one for each rank in it. The ranks enter by themselves."""
+    """The control group of one gang, which has one for each rank. Each rank enters its own."""
 
     def __init__(self, gang_name: str, token: str) -> None:
-        """Clear away what hosts that died have left empty; it is made when the first rank asks for its own.
+        """Remove empty control groups of dead hosts. The first `enter` makes the control group of the gang.
 
         Raises:
-            SpecError: There is no tree that can be written.
+            SpecError: There is no writable cgroup v2 tree.
         """
         own = own_folder()
         _clear_away_stale(own)
@@ -125,7 +125,7 @@ class GangFolder:
         """Make the control group of a rank; return the file into which the rank writes ``0`` to enter it.
 
         Raises:
-            SpecError: It cannot be made; says why.
+            SpecError: The control group cannot be made; the text says why.
         """
         path = f"{self.path}/rank-{rank}"
         try:
@@ -136,28 +136,28 @@ class GangFolder:
         return f"{path}/cgroup.procs"
 
     def members(self) -> Iterator[tuple[int, int | None]]:
-        """Give pid and rank of everybody who is in it at this moment."""
+        """Yield pid and rank of each process in it at this moment."""
         for folder, _, _ in os.walk(self.path, onerror=unless_gone):
             rank = re.match(r"/rank-(\d{1,7})(/|$)", folder[len(self.path) :])
             try:
                 with open(f"{folder}/cgroup.procs", encoding="ascii") as file:
                     pids = file.read().split()
-            except OSError as error:  # removed meanwhile
+            except OSError as error:  # removed in between
                 unless_gone(error)
                 continue
             for pid in pids:
-                if pid != "0":  # of another pid namespace
+                if pid != "0":  # a process of another pid namespace
                     yield int(pid), int(rank[1]) if rank else None
 
     def holds(self, pid: int) -> bool:
-        """Whether a process is in it."""
+        """Whether the process `pid` is in it."""
         unified = _unified()
         path = unified.path_of(pid) if unified is not None else None
         folder = unified.directory(path) if unified is not None and path is not None else None
         return folder is not None and (folder == self.path or folder.startswith(self.path + "/"))
 
     def populated(self) -> bool:
-        """Whether anybody lives in it."""
+        """Whether a live process is in it."""
         try:
             with open(f"{self.path}/cgroup.events", "rb") as file:
                 return b"populated 1" in file.read()
@@ -166,7 +166,7 @@ class GangFolder:
             return False
 
     def kill(self) -> bool:
-        """Send SIGKILL to all in it, at once; tell whether the kernel can do that (Linux 5.14)."""
+        """Send SIGKILL to all processes in it at once; return False if the kernel cannot (before Linux 5.14)."""
         try:
             with open(f"{self.path}/cgroup.kill", "w", encoding="ascii") as file:
                 file.write("1")
@@ -175,7 +175,7 @@ class GangFolder:
         return True
 
     def close(self) -> bool:
-        """Remove the control group; tell whether that was possible: not while a process is in it. Idempotent."""
+        """Remove the control group; return False while a process is in it. Idempotent."""
         return _remove(self.path)
 
 
@@ -187,7 +187,7 @@ def _remove(path: str) -> bool:
 
 
 def _clear_away_stale(own: str) -> None:
-    """Remove the empty folders of hosts that are no more: they were killed, and nobody else would."""
+    """Remove the empty folders of hosts that were killed before they could remove them."""
     for name in os.listdir(own):
         pid = name.removeprefix(_PREFIX).partition("-")[0]
         if name.startswith(_PREFIX) and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):

@@ -1,9 +1,9 @@
-"""What keeps a gang's processes together, beyond their process groups.
+"""Containment: the treatment of processes that have left the process groups of a gang (``setsid``, a daemon).
 
-- ``group``: nothing more. What left its group (``setsid``, a daemon) is found at the close, and told.
-- ``sweep``: it is found by a marker that it has inherited, and ended.
-- ``cgroup``: each rank lives in a control group, which a daemon does not leave; who is still in it is ended.
-  A process with the rights of the host can move itself out of it on purpose.
+- ``group``: supervise finds them at the close and reports them.
+- ``sweep``: supervise finds them by an inherited marker and ends them.
+- ``cgroup``: each rank runs in a control group, which a daemon does not leave; supervise ends all processes in it.
+  A process with the permissions of the host can move itself out of it on purpose.
 """
 
 from __future__ import annotations
@@ -25,45 +25,45 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     _Check = Callable[[int], tuple[bool, int | None]]
-    """Tells of a pid whether it is the gang's, and which rank's."""
+    """Pid to whether it belongs to the gang, and to which rank."""
 
 Containment = Literal["group", "cgroup", "sweep"]
 
 DYING_S = 0.05
-"""A process that dies within this time was dying when it was found: its own lifeline has killed it, for example."""
+"""A process that exits within this time was dying when it was found, for instance killed by its own lifeline."""
 
 
 class Escaped(Member):
-    """A live process that a gang has left behind outside of its groups."""
+    """A live process of a gang outside of the gang's process groups."""
 
     __slots__ = ("local_rank",)
 
     def __init__(self, pid: int, local_rank: int | None) -> None:
-        """Take hold of a process.
+        """Identify a process.
 
         Raises:
-            ProcessLookupError: It is gone.
-            OSError: There is no descriptor left to hold it.
+            ProcessLookupError: There is none.
+            OSError: No descriptor is left.
         """
         super().__init__(pid)
         self.local_rank = local_rank
-        """None where it cannot be told."""
+        """None if it is not known."""
 
 
 class Found(NamedTuple):
-    """What one look has found."""
+    """Result of one scan."""
 
     live: list[Escaped]
     """The caller closes them."""
     in_motion: bool
-    """Whether somebody died during the look, who may have forked meanwhile, or could not be looked at."""
+    """Whether a process exited during the scan and may have forked before, or could not be read."""
 
 
 class Contained:
-    """One attempt of a gang: how its ranks are marked, and how what they left behind is found."""
+    """Containment of one attempt of a gang: the marks of its ranks, and the scan for escaped processes."""
 
     def __init__(self, kind: Containment, gang_name: str, *, forked: bool = True) -> None:
-        """Prepare; see `make`."""
+        """Prepare the containment; see `make`."""
         self.kind = kind
         self.token = marker.new_token()
         self._forked = forked
@@ -71,30 +71,30 @@ class Contained:
 
     @property
     def ends(self) -> bool:
-        """Whether what is found is to be ended, not only reported."""
+        """Whether escaped processes are to be ended, not only reported."""
         return self.kind != "group"
 
     def env(self, rank: int) -> dict[str, str]:
-        """Return what a rank must have in its environment."""
+        """Return the variables that the environment of a rank must have."""
         return {marker.VARIABLE: marker.value(self.token, rank)}
 
     def enter(self, rank: int) -> str | None:
-        """Return the file into which a rank writes ``0`` before it does anything else; None: there is none.
+        """Return the file into which a rank writes ``0`` before anything else; None if it needs no control group.
 
         Raises:
-            SpecError: Its control group cannot be made.
+            SpecError: The control group of the rank cannot be made.
         """
         return None if self._folder is None else self._folder.enter(rank)
 
     def find(self, skip: Collection[int] = (), *, killing: bool = False) -> Found:
-        """Scan all processes for those of this gang that live. Takes milliseconds and may wait; not for the loop.
+        """Scan all processes for live ones of this gang. It takes milliseconds and may block; not for the loop.
 
         Args:
             skip: Pids of ranks that still live; they and their groups have not escaped.
-            killing: Whether also to return at once who is about to die.
+            killing: Whether to return at once, with processes that may be dying.
 
         Raises:
-            OSError: There is no descriptor left to look with.
+            OSError: No descriptor is left.
         """
         scan = Scan(self, skip, waits=True)
         for _ in scan.steps():
@@ -104,11 +104,11 @@ class Contained:
         return scan.finding(killing=killing)
 
     def populated(self) -> bool:
-        """Whether a process lives in the control group; False where there is none."""
+        """Whether a process lives in the control group; False if there is no control group."""
         return self._folder is not None and self._folder.populated()
 
     def candidates(self, *, waits: bool) -> Iterator[tuple[int, _Check]]:
-        """Give the processes that may be the gang's, and how to know; `waits` as for `Scan`."""
+        """Yield the pids that may belong to the gang, each with its check; `waits` as for `Scan`."""
         if self._folder is None:
             for pid in all_pids():
                 yield pid, partial(self._marked, waits)
@@ -125,11 +125,11 @@ class Contained:
         return folder.holds(pid), rank
 
     def kill(self) -> bool:
-        """Kill all that is contained at one stroke; tell whether that is possible: in a control group."""
+        """Kill all processes of the control group at once; return False if that is not possible."""
         return self._folder is not None and self._folder.kill()
 
     def close(self) -> bool:
-        """Give back the control groups; tell whether nothing is left of them. Idempotent."""
+        """Remove the control groups; return whether none is left. Idempotent."""
         return self._folder is None or self._folder.close()
 
 
@@ -138,11 +138,11 @@ def make(kind: str, gang_name: str, *, forked: bool = True) -> Contained:
 
     Args:
         kind: One of `Containment`.
-        gang_name: For people who look at the control groups.
+        gang_name: Part of the names of the control groups.
         forked: Whether the ranks are functions started by fork or forkserver.
 
     Raises:
-        SpecError: `kind` is none, or ``cgroup`` where there is no cgroup v2 tree that can be written.
+        SpecError: `kind` is not valid, or it is ``cgroup`` and there is no writable cgroup v2 tree.
     """
     if kind not in get_args(Containment):
         msg = f"containment is {kind!r}; it is one of {', '.join(get_args(Containment))}"
@@ -151,15 +151,15 @@ def make(kind: str, gang_name: str, *, forked: bool = True) -> Contained:
 
 
 class Scan:
-    """One scan of all processes for those of a gang, in steps, so that the loop can do other work between two."""
+    """One scan of all processes for those of a gang, in steps between which the loop can do other work."""
 
     def __init__(self, contained: Contained, skip: Collection[int], *, waits: bool) -> None:
-        """Prepare.
+        """Prepare a scan.
 
         Args:
-            contained: The gang's.
+            contained: Containment of the gang.
             skip: Pids of ranks that still live; they and their groups have not escaped.
-            waits: Whether to wait for a process that is in the middle of an exec; otherwise the scan is unclear.
+            waits: Whether to wait for a process that is executing `exec`; otherwise the scan is incomplete.
         """
         self._contained = contained
         self._skip = skip
@@ -169,10 +169,10 @@ class Scan:
         self._unclear = False
 
     def steps(self) -> Iterator[None]:
-        """Look at one process a step. Close the scan if no result is wanted.
+        """Check one process in each step. A caller that stops early closes the scan.
 
         Raises:
-            OSError: There is no descriptor left to look with; the scan is closed.
+            OSError: No descriptor is left; the scan is closed.
         """
         try:
             for pid, check in self._contained.candidates(waits=self._waits):
@@ -190,7 +190,7 @@ class Scan:
             raise
 
     def await_the_dying(self) -> None:
-        """Wait `DYING_S`, or until all that were found are dead. Blocks."""
+        """Block until all processes that were found are dead, at most for `DYING_S`."""
         waiting = {escaped.fileno() for escaped in self._found if escaped.fileno() >= 0}
         poll, deadline_s = select.poll(), time.monotonic() + DYING_S
         for fd in waiting:
@@ -203,7 +203,7 @@ class Scan:
             _pause_without_pidfd(deadline_s)
 
     def finding(self, *, killing: bool) -> Found:
-        """Return what was found, and let go of what has died unless it is to be killed."""
+        """Return the processes that were found; without `killing`, only those that still live."""
         found, self._found = self._found, []
         dead = [] if killing else [escaped for escaped in found if not escaped.alive()]
         for escaped in dead:
@@ -213,13 +213,13 @@ class Scan:
         return Found(live, in_motion)
 
     def close(self) -> None:
-        """Let go of what was found. Idempotent."""
+        """Close the processes that were found. Idempotent."""
         while self._found:
             self._found.pop().close()
 
 
 def _pause_without_pidfd(until_s: float) -> None:
-    """Wait without pidfds: the kernel does not tell when a process ends. In the thread that scans."""
+    """Sleep in the scanning thread: without pidfds, the kernel does not report the exit of a process."""
     threading.Event().wait(max(0.0, until_s - time.monotonic()))
 
 
@@ -233,7 +233,7 @@ def _skipped(pid: int, skip: Collection[int]) -> bool:
 
 
 def _held(pid: int, check: _Check) -> list[Escaped]:
-    """Take hold of a process, then look again: only who lives after that is surely the one we saw."""
+    """Identify a process, then check it again: if it still lives, its pid was not reused in between."""
     try:
         escaped = Escaped(pid, None)
     except ProcessLookupError:

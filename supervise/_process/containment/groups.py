@@ -1,4 +1,4 @@
-"""Who is in a process group, held so that a number that is used again hits no stranger."""
+"""Members of a process group, held so that a reused pid is never signaled."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from supervise._process.containment.procfs import all_pids, look
 
 
 class Member:
-    """One process of a gang: held by a pidfd, or known by its number and its start time."""
+    """One process of a gang, identified by a pidfd, or by its pid and start time."""
 
     __slots__ = ("_fd", "_started", "pid")
 
     def __init__(self, pid: int) -> None:
-        """Take hold of the process that has this number now.
+        """Identify the process that has this pid now.
 
         Raises:
             ProcessLookupError: There is none.
-            OSError: There is no descriptor left to hold it.
+            OSError: No descriptor is left.
         """
         self.pid = pid
         self._fd = -1
@@ -34,18 +34,18 @@ class Member:
             raise ProcessLookupError(errno.ESRCH, "no such process")
 
     def fileno(self) -> int:
-        """The descriptor that becomes readable when it is dead; -1 where there is no pidfd."""
+        """Return the descriptor that becomes readable at the exit; -1 if there is no pidfd."""
         return self._fd
 
     def alive(self) -> bool:
-        """Whether it runs. A zombie does not."""
+        """Whether the process runs; a zombie does not."""
         if self._fd >= 0:
             return not readable(self._fd)
         seen = look(self.pid)
         return seen is not None and seen.started == self._started and not seen.dead
 
     def send(self, sig: int) -> bool:
-        """Signal it alone; tell whether that could be done."""
+        """Signal the process, not its group; return whether the kernel accepted the signal."""
         try:
             if self._fd >= 0:
                 signal.pidfd_send_signal(self._fd, sig)
@@ -58,7 +58,7 @@ class Member:
         return True
 
     def close(self) -> None:
-        """Let it go. Idempotent."""
+        """Close the pidfd. Idempotent."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
@@ -83,7 +83,7 @@ def members(pgid: int) -> list[Member]:
 
 
 def _held(pid: int, pgid: int) -> list[Member]:
-    """Take hold of a process and look again, since its number may have been reused in between."""
+    """Identify a process, then check its group again, because the pid may have been reused in between."""
     try:
         member = Member(pid)
     except ProcessLookupError:
@@ -102,7 +102,7 @@ def _in_group(pid: int, pgid: int) -> bool:
 
 
 def readable(fd: int) -> bool:
-    """Whether there is something to read, now."""
+    """Whether `fd` is readable now."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(0))

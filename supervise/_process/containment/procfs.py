@@ -1,4 +1,4 @@
-"""What the system says of a process by its number. The number may be another's: compare the start time."""
+"""Readings of procfs by pid. A new process may have the pid; its start time differs."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EACCES, errno.
 
 
 class Seen(NamedTuple):
-    """A process at one moment."""
+    """Reading of a process at one moment."""
 
     state: str
     """The kernel's letter, such as D, T or Z."""
     parent: int
-    """Its parent's number."""
+    """Pid of its parent."""
     group: int
-    """The number of its process group."""
+    """Number of its process group."""
     started: float
-    """When it was started: two processes of one number differ in it."""
+    """Start time, in which two processes with the same pid differ."""
     stop_signal: int = 0
-    """What stopped it, where the kernel tells and it is stopped; otherwise 0."""
+    """The signal that suspended it, if it is suspended and the kernel reports the signal; otherwise 0."""
 
     @property
     def dead(self) -> bool:
-        """Whether it has ended; it may be a zombie."""
+        """Whether it has exited; it may be a zombie."""
         return self.state in _DEAD
 
 
 def look(pid: int) -> Seen | None:
-    """Return what is known of the process that has this number now; None where there is none."""
+    """Return a reading of the process that has this pid now; None if there is none."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -45,19 +45,19 @@ def look(pid: int) -> Seen | None:
 
 
 def unless_gone(error: OSError) -> None:
-    """Raise `error`, unless it says that a process is gone or somebody else's: not being able to look is not that."""
+    """Re-raise `error` unless it means that a process is gone or of another user; EMFILE means that the read failed."""
     if error.errno not in _GONE:
         raise error
 
 
 def all_pids() -> Iterator[int]:
-    """Give the number of every process, also of those that are started while the caller looks at the others.
+    """Yield the pid of every process, also of those that are started during the iteration.
 
-    So what a process has forked before its own end is seen, however short its own life was. Where there are
-    ever new ones, it ends all the same.
+    So the children of a process that exits during the iteration are found. The number of rounds is limited, in case
+    new processes never cease to appear.
 
     Raises:
-        OSError: There is no descriptor left to look with.
+        OSError: No descriptor is left.
     """
     seen: set[int] = set()
     for _ in range(_ROUNDS):
@@ -78,7 +78,7 @@ def _pids_now() -> set[int]:
 
 
 class Layout(NamedTuple):
-    """Where the program of a process lies in its memory."""
+    """Addresses of the program of a process in its memory."""
 
     code_end: int
     environment_start: int
@@ -86,15 +86,15 @@ class Layout(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """Whether it is in place: in the middle of an exec there is a memory, and nothing in it yet."""
+        """Whether the program is loaded; during an exec, the process has an empty memory for a moment."""
         return self.code_end > 0
 
 
 def layout(place: str) -> Layout | None:
-    """Return where a program lies; None where there is no memory: of a thread of the kernel, or one that has ended.
+    """Return the layout of a program; None if there is no memory, as for a kernel thread or a thread that has exited.
 
     Args:
-        place: The process or thread, by its folder in /proc.
+        place: The process or thread, as a path below /proc.
     """
     try:
         with open(f"/proc/{place}/stat", "rb") as file:

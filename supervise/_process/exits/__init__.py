@@ -1,1 +1,1 @@
-"""How the exit of a process is noticed and what its status is."""
+"""Detection of the exit of a process, and its status."""

@@ -1,4 +1,4 @@
-"""The handle of our own child."""
+"""Handle of a child of the host."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Child(GroupLeader):
         """Take over a child that is not reaped yet.
 
         Args:
-            pid: Its number.
-            keep: A `Popen` of the child, which notes the exit code and would otherwise reap by itself; None is none.
-            execs: Whether the kernel counted the host's memory as its peak before it had a program of its own.
-            pidfd: Of the child, taken over; -1: it is opened here.
+            pid: Its pid.
+            keep: The `Popen` of the child, if any, which gets the exit code so that it does not reap by itself.
+            execs: Whether the child executes a program; until then, the kernel counts the host's memory as its peak.
+            pidfd: Pidfd of the child, taken over; -1 to open one.
 
         Raises:
-            OSError: There can be no descriptor for it, or no thread where that takes one.
+            OSError: No descriptor is left, or no thread is available.
         """
         super().__init__(pid, exit_notice(pid, pidfd=pidfd), execs=execs)
         self._keep = keep
@@ -36,19 +36,19 @@ class Child(GroupLeader):
         return self._reap_own()
 
     def give_up(self) -> Exit | None:
-        """Do as `reap`: the kernel tells the exit of a child."""
+        """Do as `reap`: the kernel reports the exit of a child."""
         return self.reap()
 
     def stopped_by(self) -> signal.Signals | None:
-        """Return the signal that has stopped the child, once for each stop; None: it runs, or the stop was told."""
+        """Return the signal that has suspended the child, once for each time; None if there is nothing new."""
         try:
             found = self._notice.stop()
-        except OSError:  # gone, and reaped by other code of this program
+        except OSError:  # reaped by other code of this program
             return None
         return None if found is None else as_signal(found.si_status)
 
     def _mark(self, code: int | None) -> None:
-        """Note the end where a Popen keeps it, so that the Popen never waits for the number by itself."""
+        """Set the exit code of the Popen, so that the Popen never waits for the pid, which may be reused."""
         super()._mark(code)
         if getattr(self._keep, "returncode", 0) is None:
             self._keep.returncode = code if code is not None else 0
@@ -57,7 +57,7 @@ class Child(GroupLeader):
         return self._notice.is_being_reaped()
 
     def _code_of_launcher(self) -> int | None:
-        return getattr(self._keep, "returncode", None) or None  # Popen says 0 when it lost the status
+        return getattr(self._keep, "returncode", None) or None  # Popen has 0 if it lost the status
 
     def _holds_number(self) -> bool:
         if self._reaped:
@@ -72,5 +72,5 @@ class Child(GroupLeader):
         return self._reaped
 
     def _number_is_anothers(self) -> bool:
-        """Whether a new process has the number. Not for a child that is not reaped."""
+        """Whether a new process has the pid. Only for a reaped child."""
         return look(self.pid) is not None

@@ -1,4 +1,4 @@
-"""The handle of a fork server's child: its parent reaps it, and tells the exit code."""
+"""Handle of a child of the fork server, which reaps the child and reports the exit code."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ from supervise._process.exits.leader import GroupLeader, as_signal, killed_for_m
 
 
 class Parent(Protocol):
-    """What the fork server says of one child, through a pipe."""
+    """The pipe through which the fork server reports on one child."""
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when there is something new."""
+        """Return the descriptor that is readable when the server has reported."""
 
     def read(self) -> int | None:
-        """Return the exit code, None while there is none; EOFError: the server is gone."""
+        """Return the exit code; None if the server has not reported it.
+
+        Raises:
+            EOFError: The server has exited.
+        """
 
     def is_process(self, pid: int) -> bool:
-        """Whether the server runs and has this number."""
+        """Whether the server runs and has this pid."""
 
 
 class ForkServerChild(GroupLeader):
@@ -33,11 +37,11 @@ class ForkServerChild(GroupLeader):
         """Take over a process.
 
         Args:
-            pid: Its number.
-            parent: Tells its exit code.
+            pid: Its pid.
+            parent: Reports its exit code.
 
         Raises:
-            OSError: There can be no descriptor for it, or no thread where that takes one.
+            OSError: No descriptor is left, or no thread is available.
         """
         self._parent = parent
         self._stopped = False
@@ -48,7 +52,7 @@ class ForkServerChild(GroupLeader):
     def _take_exit(self) -> Exit | None:
         try:
             code = self._parent.read()
-        except EOFError:  # the server died: the child's new parent may be this process, or the kernel may know
+        except EOFError:  # the server died: this process may be the new parent, or the kernel may keep the status
             return None if self._is_between_parents() else self._reap_own()
         if code is None:
             return None
@@ -56,9 +60,10 @@ class ForkServerChild(GroupLeader):
         return Exit(code=code, oom_kill=code == -signal.SIGKILL and not self._killed and killed_for_memory(None))
 
     def give_up(self) -> Exit | None:
-        """Return the exit although the server does not tell it; None: the server may yet, for it has not reaped it.
+        """Return the exit without a report of the server; None if the server still is the parent and may report.
 
-        As the kernel knows it, or lost: a killed server's pipe has no end if another process has inherited it.
+        The exit code is that of the kernel, or None. Needed because the pipe of a killed server never reaches EOF
+        if another process has inherited its write end.
         """
         seen = None if self._number_is_anothers() else look(self.pid)
         if seen is not None and self._parent.is_process(seen.parent):
@@ -73,7 +78,7 @@ class ForkServerChild(GroupLeader):
         return self._notice.peek()
 
     def _is_between_parents(self) -> bool:
-        """Whether it runs, or is a zombie whose parent dies just now: its next parent is not known yet."""
+        """Whether the child runs, or is a zombie whose parent is exiting, so that its next parent is not known yet."""
         seen = look(self.pid)
         if seen is None or self._number_is_anothers():
             return False
@@ -85,10 +90,10 @@ class ForkServerChild(GroupLeader):
         return above is None or above.dead or self._parent.is_process(seen.parent)
 
     def stopped_by(self) -> signal.Signals | None:
-        """Return the signal that has stopped it, once for each stop. By a look: the kernel tells its parent only."""
+        """Return the signal that has suspended the child, once for each time. From /proc: `waitid` needs a child."""
         seen = look(self.pid) if self.fileno() >= 0 and not self._notice.dead else None
-        told, self._stopped = self._stopped, seen is not None and seen.state == "T"
-        return as_signal(seen.stop_signal) if seen is not None and self._stopped and not told else None
+        before, self._stopped = self._stopped, seen is not None and seen.state == "T"
+        return as_signal(seen.stop_signal) if seen is not None and self._stopped and not before else None
 
     def _holds_number(self) -> bool:
         seen = look(self.pid)

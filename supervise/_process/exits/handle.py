@@ -1,4 +1,4 @@
-"""The interface of a worker's process as the host holds it, and of the notice of its exit; the notice by pidfd."""
+"""Interfaces of the host's handle of a worker process and of its exit notice, and the exit notice by pidfd."""
 
 from __future__ import annotations
 
@@ -25,58 +25,62 @@ class Exit:
     max_rss_bytes: int | None = None
     cpu_time_s: float | None = None
     oom_kill: bool = False
-    """Whether the kernel has killed it for want of memory."""
+    """Whether the kernel's OOM killer has probably killed the process."""
 
 
 class Process(Protocol):
-    """A started process that leads its own session: notice of its exit, its status, its group.
+    """Handle of a started process that leads its own session: exit notice, status and group.
 
-    No method blocks. `child.Child` and `forkserver.ForkServerChild` are the real ones.
+    No method blocks. The implementations are `child.Child` and `forkserver.ForkServerChild`.
     """
 
     pid: int
 
     @property
     def noticed_ns(self) -> int | None:
-        """When a waiting thread has noticed the exit, monotonic; None if there is no such thread."""
+        """Monotonic time at which a waiting thread noticed the exit; None if there is no such thread."""
 
     @property
     def holds_members(self) -> bool:
-        """Whether only this handle knows the members of the group, so that they must be watched."""
+        """Whether only this handle knows the members of the group, so that the Worker must watch them."""
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable at the exit; -1 if the process was gone at once."""
+        """Return the descriptor that becomes readable at the exit; -1 if the process was reaped before the open."""
 
     def ring_if_dead(self) -> None:
-        """Make the descriptor readable now if the process is dead: without pidfds, a thread may have yet to run."""
+        """Make the descriptor readable now if the process is dead: without pidfds, the exit thread may run late."""
 
     def reap(self) -> Exit | None:
-        """Reap the process if that is possible now; None: not yet (it runs, or a tracer holds it). Idempotent."""
+        """Reap the process if it is dead; None if it runs or a tracer holds it. Idempotent."""
 
     def give_up(self) -> Exit | None:
-        """Return the exit although the parent of the process does not tell it; None: the parent may yet."""
+        """Return the exit without the report of the parent of the process; None if the parent may still report it."""
 
     def signal_group(self, sig: signal.Signals) -> bool:
-        """Signal the group, also after its leader was reaped; tell whether a process was there."""
+        """Signal the group, also after its leader was reaped; return whether a process received the signal."""
 
     def group_alive(self) -> bool:
-        """Whether the group has members although its leader was reaped; the handle holds them from now on."""
+        """Return whether the group of a reaped leader has members; the handle may hold them from now on."""
 
     def members(self) -> list[Member]:
-        """Return the live members of the group of a reaped process. OSError: too few descriptors to find out."""
+        """Return the live members of the group of a reaped process.
+
+        Raises:
+            OSError: There are too few descriptors to find out.
+        """
 
     def stopped_by(self) -> signal.Signals | None:
-        """Return the signal that has stopped the process, once for each stop; None: it runs, or the stop was told."""
+        """Return the signal that has suspended the process, once for each time; None if there is nothing new."""
 
     def kernel_state(self) -> str:
         """Return the state letter of /proc, such as D or t; "?" if it cannot be read."""
 
     def close(self) -> None:
-        """Close the descriptors; unwatch them first. Idempotent."""
+        """Close the descriptors. The caller unwatches them first. Idempotent."""
 
 
 class ExitNotice(Protocol):
-    """A descriptor that tells of a process's exit, and what can be done with the process through it."""
+    """A descriptor that becomes readable at the exit of a process, and the system calls through it."""
 
     @property
     def dead(self) -> bool:
@@ -84,11 +88,11 @@ class ExitNotice(Protocol):
 
     @property
     def at_ns(self) -> int | None:
-        """When a waiting thread has noticed the exit, monotonic; None if there is no such thread."""
+        """Monotonic time at which a waiting thread noticed the exit; None if there is no such thread."""
 
     @property
     def found(self) -> os.waitid_result | None:
-        """The status that a waiting thread has seen before another reaper took it; None if there is none."""
+        """The status that a waiting thread saw before other code reaped the process; None if there is none."""
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable at the exit; -1 after `close`."""
@@ -97,23 +101,31 @@ class ExitNotice(Protocol):
         """Make the descriptor readable now if the process is dead."""
 
     def peek(self) -> os.waitid_result | None:
-        """Return the status of our child without reaping it; None: it runs, or a tracer holds it.
+        """Return the status of a child of the host without reaping it; None if it runs or a tracer holds it.
 
         Raises:
-            ChildProcessError: It is reaped already.
+            ChildProcessError: The child is reaped already.
         """
 
     def stop(self) -> os.waitid_result | None:
-        """Return how our child was stopped, once for each stop. OSError: it is gone."""
+        """Return how a child of the host was suspended, once for each time; None if there is nothing new.
+
+        Raises:
+            OSError: The child is reaped.
+        """
 
     def send(self, sig: int, flags: int) -> None:
-        """Signal the process. OSError: it is gone, or may not be signaled."""
+        """Signal the process.
+
+        Raises:
+            OSError: The process is gone, or this process has no permission.
+        """
 
     def lost_status(self) -> tuple[int | None, bool]:
-        """Return what the kernel remembers of a reaped process: exit code and core dump; (None, False): nothing."""
+        """Return exit code and core dump of a process that other code has reaped; (None, False) if unknown."""
 
     def is_being_reaped(self) -> bool:
-        """Whether another reaper is about to finish: the kernel tells the end some microseconds before the status."""
+        """Whether other code is reaping: the kernel releases the process microseconds before it keeps the status."""
 
     def close(self) -> None:
         """Close the descriptor. Idempotent."""
@@ -126,7 +138,7 @@ class Pidfd:
     found: os.waitid_result | None = None
 
     def __init__(self, pidfd: int) -> None:
-        """Take over a pidfd; -1 is a process that was gone before it could be opened."""
+        """Take over a pidfd; -1 if the process was reaped before the open."""
         self._fd = pidfd
 
     @property
@@ -142,11 +154,11 @@ class Pidfd:
         """Do nothing: the kernel makes a pidfd readable at once."""
 
     def peek(self) -> os.waitid_result | None:
-        """Return the status of our child without reaping it; see `ExitNotice.peek`."""
+        """Return the status of a child without reaping it; see `ExitNotice.peek`."""
         return os.waitid(os.P_PIDFD, self._fd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
     def stop(self) -> os.waitid_result | None:
-        """Return how our child was stopped."""
+        """Return how a child was suspended; see `ExitNotice.stop`."""
         return os.waitid(os.P_PIDFD, self._fd, os.WSTOPPED | os.WNOHANG)
 
     def send(self, sig: int, flags: int) -> None:
@@ -154,11 +166,11 @@ class Pidfd:
         signal.pidfd_send_signal(self._fd, sig, None, flags)
 
     def lost_status(self) -> tuple[int | None, bool]:
-        """Return what the kernel remembers, since Linux 6.15."""
+        """Return the status that the kernel keeps since Linux 6.15."""
         return remembered(self._fd)
 
     def is_being_reaped(self) -> bool:
-        """Whether the process can be signaled still, and its status is not kept yet."""
+        """Whether the process can still be signaled and the kernel does not keep its status yet."""
         try:
             self.send(0, 0)
         except (ProcessLookupError, PermissionError):
@@ -173,15 +185,15 @@ class Pidfd:
 
 
 def exit_notice(pid: int, *, pidfd: int = -1, parents_word: int | None = None) -> ExitNotice:
-    """Return the notice of a process's exit: by pidfd, or by a thread where there are no pidfds.
+    """Return the exit notice of a process: by pidfd, or by a thread if the kernel has no pidfds.
 
     Args:
-        pid: A child of ours that is not reaped. Or, with `parents_word`, another's child.
-        pidfd: Of the process, taken over; -1: it is opened here.
-        parents_word: A descriptor that becomes readable when the parent has reaped the process, or is gone.
+        pid: An unreaped child of this process. Or, with `parents_word`, a child of another process.
+        pidfd: Pidfd of the process, taken over; -1 to open one.
+        parents_word: A descriptor that becomes readable when the parent has reaped the process or has exited.
 
     Raises:
-        OSError: There can be no descriptor for it, or no thread where that takes one.
+        OSError: No descriptor is left, or no thread is available.
     """
     if not platform.PIDFD:
         from supervise._process.exits.thread import ExitThread
@@ -189,5 +201,5 @@ def exit_notice(pid: int, *, pidfd: int = -1, parents_word: int | None = None) -
         return ExitThread(pid, parents_word=parents_word)
     try:
         return Pidfd(os.pidfd_open(pid) if pidfd < 0 else pidfd)
-    except ProcessLookupError:  # dead, and reaped already: by its parent, or by other code of this program
+    except ProcessLookupError:  # reaped already by its parent or by other code of this program
         return Pidfd(-1)

@@ -1,4 +1,4 @@
-"""What the handles of all real processes have in common: reaping, and signals to the group that the process leads."""
+"""Base class of the handles: reaping, and signals to the group that the process leads."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from supervise._process.exits.handle import ExitNotice
 
 _ROUNDS = 10
-"""How often members are looked for that were forked while their group was signaled."""
+"""Limit on the scans for members that were forked while the group was signaled."""
 
 
 class GroupLeader(ABC):
-    """A started process that leads its own session.
+    """Handle of a started process that leads its own session.
 
-    Its number is used only while no other process can have it; otherwise the process and the members of its group
-    are signaled by descriptors.
+    The handle uses the pid only while no other process can have it. Otherwise it signals the process and the members
+    of the group by descriptors.
     """
 
     def __init__(self, pid: int, notice: ExitNotice, *, execs: bool) -> None:
         """Take over a process.
 
         Args:
-            pid: Its number.
-            notice: Of its exit, taken over.
-            execs: Whether the kernel counted the host's memory as its peak before it had a program of its own.
+            pid: Its pid.
+            notice: Its exit notice, taken over.
+            execs: Whether the process executes a program; until then, the kernel counts the host's memory as its peak.
         """
         self.pid = pid
         self._notice = notice
@@ -42,34 +42,34 @@ class GroupLeader(ABC):
         self._reaped = False
         self._killed = False
         self._gone_at_once = notice.fileno() < 0
-        """Whether there never was a descriptor; the group may have members all the same."""
+        """Whether there never was a descriptor, because the process was reaped; its group may still have members."""
         self._members: tuple[Member, ...] = ()
         self._ended: Exit | None = None
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable at the exit; -1 if the process was gone at once."""
+        """Return the descriptor that becomes readable at the exit; -1 if the process was reaped before the open."""
         return self._notice.fileno()
 
     @property
     def noticed_ns(self) -> int | None:
-        """When a waiting thread has noticed the exit, monotonic; None if there is no such thread."""
+        """Monotonic time at which a waiting thread noticed the exit; None if there is no such thread."""
         return self._notice.at_ns
 
     def ring_if_dead(self) -> None:
-        """Make the descriptor readable now if the process is dead: without pidfds, a thread may have yet to run."""
+        """Make the descriptor readable now if the process is dead: without pidfds, the exit thread may run late."""
         self._notice.look()
 
     # The exit
 
     def reap(self) -> Exit | None:
-        """Reap the process if that is possible now; None: not yet (it runs, or a tracer holds it). Idempotent."""
+        """Reap the process if it is dead; None if it runs or a tracer holds it. Idempotent."""
         if self._ended is None:
             self._ended = self._take_exit()
         return self._ended
 
     @abstractmethod
     def _take_exit(self) -> Exit | None:
-        """Return the exit, None if it cannot be told now."""
+        """Return the exit; None if it is not known yet."""
 
     def _reap_own(self) -> Exit | None:
         if self.fileno() < 0:
@@ -97,19 +97,19 @@ class GroupLeader(ABC):
         )
 
     def _peek(self) -> os.waitid_result | None:
-        """Return the status of our child without reaping it; see `ExitNotice.peek`."""
+        """Return the status of a child without reaping it; see `ExitNotice.peek`."""
         return self._notice.peek()
 
     def _peak(self, max_rss_kb: int) -> int | None:
-        """Return the peak of memory; None up to the host's, because a program starts to count from there."""
+        """Return the peak of memory; None if it may be the host's, at which the kernel starts to count."""
         return None if self._execs and is_within_ours(max_rss_kb) else max_rss_kb * 1024
 
-    def _mark(self, code: int | None) -> None:  # noqa: ARG002 - for handles that note the code
+    def _mark(self, code: int | None) -> None:  # noqa: ARG002 - for handles that store the code
         """Note that the process is reaped."""
         self._reaped = True
 
     def _reaped_by_other(self, found: os.waitid_result | None) -> Exit:
-        """Return the exit of a child that other code has reaped: as seen before, or as the kernel remembers it."""
+        """Return the exit of a child that other code has reaped: as seen before the reap, or as the kernel keeps it."""
         found = found or self._notice.found
         if found is not None:
             code: int | None = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
@@ -122,17 +122,17 @@ class GroupLeader(ABC):
         return Exit(code=code, core_dumped=dumped)
 
     def _is_being_reaped(self) -> bool:
-        """Whether another reaper is about to finish with our child."""
+        """Whether other code is reaping the process at this moment."""
         return False
 
     def _code_of_launcher(self) -> int | None:
-        """Return the exit code that the launcher has noted; None if there is none."""
+        """Return the exit code that a `Popen` has stored; None if there is none."""
         return None
 
     # The group
 
     def signal_group(self, sig: signal.Signals) -> bool:
-        """Signal the group, also after its leader was reaped; tell whether a process was there."""
+        """Signal the group, also after its leader was reaped; return whether a process received the signal."""
         if self.fileno() < 0:
             return self._gone_at_once and self._signal_members(sig)
         self._killed = self._killed or sig == signal.SIGKILL
@@ -142,7 +142,7 @@ class GroupLeader(ABC):
             return self._knows_members() and self._signal_members(sig)
         try:
             os.killpg(self.pid, sig)
-        except ProcessLookupError:  # it does not lead its group yet
+        except ProcessLookupError:  # the process has not called setsid yet
             return self._send(sig, 0)
         except PermissionError:
             return False
@@ -150,15 +150,15 @@ class GroupLeader(ABC):
 
     @abstractmethod
     def _holds_number(self) -> bool:
-        """Whether the number is its own now: it runs, or is a zombie that only we would reap."""
+        """Whether the process still has its pid: it runs, or is a zombie that only the host would reap."""
 
     @abstractmethod
     def _knows_members(self) -> bool:
-        """Whether the members of the group may be signaled one by one, since the number may not be used."""
+        """Whether the members of the group may be signaled one by one, because the number of the group may not."""
 
     @abstractmethod
     def _number_is_anothers(self) -> bool:
-        """Whether a new process has the number."""
+        """Whether a new process has the pid."""
 
     def _send(self, sig: int, flags: int) -> bool:
         try:
@@ -170,7 +170,7 @@ class GroupLeader(ABC):
         return True
 
     def group_alive(self) -> bool:
-        """Whether the group has members although its leader was reaped; the handle holds them from now on."""
+        """Return whether the group of a reaped leader has members; the handle may hold them from now on."""
         if self._gone_at_once or (self.fileno() >= 0 and not platform.GROUP_BY_PIDFD):
             return self._group_has_members()
         if self.fileno() < 0:
@@ -183,10 +183,10 @@ class GroupLeader(ABC):
 
     def _group_has_members(self) -> bool:
         try:
-            os.killpg(self.pid, 0)  # most often the group is empty, and that is cheap to know
+            os.killpg(self.pid, 0)  # a cheap check: most groups are empty
         except ProcessLookupError:
             return False
-        except PermissionError:  # it has members; perhaps strangers
+        except PermissionError:  # a group with this number has members, perhaps of another user
             pass
         try:
             return bool(self.members())
@@ -195,14 +195,14 @@ class GroupLeader(ABC):
 
     @property
     def holds_members(self) -> bool:
-        """Whether `group_alive` has had to find the members: only this handle knows them, so they must be watched."""
+        """Whether `group_alive` has found the members by a scan, so that the Worker must watch them."""
         return (self._gone_at_once or not platform.GROUP_BY_PIDFD) and bool(self._members)
 
     def members(self) -> list[Member]:
         """Return the live members of the group of a reaped process.
 
-        While a group has members, the kernel gives its number to no new process. So if a new process has it, the
-        group was empty in between, and its members of now are strangers.
+        While a group has members, the kernel does not give its number to a new process. So if a new process has the
+        number, the group was empty in between, and the present members do not belong to the gang.
 
         Raises:
             OSError: There are too few descriptors to find out.
@@ -215,18 +215,18 @@ class GroupLeader(ABC):
                     member.close()
                 else:
                     held.append(member)
-        # Members that have ended may be watched still; the Worker that watches them closes them.
+        # Members that have exited may still be watched; the Worker that watches them closes them.
         self._members = (*held, *(old for old in self._members if old.fileno() >= 0 and old not in held))
         return held
 
     def _signal_members(self, sig: signal.Signals) -> bool:
-        """Signal each member of the group, also those that are forked meanwhile; never by the group's number."""
+        """Signal each member of the group, also those forked in the meantime, without use of the group's number."""
         tried: set[int] = set()
         reached = False
         for _ in range(_ROUNDS):
             try:
                 new = [member for member in self.members() if member.pid not in tried]
-            except OSError:  # too few descriptors to find out: signal those that are known; the Worker tries again
+            except OSError:  # too few descriptors for a scan: signal the known members; the Worker tries again
                 reached = sum(member.send(sig) for member in self._members if member.pid not in tried) > 0 or reached
                 break
             if not new:
@@ -243,7 +243,7 @@ class GroupLeader(ABC):
         return "?" if seen is None else seen.state
 
     def close(self) -> None:
-        """Close the descriptors; unwatch them first. Idempotent."""
+        """Close the descriptors. The caller unwatches them first. Idempotent."""
         held, self._members = self._members, ()
         for member in held:
             member.close()
@@ -252,14 +252,14 @@ class GroupLeader(ABC):
 
 
 def killed_for_memory(pid: int | None) -> bool:
-    """Tell whether a killed process was probably killed for want of memory; see `oom`."""
+    """Return whether the OOM killer has probably killed a process; see `oom`."""
     from supervise._process.exits import oom
 
     return oom.killed_for_memory(pid)
 
 
 def as_signal(number: int) -> signal.Signals:
-    """Return the signal of a stop; SIGSTOP if the kernel does not say which."""
+    """Return the signal that suspended a process; SIGSTOP if the kernel does not report it."""
     try:
         return signal.Signals(number)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Whether a process that was killed was killed for want of memory: the kernel counts that for each cgroup.
+"""Detection of kills by the kernel's OOM killer, by the kill counters of the cgroups.
 
-The kernel does not say which signal was its own. So this is a suspicion: somebody sent SIGKILL, not we,
-and meanwhile the counter of the process's cgroup has grown by one that no other of our processes explains.
+The kernel does not report which SIGKILL was its own, so the result is a guess: the process got a SIGKILL that supervise
+did not send, and the counter of its cgroup has grown by a kill that no other process of the host explains.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MOST_FOLDERS = 256
-"""So many cgroups below our own, and of the first version in all, are looked at, at most."""
+"""Limit on the cgroups that are read: those below the host's, and all of cgroup v1."""
 
 
 class Counters:
-    """The counters of memory kills that concern our workers, and how much of each is explained already."""
+    """The OOM kill counters that concern the workers, and the part of each that earlier exits explain."""
 
     def __init__(self, proc: str = "/proc") -> None:
-        """Know nothing yet; `proc` is where the kernel tells about processes."""
+        """Begin without a reading; `proc` is the mount point of procfs."""
         self._proc = proc
         self._known: dict[str, int] = {}
         self._based = False
@@ -32,7 +32,7 @@ class Counters:
         self._lock = threading.Lock()
 
     def baseline(self) -> None:
-        """Remember how many kills there have been; what comes later may be our workers'."""
+        """Store the present counters; later kills may be of workers."""
         with self._lock:
             self._begin()
 
@@ -41,18 +41,18 @@ class Counters:
         self._based = True
 
     def killed_for_memory(self, pid: int | None) -> bool:
-        """Tell whether a dead process was probably killed for want of memory; counts one kill as its.
+        """Return whether the OOM killer has probably killed a dead process; if so, count one kill as explained.
 
         Args:
-            pid: Its number, while it is unreaped; None: somebody else has reaped it.
+            pid: Its pid while it is unreaped; None if other code has reaped it.
         """
         with self._lock:
-            if not self._based:  # what has been counted so far is none of ours, as far as we know
+            if not self._based:  # without a baseline, every kill so far counts as another process's
                 self._begin()
             return self._takes_one(self._files_of(pid)) or self._takes_one(self._files_elsewhere())
 
     def _takes_one(self, paths: Iterator[str]) -> bool:
-        """Tell whether one of these counters has a kill that nothing explains yet, and count it as explained."""
+        """Return whether one of these counters has an unexplained kill; if so, count it as explained."""
         for path, count in self._read_all(paths).items():
             known = self._known.get(path, 0)
             if count > known:
@@ -66,7 +66,7 @@ class Counters:
         for found in self._memory_trees():
             path = None if pid is None else found.path_of(pid, self._proc)
             folder = None if path is None else found.directory(path)
-            # The first version shows every dead process in the root, which others use, too
+            # cgroup v1 shows every dead process in the root cgroup, which other programs share
             if folder is not None and not (found.controller and path == "/"):
                 file = _counter(found, folder)
                 if file not in own:
@@ -74,7 +74,7 @@ class Counters:
         yield from own
 
     def _own_files(self) -> Iterator[str]:
-        """Give the counters of our own cgroup: of the first version also those below, which it does not count."""
+        """Yield the counters of the host's cgroup; in v1 also those of the cgroups below, which v1 does not add up."""
         any_tree = False
         for found in self._memory_trees():
             folder = found.own(self._proc)
@@ -86,13 +86,13 @@ class Counters:
             else:
                 below = (path for path, _, _ in os.walk(folder))
                 yield from (_counter(found, path) for path in itertools.islice(below, _MOST_FOLDERS))
-        if not any_tree:  # the root of a version 2 tree, or no cgroups: the whole machine's
+        if not any_tree:  # the root of a v2 tree, or no cgroups: the counter of the whole machine
             yield f"{self._proc}/vmstat"
 
     def _files_elsewhere(self) -> Iterator[str]:
-        """Give the counters of the first version that are not ours: it does not tell where a dead process had gone.
+        """Yield the counters of other v1 cgroups, because v1 does not show which cgroup a dead process was in.
 
-        None where there are too many to know them all: an old kill would look like a new one.
+        Yield none if there are too many: an old kill in a cgroup without a baseline would look like a new one.
         """
         for found in self._memory_trees():
             if not found.controller:
@@ -119,7 +119,7 @@ def _counter(found: Tree, folder: str) -> str:
 
 
 def _read(path: str) -> int | None:
-    """Return the number behind ``oom_kill`` in a file of lines, None where there is none."""
+    """Return the number in the line ``oom_kill`` of a file; None if there is none."""
     try:
         with open(path, encoding="ascii") as file:
             words = (line.split() for line in file)

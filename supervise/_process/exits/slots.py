@@ -1,4 +1,4 @@
-"""All live processes of a gang, for the moments when actors cannot be relied on."""
+"""Table of the live processes of a gang, for a cleanup without actors."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 class ExitSlots:
-    """What the gang holds of the kernel, by local rank."""
+    """Processes and result channels of a gang, by local rank."""
 
     def __init__(self) -> None:
-        """Make an empty one."""
+        """Make an empty table."""
         self.processes: dict[int, Process] = {}
-        """From a rank's start until its group is empty."""
+        """Processes, from the start of a rank until its group is empty."""
         self.outcomes: dict[int, OutcomeFile] = {}
-        """From a rank's start until its return value was read."""
+        """Result channels, from the start of a rank until its return value was read."""
 
     def close_outcomes(self) -> None:
-        """Let go of all return values that were not read."""
+        """Close all result channels that were not read."""
         while self.outcomes:
             self.outcomes.popitem()[1].close()
 
     def ring_if_dead(self) -> None:
-        """Have the descriptors of all that are dead be readable now."""
+        """Make the descriptors of all dead processes readable now."""
         if not platform.PIDFD:
             for process in self.processes.values():
                 process.ring_if_dead()
@@ -39,13 +39,13 @@ class ExitSlots:
     def kill_all(self) -> None:
         """Send SIGKILL to every group, now."""
         for process in list(self.processes.values()):
-            with contextlib.suppress(BaseException):  # whatever is wrong with one, the others must die
+            with contextlib.suppress(BaseException):  # an error at one group must not spare the others
                 process.signal_group(signal.SIGKILL)
 
     def bury(self, timeout_s: float) -> bool:
-        """Kill everything and reap it, blocking for at most `timeout_s`; tell whether all is gone.
+        """Kill and reap all processes, blocking for at most `timeout_s`; return whether all are reaped.
 
-        For a thread that has nothing else to do: the loop's, when the loop is lost.
+        For the loop's thread after a failure of the loop, because the call blocks.
         """
         self.kill_all()
         deadline = time.monotonic() + timeout_s

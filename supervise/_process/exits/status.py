@@ -1,4 +1,4 @@
-"""The status of a process beyond its exit code: as the kernel remembers it after a reap, and its peak of memory."""
+"""Status of a process that other code has reaped, and the check of its peak of memory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import struct
 _PIDFD_GET_INFO = (3 << 30) | (64 << 16) | (0xFF << 8) | 11
 _PIDFD_INFO_EXIT = 1 << 3
 _known_kb = 0
-"""This process's peak of memory when it was last asked for; it only grows."""
+"""The last known peak of memory of this process, which only grows."""
 
 
 def remembered(pidfd: int) -> tuple[int | None, bool]:
-    """Return (exit code, core dumped) of a process that is reaped; (None, False) before Linux 6.15."""
+    """Return (exit code, core dumped) of a reaped process; (None, False) before Linux 6.15."""
     info = bytearray(64)
     struct.pack_into("Q", info, 0, _PIDFD_INFO_EXIT)
     try:
@@ -28,8 +28,8 @@ def remembered(pidfd: int) -> tuple[int | None, bool]:
 
 
 def is_within_ours(peak_kb: int) -> bool:
-    """Whether a peak is no larger than this process's: the kernel counts a program's from its host's on."""
-    global _known_kb  # noqa: PLW0603 - asked for once a rank: most are known to be smaller without a look
+    """Whether a peak is at most this process's, at which the kernel starts to count for a program."""
+    global _known_kb  # noqa: PLW0603 - called once for each rank; the known value avoids most calls of getrusage
     if peak_kb <= _known_kb:
         return True
     import resource

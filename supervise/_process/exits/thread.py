@@ -1,4 +1,4 @@
-"""Without pidfds: a descriptor that is readable once a process is dead, rung by one waiting thread a process."""
+"""Exit notice without pidfds: one thread for each process waits for its exit, then makes a descriptor readable."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ class ExitThread:
     """The exit notice of a process, by a thread that waits for it.
 
     The thread and the handle each have a descriptor of their own for the same event, so neither can
-    set or close what is another's by now. The thread ends with the process, and is a daemon: an
-    interpreter that exits does not wait for it.
+    set or close a number that was reused. The thread ends with the process. It is a daemon, so an exiting
+    interpreter does not wait for it.
     """
 
     def __init__(self, pid: int, *, parents_word: int | None = None) -> None:
-        """Begin to wait.
+        """Start the thread.
 
         Args:
-            pid: A child of ours that nobody has reaped. Or, with `parents_word`, another's child.
-            parents_word: A descriptor that becomes readable when its parent has reaped it, or is gone.
+            pid: An unreaped child of this process. Or, with `parents_word`, a child of another process.
+            parents_word: A descriptor that becomes readable when the parent has reaped the process or has exited.
 
         Raises:
-            OSError: There are no more descriptors or threads.
+            OSError: No descriptor is left, or no thread is available.
         """
         self.pid = pid
         self._is_anothers = parents_word is not None
         self.dead = False
-        """Whether its end was noticed."""
+        """Whether the exit was noticed."""
         self.found: os.waitid_result | None = None
-        """How a child ended; None where somebody else has reaped it."""
+        """Status of a child; None if other code has reaped it."""
         self.at_ns: int | None = None
-        """When its end was noticed, monotonic."""
+        """Monotonic time at which the exit was noticed."""
         self._word = -1
         self._ours = WakeFd()
         try:
@@ -72,7 +72,7 @@ class ExitThread:
             raise OSError(errno.EAGAIN, f"no thread to wait for process {pid}: {error}") from error
 
     def fileno(self) -> int:
-        """The descriptor that becomes and stays readable."""
+        """Return the descriptor that is readable from the exit on."""
         return self._ours.fileno()
 
     def _run(self, work: Callable[[], None]) -> None:
@@ -86,7 +86,7 @@ class ExitThread:
             self._threads.close()
 
     def look(self) -> None:
-        """Ring now if the process is dead although its thread has not run yet. On the thread of the handle."""
+        """Make the descriptor readable now if the process is dead but the thread has not run. On the loop's thread."""
         if self.dead or self._ours.fileno() < 0:
             return
         if self._is_anothers:
@@ -95,7 +95,7 @@ class ExitThread:
         else:
             try:
                 self.found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-            except ChildProcessError:  # the thread will tell
+            except ChildProcessError:  # reaped by other code; the thread will notice
                 return
             gone = self.found is not None
         if gone:
@@ -105,23 +105,23 @@ class ExitThread:
     def _wait_for_child(self) -> None:
         try:
             self.found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT) or self.found
-        except ChildProcessError:  # somebody else has reaped it, or the kernel (SIGCHLD is ignored)
+        except ChildProcessError:  # other code has reaped it, or the kernel (SIGCHLD is ignored)
             return
 
     def _wait_for_word(self) -> None:
-        """Wait for the parent's word, which is not read here; look by ourselves once nobody will say it."""
+        """Wait until the parent reports, without reading the report; poll /proc if the parent has exited instead."""
         try:
             poll = select.poll()
             poll.register(self._word, select.POLLIN)
             poll.register(self._threads.fileno(), select.POLLIN)
             poll.poll()
             if not _bytes_in(self._word):
-                self._look_again_and_again()
+                self._poll_procfs()
         finally:
             os.close(self._word)
 
-    def _look_again_and_again(self) -> None:
-        """The named fallback: the parent is gone, so nobody tells; the start time says whether it is still the one."""
+    def _poll_procfs(self) -> None:
+        """Poll until the process is dead. Its start time distinguishes it from a new process with the same pid."""
         poll = select.poll()
         poll.register(self._threads.fileno(), select.POLLIN)
         while not poll.poll(0):
@@ -131,23 +131,23 @@ class ExitThread:
             poll.poll(_AGAIN_MS)
 
     def peek(self) -> os.waitid_result | None:
-        """Return the status of our child without reaping it; see `ExitNotice.peek`."""
+        """Return the status of a child without reaping it; see `ExitNotice.peek`."""
         if not self.dead:
             return None
-        if self.found is None and not self._is_anothers:  # the number may be another child's by now
+        if self.found is None and not self._is_anothers:  # another child may have the pid now
             raise ChildProcessError(errno.ECHILD, "reaped by other code of this program")
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
     def stop(self) -> os.waitid_result | None:
-        """Return how our child was stopped."""
+        """Return how a child was suspended; see `ExitNotice.stop`."""
         return None if self.dead else os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
 
     def send(self, sig: int, flags: int) -> None:  # noqa: ARG002 - a flag needs a pidfd
-        """Signal the process by its number."""
+        """Signal the process by its pid."""
         os.kill(self.pid, sig)
 
     def lost_status(self) -> tuple[int | None, bool]:
-        """Return nothing: the kernel tells it through a pidfd only."""
+        """Return (None, False): the kernel reports the status only through a pidfd."""
         return None, False
 
     def is_being_reaped(self) -> bool:
@@ -155,7 +155,7 @@ class ExitThread:
         return False
 
     def close(self) -> None:
-        """Let the descriptors go; a thread that waits for a parent's word ends. Idempotent."""
+        """Close the descriptors; a thread that waits for a report of the parent ends. Idempotent."""
         if not self.dead:
             self._ours.set()
         self._ours.close()

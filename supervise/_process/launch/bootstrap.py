@@ -1,8 +1,8 @@
-"""The worker's side of a function: from the first instruction to the call, which is `bootstrap_call`.
+"""Bootstrap of a function in a worker, from the first instruction to the call in `bootstrap_call`.
 
-A spawned worker goes on in `bootstrap_spawn`.
+A spawned worker continues in `bootstrap_spawn`.
 
-Imported by every spawned worker before the user's code, so it imports little.
+Every spawned worker imports this module before the user's code, so it imports little.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 
 class Arrival:
-    """Travels through multiprocessing, where unpickling it sets the worker up and gives the process object."""
+    """Object that multiprocessing unpickles in a worker, which sets up the worker and returns the process object."""
 
     def __init__(self, payload: int, *, execs: bool) -> None:
-        """Make it.
+        """Make the object.
 
         Args:
-            payload: The descriptor with all the rest; its index where a fork server passes it.
-            execs: Whether a frozen program was executed, which has its session, streams and environment.
+            payload: The descriptor of the payload; its index if a fork server passes it.
+            execs: Whether the worker is a frozen program, which already has its session, streams and environment.
         """
         self.payload = payload
         self.execs = execs
 
     def __reduce__(self) -> tuple[Any, tuple[int]]:
-        """Arrive instead of being rebuilt."""
+        """Set up the worker at unpickling."""
         return _arrive_frozen if self.execs else _arrive, (self.payload,)
 
 
@@ -57,10 +57,10 @@ def spawned(file: BinaryIO) -> int:
 
 
 def keep_private(*fds: int | None) -> None:
-    """Set close-on-exec, which neither an exec nor a socket hands on. Before any code of the user's runs.
+    """Set close-on-exec, before any user code runs.
 
-    The host unpickles what comes through the result channel and through queues, the resource tracker unlinks what
-    it is told to: a program that the worker executes, perhaps as another user, must not write to them.
+    The host unpickles data from the result channel and from queues, and the resource tracker unlinks the names that it
+    receives. A program that the worker executes, perhaps as another user, must not write to them.
     """
     for fd in fds:
         if fd is not None:
@@ -68,13 +68,13 @@ def keep_private(*fds: int | None) -> None:
 
 
 def _arrive(payload: int) -> Any:
-    """Set up the fork server's child before anything of the user's is imported."""
+    """Set up a child of the fork server before it imports user code."""
     import marshal
     from multiprocessing import forkserver, resource_tracker
 
     inherited = forkserver.get_inherited_fds()
     if inherited is None:
-        msg = "not in a child of the fork server"
+        msg = "this process is not a child of the fork server"
         raise RuntimeError(msg)
     inherited[:] = fds = [clear_of_stdio(fd) for fd in inherited]
     server: Any = forkserver._forkserver  # noqa: SLF001 - there is no public way
@@ -91,7 +91,7 @@ def _arrive(payload: int) -> Any:
 
 
 def _arrive_frozen(payload: int) -> Any:
-    """Set up a frozen program, in `multiprocessing.freeze_support`. Its main module is imported so far."""
+    """Set up a frozen program, in `multiprocessing.freeze_support`. Its main module has run up to that call."""
     import marshal
 
     file = os.fdopen(payload, "rb")
@@ -103,7 +103,7 @@ def _arrive_frozen(payload: int) -> Any:
 
 
 def forked(settings: Settings) -> NoReturn:
-    """Call the function in a process that was just forked off the host's loop."""
+    """Call the function in a process that the host's loop has just forked."""
     code = 1
     try:
         _become_main_thread()
@@ -117,7 +117,7 @@ def forked(settings: Settings) -> NoReturn:
 
 
 def _forget_exit_functions() -> None:
-    """The host's exit functions are not the worker's; multiprocessing's is, which `_bootstrap` calls before 3.13."""
+    """Remove the host's exit functions, except multiprocessing's, which `_bootstrap` calls before Python 3.13."""
     if sys.version_info >= (3, 13):
         import atexit
         from multiprocessing import util
@@ -127,7 +127,7 @@ def _forget_exit_functions() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End as multiprocessing's own forked children do: from 3.13 on, after the exit functions."""
+    """Exit as multiprocessing's own forked children do: from Python 3.13 on, after the exit functions."""
     try:
         if sys.version_info >= (3, 13):
             import atexit
@@ -138,7 +138,7 @@ def _leave(code: int) -> NoReturn:
 
 
 def _become_main_thread() -> None:
-    """The fork was made by the loop, a daemon thread; here it is the only one."""
+    """Make this thread, a copy of the host's loop and the only one after the fork, the main thread."""
     import threading
 
     thread: Any = threading.current_thread()
@@ -147,7 +147,7 @@ def _become_main_thread() -> None:
 
 
 def _settle_in(settings: Settings) -> None:
-    """Give a forked process what an exec gives: session, lifeline, signals, streams, environment."""
+    """Set session, lifeline, signals, streams, environment and folder of a forked process."""
     os.setsid()
     lifeline.arm_self(settings.line)
     dispositions.be_default()
@@ -168,13 +168,13 @@ def _settle_in(settings: Settings) -> None:
 
 
 def changes(env: dict[str, str]) -> dict[str, str | None]:
-    """Return what makes this process's environment `env`: a worker touches no more, and copies fewer pages."""
+    """Return the difference of `env` to this process's environment; a worker that changes less copies fewer pages."""
     gone: dict[str, str | None] = dict.fromkeys(os.environ.keys() - env.keys())
     return gone | {name: value for name, value in env.items() if os.environ.get(name) != value}
 
 
 def _redirect(stdio: tuple[int | None, ...]) -> None:
-    """Put the streams in place, below Python and in it; what the host had buffered stays the host's."""
+    """Replace descriptors 0 to 2 and the streams of `sys`; never flush text that the host had buffered."""
     stdin, stdout, stderr = stdio
     if stdin is None:
         stdin = clear_of_stdio(os.open(os.devnull, os.O_RDONLY))
@@ -196,13 +196,13 @@ def _redirect(stdio: tuple[int | None, ...]) -> None:
 
 
 _host_streams: list[object] = []
-"""Kept from being collected, which would write what the host had buffered once more."""
+"""References to the host's streams: their collection would write the host's buffered text a second time."""
 
 
 def _worker(settings: Settings, file: BinaryIO) -> Worker:
-    """Prepare a fork server's child as the host was, import the user's main module, unpickle the function.
+    """Apply the host's preparation data in a child of the fork server, import the main module, unpickle the function.
 
-    What goes wrong in that is recorded as if the function had raised it: the failure is to say why.
+    An exception in these steps is recorded as if the function had raised it, so that the failure shows the cause.
     """
     from multiprocessing import spawn
 

@@ -1,4 +1,4 @@
-"""Call the user's function in the worker, and send what becomes of it."""
+"""Call of the user's function in the worker, and transfer of its value or exception to the host."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from supervise._process.launch import return_value
 from supervise.recording import ErrorHandler, record, traceback_of
 
-TYPE_CHECKING = False  # not typing's, as in `bootstrap`
+TYPE_CHECKING = False  # without an import of typing, as in `bootstrap`
 if TYPE_CHECKING:
     from supervise._process.launch.settings import Settings
 
@@ -21,16 +21,16 @@ def name_of(settings: Settings) -> str:
 
 
 def call(settings: Settings) -> None:
-    """Call the user's function, send its value or what it raises.
+    """Call the user's function; send its value or exception.
 
     Raises:
-        SystemExit: With the exit code, if that is not 0.
+        SystemExit: The exit code is not 0.
     """
     (_call if settings.plain is None else _call_plainly)(settings)
 
 
 def _call(settings: Settings) -> None:
-    """Call the user's function, record what it raises, send what it returns."""
+    """Call the user's function; record its exception or send its value."""
     fn, args = settings.call
     rank_pid = os.getpid()
     handler = _RankErrorHandler(rank_pid)
@@ -43,17 +43,17 @@ def _call(settings: Settings) -> None:
                 raise
             value = None
         returned = True
-        if os.getpid() == rank_pid:  # a process that the user's function forked may return, too
+        if os.getpid() == rank_pid:  # a process forked by the user's function may return, too
             return_value.send(settings.channel, settings.address, value)
     except SystemExit as leaving:
         if leaving.code is not None and not isinstance(leaving.code, int) and os.getpid() == rank_pid:
-            handler.record_exception(leaving)  # a text says why; a number is the exit code, which is seen
+            handler.record_exception(leaving)  # a text is the reason; the host sees a number as the exit code
         raise
     except KeyboardInterrupt as error:
         handler.record_exception(error)
         raise SystemExit(_INTERRUPTED) from None
     except BaseException as error:
-        if returned or not isinstance(error, Exception):  # `record` has not seen it
+        if returned or not isinstance(error, Exception):  # `record` has not recorded it
             handler.record_exception(error)
         if not handler.records:
             sys.excepthook(type(error), error, error.__traceback__)
@@ -61,9 +61,9 @@ def _call(settings: Settings) -> None:
 
 
 class _RankErrorHandler(ErrorHandler):
-    """Records exceptions of the rank's own process, also if the function has cleared the environment.
+    """Error handler for the rank's own process, which works also if the function has cleared the environment.
 
-    A process that the function forks may raise, too: that is no failure of the rank.
+    An exception in a process that the function has forked is not a failure of the rank, so it is not recorded.
     """
 
     def __init__(self, rank_pid: int) -> None:
@@ -75,12 +75,12 @@ class _RankErrorHandler(ErrorHandler):
 
     @property
     def records(self) -> bool:
-        """Whether there is a file to record to."""
+        """Whether there is an error file."""
         return bool(self._get_error_file_path())
 
 
 def _call_plainly(settings: Settings) -> None:
-    """Call the user's function; send the trace of an `Exception`, after the monotonic ns when it was caught."""
+    """Call the user's function; send the monotonic time (ns) and the traceback of an `Exception`."""
     fn, args = settings.call
     rank_pid = os.getpid()
     try:
@@ -92,12 +92,12 @@ def _call_plainly(settings: Settings) -> None:
 
         raised_ns, trace = time.monotonic_ns(), traceback_of(error)
         if os.getpid() != rank_pid or not _sent(settings, (raised_ns, trace)):
-            sys.stderr.write(trace)  # a process that the function forked, or the channel is closed
+            sys.stderr.write(trace)  # this process was forked by the function, or the channel is closed
         raise SystemExit(1) from None
 
 
 def _sent(settings: Settings, value: object) -> bool:
-    """Send `value`; tell whether that could be done."""
+    """Send `value`; return whether that succeeded."""
     try:
         return_value.send(settings.channel, settings.address, value)
     except OSError:

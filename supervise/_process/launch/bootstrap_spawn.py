@@ -1,7 +1,7 @@
-"""The life of a spawned worker, for which multiprocessing is not imported: that takes a third of its start.
+"""Bootstrap of a spawned worker without an import of multiprocessing, which would take a third of its start.
 
-Whoever imports it there finds what it would in a child of its own: the process object, its parent, the key, the
-resource tracker. So does logging, whose records name the process where multiprocessing is loaded.
+If user code imports multiprocessing, it finds the same as in multiprocessing's own child: process object, parent, key,
+resource tracker. The same holds for logging, whose records name the process if multiprocessing is loaded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ try:
 except ImportError:  # another Python than CPython
     import pickle  # type: ignore[no-redef]
 
-TYPE_CHECKING = False  # not typing's, as in `bootstrap`
+TYPE_CHECKING = False  # without an import of typing, as in `bootstrap`
 if TYPE_CHECKING:
     from collections.abc import Callable
     from importlib.machinery import ModuleSpec
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from supervise._process.launch.settings import Settings
 
 _old_main: list[ModuleType] = []
-"""Kept, as multiprocessing keeps it: what it holds may still be needed."""
+"""The original main module, kept as multiprocessing keeps it, because other objects may still use its contents."""
 
 
 def live(settings: Settings, file: BinaryIO) -> int:
-    """Prepare this interpreter as the host's was, call the function that `file` describes; return the exit code.
+    """Apply the host's preparation data, call the function that `file` describes; return the exit code.
 
-    What goes wrong before the call is recorded as if the function had raised it: the failure is to say why.
+    An exception before the call is recorded as if the function had raised it, so that the failure shows the cause.
     """
-    atexit.register(_exit_multiprocessing)  # before the user's exit functions, so that it is called after them
+    atexit.register(_exit_multiprocessing)  # registered before the user's, so called after them
     try:
         with file:
             late = _Late(settings, pickle.load(file))
@@ -56,14 +56,14 @@ def live(settings: Settings, file: BinaryIO) -> int:
 
 
 class _Late:
-    """Finds multiprocessing when somebody imports it, and has it know where it is."""
+    """Import hook that sets up multiprocessing when it is imported."""
 
     def __init__(self, settings: Settings, prepared: bytes) -> None:
-        """Make it.
+        """Make the hook.
 
         Args:
-            settings: What the host says about the worker.
-            prepared: What multiprocessing is to know of the host, pickled.
+            settings: Settings of the worker.
+            prepared: The host's preparation data for multiprocessing, pickled.
         """
         self._settings = settings
         self._prepared = prepared
@@ -73,7 +73,7 @@ class _Late:
         self._calling = False
 
     def await_import(self) -> None:
-        """Find it from now on; or now, where something has imported it (or logging) at the interpreter's start."""
+        """Install the hook; or act at once if multiprocessing or logging was imported at the interpreter's start."""
         if "multiprocessing" in sys.modules:
             self._arrive()
             return
@@ -82,7 +82,7 @@ class _Late:
             _import_multiprocessing()
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Find a module as everybody else would, and act as soon as it is there."""
+        """Find a module by the other finders, and act after its import."""
         act = self._awaited.get(name)
         if act is None:
             return None
@@ -95,9 +95,9 @@ class _Late:
             def exec_module(module: ModuleType) -> None:
                 main = sys.modules.get("__mp_main__")
                 execute(module)
-                if main is not None:  # it is being imported, and multiprocessing has put another in its place
+                if main is not None:  # multiprocessing has replaced the main module, which is still being imported
                     sys.modules["__mp_main__"] = main
-                if module.__name__ == name and name in self._awaited:  # a frozen program has one loader for all
+                if module.__name__ == name and name in self._awaited:  # a frozen program has one loader for all modules
                     act()
                     self._awaited.pop(name, None)
 
@@ -123,13 +123,13 @@ class _Late:
             sys.meta_path.remove(self)
 
     def has_arrived_before_the_call(self) -> bool:
-        """Whether multiprocessing is imported. If it is imported from now on, the function is being called."""
+        """Return whether multiprocessing is imported. A later import counts as one during the call of the function."""
         with self._lock:
             self._calling = True
             return self._arrived
 
     def process(self) -> Worker:
-        """Return multiprocessing's process object for this worker. Nothing more is unpickled."""
+        """Return multiprocessing's process object for this worker. Call it after all arguments are unpickled."""
         from multiprocessing import process
 
         from supervise._process.launch.multiprocessing import Worker
@@ -143,15 +143,15 @@ def _import_multiprocessing() -> None:
 
 
 def _exit_multiprocessing() -> None:
-    """Finalize what multiprocessing has made, and join its children. Again is harmless."""
+    """Run multiprocessing's finalizers and join its children. Idempotent."""
     util = sys.modules.get("multiprocessing.util")
-    leave = getattr(util, "_exit_function", None)  # another thread may be importing it just now
+    leave = getattr(util, "_exit_function", None)  # missing while another thread is importing the module
     if leave is not None:
         leave()
 
 
 def _prepare(data: dict[str, Any]) -> None:
-    """Set what of the host's is known to every function, and import its main module. As multiprocessing's `prepare`."""
+    """Set the host's `sys.path` and `sys.argv`, and import its main module, as `multiprocessing.spawn.prepare`."""
     sys.path = data["sys_path"]
     sys.argv = data["sys_argv"]
     name, path = data.get("init_main_from_name"), data.get("init_main_from_path")
@@ -172,14 +172,14 @@ def _import_main(run: Callable[[Any], dict[str, Any]]) -> None:
 
 
 def _call(settings: Settings) -> int:
-    """Call the function, then what is to be called at a worker's end; return the exit code. As `_bootstrap` there."""
+    """Call the function and the exit steps of `BaseProcess._bootstrap`; return the exit code."""
     code = 0
     try:
         _close_stdin()
         try:
             bootstrap_call.call(settings)
         finally:
-            if sys.version_info < (3, 13):  # from then on it is an exit function only
+            if sys.version_info < (3, 13):  # from 3.13 on, only `atexit` calls it
                 _exit_multiprocessing()
     except SystemExit as leaving:
         if isinstance(leaving.code, int):
@@ -203,17 +203,17 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (AttributeError, ValueError):  # there is none, or it is closed
+        except (AttributeError, ValueError):  # the stream is None or closed
             continue
 
 
 def _close_stdin() -> None:
-    """A function has an empty stdin, as in multiprocessing."""
+    """Replace stdin by the null device, as multiprocessing does."""
     if sys.stdin is None:
         return
     try:  # noqa: SIM105 - contextlib would be one more import
         sys.stdin.close()
-    except (OSError, ValueError):  # it may be the main module's own
+    except (OSError, ValueError):  # the main module may have replaced it by an object that cannot be closed
         pass
     try:
         sys.stdin = open(os.open(os.devnull, os.O_RDONLY), encoding="utf-8", closefd=False)  # noqa: SIM115

@@ -1,6 +1,6 @@
-"""What this process does with signals, which its workers are to inherit in part.
+"""Signal dispositions and masks of this process, of which its workers inherit a part.
 
-By their numbers: the functions of `signal` make an enum of each, which takes a tenth of a millisecond here.
+Signals are plain numbers here, because `signal` converts each to an enum, which would take a tenth of a millisecond.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ import _signal  # type: ignore[import-not-found]  # no stub: it is what `signal`
 import signal
 
 RESTORED = frozenset({int(signal.SIGPIPE), int(signal.SIGXFSZ)})
-"""What Python ignores for itself and no program is to inherit, as with `Popen`."""
+"""Signals that Python ignores for itself; programs start with the default, as with `Popen`."""
 _PASSED_ON = int(signal.SIGHUP)
-"""An ignored SIGHUP is what nohup means; the worker inherits it."""
+"""A worker inherits an ignored SIGHUP, the effect of nohup."""
 _UNCHANGEABLE = frozenset({int(signal.SIGKILL), int(signal.SIGSTOP)})
 _ALL = frozenset(_signal.valid_signals()) - _UNCHANGEABLE
 _DEFAULT, _IGNORED = int(signal.SIG_DFL), int(signal.SIG_IGN)
 
 
 def to_reset() -> frozenset[int]:
-    """Return the signals that this process ignores and a program that it starts must not."""
+    """Return the signals that this process ignores and that a new program must not ignore."""
     return frozenset(n for n in _ALL - RESTORED - {_PASSED_ON} if _signal.getsignal(n) == _IGNORED)
 
 
 def kernel_reaps() -> bool:
-    """Whether this process ignores SIGCHLD: a child is gone as soon as it is dead, held or not."""
+    """Whether this process ignores SIGCHLD, so that the kernel reaps each child at its exit."""
     return bool(_signal.getsignal(signal.SIGCHLD) == _IGNORED)
 
 
 def others_may_reap() -> bool:
-    """Whether this process ignores SIGCHLD, or has a handler for it, which may reap whatever has ended."""
+    """Whether this process ignores SIGCHLD, or has a handler for it, which may reap any child."""
     return bool(_signal.getsignal(signal.SIGCHLD) != _DEFAULT)
 
 
@@ -39,12 +39,12 @@ def block() -> set[int]:
 
 
 def unblock(mask: set[int]) -> None:
-    """Have the signals blocked in this thread that were before `block`."""
+    """Restore the signal mask of this thread from before `block`."""
     _signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def be_default() -> None:
-    """In a worker that was forked: take back what the host does with signals, and let all of them through."""
+    """Reset the handlers of the host in a forked worker, and unblock all signals."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in _ALL - RESTORED - {int(signal.SIGINT)}:

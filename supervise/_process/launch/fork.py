@@ -1,4 +1,4 @@
-"""Fork a process off a host that has other threads, as `multiprocessing` does it."""
+"""Fork of a host that has other threads, as in `multiprocessing`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 def fork() -> int:
-    """Fork; return 0 in the child, and its pid in the parent.
+    """Fork; return 0 in the child, and the child's pid in the parent.
 
-    The child keeps the resource tracker: from Python 3.14 on, it loses the tracker at a fork unless this thread says
-    otherwise, and a tracker of its own would destroy the host's `SharedMemory` when the child ends.
+    The child keeps the host's resource tracker: a tracker of its own would unlink the host's `SharedMemory` when the
+    child exits. From Python 3.14 on, a child loses the tracker at a fork unless the forking thread sets `preserve_fd`.
     """
     from multiprocessing import resource_tracker
 
-    intent: Any = getattr(resource_tracker, "_fork_intent", None)  # None: every fork keeps the tracker
+    intent: Any = getattr(resource_tracker, "_fork_intent", None)  # None before 3.14: every fork keeps the tracker
     with _without_warning():
         if intent is None:
             return os.fork()
@@ -32,10 +32,10 @@ def fork() -> int:
 
 @contextlib.contextmanager
 def _without_warning() -> Iterator[None]:
-    """Have Python's warning about a fork beside threads ignored.
+    """Ignore Python's warning about a fork in a process with threads.
 
-    From Python 3.15 on, a warning that is an error is raised in the parent when the child exists already: the parent
-    would not learn its pid. One filter comes and goes, and no copy of all is put back: other threads may change them.
+    From Python 3.15 on, a warning that is an error is raised in the parent after the fork, so the parent would not
+    learn the child's pid. Only one filter is added and removed, because other threads may change the list as well.
     """
     if sys.version_info < (3, 15):
         yield
@@ -48,5 +48,5 @@ def _without_warning() -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(ValueError):  # another thread has put back what was there before
+        with contextlib.suppress(ValueError):  # another thread has restored an earlier list of filters
             warnings.filters.remove(ours)

@@ -1,4 +1,4 @@
-"""multiprocessing's fork server: started where that is safe, and what it says of the workers that it forks."""
+"""Start of multiprocessing's fork server, requests to it, and its reports on the workers that it forks."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ if TYPE_CHECKING:
 from supervise import _threads
 
 _SERVER_S = 60.0
-"""A fork server starts in a fraction of a second."""
+"""Limit on the start of a fork server, which takes a fraction of a second."""
 
 _PRELOAD = ("supervise._process.launch.bootstrap", "supervise._process.launch.multiprocessing", "pkgutil")
-"""What every worker imports; `runpy` takes the last to run the main module."""
+"""Modules that every worker imports; `runpy` imports the last to run the main module."""
 DIED = (
-    "the fork server ended before it started the process; what it wrote to stderr may say why:"
-    " for example, what a module of set_forkserver_preload has raised"
+    "the fork server ended before it started the process; its output on stderr may show the reason,"
+    " for example an exception in a module of set_forkserver_preload"
 )
 
 
 def ensure_server() -> None:
-    """Have multiprocessing's fork server run. It inherits its starter's mask, and needs SIGCHLD to tell exits."""
+    """Start multiprocessing's fork server unless it runs, in a thread that does not block SIGCHLD.
+
+    The server inherits the signal mask, and needs SIGCHLD to report exits.
+    """
     problems: list[BaseException] = []
 
     def begin() -> None:
@@ -53,9 +56,9 @@ def ensure_server() -> None:
 
 
 def _run_server() -> None:
-    """Have the fork server run. One that is started now imports what every worker would; the user's preload stays.
+    """Start the fork server unless it runs. A new server imports the user's preload and what every worker imports.
 
-    It does not import the main module: each rank does, with its own environment, streams and working directory.
+    The server does not import the main module: each rank does, with its own environment, streams and working directory.
     """
     from multiprocessing import forkserver
 
@@ -70,14 +73,14 @@ def _run_server() -> None:
 
 
 class _Preload(list[str]):
-    """Modules that the fork server imports from where this process would.
+    """List of modules for the fork server, whose `repr` also sets the server's `sys.path` to this process's.
 
-    `python -c`, which the server is, has the current directory first in `sys.path`. Before Python 3.14 it stays there
-    while the modules are imported. The server evaluates the text of this list behind its own imports.
+    The server runs by `python -c`, which puts the current directory first in `sys.path`. Before Python 3.14 the
+    directory stays there during the preload. The server evaluates the text of this list after its own imports.
     """
 
     def __repr__(self) -> str:
-        """Return an expression that sets `sys.path` and gives the names."""
+        """Return an expression that sets `sys.path` and has the names as its value."""
         path = [entry for entry in sys.path if isinstance(entry, str)]
         return f"(__import__('sys').path.__setitem__(slice(None), {path!r}) or {list(self)!r})"
 
@@ -85,24 +88,24 @@ class _Preload(list[str]):
 def request(fds: Sequence[int], data: bytes) -> ServerStatus:
     """Ask the fork server for a process that has copies of `fds` and reads `data`. Does not wait for the server.
 
-    Connecting waits for it where 128 others are connecting, and from Python 3.14 on until it has authenticated this
-    process. So a thread connects.
+    A thread connects, because `connect` blocks while the server's backlog of 128 is full, and from Python 3.14 on until
+    the server has authenticated this process.
 
     Raises:
-        OSError: There are too few descriptors, or no thread is to be had.
+        OSError: There are too few descriptors, or no thread is available.
     """
     asking = _Asking(fds, data)
     try:
         _threads.start(asking, "a request to the fork server")
     except BaseException:
         asking.end()
-        os.close(asking.told)
+        os.close(asking.ready)
         raise
-    return ServerStatus(asking.told, asking)
+    return ServerStatus(asking.ready, asking)
 
 
 class _Asking(threading.Thread):
-    """Connects to the fork server. `told` is readable when that is over."""
+    """Thread that connects to the fork server. `ready` is readable when the thread is done."""
 
     def __init__(self, fds: Sequence[int], data: bytes) -> None:
         super().__init__(name="supervise-forkserver", daemon=True)
@@ -113,19 +116,19 @@ class _Asking(threading.Thread):
         self._status: int | None = None
         self._problem: BaseException | None = None
         self._over = WakeFd()
-        self.told = -1
+        self.ready = -1
         try:
-            self.told = os.dup(self._over.fileno())  # the asker may close it while this thread still runs
+            self.ready = os.dup(self._over.fileno())  # the owner may close it while this thread still runs
             for fd in fds:
                 self._fds.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3))
         except BaseException:
             self.end()
-            if self.told >= 0:
-                os.close(self.told)
+            if self.ready >= 0:
+                os.close(self.ready)
             raise
 
     def run(self) -> None:
-        """Connect; if the process is wanted then still, send it its data, without which it ends."""
+        """Connect; send the data unless `abandon` was called, in which case the process reads EOF and exits."""
         try:
             self._connect()
         except BaseException as error:
@@ -136,8 +139,8 @@ class _Asking(threading.Thread):
     def _connect(self) -> None:
         from multiprocessing import AuthenticationError, forkserver
 
-        ensure_server()  # it may have been killed since; not by `connect_to_new_process`, which keeps the mask
-        check_room()  # out of descriptors in the call, it would kill the server
+        ensure_server()  # the server may have died; `connect_to_new_process` would start it with this thread's mask
+        check_room()  # if the call ran out of descriptors, it would kill the server
         try:
             status, stub = forkserver.connect_to_new_process(self._fds)
         except (EOFError, ConnectionError, AuthenticationError) as error:
@@ -154,17 +157,17 @@ class _Asking(threading.Thread):
                 os.close(status)
 
     def end(self) -> None:
-        """Close what the process has now, or will never have, and make `told` readable."""
+        """Close the copies of the descriptors and make `ready` readable."""
         self._over.set()
         self._over.close()
         for fd in self._fds:
             os.close(fd)
 
     def take(self) -> int:
-        """Once `told` is readable: return what the server tells of the process by.
+        """Return the descriptor of the server's reports on the process. Call it once `ready` is readable.
 
         Raises:
-            ChildProcessError: The server ended before it was asked.
+            ChildProcessError: The server ended before the request.
             OSError: There are too few descriptors, or no server can be started.
         """
         if self._problem is not None:
@@ -173,7 +176,7 @@ class _Asking(threading.Thread):
         return self._status
 
     def abandon(self) -> None:
-        """Have the process end where it has no data yet, and close what the server tells by."""
+        """Cancel the request, so that a process without data exits; close the descriptor of the reports."""
         with self._lock:
             self._wanted = False
             if self._status is not None:
@@ -181,7 +184,7 @@ class _Asking(threading.Thread):
 
 
 def check_room() -> None:
-    """Take as many descriptors as a request to the fork server does, and give them back.
+    """Open and close as many descriptors as a request to the fork server needs.
 
     Raises:
         OSError: There are too few.
@@ -196,30 +199,30 @@ def check_room() -> None:
 
 
 class ServerStatus:
-    """What the fork server says of one child: its number first, at the end its exit code."""
+    """The fork server's reports on one child: first its pid, at its end the exit code."""
 
     def __init__(self, fd: int, asking: _Asking | None = None) -> None:
-        """Take over the descriptor to read from, which does not block. With `asking` it only tells of that."""
+        """Take over the nonblocking descriptor of the reports. With `asking`, `fd` is the thread's `ready`."""
         self._fd = fd
         self._asking = asking
 
     def fileno(self) -> int:
-        """The descriptor that is readable when there is something new. Another one once the server has been asked."""
+        """Return the descriptor that is readable when there is a report. It changes once the request was sent."""
         return self._fd
 
     def read(self) -> int | None:
-        """Return the next number, None while there is none.
+        """Return the next report; None if there is none yet.
 
         Raises:
-            EOFError: The server is gone and will not say.
-            OSError: It could not be asked.
+            EOFError: The server has exited without a report.
+            OSError: The request failed.
         """
         if self._asking is not None:
             fd = self._asking.take()
             os.close(self._fd)
             self._fd, self._asking = fd, None
         try:
-            data = os.read(self._fd, 8)  # written at once: eight bytes into an empty pipe
+            data = os.read(self._fd, 8)  # never less: the server writes eight bytes at once
         except BlockingIOError:
             return None
         if len(data) < 8:
@@ -228,13 +231,13 @@ class ServerStatus:
 
     @staticmethod
     def is_process(pid: int) -> bool:
-        """Whether the server has this number. A new one is no parent of what its killed forerunner has forked."""
+        """Whether the present server has this pid. It is not the parent of the children of an earlier server."""
         from multiprocessing import forkserver
 
         return bool(pid == forkserver._forkserver._forkserver_pid)  # type: ignore[attr-defined]  # noqa: SLF001
 
     def close(self) -> None:
-        """Let the descriptor go. Idempotent."""
+        """Close the descriptor. Idempotent."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)

@@ -1,8 +1,8 @@
-"""Start a function in a process of its own: by spawn, fork or forkserver.
+"""Start of a function in a process of its own: by spawn, fork or forkserver.
 
-All three end in `supervise._process.launch.bootstrap`. What the user passes is pickled in the caller's thread,
-before any process starts; a launch writes it into a memory file, so that it never waits for the
-child to read.
+All three continue in `supervise._process.launch.bootstrap`. The function and its arguments are pickled in the caller's
+thread, before any process starts. A launch writes the pickle into a memory file, so that it never waits for the child
+to read.
 """
 
 from __future__ import annotations
@@ -41,37 +41,37 @@ _BOOT = (
     "sys.exit(__import__('supervise._process.launch.bootstrap',fromlist=['spawned']).spawned(f))"
     "))(os.fdopen(int(sys.argv[1]),'rb')))(__import__('sys'),__import__('os'),__import__('marshal'))"
 )
-"""Leaves no name in the main module, where the user's own would be looked up."""
+"""An expression, because a statement would leave names in the main module, where the user's names are looked up."""
 _OF_MULTIPROCESSING = ("name", "authkey", "log_to_stderr", "log_level", "start_method", "orig_dir")
-"""What only multiprocessing itself is to know of what a child is told."""
+"""Items of the preparation data that only multiprocessing needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pickled:
-    """A function and its arguments, ready to travel; and what its process must know before it unpickles them."""
+    """A pickled function with its arguments, and the preparation data for its process."""
 
     data: bytes = field(repr=False)
     fds: tuple[int, ...]
-    """Descriptors that the data refers to, in the order in which it does."""
+    """Descriptors to which the data refers, in the same order."""
     keep: object
-    """What owns them, until the launch."""
+    """Owner of the descriptors, until the launch."""
     sys_path: list[str]
-    """The host's."""
+    """`sys.path` of the host."""
     prepared: bytes = field(repr=False)
-    """Two pickles: the pickle of what multiprocessing is to know once it is imported, and the rest."""
+    """Two pickles: the pickled preparation data for multiprocessing, used once it is imported, and the rest."""
 
     def payload(self, settings: Settings) -> int:
-        """Return a file with all the child needs, positioned at its start."""
+        """Return a memory file with the settings and the pickles, positioned at its start."""
         head = marshal.dumps(self.sys_path) + pickle.dumps(settings)
         return file_of("supervise-arguments", head, self.prepared, self.data)
 
     def beginning(self, arrival: bootstrap.Arrival) -> bytes:
-        """Return the two pickles that multiprocessing reads in a child of its own."""
+        """Return the two pickles that multiprocessing reads in a child."""
         return pickle.dumps({"sys_path": self.sys_path}) + pickle.dumps(arrival)
 
 
 class _Travel:
-    """Stands for multiprocessing's Popen while queues, locks and connections are pickled."""
+    """Substitute for multiprocessing's Popen while queues, locks and connections are pickled."""
 
     def __init__(self, method: StartMethod) -> None:
         self.held = _Held()
@@ -85,13 +85,13 @@ class _Travel:
         return popen_forkserver._DupFd if self._by_index else popen_spawn_posix._DupFd  # noqa: SLF001
 
     def duplicate_for_child(self, fd: int) -> int:
-        copy = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)  # the user may close theirs; a restart comes later
+        copy = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)  # the caller may close its own before a restart
         self.fds.append(copy)
         return len(self.fds) - 1 if self._by_index else copy
 
 
 class _Held:
-    """Descriptors of our own, closed with the last holder."""
+    """Owner of duplicated descriptors, which it closes when it is collected."""
 
     def __init__(self) -> None:
         self.fds: list[int] = []
@@ -104,15 +104,15 @@ class _Held:
 def pickle_calls(
     calls: Mapping[int, tuple[Callable[..., Any], tuple[Any, ...]]], method: StartMethod
 ) -> dict[int, Pickled]:
-    """Pickle what each rank is to call, and what it must know of this process. In the caller's thread.
+    """Pickle the call of each rank and the preparation data of this process. In the caller's thread.
 
     Args:
         calls: Local rank to function and arguments.
         method: ``spawn`` or ``forkserver``.
 
     Raises:
-        SpecError: A call cannot be pickled; names the rank and what to do.
-        OSError: A process of multiprocessing's own, which the ranks need, cannot be started; names it.
+        SpecError: A call cannot be pickled; the text names the rank and a remedy.
+        OSError: The resource tracker or the fork server cannot be started; the text names it.
     """
     sys_path, prepared = _preparation(method)
     pickled = {}
@@ -148,26 +148,26 @@ def _short(args: tuple[Any, ...]) -> str:
 
 
 def _preparation(method: StartMethod) -> tuple[list[str], bytes]:
-    """Return `Pickled.sys_path` and `Pickled.prepared`; start what the ranks need of multiprocessing."""
+    """Return `Pickled.sys_path` and `Pickled.prepared`; start multiprocessing's resource tracker and fork server."""
     from multiprocessing import context, process, reduction, resource_tracker, spawn
 
     main = sys.modules.get("__main__")
-    if main is not None and not hasattr(main, "__spec__"):  # `python -m pdb` before 3.13 has cleared it
-        main.__spec__ = None  # as in any script
+    if main is not None and not hasattr(main, "__spec__"):  # `python -m pdb` before 3.13 has removed it
+        main.__spec__ = None  # as in every script
     with _threads.no_process("the resource tracker of multiprocessing"):
-        resource_tracker.ensure_running()  # which all ranks share
+        resource_tracker.ensure_running()  # all ranks share it
     if method == "forkserver":
         ensure_server()
     data = spawn.get_preparation_data("supervise")
     data.pop("dir", None)  # the launch sets it
     key: Any = process.AuthenticationString  # type: ignore[attr-defined]
-    data["authkey"] = key(data["authkey"])  # in a worker of Celery it is of a type that does not pickle
+    data["authkey"] = key(data["authkey"])  # in a worker of Celery, its type does not pickle
     if interpreter.is_frozen() or os.path.basename(data.get("init_main_from_path") or "").startswith("<"):
-        data.pop("init_main_from_path", None)  # a worker has the frozen main module; stdin was read
-    theirs = {key: data.pop(key) for key in _OF_MULTIPROCESSING if key in data}
-    context.set_spawning_popen(cast("Any", _Travel("spawn")))  # the authentication key asks for it
+        data.pop("init_main_from_path", None)  # a frozen worker has the main module; stdin cannot be read again
+    of_multiprocessing = {key: data.pop(key) for key in _OF_MULTIPROCESSING if key in data}
+    context.set_spawning_popen(cast("Any", _Travel("spawn")))  # the authentication key pickles only with one set
     try:
-        prepared = pickle.dumps(pickle.dumps(theirs)) + bytes(reduction.ForkingPickler.dumps(data))
+        prepared = pickle.dumps(pickle.dumps(of_multiprocessing)) + bytes(reduction.ForkingPickler.dumps(data))
     finally:
         context.set_spawning_popen(None)
     return [entry for entry in data["sys_path"] if isinstance(entry, str)], prepared
@@ -181,13 +181,13 @@ def _command(payload: int) -> list[str]:
 
 
 def _frozen_command(tracker: int | None, begin: int) -> list[str]:
-    """Return what `multiprocessing.freeze_support` understands."""
+    """Return the command line for `multiprocessing.freeze_support`."""
     return [interpreter.executable(), "--multiprocessing-fork", f"tracker_fd={tracker}", f"pipe_handle={begin}"]
 
 
 @dataclass(slots=True, kw_only=True)
 class FunctionLauncher:
-    """Launches one rank's function; `launch` runs on the loop and does not wait for the child."""
+    """Launcher of one rank's function. `launch` runs on the loop and does not wait for the child."""
 
     local_rank: int
     method: StartMethod
@@ -197,13 +197,13 @@ class FunctionLauncher:
     pickled: Pickled | None
     """None for fork, and after the launch."""
     plain: Plain | None = None
-    """None where the function's return value is wanted."""
+    """None if the function's return value is wanted."""
 
     def launch(self) -> Launched:
         """Start the process.
 
         Raises:
-            OSError: It could not be started; nothing of it is left.
+            OSError: The process could not be started; none is left.
         """
         outcome, line = OutcomeFile(), self.how.line
         read_end: int | None = None
@@ -243,7 +243,7 @@ class FunctionLauncher:
         payload = begin = None
         try:
             tracker = resource_tracker.getfd()
-            if tracker is not None and tracker <= 2:  # stdio is closed here; the worker gets a tracker of its own
+            if tracker is not None and tracker <= 2:  # the host's stdio is closed; the worker gets a tracker of its own
                 tracker = None
             settings = self._settings(outcome, line=read_end, channel=outcome.fd, tracker=tracker, fds=users)
             payload = self.pickled.payload(settings)
@@ -259,7 +259,7 @@ class FunctionLauncher:
             close(payload, begin)
 
     def _fork(self, outcome: OutcomeFile, read_end: int) -> Process:
-        import supervise._process.launch.multiprocessing  # noqa: F401 - or each child would import it by itself
+        import supervise._process.launch.multiprocessing  # noqa: F401 - otherwise each child would import it
 
         out, err = self.how.streams.open()
         try:
@@ -272,8 +272,8 @@ class FunctionLauncher:
                 cwd=self.how.cwd,
                 call=(self.fn, self.args),
             )
-            with gate_if(dispositions.others_may_reap()) as gate:  # so that it is held before it can have ended
-                mask = dispositions.block()  # until the child has handlers of its own
+            with gate_if(dispositions.others_may_reap()) as gate:  # the child must not exit before its pidfd is open
+                mask = dispositions.block()  # until the child has reset the host's handlers
                 try:
                     pid = fork.fork()
                     if pid == 0:
@@ -309,22 +309,22 @@ class FunctionLauncher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
-    """What a launch gives: a process, or a fork server's promise of one."""
+    """Result of a launch: a process, or a pending request to the fork server."""
 
     process: Process | None = None
     status: ServerStatus | None = None
     outcome: OutcomeFile | None = None
     line: Lifeline | None = None
-    """Under which it runs."""
+    """Lifeline of the process."""
     read_end: int = -1
-    """Of the line, kept for it until `lifeline.release`; -1 is none."""
+    """Read end of the lifeline, kept until `lifeline.release`; -1 if none is kept."""
 
     def arrived(self) -> Launched | None:
-        """Once `status` is readable: the same with the process; None while the server has not forked.
+        """Return a copy with the process; None if the server has not forked yet. Call it once `status` is readable.
 
         Raises:
             ChildProcessError: The server died before it forked.
-            OSError: There can be no descriptor for the process.
+            OSError: No descriptor is left for the process.
         """
         assert self.status is not None  # noqa: S101
         try:
@@ -335,8 +335,8 @@ class Launched:
             return None
         try:
             process = ForkServerChild(pid, self.status)
-        except OSError:  # out of descriptors: nobody could stop it
-            if self.status.read() is None:  # so the number is still its own
+        except OSError:  # out of descriptors, so the host could not stop the process later
+            if self.status.read() is None:  # the server has not reaped it, so the pid was not reused
                 os.kill(pid, signal.SIGKILL)
             raise
         return replace(self, process=process)

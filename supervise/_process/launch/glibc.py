@@ -1,9 +1,9 @@
-"""glibc's own `posix_spawn`: beside what `os.posix_spawn` can, it changes the folder, and closes all descriptors.
+"""glibc's `posix_spawn`, which unlike `os.posix_spawn` can change the folder and close all descriptors.
 
-The lifeline is armed, and the pidfd opened, before any other thread can run Python: it may fork, which takes long, or
-handle SIGCHLD and reap whatever has ended.
+The lifeline is armed and the pidfd opened before another thread can run Python code, which might fork, which takes
+long, or handle SIGCHLD and reap any child.
 
-Importing this fails where the C library does not have these two, or Python has no `ctypes`.
+The import of this module fails if the C library lacks these two features or Python has no `ctypes`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 CLOSE_FROM: int = getattr(os, "POSIX_SPAWN_CLOSEFROM", 3)
-"""As the constants of `os`, which has this one since Python 3.13."""
+"""The constant of `os`, which has it since Python 3.13."""
 _SETSIGDEF, _SETSIGMASK, _SETSID = 0x04, 0x08, 0x80
 _ROOM = 1024
-"""Larger than any of the structures: the attributes, the largest, take 336 bytes."""
+"""Size of a buffer for any of the structures; the largest, the attributes, takes 336 bytes."""
 _SIGNALS_BYTES = 128
 
 _F_SETOWN_EX, _F_OWNER_PGRP = 15, 2
 
-_LIBC = ctypes.PyDLL(None)  # which keeps the GIL during a call
+_LIBC = ctypes.PyDLL(None)  # a PyDLL keeps the GIL during a call
 _PIDFD_OPEN = getattr(_LIBC, "pidfd_open", None)  # glibc 2.36
 _ADD = {
     os.POSIX_SPAWN_OPEN: _LIBC.posix_spawn_file_actions_addopen,
@@ -53,17 +53,17 @@ def posix_spawn(
     """Start a program in a session of its own, with an empty signal mask; return its pid and its pidfd.
 
     Args:
-        path: Of the program; the kernel looks it up in `cwd`.
+        path: Path of the program; the kernel resolves it from `cwd`.
         argv: Its arguments.
         env: Its whole environment, as ``name=value``.
         cwd: Its working directory; None is this process's.
         file_actions: As of `os.posix_spawn`.
-        setsigdef: Signals to be set to their default.
-        arm: A prepared read end of a lifeline, to be armed for the program's group; None is none.
-        hold: Whether to open a pidfd; it is -1 otherwise, and where it cannot be had.
+        setsigdef: Signals to reset to their default.
+        arm: A prepared read end of a lifeline, to be armed for the program's group; None if there is none.
+        hold: Whether to open a pidfd. The returned pidfd is -1 otherwise, and if none is available.
 
     Raises:
-        OSError: It could not be started; names nothing.
+        OSError: The program could not be started; ``filename`` is None.
     """
     actions, owner = ctypes.create_string_buffer(_ROOM), (ctypes.c_int * 2)(_F_OWNER_PGRP, 0)
     pid = ctypes.c_int.from_buffer(owner, ctypes.sizeof(ctypes.c_int))
@@ -80,9 +80,9 @@ def posix_spawn(
             steps.append(partial(_LIBC.fcntl, arm, _F_SETOWN_EX, owner))
         if hold and _PIDFD_OPEN is not None:
             steps.append(partial(_PIDFD_OPEN, pid, 0))
-        # A loop in C: between two instructions of Python's, the interpreter may hand the GIL to another thread
+        # `map` loops in C: between two bytecode instructions, the interpreter may pass the GIL to another thread
         error, *others = map(operator.call, steps)
-        del text, more_text  # to which `strings` and `variables` point
+        del text, more_text  # alive until here, because `strings` and `variables` point into them
     finally:
         _LIBC.posix_spawn_file_actions_destroy(actions)
     _check(error)
@@ -91,7 +91,7 @@ def posix_spawn(
 
 @cache
 def _attributes(setsigdef: frozenset[int]) -> Any:
-    """Return what is the same at each start. glibc reads it only."""
+    """Return the spawn attributes, which glibc only reads, so that all starts share them."""
     made = ctypes.create_string_buffer(_ROOM)
     _check(_LIBC.posix_spawnattr_init(made))
     signals = ctypes.create_string_buffer(_SIGNALS_BYTES)
@@ -105,14 +105,14 @@ def _attributes(setsigdef: frozenset[int]) -> Any:
 
 
 def _array(words: Sequence[bytes]) -> tuple[bytes, Any]:
-    """Return pointers to some texts and a last null, and what they point to. Faster than an array of c_char_p."""
+    """Return a null-terminated array of pointers to `words`, and their buffer. Faster than an array of c_char_p."""
     text = ctypes.create_string_buffer(b"\0".join(words))
     starts = accumulate((len(word) + 1 for word in words), initial=ctypes.addressof(text))
     return struct.pack(f"{len(words)}PP", *islice(starts, len(words)), 0), text
 
 
 def _coded(text: str) -> bytes:
-    """Return a text for C, which would take a NUL for its end."""
+    """Return a text as bytes for C; refuse a NUL, at which C would end the text."""
     coded = os.fsencode(text)
     if b"\0" in coded:
         msg = "embedded null byte"

@@ -1,8 +1,8 @@
-"""Whether a new interpreter can be started for a function, and with which command line.
+"""Check that a new interpreter can be started for a function, and the executable for it.
 
-An ordinary Python is started with ``-c``. A frozen program (PyInstaller, cx_Freeze) is no Python: started again, it
-runs its own main module, in which `multiprocessing.freeze_support` becomes the worker if it is called. So it is
-started as multiprocessing starts it.
+An ordinary Python is started with ``-c``. A frozen program (PyInstaller, cx_Freeze) does not accept ``-c``: a new
+process runs the program's own main module, and becomes the worker if the module calls `multiprocessing.freeze_support`.
+So supervise starts it with multiprocessing's command line.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _PYTHON = re.compile("py", re.IGNORECASE)
-"""In the name of every Python: python3.13, pypy3, graalpy, .python3-wrapped."""
+"""Part of the file name of every Python: python3.13, pypy3, graalpy, .python3-wrapped."""
 _HELPERS = ("from multiprocessing.", "import sys; from multiprocessing.")
-"""How the code begins that multiprocessing gives to its resource tracker and fork server."""
+"""Beginning of the code with which multiprocessing starts its resource tracker and fork server."""
 _FREEZE = "freeze_support"
 
 
 def is_frozen() -> bool:
-    """Whether this program carries its own Python, and understands multiprocessing's command line only."""
+    """Whether this is a frozen program, which accepts only multiprocessing's command line."""
     return bool(getattr(sys, "frozen", False))
 
 
 def executable() -> str:
-    """Return what multiprocessing starts, which a program may set; "" if there is nothing."""
+    """Return the executable that multiprocessing starts, which a program may set; "" if there is none."""
     if sys.executable is None and "multiprocessing.spawn" not in sys.modules:
-        return ""  # early versions of Python 3.11 cannot import it then
+        return ""  # early versions of Python 3.11 cannot import multiprocessing.spawn without sys.executable
     from multiprocessing import spawn
 
     return os.fsdecode(spawn.get_executable() or "")
 
 
 def check(start_method: str | None) -> None:
-    """Refuse what would run this program once more instead of a worker. In the caller's thread.
+    """Refuse a start method that would run this program instead of a worker. In the caller's thread.
 
     Args:
-        start_method: Of a function in a new interpreter; None for programs and for a fork.
+        start_method: Start method of a function in a new interpreter; None for programs and for a fork.
 
     Raises:
-        SpecError: Says what to do.
+        SpecError: No worker can be started; the text names a remedy.
     """
     if is_frozen():
         _check_frozen(start_method)
@@ -86,7 +86,7 @@ def _check_frozen(start_method: str | None) -> None:
 
 
 def _freezes(frame: FrameType | None) -> bool:
-    """Whether the main module, or a function that it is in, names `freeze_support`: the call itself leaves no trace."""
+    """Whether code on the main thread's stack names `freeze_support`. A call of it leaves no other trace."""
     while frame is not None:
         if _names(frame.f_code, _FREEZE):
             return True

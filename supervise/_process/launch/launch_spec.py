@@ -1,4 +1,4 @@
-"""Record of one launch: environment, folder, streams and lifeline of a rank, be it a program or a function."""
+"""Record of one launch: environment, folder, streams and lifeline of a rank, for a program or a function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streams:
-    """Where a worker's output goes: paths of files to append to, or "" for the host's own stream."""
+    """Destinations of a worker's output: paths of files to append to, or "" for the host's own stream."""
 
     stdout: str = ""
     stderr: str = ""
@@ -26,7 +26,7 @@ class Streams:
     def open(self) -> tuple[int | None, int | None]:
         """Return descriptors for stdout and stderr; None is the host's own. The caller closes them.
 
-        Where the host has none (it was started with it closed), the worker's is the null device.
+        If the host's stream is closed, the worker gets the null device.
         """
         out = append_to(self.stdout or _host_stream(sys.__stdout__, 1))
         try:
@@ -37,7 +37,7 @@ class Streams:
 
 
 def _host_stream(stream: object, number: int) -> str:
-    """Return "" where descriptor `number` is the host's stream, else the null device: it may be anything by now."""
+    """Return "" if descriptor `number` is the host's stream, otherwise the null device: another file may have it."""
     try:
         os.fstat(number)
     except OSError:
@@ -46,7 +46,7 @@ def _host_stream(stream: object, number: int) -> str:
 
 
 def append_to(path: str) -> int | None:
-    """Open `path` for a worker's output, made private to the user; "" is None."""
+    """Open `path` for a worker's output; a new file is private to the user. Return None for ""."""
     if not path:
         return None
     fd = clear_of_stdio(open_to_append(path))
@@ -56,17 +56,17 @@ def append_to(path: str) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSpec:
-    """Settings of one launch. An attempt makes one for each rank, and every kind of launcher takes it whole."""
+    """Settings of one launch. An attempt makes one for each rank, and passes it whole to the launcher."""
 
     env: Mapping[Any, Any] = field(repr=False)
-    """Its whole environment: of text for a function, encoded for a program."""
+    """The whole environment: text for a function, bytes for a program."""
     cwd: str | None = None
-    """Its working directory; None is the host's."""
+    """The working directory; None is the host's."""
     streams: Streams = field(default_factory=Streams)
     line: Lifeline
     reset: frozenset[int] = frozenset()
-    """Signals that the host ignores and the rank must not, from `dispositions.to_reset`."""
+    """Signals that the host ignores and the rank must not ignore, from `dispositions.to_reset`."""
     enter: str | None = None
-    """The ``cgroup.procs`` in which the process must be before it runs; None is where the host is."""
+    """The ``cgroup.procs`` file of the control group that the process enters before it runs; None is the host's."""
     gate: bool = False
     """Whether a program waits until its lifeline is armed."""

@@ -1,4 +1,4 @@
-"""Refuse a start that must run into a limit, or that this process cannot make."""
+"""Checks before a start: limits of the machine, and properties of this process that every launch needs."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from supervise._process import platform
 from supervise.errors import SpecError
 
 _SPARE = 32
-"""Descriptors for the loop, the lifeline, the launch under way, and whatever the program opens meanwhile."""
+"""Descriptors for the loop, the lifeline, the current launch, and files that the program opens in the meantime."""
 _HELD: dict[str | None, int] = {None: 1, "spawn": 2, "fork": 2, "forkserver": 3}
-"""Descriptors held for each running rank, by start method: its pidfd, its outcome, the fork server's word."""
+"""Descriptors for each running rank, by start method: pidfd, result channel, reports of the fork server."""
 _BELL = 1
-"""Without pidfds, the waiting thread holds a copy of what it rings; and one of the fork server's word."""
+"""Without pidfds, the waiting thread holds a duplicate of its event, and one of the fork server's reports."""
 
 
 _MANY = 1000
-"""Ranks, up to which every kernel has numbers for processes."""
+"""Number of ranks for which every kernel has enough pids."""
 
 
 def check_host(nprocs: int, cwd: str | None) -> None:
-    """Refuse what fails wherever it is first needed, with an error that does not say why.
+    """Check /proc, the working directory and the limit on pids, whose lack would otherwise cause unclear errors.
 
     Args:
-        nprocs: How many ranks.
+        nprocs: Number of ranks.
         cwd: Their working directory; None is this process's.
 
     Raises:
-        SpecError: Names what is missing, or the limit, and what to do. No process was started.
+        SpecError: A check failed; the text names the cause and a remedy. No process was started.
     """
     if not os.path.isdir("/proc/self/fd"):
         msg = "/proc is not mounted, which every start needs; mount it with: mount -t proc proc /proc"
@@ -41,7 +41,7 @@ def check_host(nprocs: int, cwd: str | None) -> None:
             msg = "the working directory of this process has been deleted; go to another one first"
             raise SpecError(msg) from None
     if nprocs > _MANY and (most := _most_processes()) is not None and nprocs > most:
-        msg = f"{nprocs} ranks are more than this machine can have processes: kernel.pid_max is {most}; use fewer ranks"
+        msg = f"{nprocs} ranks are more processes than this machine allows: kernel.pid_max is {most}; use fewer ranks"
         raise SpecError(msg)
 
 
@@ -49,29 +49,29 @@ def _most_processes() -> int | None:
     try:
         with open("/proc/sys/kernel/pid_max", encoding="ascii") as file:
             return int(file.read())
-    except (OSError, ValueError):  # another system than Linux
+    except (OSError, ValueError):  # not Linux
         return None
 
 
 def held_by_rank(start_method: str | None) -> int:
-    """Return how many descriptors are held for each running rank; None is a program."""
+    """Return the number of descriptors that the host holds for each running rank; None is a program."""
     more = 0 if platform.PIDFD else _BELL + (start_method == "forkserver")
     return _HELD[start_method] + more
 
 
 def check_open_files(nprocs: int, *, each: int, shown: int) -> int:
-    """Compare what a gang will hold open at once with the soft limit.
+    """Compare the number of descriptors that a gang needs with the soft limit.
 
     Args:
-        nprocs: How many ranks.
-        each: Descriptors held for each rank while it runs.
-        shown: Log files that are read.
+        nprocs: Number of ranks.
+        each: Number of descriptors for each running rank.
+        shown: Number of log files that the host reads.
 
     Returns:
-        How many more the limit allows.
+        The number of further descriptors that the limit allows.
 
     Raises:
-        SpecError: The limit is too low; names it. No process was started.
+        SpecError: The limit is too low; the text names it. No process was started.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:

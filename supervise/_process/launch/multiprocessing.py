@@ -1,4 +1,4 @@
-"""What multiprocessing in a worker takes for the worker's process, so that its functions work as in a child of it."""
+"""Process object for multiprocessing in a worker, so that multiprocessing works as in a child of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from multiprocessing import context, process
 
 from supervise._process.launch import bootstrap_call
 
-TYPE_CHECKING = False  # not typing's, as in `bootstrap`
+TYPE_CHECKING = False  # without an import of typing, as in `bootstrap`
 if TYPE_CHECKING:
     from typing import Any
 
@@ -18,7 +18,7 @@ class Worker(process.BaseProcess):
     """Multiprocessing's process object for this worker."""
 
     def __init__(self, settings: Settings) -> None:
-        """Make it, in the worker itself, from what the host says about it."""
+        """Make the object, in the worker, from the settings of the host."""
         plain, (fn, args) = settings.plain, settings.call
         daemon = None if plain is None else plain.daemon
         super().__init__(target=fn, name=bootstrap_call.name_of(settings), args=args, daemon=daemon)
@@ -28,22 +28,23 @@ class Worker(process.BaseProcess):
         self._parent_name = "MainProcess"
 
     def live(self) -> int:
-        """Call the function, then what is to be called at a worker's end; return the exit code."""
+        """Call the function, then multiprocessing's exit functions; return the exit code."""
         return self._bootstrap()
 
     def _bootstrap(self, parent_sentinel: Any = None) -> int:  # noqa: ARG002 - the lifeline is the sentinel
-        """As `live`: what the fork server calls."""
+        """Do as `live`. The fork server calls this."""
         code: int = super()._bootstrap(self._settings.line)  # type: ignore[misc]
-        return code & 0xFF  # what an exit keeps of it; os._exit refuses a larger number
+        return code & 0xFF  # as the kernel does at an exit; os._exit refuses a number beyond a C int
 
     def run(self) -> None:
-        """Call the function. Multiprocessing does that in its surroundings."""
+        """Call the function. Multiprocessing's `_bootstrap` calls this."""
         bootstrap_call.call(self._settings)
 
     def stand_in(self) -> None:
-        """Be the current process of a multiprocessing that was imported while the function runs already.
+        """Become multiprocessing's current process after the function has imported multiprocessing.
 
-        As its own `_bootstrap` begins, but for stdin, which was closed already, and what a fork would ask for.
+        The steps are those at the start of `BaseProcess._bootstrap`, without the close of stdin, which is done already,
+        and without the hooks after a fork.
         """
         multiprocessing: Any = process
         context._force_start_method(self._start_method)  # noqa: SLF001

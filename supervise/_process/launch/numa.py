@@ -1,8 +1,8 @@
-"""Bind each rank to the CPUs near its GPU: PyTorch's options, decided from what the kernel shows in sysfs.
+"""Binding of each rank to the CPUs near its GPU, with PyTorch's options and the topology in sysfs.
 
-The rank's number is the number of its GPU. GPUs are numbered in the order of their PCI addresses (CUDA's
-``CUDA_DEVICE_ORDER=PCI_BUS_ID``), as far as ``CUDA_VISIBLE_DEVICES`` shows them. What is decided is a set
-of CPUs for each rank; nothing of the GPU is touched.
+The rank's number is the index of its GPU. GPUs are numbered in the order of their PCI addresses (CUDA's
+``CUDA_DEVICE_ORDER=PCI_BUS_ID``), as far as ``CUDA_VISIBLE_DEVICES`` shows them. The result is a set of CPUs for each
+rank; no GPU is accessed.
 """
 
 from __future__ import annotations
@@ -24,44 +24,44 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervise")
 
 SYSFS = "/sys"
-"""Where the kernel describes the machine; tests put a machine of their own here."""
+"""Mount point of sysfs; tests replace it by a folder that describes another machine."""
 
 _DISPLAY_CLASS = "0x03"
-_VENDORS = {"0x10de", "0x1002"}  # NVIDIA, AMD: a server's own graphics chip is neither
+_VENDORS = {"0x10de", "0x1002"}  # NVIDIA, AMD; the onboard graphics chip of a server is of another vendor
 
 
 class AffinityMode(str, Enum):  # noqa: UP042 - its text is PyTorch's
-    """Which CPUs a rank gets, of the NUMA node that its GPU belongs to."""
+    """The CPUs that a rank gets, relative to the NUMA node of its GPU."""
 
     NODE = "node"
-    """All of the node."""
+    """All CPUs of the node."""
     SOCKET = "socket"
-    """All of every node on the same socket."""
+    """All CPUs of every node on the same socket."""
     EXCLUSIVE = "exclusive"
-    """A share of the node's cores, different from that of every other GPU of the node."""
+    """A share of the node's cores, disjoint from that of every other GPU of the node."""
     CORE_COMPLEX = "core-complex"
-    """The cores that share one last-level cache; another one than the node's other GPUs, as far as possible."""
+    """The cores that share one last-level cache; different caches for the GPUs of the node, as far as possible."""
 
 
 @dataclass(frozen=True)
 class NumaOptions:
-    """How the ranks are bound. PyTorch's own object is understood as well."""
+    """Options of the binding. PyTorch's own object is accepted as well."""
 
     affinity_mode: AffinityMode
-    """Which CPUs a rank gets."""
+    """The CPUs that a rank gets."""
     should_fall_back_if_binding_fails: bool = False
     """Whether a rank that cannot be bound runs unbound, with a warning, instead of failing the start."""
 
 
 def cpus_of_ranks(ranks: Iterable[int], options: Any) -> dict[int, frozenset[int]]:
-    """Return rank to its CPUs; a rank that cannot be bound and may run unbound is missing.
+    """Return the CPUs of each rank; a rank that cannot be bound and may run unbound is missing.
 
     Args:
         ranks: Local ranks.
         options: A `NumaOptions`, or anything with its attributes; None binds no rank.
 
     Raises:
-        SpecError: A rank cannot be bound; names it and what is missing.
+        SpecError: A rank cannot be bound; the text names the rank and the cause.
     """
     found: dict[int, frozenset[int]] = {}
     for rank in ranks if options is not None else ():
@@ -75,10 +75,10 @@ def cpus_of_ranks(ranks: Iterable[int], options: Any) -> dict[int, frozenset[int
 
 
 def bind_this_process(cpus: frozenset[int]) -> None:
-    """Bind every thread of this process that was not bound to other CPUs than its main thread.
+    """Bind the main thread, and every thread that has the same affinity.
 
     Raises:
-        OSError: None of these CPUs is there.
+        OSError: None of these CPUs exists.
     """
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus)
@@ -90,10 +90,10 @@ def bind_this_process(cpus: frozenset[int]) -> None:
 
 @contextlib.contextmanager
 def bound_thread(cpus: frozenset[int] | None) -> Iterator[None]:
-    """Bind the calling thread while in the block, so that a process it starts there is bound. None changes nothing.
+    """Bind the calling thread during the block, so that a process that it starts inherits the CPUs; None binds nothing.
 
     Raises:
-        OSError: None of these CPUs is there.
+        OSError: None of these CPUs exists.
     """
     if cpus is None:
         yield
@@ -108,7 +108,7 @@ def bound_thread(cpus: frozenset[int] | None) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class BoundLauncher:
-    """Launches what `launch` launches, bound from its first instruction on."""
+    """Launcher that wraps another one, and binds the process from its first instruction on."""
 
     inner: Callable[[], Launched]
     cpus: frozenset[int]
@@ -117,28 +117,28 @@ class BoundLauncher:
         """Start the process.
 
         Raises:
-            OSError: It could not be started; nothing of it is left.
+            OSError: The process could not be started; none is left.
         """
         with bound_thread(self.cpus):
             return self.inner()
 
 
 class OnCpus:
-    """A function that binds its process and then calls another: for a process that somebody else forks."""
+    """A function that binds its process and then calls another, for a process that the fork server forks."""
 
     def __init__(self, fn: Callable[..., Any], cpus: frozenset[int]) -> None:
-        """Look like `fn`."""
+        """Wrap `fn`, with its name."""
         self.fn = fn
         self.cpus = cpus
         self.__qualname__: str = getattr(fn, "__qualname__", repr(fn))
 
     def __call__(self, *args: Any) -> Any:
-        """Bind this process; return what the function returns."""
+        """Bind this process; return the value of the function."""
         bind_this_process(self.cpus)
         return self.fn(*args)
 
 
-# What sysfs says
+# Topology
 
 
 def _mode(options: Any) -> AffinityMode:
@@ -174,7 +174,7 @@ def _cpus(gpu: int, mode: AffinityMode) -> frozenset[int]:
 
 
 def _share(cores: list[set[int]], turn: int, of: int, node: int) -> set[int]:
-    """Return the `turn`-th of `of` even shares; the first ones get what is left over."""
+    """Return share number `turn` of `of` even shares; the first shares get the remainder."""
     if len(cores) < of:
         raise SpecError(f"NUMA node {node} has {len(cores)} physical cores that may be used, fewer than its {of} GPUs")
     each, more = divmod(len(cores), of)
@@ -183,7 +183,7 @@ def _share(cores: list[set[int]], turn: int, of: int, node: int) -> set[int]:
 
 
 def _grouped(cpus: Iterable[int], group_of: Callable[[int], set[int]]) -> list[set[int]]:
-    """Return the CPUs in groups, in the order of the groups' first CPU, be that one allowed or not."""
+    """Return the CPUs in groups, in the order of the first CPU of each group, whether allowed or not."""
     groups: dict[int, set[int]] = {}
     for cpu in cpus:
         groups.setdefault(min(group_of(cpu)), set()).add(cpu)
@@ -221,7 +221,7 @@ def _socket(cpu: int) -> str:
 
 
 def _last_level_cache(cpu: int) -> set[int]:
-    """Return the CPUs that share the highest cache of `cpu` that holds data."""
+    """Return the CPUs that share the last-level data cache of `cpu`."""
     folder = os.path.join("devices/system/cpu", f"cpu{cpu}", "cache")
     level, shared = -1, {cpu}
     for entry in os.listdir(os.path.join(SYSFS, folder)):
@@ -233,7 +233,7 @@ def _last_level_cache(cpu: int) -> set[int]:
 
 
 def _nodes_of_gpus() -> dict[int, int]:
-    """Return the index of each GPU that may be used to its NUMA node."""
+    """Return the NUMA node of each visible GPU, by its index."""
     try:
         addresses = sorted(os.listdir(os.path.join(SYSFS, "bus/pci/devices")))
     except OSError:
@@ -251,7 +251,7 @@ def _is_gpu(address: str) -> bool:
 
 
 def _visible(gpus: list[str]) -> list[str]:
-    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` shows, in its order; it ends at the first that is not there."""
+    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` shows, in its order, up to the first invalid index."""
     asked = os.environ.get("CUDA_VISIBLE_DEVICES")
     if asked is None:
         return gpus
@@ -266,12 +266,12 @@ def _visible(gpus: list[str]) -> list[str]:
 
 
 def _node_of(address: str) -> int:
-    """Return the NUMA node of a device; a machine with one node often says -1."""
+    """Return the NUMA node of a device; 0 instead of -1, which the kernel shows on many machines with one node."""
     return max(0, int(_read("bus/pci/devices", address, "numa_node")))
 
 
 def _numbers(ranges: str) -> set[int]:
-    """Read the kernel's lists, such as ``0-3,8``."""
+    """Parse a list of the kernel, such as ``0-3,8``."""
     found: set[int] = set()
     for item in filter(None, (item.strip() for item in ranges.split(","))):
         first, _, last = item.partition("-")

@@ -1,6 +1,6 @@
-"""Programs started by `posix_spawn`: it resets signals, and waits for nothing but the `exec` itself.
+"""Start of programs by `posix_spawn`, which resets signals and returns after the `exec`.
 
-`subprocess.Popen` also waits for the end of a pipe, which a child that another thread forks meanwhile keeps open.
+`subprocess.Popen` instead waits for EOF of a pipe, which a child that another thread forks in the meantime keeps open.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if platform.GLIBC:
         glibc = None
 
 CLOSE_FROM: int | None = getattr(os, "POSIX_SPAWN_CLOSEFROM", None) if glibc is None else glibc.CLOSE_FROM
-"""Closes all descriptors from a number on: by `glibc`, or since Python 3.13."""
+"""File action that closes all descriptors from a number on: of `glibc`, or of Python since 3.13; None if neither."""
 _LIFELINE = 20
-"""The number of a single descriptor that is left open: shell scripts use 3 to 9, and shells take free ones from 10."""
+"""Number for a single descriptor that is left open: shell scripts use 3 to 9, and shells use free numbers from 10."""
 CHANGES_FOLDER = glibc is not None
 """Whether `spawn` can start a program in another folder."""
 ARMS = glibc is not None
@@ -50,15 +50,15 @@ def spawn(
     Args:
         argv: The program and its arguments.
         env: Its whole environment.
-        stdio: Descriptors for its stdin (None: empty), stdout and stderr (None: the host's).
-        fds: What else to leave open: a single one under any number, several under their own.
-        reset: Signals to be set to their default, beside `RESTORED`.
-        cwd: Its working directory; None is this process's, and must be where `CHANGES_FOLDER` is not.
-        arm: A prepared read end of a lifeline, to be armed for the program's group where `ARMS` says so; None is none.
-        hold: Whether to open a pidfd. It is -1 where that was not possible, or `ARMS` is not.
+        stdio: Descriptors for its stdin (None: the null device), stdout and stderr (None: the host's).
+        fds: Further descriptors to leave open: a single one under any number, several under their own.
+        reset: Signals to reset to their default, in addition to `RESTORED`.
+        cwd: Its working directory; None is this process's. Must be None unless `CHANGES_FOLDER`.
+        arm: A prepared read end of a lifeline, armed for the program's group if `ARMS`; None if there is none.
+        hold: Whether to open a pidfd. The pidfd is -1 if that was not possible, or without `ARMS`.
 
     Raises:
-        OSError: It could not be started; names the program, or `cwd`.
+        OSError: The program could not be started; ``filename`` is the program or `cwd`.
     """
     program, env = argv[0], _coded(env)
     try:
@@ -87,15 +87,15 @@ def spawn(
     except OSError as error:
         if cwd is not None:
             check_folder(cwd)
-        if error.errno == errno.EAGAIN:  # no process to be had, whatever the program
+        if error.errno == errno.EAGAIN:  # no process is available, whatever the program
             raise OSError(error.errno, error.strerror) from None
-        error.filename = program  # as it was given, not where it was found
+        error.filename = program  # as the caller named it, not the path in PATH
         raise
     return pid, -1
 
 
 def _actions(stdio: tuple[int | None, int | None, int | None], fds: Sequence[int]) -> list[tuple[Any, ...]]:
-    """Return what the child does with its descriptors. dup2 onto itself clears the close-on-exec flag."""
+    """Return the file actions of the child. A dup2 of a descriptor onto itself clears its close-on-exec flag."""
     actions: list[tuple[Any, ...]] = []
     if stdio[0] is None:
         actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
@@ -111,7 +111,7 @@ def _actions(stdio: tuple[int | None, int | None, int | None], fds: Sequence[int
         actions.append((os.POSIX_SPAWN_DUP2, fds[0], number))
         fds = (number,)
     end = max(fds, default=2) + 1
-    # All numbers, not only those that are open: another thread may open one meanwhile. It is no error if none does.
+    # All numbers, because another thread may open one in the meantime. The close of a closed number is not an error.
     actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in set(range(3, end)).difference(fds)]
     actions += [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds]
     if not 0 <= limit <= end:  # glibc refuses numbers from this limit on
@@ -123,7 +123,7 @@ def check_folder(cwd: str) -> None:
     """Refuse a working directory that a process cannot enter.
 
     Raises:
-        OSError: As from the `chdir`; names it.
+        OSError: As from `chdir`; ``filename`` is `cwd`.
     """
     try:
         os.stat(os.path.join(cwd, "."))
@@ -133,10 +133,10 @@ def check_folder(cwd: str) -> None:
 
 
 def find(program: str, env: Mapping[str, str] | Mapping[bytes, bytes], cwd: str | None) -> str:
-    """Return the path that `program` means, looked up as `subprocess` does.
+    """Return the path of `program`, looked up in PATH as `subprocess` does.
 
     Raises:
-        OSError: It does not exist, or cannot be executed.
+        OSError: The program does not exist or cannot be executed.
     """
     if os.path.dirname(program):
         candidates = [program]
@@ -160,25 +160,25 @@ def find(program: str, env: Mapping[str, str] | Mapping[bytes, bytes], cwd: str 
 
 
 def _coded(env: Mapping[str, str] | Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
-    """Return an environment as the kernel takes it, which that of a program is already."""
+    """Return an environment as bytes; that of a program is encoded already."""
     if isinstance(next(iter(env), b""), bytes):
         return cast("Mapping[bytes, bytes]", env)
     return {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
 
 
 def may_execute(path: str) -> bool:
-    """Whether this process may, by its effective user, as the kernel asks."""
+    """Whether this process may execute `path`, by its effective user as in the kernel's check."""
     return os.access(path, os.X_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _inheritable_fds() -> set[int]:
-    """Descriptors above 2 that an exec would leave open."""
+    """Return the descriptors above 2 that an exec would leave open."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         try:
             if fd > 2 and os.get_inheritable(fd):
                 found.add(fd)
-        except OSError:  # the one that listed the directory
+        except OSError:  # the descriptor that listed the directory
             continue
     return found

@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 
 class UnreapedError(Exception):
-    """A child was started, but cannot be supervised. It got SIGKILL and is not reaped yet."""
+    """A child was started but has no handle. It got SIGKILL and is not reaped yet."""
 
     def __init__(self, pid: int, error: OSError) -> None:
         """Describe the child.
 
         Args:
-            pid: The child's.
-            error: Why there can be no handle.
+            pid: Pid of the child.
+            error: Cause of the missing handle.
         """
         super().__init__(pid, error)
         self.pid = pid
         self.error = error
 
     def is_reaped(self) -> bool:
-        """Reap the child if it is dead by now; tell whether nothing of it is left. Never blocks."""
+        """Reap the child if it is dead; return whether it is reaped. Never blocks."""
         try:
             return os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
         except ChildProcessError:  # reaped by other code of this program, or by the kernel (SIGCHLD is ignored)
@@ -47,17 +47,17 @@ def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: S
 
     Args:
         argv: The program and its arguments.
-        how: All the rest that the rank is launched with.
-        read_end: Of the gang's lifeline, for this process alone; the caller closes it. Left open in the process under
-            any number.
+        how: The other settings of the launch.
+        read_end: A read end of the gang's lifeline, for this process alone; the caller closes it. The process has it
+            under any number.
         pass_fds: Further descriptors to leave open under their numbers.
 
     Raises:
-        OSError: It could not be started; nothing of it is left.
-        UnreapedError: It was started, and killed, because it cannot be held.
+        OSError: The program could not be started; no process is left.
+        UnreapedError: The process was started, and killed because it has no handle.
     """
     env, cwd = how.env, how.cwd
-    # Where the kernel reaps, it tells how a program has ended only if it was held before
+    # If the kernel reaps, the exit status is available only through a pidfd that was opened before the exit
     with gate_if(how.gate or dispositions.kernel_reaps()) as gate:
         if gate is not None or how.enter is not None or not (cwd is None or posix_spawn.CHANGES_FOLDER):
             argv, env, cwd = shell.becoming(argv, how, gated=gate is not None)
@@ -81,13 +81,13 @@ def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: S
 
 
 def _arm(read_end: int, pid: int) -> None:
-    """Arm the lifeline before anything else: until then the process would outlive the host."""
-    with contextlib.suppress(ProcessLookupError):  # dead, and reaped by somebody else already
+    """Arm the lifeline before anything else, because until then the process would outlive the host."""
+    with contextlib.suppress(ProcessLookupError):  # reaped by other code already
         lifeline.arm(read_end, pid)
 
 
 def hold(pid: int, keep: object = None, *, execs: bool = True, pidfd: int = -1) -> Child:
-    """Return the handle of a child that was just started; where there can be none, the child is killed.
+    """Return the handle of a child that was just started; kill the child if that fails.
 
     Args:
         pid: The child.
@@ -96,11 +96,11 @@ def hold(pid: int, keep: object = None, *, execs: bool = True, pidfd: int = -1) 
         pidfd: As for `Child`.
 
     Raises:
-        UnreapedError: There can be no handle, because descriptors are exhausted, for example.
+        UnreapedError: There is no handle, for example because descriptors are exhausted.
     """
     try:
         return Child(pid, keep=keep, execs=execs, pidfd=pidfd)
     except OSError as error:
-        with contextlib.suppress(ProcessLookupError):  # dead, and reaped by other code of this program
+        with contextlib.suppress(ProcessLookupError):  # reaped by other code of this program already
             os.kill(pid, signal.SIGKILL)
         raise UnreapedError(pid, error) from error

@@ -26,7 +26,7 @@ class ProgramLauncher:
         """Start the process.
 
         Raises:
-            OSError: It could not be started; nothing of it is left.
+            OSError: The program could not be started; no process is left.
         """
         line = self.how.line
         read_end = line.read_end()

@@ -1,17 +1,17 @@
-"""How a function's return value comes home: pickled into an anonymous file, read after the exit.
+"""Result channel: a memory file into which a worker pickles the return value, and which the host reads after the exit.
 
-Nothing has to be drained, nothing can fill, and a value is either whole or absent: the header is
-written last. The worker checks that the descriptor is still ours before it writes, since a user's
-``closerange`` followed by ``open`` may have put a file of theirs on its number.
+Unlike a pipe, the file needs no reader during the run and never fills up. The worker writes the header last, so a value
+is either complete or absent. Before the write, the worker checks that the descriptor still is the channel: a
+``closerange`` followed by an ``open`` in user code may have put another file on its number.
 
-Large buffers of what pickles them apart (protocol 5: NumPy's arrays, tensors) follow the pickle, each
-on a page of its own. The host maps them where they are, privately: nothing is copied before somebody
-writes to it. Layout: header, pickle, buffers, table of the buffers.
+Large buffers that pickle passes out of band (protocol 5: NumPy's arrays, tensors) follow the pickle, each
+on a page of its own. The host maps them privately, so the kernel copies a page only when it is first written to.
+Layout: header, pickle, buffers, table of the buffers.
 
-Unpickling runs code, so it matters who can write into the file. It has no path and is opened by the
-host alone: the worker that was handed it can, and what the worker hands it on to. So can whoever may
-trace the host or the worker (``/proc/<pid>/fd``), which is the same user and root; they could run code
-in the host anyway. Nobody else can.
+Unpickling runs code, so only trusted processes may write to the file. It has no path. The worker can write to it, and
+each process to which the worker passes the descriptor. So can a process that may trace the host or the worker
+(``/proc/<pid>/fd``), hence one of the same user or of root, which could run code in the host anyway. No other process
+can.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ CHANNEL_CLOSED = "result channel closed by the worker"
 
 
 class Address:
-    """What the worker needs to find the file again, and to know that it is the right one."""
+    """Identity of the file, and where the worker can open it again."""
 
     def __init__(self, device: int, inode: int, host_pid: int, host_fd: int) -> None:
-        """Make it."""
+        """Store the identity."""
         self.device = device
         self.inode = inode
         self.host_pid = host_pid
@@ -54,16 +54,16 @@ class Address:
 
 
 class OutcomeFile:
-    """The host's side of one rank's outcome."""
+    """The host's side of the result channel of one rank."""
 
     def __init__(self) -> None:
-        """Make the file, empty."""
+        """Make an empty file."""
         self.fd = anonymous_file("supervise-outcome")
         stat = os.fstat(self.fd)
         self.address = Address(stat.st_dev, stat.st_ino, os.getpid(), self.fd)
 
     def kind(self) -> Kind:
-        """Tell what the worker, which has ended, left: a whole value, None as its value, a complaint, or nothing."""
+        """Return what a worker that has exited left: a complete value, None as its value, a complaint, or nothing."""
         header = os.pread(self.fd, _HEADER.size, 0)
         if len(header) < _HEADER.size:
             return "absent"
@@ -73,14 +73,13 @@ class OutcomeFile:
         return _KINDS.get(kind, "absent")
 
     def load(self) -> Any:
-        """Return the value, where there is one; see `kind`.
+        """Return the value. Call it only if `kind` is ``value``.
 
-        Runs what the worker pickled: only for files of workers that we started. Its large buffers are the
-        file's own pages, which live as long as anything that uses them; with Python before 3.13 so does
-        one descriptor.
+        Unpickling runs code of the worker. The large buffers are pages of the file, which the kernel keeps until the
+        last user is collected; before Python 3.13, the mapping also keeps a descriptor.
 
         Raises:
-            EOFError: A process that the worker left behind has changed the file.
+            EOFError: A descendant of the worker has changed the file.
         """
         import pickle
 
@@ -97,11 +96,11 @@ class OutcomeFile:
             return pickle.load(file, buffers=buffers)
 
     def _reader(self) -> BufferedReader:
-        """Open the file once more: the position of our descriptor is shared with whom the worker left behind."""
+        """Open the file again, because descendants of the worker share the position of the host's descriptor."""
         return os.fdopen(os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC), "rb")
 
     def _map(self, end: int, places: list[tuple[int, ...]]) -> list[memoryview]:
-        """Return the buffers where they are, writable: a page is copied when it is first written to."""
+        """Map the buffers, writable; the kernel copies a page when it is first written to."""
         import mmap
 
         more: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
@@ -111,35 +110,35 @@ class OutcomeFile:
         return [whole[start : start + size] for start, size in places]
 
     def _seal(self) -> bool:
-        """Make the file unchangeable, and tell whether it is: one that shrinks under a mapping is a SIGBUS."""
+        """Seal the file; return whether it is immutable. Access to a mapping beyond a shrunk file would be a SIGBUS."""
         import fcntl
 
         try:
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
-        except OSError:  # a grandchild maps it for writing: at least it cannot shrink
+        except OSError:  # a descendant maps it for writing: seal its size only
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
             return False
         return True
 
     def close(self) -> None:
-        """Let the file go. Idempotent."""
+        """Close the file. Idempotent."""
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
             os.close(fd)
 
 
 def send(fd: int, address: Address, value: object) -> None:
-    """Write a worker's return value. In the worker.
+    """Write a worker's return value. Called in the worker.
 
     Raises:
-        ConnectionError: The worker closed the channel; the host was told if it could be.
-        TypeError: The value cannot be pickled; the message names its type.
-        OSError: There is no room for it.
+        ConnectionError: User code closed the channel; the host's file says so if the worker could open it.
+        TypeError: The value cannot be pickled; the text names its type.
+        OSError: There is not enough memory for it.
     """
     if not _is_ours(fd, address):
         _complain(address)
         raise ConnectionError(CHANNEL_CLOSED)
-    if value is None:  # most functions; neither side needs to pickle
+    if value is None:  # the common case; neither side needs to pickle
         os.pwrite(fd, _HEADER.pack(_MAGIC, _NONE, 0, 0), 0)
         return
     apart: list[pickle.PickleBuffer] = []
@@ -159,7 +158,7 @@ def send(fd: int, address: Address, value: object) -> None:
 
 
 def _pickler() -> type[pickle.Pickler]:
-    """Return what pickles values in this process: PyTorch's storages would go through torch.save otherwise."""
+    """Return the pickler class; with PyTorch loaded, one that does not call torch.save for each storage."""
     import pickle  # not for a function that returns None
 
     if "torch" not in sys.modules:
@@ -170,12 +169,12 @@ def _pickler() -> type[pickle.Pickler]:
 
 
 def _stays(apart: list[pickle.PickleBuffer], buffer: pickle.PickleBuffer) -> bool:
-    """Tell whether a buffer stays within the pickle; otherwise note it in `apart`."""
+    """Return whether a buffer stays within the pickle; otherwise add it to `apart`."""
     try:
         with buffer.raw() as raw:
             if raw.nbytes < LEAST_BYTES:
                 return True
-    except BufferError:  # not in one piece
+    except BufferError:  # not contiguous
         return True
     apart.append(buffer)
     return False
@@ -192,7 +191,7 @@ def _write_apart(file: BufferedWriter, buffer: pickle.PickleBuffer) -> bytes:
 
 
 def _copy(file: BufferedReader, start: int, size: int) -> memoryview:
-    """Return a buffer's copy: somebody could change the file under a mapping."""
+    """Return a copy of a buffer, because a descendant of the worker could change the file under a mapping."""
     file.seek(start)
     copy = memoryview(bytearray(size))
     if file.readinto(copy) != size:
@@ -213,10 +212,10 @@ def _is_ours(fd: int, address: Address) -> bool:
 
 
 def _complain(address: Address) -> None:
-    """Say through the host's own descriptor that ours is gone."""
+    """Report the closed channel through the host's descriptor."""
     try:
         fd = os.open(f"/proc/{address.host_pid}/fd/{address.host_fd}", os.O_RDWR | os.O_CLOEXEC)
-    except OSError:  # no /proc, or not ours to open: the exit code and the error file remain
+    except OSError:  # no /proc, or no permission: the exit code and the error file remain
         return
     try:
         if _is_ours(fd, address):

@@ -1,4 +1,4 @@
-"""What the host tells a worker about itself. Imported by every worker before the user's code, so it imports nothing."""
+"""Settings that the host passes to a worker. Every worker imports this before user code, so it imports nothing."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ if TYPE_CHECKING:
 
 
 class Plain:
-    """Marks a gang whose functions give nothing back: only the trace of what one raises goes home.
+    """Settings of a gang whose functions return no value: the workers send only the traceback of an exception.
 
-    Nothing is recorded in a file, and an exit with code 0 is enough. Beside that, how multiprocessing in
-    the workers is to call them.
+    There is no error file, and an exit code of 0 is a success. The attributes are for multiprocessing's process objects
+    in the workers.
     """
 
     def __init__(self, *, prefix: str, first: int, daemon: bool) -> None:
-        """Make it.
+        """Store the settings.
 
         Args:
-            prefix: Of the processes' names.
-            first: The number behind the prefix in the name of rank 0.
-            daemon: As of `multiprocessing.Process`.
+            prefix: Prefix of the names of the processes.
+            first: The number after the prefix in the name of rank 0.
+            daemon: As for `multiprocessing.Process`.
         """
         self.prefix = prefix
         self.first = first
@@ -34,7 +34,7 @@ class Plain:
 
 
 class Settings:
-    """What the host says about one worker. Descriptors are numbers, or indices where a fork server passes them."""
+    """Settings of one worker. Descriptors are numbers, or indices if a fork server passes them."""
 
     def __init__(
         self,
@@ -54,24 +54,25 @@ class Settings:
         enter: str | None = None,
         call: Any = None,
     ) -> None:
-        """Make them.
+        """Store the settings.
 
         Args:
             local_rank: The worker's rank.
-            method: How it is started.
-            host_pid: Who starts it.
-            address: Of the outcome.
-            line: The read end of the lifeline.
-            channel: For the outcome.
-            tracker: Of multiprocessing's resource tracker, for spawn.
-            fds: What the arguments refer to (queues, connections, shared memory), for spawn.
-            stdio: For stdin (None: empty), stdout, stderr (None: stays); None where the exec has set them.
-            env: What is to be changed in the environment, None for a variable to be removed; None where the exec
-                has set it.
-            cwd: Where it works; None stays.
-            plain: None where the function's return value is wanted.
-            enter: The ``cgroup.procs`` in which a forked worker enters itself; None is where its parent is.
-            call: Function and tuple of arguments. None until the worker has unpickled them, where they travel.
+            method: Start method.
+            host_pid: Pid of the host.
+            address: Identity of the result channel.
+            line: Descriptor of the read end of the lifeline.
+            channel: Descriptor of the result channel.
+            tracker: Descriptor of multiprocessing's resource tracker, for spawn.
+            fds: Descriptors to which the arguments refer (queues, connections, shared memory), for spawn.
+            stdio: Descriptors for stdin (None: the null device), stdout and stderr (None: the host's); None if the exec
+                has set them.
+            env: Changes of the environment, None for a variable to be removed; None if the exec has set it.
+            cwd: Working directory; None is the parent's.
+            plain: None if the function's return value is wanted.
+            enter: The ``cgroup.procs`` file with which a forked worker enters its control group; None if it stays in
+                its parent's.
+            call: Function and tuple of arguments. None until the worker has unpickled them, unless it was forked.
         """
         self.local_rank = local_rank
         self.method = method
@@ -89,7 +90,7 @@ class Settings:
         self.call = call
 
     def arrive(self, fds: list[int]) -> None:
-        """Turn the indices into the descriptors that have come through the fork server."""
+        """Replace the indices by the descriptors that the fork server has passed."""
         self.line, self.channel = fds[self.line], fds[self.channel]
         if self.stdio is not None:
             stdin, out, err = (None if index is None else fds[index] for index in self.stdio)

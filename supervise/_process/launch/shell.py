@@ -24,11 +24,12 @@ _ODD = re.compile(
     rb"|(?:E?UID|HISTCMD|IFS|LINENO|OPT(?:ARG|ERR|IND)|POSIXLY_CORRECT|PPID|PS[124]|S?RANDOM|SECONDS|SHELLOPTS|TMOUT"
     rb"|SUPERVISE_GATE)\Z"
 )
-"""Variables that some shells drop, set or obey: `env` gives them to the program, and the shell has none of them."""
+"""Variables that some shells drop, set or obey: `env` sets them for the program, and the shell gets none of them."""
 _PLACES = ("PWD", "OLDPWD")
-"""Variables that shells put right. They are in almost every environment, so they are set again without `env`.
+"""Variables that shells change. They are in almost every environment, so the shell sets them again, without `env`.
 
-So is SHLVL, but for bash, which counts it down at the exec: it is right then where there was one, and else taken away.
+The same holds for SHLVL, except in bash, which decrements it at the exec: its value is right then if it was set before;
+otherwise `env` removes it.
 """
 _MAGIC_BYTES = 256
 
@@ -38,16 +39,16 @@ def becoming(
 ) -> tuple[list[str], dict[bytes, bytes], str | None]:
     """Return command line, environment and folder of a shell that prepares the process and then becomes `argv`.
 
-    Until the exec, other users can see in the list of processes those variables that are not for a shell.
+    Until the exec, other users can see the variables that `env` sets in the list of processes.
 
     Args:
         argv: The program and its arguments.
         how: Its environment and folder, and the control group that the shell enters. The shell itself changes the
-            folder where `posix_spawn` cannot; the returned folder is then None.
-        gated: Whether the shell waits for a line on its stdin, which is empty afterwards. Without the line, it ends.
+            folder if `posix_spawn` cannot; the returned folder is then None.
+        gated: Whether the shell waits for a line on its stdin, which is the null device afterwards. At EOF, it exits.
 
     Raises:
-        OSError: The program is not there or cannot be executed, or the folder is not there; names it.
+        OSError: The program does not exist or cannot be executed, or the folder does not exist; ``filename`` names it.
     """
     env, cwd = how.env, how.cwd
     if cwd is not None:
@@ -60,7 +61,7 @@ def becoming(
     steps, given = [], []
     if cwd is not None and not posix_spawn.CHANGES_FOLDER:
         steps.append('cd -P -- "$1" && shift')
-        given.append(os.path.join(os.getcwd(), cwd))  # not in short: a symbolic link before ".." leads elsewhere
+        given.append(os.path.join(os.getcwd(), cwd))  # not normalized: ".." after a symbolic link is elsewhere
     if how.enter is not None:
         steps.append('echo 0 > "$1" && shift')
         given.append(how.enter)
@@ -73,7 +74,7 @@ def becoming(
             steps.append(f'export {name}="$1" && shift')
             given.append(os.fsdecode(value))
     steps.append('exec "$@"' + (" < /dev/null" if gated else ""))
-    if program.startswith("-"):  # or a shell takes it for an option
+    if program.startswith("-"):  # otherwise the shell takes it for an option
         program = f"./{program}"
     command = [*_env(program, odd, kept), program, *argv[1:]]
     shell = [_SHELL, *_as_it_is(), "-c", " && ".join(steps), "sh", *given, *command]
@@ -81,42 +82,42 @@ def becoming(
 
 
 def _is_odd(name: bytes) -> bool:
-    of_bash = name in {b"_", b"LC_ALL"} and _is("bash", _SHELL)  # it has its own, and complains of an unknown locale
+    of_bash = name in {b"_", b"LC_ALL"} and _is("bash", _SHELL)  # bash sets `_`, and warns about an unknown locale
     return of_bash or _ODD.match(name) is not None
 
 
 def _env(program: str, odd: Mapping[bytes, bytes], kept: Mapping[bytes, bytes]) -> list[str]:
-    """Return what gives the program the odd variables, and takes away one that bash adds."""
+    """Return the `env` command that sets the odd variables for the program and removes the one that bash adds."""
     unwanted = ["-u", "SHLVL"] if b"SHLVL" not in kept and _is("bash", _SHELL) else []
     if not odd and not unwanted:
         return []
     pairs = [os.fsdecode(name + b"=" + value) for name, value in odd.items()]
-    last = [_NICE, "-n", "0", "--"] if "=" in program else []  # or `env` takes it for one more variable
+    last = [_NICE, "-n", "0", "--"] if "=" in program else []  # otherwise `env` takes it for a variable
     return [_ENV, *unwanted, "--", *pairs, *last]
 
 
 @cache
 def _is(name: str, shell: str) -> bool:
-    """Whether the shell is that one, under whatever name."""
+    """Whether the shell, after resolution of symbolic links, is `name`."""
     return os.path.basename(os.path.realpath(shell)) == name
 
 
 def _as_it_is() -> list[str]:
-    """Have the shell keep an effective user or group that is not the real one: most drop it without being told."""
+    """Return the option with which a shell keeps an effective user or group that differs from the real one."""
     same = (os.getuid(), os.getgid()) == (os.geteuid(), os.getegid())
     return [] if same or _is("busybox", _SHELL) else ["-p"]
 
 
 def _check_format(named: str, path: str, cwd: str | None) -> None:
-    """Refuse what the kernel would: a shell would run it as a script of its own, or end with a code.
+    """Refuse a file that the kernel would refuse, which a shell would run as its own script or report by an exit code.
 
     Raises:
-        OSError: It is no program, or its interpreter is not there or cannot be executed.
+        OSError: The file is not a program, or its interpreter does not exist or cannot be executed.
     """
     try:
         with open(path, "rb") as file:
             magic = file.read(_MAGIC_BYTES)
-    except PermissionError:  # may be executed, not read
+    except PermissionError:  # executable, but not readable
         return
     if magic.startswith(b"#!"):
         words = re.split(rb"[ \t]+", magic[2:].partition(b"\n")[0].strip(b" \t"), maxsplit=1)
@@ -132,7 +133,7 @@ def _check_format(named: str, path: str, cwd: str | None) -> None:
 
 
 def _other_formats() -> bool:
-    """Whether the kernel has been told of further formats."""
+    """Whether further formats are registered with the kernel (binfmt_misc)."""
     try:
         return bool(set(os.listdir(_FORMATS)) - {"register", "status"})
     except OSError:

@@ -1,7 +1,7 @@
-"""Tensors as return values: a storage's memory is a buffer, which need not be copied into the pickle.
+"""Tensors as return values: the memory of a storage is a buffer outside of the pickle, without a copy.
 
-PyTorch's own pickling is a `torch.save` for each storage. Here tensors that share a storage still share
-it when they arrive; a view brings the whole of it. Only for PyTorch that the worker has already loaded.
+PyTorch's own pickling calls `torch.save` for each storage. Here tensors that share a storage still share it in the
+host; a view transfers the whole storage. Used only if the worker has already imported PyTorch.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from supervise._process.files import LEAST_BYTES
 
 
 class StoragePickler(pickle.Pickler):
-    """Gives the memory of large CPU storages as buffers; smaller ones travel as PyTorch has it."""
+    """Pickler that passes the memory of large CPU storages as buffers, and leaves all else to PyTorch."""
 
     def __init__(self, file: Any, **options: Any) -> None:
-        """Make it, with the arguments of its base."""
+        """Make a pickler, with the arguments of its base."""
         super().__init__(file, **options)
         storage: Any = importlib.import_module("torch.storage")
         self._typed, self._untyped = storage.TypedStorage, storage.UntypedStorage
 
     def reducer_override(self, obj: Any) -> Any:
-        """Say how a storage is made again; everything else is left to itself."""
+        """Return how to rebuild a large CPU storage; NotImplemented for all other objects."""
         kind = type(obj)
         if kind is self._untyped and _is_large(obj):
             return untyped, (pickle.PickleBuffer(_memory(obj)),)
@@ -37,7 +37,7 @@ def _is_large(storage: Any) -> bool:
 
 
 def _memory(storage: Any) -> Any:
-    """Return the storage's memory; it keeps the storage, whose tensor may be gone when the memory is written."""
+    """Return the storage's memory, with a reference to the storage, whose tensor may be freed before the write."""
     import ctypes
 
     memory: Any = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
@@ -46,12 +46,12 @@ def _memory(storage: Any) -> Any:
 
 
 def untyped(buffer: Any) -> Any:
-    """Return a storage over a buffer that arrived."""
+    """Return a storage over a received buffer."""
     torch: Any = importlib.import_module("torch")
     return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
 
 
 def typed(storage: Any, dtype: Any) -> Any:
-    """Return what PyTorch rebuilds a tensor from."""
+    """Return the typed storage from which PyTorch rebuilds a tensor."""
     torch: Any = importlib.import_module("torch.storage")
     return torch.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)

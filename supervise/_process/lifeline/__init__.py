@@ -1,1 +1,1 @@
-"""No process outlives the host: the lifeline, and the gate that a program waits at until it is armed."""
+"""The lifeline, which kills the ranks when the host dies, and the gate, which holds a program until it is armed."""

@@ -1,7 +1,7 @@
-"""A program waits until its lifeline is armed: from its first instruction on, it cannot outlive this process.
+"""Gate: a program starts only after its lifeline is armed, so it never outlives the host.
 
-The gate is a pipe, and before the program there is a shell that waits at it. If this process dies first,
-there is nobody left who could let it through: the shell reads the end of the file, and ends.
+The gate is a pipe. A shell waits for a line on it and then becomes the program. If the host dies first, the
+shell reads EOF and exits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """One program's. Whoever made it closes it."""
+    """The gate of one program. The caller that made it closes it."""
 
     def __init__(self) -> None:
         """Make the pipe.
@@ -38,19 +38,19 @@ class Gate:
         os.write(self._write, b"\n")
 
     def wait(self) -> None:
-        """In a forked child, whose hook has closed the write end: wait until it is opened, or this process has died."""
+        """Wait in a forked child, which has closed the write end, until the host opens the gate or dies."""
         os.read(self.read_end, 1)
         os.close(self.read_end)
 
     def close(self) -> None:
-        """Give the pipe back. Who still waits at it ends."""
+        """Close the pipe. A shell that still waits at it exits."""
         lifeline.close_private(self._write)
         os.close(self.read_end)
 
 
 @contextmanager
 def gate_if(wanted: bool) -> Iterator[Gate | None]:
-    """Give a gate that is open when the block has succeeded, and is closed at its end; None where none is wanted.
+    """Yield a gate, opened after the block has succeeded and closed in any case; None if it is not `wanted`.
 
     Raises:
         OSError: There is no descriptor left.

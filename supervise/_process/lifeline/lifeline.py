@@ -1,12 +1,12 @@
-"""When the host dies, however it dies, every worker's process group is killed.
+"""Lifeline: the kernel kills the process group of every worker when the host dies, for whatever reason.
 
-Each worker holds the read end of a pipe whose only write end lives in the host. The read end's open
-file description belongs to the worker's group (``F_SETOWN``), its signal is SIGKILL (``F_SETSIG``)
-and it is asynchronous (``O_ASYNC``): a hang-up is delivered by the kernel, without a thread or a
-process of ours, also to a worker that ignores SIGTERM or never returns from C.
+Each worker holds the read end of a pipe whose only write end is in the host. The owner of the read end's
+open file description is the worker's group (``F_SETOWN``), its signal is SIGKILL (``F_SETSIG``), and it is
+asynchronous (``O_ASYNC``). So the kernel sends SIGKILL at the hang-up, without a thread or process of the
+host, also to a worker that ignores SIGTERM or never returns from C.
 
-The host keeps a copy of each read end until the worker's group is empty. A worker that ends, or closes
-what it does not know, leaves the others in its group under the lifeline.
+The host keeps a copy of each read end until the worker's group is empty. So the lifeline still covers the
+rest of the group after the worker has exited or has closed its read end.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _write_ends: set[int] = set()
 _kept: set[int] = set()
 """Read ends of running ranks."""
 _F_SETSIG = 10
-"""Since Python's `fcntl` may have been built without it."""
+"""The value in Linux; Python's `fcntl` module may have been built without the name."""
 _FAR = 256
-"""How far above a read end the write end is numbered, so that it is seldom done again."""
+"""Distance of the write end's number above a read end, so that the write end moves seldom."""
 
 
 def private_pipe() -> tuple[int, int]:
-    """Return both ends of a new pipe, whose write end no child of this process keeps; `close_private` closes that.
+    """Return both ends of a new pipe whose write end a forked child closes. Close the write end by `close_private`.
 
     Raises:
         OSError: There is no descriptor left.
     """
-    with _lock:  # keeps a fork away
+    with _lock:  # a fork waits for the lock
         read, write = os.pipe()
         _write_ends.add(write)
     return read, write
@@ -52,18 +52,18 @@ def close_private(write: int) -> None:
 
 
 class Lifeline:
-    """One pipe a gang. Its ranks have a read end each, opened anew so that each has its own owner."""
+    """The pipe of one gang. Each rank has an open file description of the read end, hence an owner, of its own."""
 
     def __init__(self) -> None:
-        """Make the pipe, under the lock that also keeps a fork away.
+        """Make the pipe.
 
         Raises:
             OSError: There is no descriptor left.
         """
         self.keeps = False
-        """Whether `keep` keeps: the limit of open files allows another descriptor for each rank."""
+        """Whether `keep` keeps read ends, because the limit on open files allows one more descriptor for each rank."""
         self.empty = clear_of_stdio(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-        """What programs have for stdin: opened once, since opening it anew is a tenth of a launch."""
+        """The null device, stdin of programs. Opened once, because an open takes a tenth of the time of a launch."""
         try:
             self._read, self._write = private_pipe()
         except BaseException:
@@ -71,10 +71,10 @@ class Lifeline:
             raise
 
     def read_end(self) -> int:
-        """Return a new descriptor of the read end for one rank; the caller closes it, or gives it to `keep`.
+        """Return a new descriptor of the read end for one rank. The caller closes it, or passes it to `keep`.
 
         Raises:
-            OSError: The lifeline was cut: nothing may be started under it any more. Or no descriptor is left.
+            OSError: The lifeline was cut, so no process may be started under it; or no descriptor is left.
         """
         if self._read < 0:
             raise OSError(errno.EBADF, "the gang has ended; its lifeline is cut")
@@ -87,17 +87,17 @@ class Lifeline:
         return fd
 
     def keep(self, read_end: int) -> int:
-        """Keep the read end of a rank that was started, until `release`; return it, or -1 where it was closed."""
+        """Keep the read end of a started rank until `release`; return it, or -1 if this has closed it."""
         if self.keeps:
             return self._keep(read_end)
         os.close(read_end)
         return -1
 
     def _keep(self, read_end: int) -> int:
-        """Keep a read end below the write end.
+        """Keep a read end whose number is below that of the write end.
 
-        A dying process lets its descriptors go in the order of their numbers, the highest first (since Linux 4.3).
-        At the hang-up, the read ends must still be there.
+        Since Linux 4.3, the kernel closes the descriptors of an exiting process from the highest number down. So at the
+        hang-up, the read ends are still open.
         """
         with _lock:
             if 0 <= self._write < read_end and not self._renumber(read_end):
@@ -107,7 +107,7 @@ class Lifeline:
         return read_end
 
     def _renumber(self, below: int) -> bool:
-        """Number the write end above `below`; return False if the limit of open files allows no such number."""
+        """Move the write end to a number above `below`; return False if the limit on open files allows none."""
         for least in (below + _FAR, below):
             try:
                 write = fcntl.fcntl(self._write, fcntl.F_DUPFD_CLOEXEC, least)
@@ -121,14 +121,14 @@ class Lifeline:
         return False
 
     def leader_reaped(self, pgid: int, read_end: int) -> int:
-        """Others are left in the group of a rank, whose number may become a stranger's from now on.
+        """Keep a read end for the leftovers of a reaped rank, so that the lifeline still covers its group.
 
         Args:
             pgid: The group.
-            read_end: What `keep` gave.
+            read_end: The return value of `keep`.
 
         Returns:
-            A read end that is armed for the group, until `release`; -1 where there can be none.
+            A read end that is armed for the group, until `release`; -1 if none is available.
         """
         if read_end >= 0:
             return read_end
@@ -141,7 +141,7 @@ class Lifeline:
         return read_end
 
     def cut(self) -> None:
-        """Let go: kills what still holds a read end. Idempotent."""
+        """Close the pipe, at which the kernel kills every armed group. Idempotent."""
         with _lock:
             read, write, self._read, self._write = self._read, self._write, -1, -1
             if write in _write_ends:  # otherwise this is a forked child, which has closed it
@@ -152,7 +152,7 @@ class Lifeline:
 
 
 def release(read_end: int) -> None:
-    """Close a read end that `Lifeline.keep` or `Lifeline.leader_reaped` gave; -1 is none. Idempotent."""
+    """Close a read end from `Lifeline.keep` or `Lifeline.leader_reaped`; ignore -1. Idempotent."""
     with _lock:
         if read_end in _kept:
             _kept.remove(read_end)
@@ -160,22 +160,25 @@ def release(read_end: int) -> None:
 
 
 def prepare(read_end: int) -> None:
-    """Do all that can be done before there is a group, so that `arm` is a single system call behind its start."""
+    """Do all that needs no group, so that `arm` is a single system call right after the start of the process."""
     fcntl.fcntl(read_end, _F_SETSIG, signal.SIGKILL)
     flags = fcntl.fcntl(read_end, fcntl.F_GETFL)
     fcntl.fcntl(read_end, fcntl.F_SETFL, flags | os.O_ASYNC)
 
 
 def arm(read_end: int, pgid: int) -> None:
-    """Have the group `pgid` killed at the pipe's hang-up. The group must exist, and the descriptor be prepared."""
+    """Make the group `pgid` the owner, which the kernel kills at the hang-up.
+
+    The group must exist, and `prepare` must have been called.
+    """
     fcntl.fcntl(read_end, fcntl.F_SETOWN, -pgid)
 
 
 def arm_self(read_end: int) -> None:
-    """Arm the calling process, which leads its group; end it at once if the host is gone already.
+    """Arm the lifeline for the calling process, which leads its group. Kill the group at once if the host is dead.
 
-    The read end stays open across an exec: a function that becomes a program (`os.execv`) is killed with the host,
-    too. Nothing is ever written to the pipe. Another user who inherits the read end cannot open the write end
+    The read end stays open across an exec, so the kernel also kills a function that becomes a program (`os.execv`).
+    No process writes to the pipe. A process of another user that inherits the read end cannot open the write end
     through it, but can disarm it.
     """
     os.set_inheritable(read_end, True)
@@ -187,7 +190,7 @@ def arm_self(read_end: int) -> None:
 
 
 def _forget_in_child() -> None:
-    """A forked child must not keep the host's pipes open, or they would never hang up."""
+    """Close the host's pipes in a forked child, whose copies of the write ends would otherwise prevent the hang-up."""
     for fd in _write_ends:
         os.close(fd)
     _write_ends.clear()
@@ -197,5 +200,5 @@ def _forget_in_child() -> None:
     _lock.release()
 
 
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release)  # a fork keeps no pipe that is half made
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release)  # no fork sees an unregistered pipe
 fork_hooks.register("lifeline", in_child=_forget_in_child)

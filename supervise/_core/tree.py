@@ -1,0 +1,306 @@
+"""The rules of a supervision tree: which children start, stop and restart, and in which order.
+
+`decide` alone changes a `Tree`. An event sets states and what each child is to become; then `_settle` takes the steps
+that these allow: it stops children in reverse order and starts them in order, one at a time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from supervise._core import tree_state as ts
+
+if TYPE_CHECKING:
+    from supervise._core.tree_state import Action, Child, Event, Outcome, Problem, Tree
+
+
+def decide(tree: Tree, event: Event) -> list[Action]:
+    """Advance `tree` by one event; return what must be done now, in this order.
+
+    Late and repeated events (the end of an earlier life, a second stop) change nothing.
+    """
+    actions: list[Action] = []
+    _advance(tree, event, actions)
+    _settle(tree, actions)
+    return actions
+
+
+def _advance(tree: Tree, event: Event, actions: list[Action]) -> None:
+    match event:
+        case ts.StartAsked():
+            tree.phase = "starting" if tree.phase == "new" else tree.phase
+        case ts.StopAsked():
+            _end(tree, "stopped", "", actions)
+        case ts.BackoffExpired():
+            child = tree.children.get(event.id)
+            if child is not None and child.state == "backoff":
+                child.state, child.hold_s = "waiting", 0.0
+        case ts.AddAsked() | ts.TerminateAsked() | ts.RestartAsked():
+            _asked(tree, event, actions)
+        case _:
+            child = tree.children.get(event.id)
+            if child is not None and child.life == event.life and child.state in ts.ALIVE:
+                _life_changed(tree, child, event, actions)
+
+
+def _life_changed(
+    tree: Tree,
+    child: Child,
+    event: ts.Ready | ts.Ignored | ts.Ended | ts.Gone | ts.StopExpired,
+    actions: list[Action],
+) -> None:
+    match event:
+        case ts.Ready():
+            if child.state == "starting":
+                child.state = "ready"
+                _was_ready(tree, child, actions)
+        case ts.Ignored():
+            if child.state == "starting" and not child.doomed:
+                child.then = "removed" if child.kind == "temporary" else "finished"
+                _was_ready(tree, child, actions)
+            _gone(tree, child, actions)
+        case ts.Ended():
+            if child.state != "stopping":
+                _ended(tree, child, event, actions)
+        case ts.Gone():
+            _gone(tree, child, actions)
+        case ts.StopExpired():
+            if child.state == "stopping":
+                child.state = "abandoned"
+                _answer(tree, child.id, ("ready", "gone"), "abandoned", actions)
+                _end(tree, "abandoned", child.id, actions)
+
+
+def _was_ready(tree: Tree, child: Child, actions: list[Action]) -> None:
+    """The start succeeded. An ask for a later start stays pending."""
+    child.was_ready, child.added = True, False
+    if not child.doomed:
+        _answer(tree, child.id, ("ready",), "", actions)
+
+
+def _ended(tree: Tree, child: Child, event: ts.Ended, actions: list[Action]) -> None:
+    """A life has ended by itself: restart what the strategy says, or give up."""
+    starting = child.state == "starting"
+    child.state = "stopping"
+    actions.append(ts.Stop(child.id, child.life))
+    if child.doomed:  # it is in a set that is being stopped: it joins, and does not count
+        return
+    if starting and event.normal:
+        _was_ready(tree, child, actions)
+    elif not event.normal and not child.added:
+        _answer(tree, child.id, ("ready",), "failed", actions)
+    if child.added:
+        child.then = "removed"
+    elif not child.was_ready and tree.phase == "starting":
+        child.then = "terminated"
+        _end(tree, "not_started", child.id, actions)
+    elif child.kind == "temporary":
+        child.then = "removed"
+    elif child.kind == "transient" and event.normal:
+        child.then = "finished"
+    else:
+        _restart(tree, child, event.at_ns, actions)
+
+
+def _restart(tree: Tree, cause: Child, at_ns: int, actions: list[Action]) -> None:
+    """Restart `cause` and what the strategy restarts with it, if the intensity allows one more."""
+    counting = tree.policy.counting(tree.restarts_ns, at_ns)
+    if len(counting) >= tree.policy.max_restarts:
+        cause.then = "terminated"
+        _end(tree, "gave_up", cause.id, actions)
+        return
+    tree.restarts_ns = (*counting, at_ns)
+    cause.then = "waiting"
+    members = _set_of(tree, cause)
+    for child in members:
+        if child.state in ("starting", "ready") and not child.doomed:
+            child.doomed = True
+            child.then = "removed" if child.kind == "temporary" else "waiting"
+        elif child.state == "stopping" and child.then == "finished":
+            child.then = "waiting"
+        elif child.state in ("finished", "backoff"):
+            _cancel_backoff(child, actions)
+            child.state = "waiting"
+    again = [child for child in members if _will_start(child)]
+    delay_s = tree.policy.delay_s(len(counting))
+    hold_s = max(
+        delay_s, *(child.hold_s for child in members)
+    )  # an earlier backoff begins again, and is never shortened
+    for child in again:
+        child.hold_s = 0.0
+    again[0].hold_s = hold_s
+    actions.append(ts.Restarting(cause.id, tuple(child.id for child in again), delay_s))
+
+
+def _set_of(tree: Tree, cause: Child) -> list[Child]:
+    """Return the children that the strategy restarts when `cause` has failed, in order."""
+    if tree.strategy == "one_for_one":
+        return [cause]
+    children = list(tree.children.values())
+    return children if tree.strategy == "one_for_all" else children[children.index(cause) :]
+
+
+def _will_start(child: Child) -> bool:
+    """Whether the next thing that this child does, when nothing else happens, is to start."""
+    return child.state in ("waiting", "backoff") or (child.state in ts.ALIVE and _leaves(child, "waiting"))
+
+
+def _leaves(child: Child, then: str) -> bool:
+    return (child.doomed or child.state == "stopping") and child.then == then
+
+
+def _gone(tree: Tree, child: Child, actions: list[Action]) -> None:
+    """Nothing of this life is left: become what was decided."""
+    _answer(tree, child.id, ("gone",), "", actions)
+    if child.then != "waiting":
+        _answer(tree, child.id, ("ready",), "failed" if child.added else "terminated", actions)
+    child.doomed = False
+    if child.then == "removed":
+        del tree.children[child.id]
+    else:
+        child.state = child.then
+
+
+def _end(tree: Tree, outcome: Outcome, culprit: str, actions: list[Action]) -> None:
+    """Stop every child, and start none any more. The first reason stays."""
+    if tree.phase in ("stopping", "finished"):
+        return
+    tree.phase, tree.outcome, tree.culprit = "stopping", outcome, culprit
+    for child in tree.children.values():
+        _answer(tree, child.id, ("ready",), "ended", actions)
+        _cancel_backoff(child, actions)
+        if child.state in ("waiting", "backoff"):
+            child.state = "terminated"
+        elif child.state in ts.ALIVE:
+            child.doomed = True
+            child.then = "removed" if child.then == "removed" else "terminated"
+
+
+# Asks
+
+
+def _asked(tree: Tree, event: ts.Ask, actions: list[Action]) -> None:
+    child = tree.children.get(event.id)
+    problem: Problem = ""
+    if tree.phase not in ("starting", "running"):
+        problem = "ending"
+    elif isinstance(event, ts.AddAsked):
+        problem = "present" if child is not None else ""
+    elif child is None:
+        problem = "unknown"
+    if problem:
+        actions.append(ts.Answer(event.key, problem))
+    elif isinstance(event, ts.AddAsked):
+        tree.children[event.id] = ts.Child(id=event.id, kind=event.kind, added=True)
+        tree.asks[event.key] = event.id, "ready"
+    elif isinstance(event, ts.RestartAsked):
+        assert child is not None  # noqa: S101 - else it is unknown
+        tree.asks[event.key] = event.id, "ready"
+        _restart_one(tree, child, actions)
+    else:
+        assert child is not None  # noqa: S101 - else it is unknown
+        tree.asks[event.key] = event.id, "gone"
+        _terminate_one(tree, child, actions)
+
+
+def _restart_one(tree: Tree, child: Child, actions: list[Action]) -> None:
+    """Restart one child in whatever state; skip its backoff, and that of the set that it belongs to."""
+    for other in [child] if tree.strategy == "one_for_one" else tree.children.values():
+        other.hold_s = 0.0
+        if other.state == "backoff":
+            _cancel_backoff(other, actions)
+            other.state = "waiting"
+    if child.state in ts.ALIVE:
+        child.doomed = child.doomed or child.state != "stopping"
+        child.then = "waiting"
+    else:
+        child.state = "waiting"
+
+
+def _terminate_one(tree: Tree, child: Child, actions: list[Action]) -> None:
+    """Stop a child, and have it stay down; the wait of a set that it would have begun goes to the next of the set."""
+    _answer(tree, child.id, ("ready",), "terminated", actions)
+    if child.hold_s and tree.strategy != "one_for_one":
+        children = list(tree.children.values())
+        after = [other for other in children[children.index(child) + 1 :] if _will_start(other)]
+        for other in after[:1]:
+            other.hold_s = max(other.hold_s, child.hold_s)
+    child.hold_s = 0.0
+    child.then = "removed" if child.kind == "temporary" else "terminated"
+    if child.state in ts.ALIVE:
+        child.doomed = child.doomed or child.state != "stopping"
+    else:
+        _cancel_backoff(child, actions)
+        _gone(tree, child, actions)
+
+
+def _answer(tree: Tree, name: str, waiting_for: tuple[str, ...], problem: Problem, actions: list[Action]) -> None:
+    """Answer the asks that are pending for a child and one of these moments."""
+    for key, (asked, moment) in list(tree.asks.items()):
+        if asked == name and moment in waiting_for:
+            del tree.asks[key]
+            actions.append(ts.Answer(key, problem))
+
+
+def _cancel_backoff(child: Child, actions: list[Action]) -> None:
+    if child.state == "backoff":
+        actions.append(ts.CancelBackoff(child.id))
+
+
+# Steps
+
+
+def _settle(tree: Tree, actions: list[Action]) -> None:
+    """Stop and start what may be stopped and started now; notice the end of the start, and of all."""
+    _stop_next(tree, actions)
+    if tree.phase == "stopping":
+        if not any(child.state in ts.ALIVE for child in tree.children.values()):
+            tree.phase = "finished"
+            actions.append(ts.Publish())
+    elif tree.phase != "new":
+        _start_next(tree, actions)
+        if tree.phase == "starting" and all(
+            child.state in ("ready", "finished", "terminated") and not child.doomed for child in tree.children.values()
+        ):
+            tree.phase = "running"
+            actions.append(ts.Started())
+
+
+def _keeps_order(tree: Tree) -> bool:
+    """Whether children wait for each other; those of a running ``one_for_one`` are independent."""
+    return tree.strategy != "one_for_one" or tree.phase != "running"
+
+
+def _stop_next(tree: Tree, actions: list[Action]) -> None:
+    """Stop the last child that is doomed, or all of them where no order is kept."""
+    in_order = _keeps_order(tree)
+    for child in reversed(tree.children.values()):
+        if in_order and child.state == "stopping":
+            return
+        if child.doomed and child.state in ("starting", "ready"):
+            child.state = "stopping"
+            actions.append(ts.Stop(child.id, child.life))
+            if in_order:
+                return
+
+
+def _start_next(tree: Tree, actions: list[Action]) -> None:
+    """Start the first child that waits, once the one before has started and what is to be stopped is gone."""
+    in_order = _keeps_order(tree)
+    children = tree.children.values()
+    if any(child.state == "starting" for child in children):
+        return
+    if in_order and any(child.doomed or child.state == "stopping" for child in children):
+        return
+    for child in children:
+        if child.state == "backoff" and in_order:
+            return
+        if child.state == "waiting" and child.hold_s:
+            child.state = "backoff"
+            actions.append(ts.SetBackoff(child.id, child.hold_s))
+            if in_order:
+                return
+        elif child.state == "waiting":
+            child.state, child.life = "starting", child.life + 1
+            actions.append(ts.Start(child.id, child.life))
+            return

@@ -1,0 +1,211 @@
+"""What is known of a supervision tree, what can happen to it, and what is to be done about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from supervise.restarts import RestartKind, RestartPolicy
+    from supervise.trees import ChildState, Strategy, TreePhase
+
+Problem = Literal["", "unknown", "present", "ending", "ended", "failed", "terminated", "abandoned"]
+"""What is wrong with an ask: ``ending`` refuses it, ``ended`` cuts it off."""
+Outcome = Literal["stopped", "not_started", "gave_up", "abandoned"]
+"""Why a tree ends."""
+ALIVE = ("starting", "ready", "stopping")
+"""The states in which there may be an actor that has to be waited for."""
+
+
+@dataclass(slots=True)
+class Child:
+    """One child, through all of its lives."""
+
+    id: str
+    kind: RestartKind
+    added: bool = False
+    """Whether `AddAsked` added it, and it was never ready: if its start fails, only the asker gets the error."""
+    state: ChildState = "waiting"
+    life: int = 0
+    """How many lives were started. An event of an earlier life is ignored."""
+    doomed: bool = False
+    """Whether it lives and is to be stopped in its turn."""
+    then: Literal["waiting", "finished", "terminated", "removed"] = "finished"
+    """What it becomes when its actor is gone."""
+    was_ready: bool = False
+    hold_s: float = 0.0
+    """How long to wait before its next start."""
+
+
+@dataclass(slots=True)
+class Tree:
+    """All that is known of a tree. Children are in the order in which they start."""
+
+    strategy: Strategy
+    policy: RestartPolicy
+    children: dict[str, Child] = field(default_factory=dict)
+    phase: TreePhase = "new"
+    restarts_ns: tuple[int, ...] = ()
+    """When, monotonic: the restarts that still count."""
+    asks: dict[int, tuple[str, Literal["ready", "gone"]]] = field(default_factory=dict)
+    """Asks that are not answered yet: key -> the child, and what is waited for."""
+    outcome: Outcome | None = None
+    """Why the tree ends; the first reason stays."""
+    culprit: str = ""
+    """The child because of which it ends."""
+
+
+# What happens
+
+
+@dataclass(slots=True, frozen=True)
+class StartAsked:
+    """The tree is to start its children."""
+
+
+@dataclass(slots=True, frozen=True)
+class StopAsked:
+    """The tree is to end."""
+
+
+@dataclass(slots=True, frozen=True)
+class Ready:
+    """A life has started."""
+
+    id: str
+    life: int
+
+
+@dataclass(slots=True, frozen=True)
+class Ignored:
+    """The start function has returned None: there is no actor, and nothing to wait for."""
+
+    id: str
+    life: int
+
+
+@dataclass(slots=True, frozen=True)
+class Ended:
+    """A life has ended, or could not be started; its cleanup may still run."""
+
+    id: str
+    life: int
+    normal: bool
+    at_ns: int = 0
+    """When, monotonic."""
+
+
+@dataclass(slots=True, frozen=True)
+class Gone:
+    """Nothing of a life runs any more. It comes behind its `Ended`."""
+
+    id: str
+    life: int
+
+
+@dataclass(slots=True, frozen=True)
+class StopExpired:
+    """A life that was told to stop, or has ended, is not gone in time."""
+
+    id: str
+    life: int
+
+
+@dataclass(slots=True, frozen=True)
+class BackoffExpired:
+    """A child has waited long enough for its next start."""
+
+    id: str
+
+
+@dataclass(slots=True, frozen=True)
+class AddAsked:
+    """A `StartChild` arrived."""
+
+    key: int
+    id: str
+    kind: RestartKind
+
+
+@dataclass(slots=True, frozen=True)
+class TerminateAsked:
+    """A `TerminateChild` arrived."""
+
+    key: int
+    id: str
+
+
+@dataclass(slots=True, frozen=True)
+class RestartAsked:
+    """A `RestartChild` arrived."""
+
+    key: int
+    id: str
+
+
+Ask = AddAsked | TerminateAsked | RestartAsked
+Event = StartAsked | StopAsked | Ready | Ignored | Ended | Gone | StopExpired | BackoffExpired | Ask
+
+
+# What is to be done
+
+
+@dataclass(slots=True, frozen=True)
+class Start:
+    """Call the start function of a child; then `Ready`, `Ignored` or `Ended` happens."""
+
+    id: str
+    life: int
+
+
+@dataclass(slots=True, frozen=True)
+class Stop:
+    """Tell a life to stop, unless it has ended; then `Gone` or `StopExpired` happens."""
+
+    id: str
+    life: int
+
+
+@dataclass(slots=True, frozen=True)
+class SetBackoff:
+    """Have `BackoffExpired` happen in `delay_s`."""
+
+    id: str
+    delay_s: float
+
+
+@dataclass(slots=True, frozen=True)
+class CancelBackoff:
+    """`BackoffExpired` must not happen any more."""
+
+    id: str
+
+
+@dataclass(slots=True, frozen=True)
+class Restarting:
+    """Tell subscribers that `ids` restart after the failure of `id`."""
+
+    id: str
+    ids: tuple[str, ...]
+    delay_s: float
+
+
+@dataclass(slots=True, frozen=True)
+class Answer:
+    """Answer an ask: with the child's ref, or None; or with what went wrong."""
+
+    key: int
+    problem: Problem = ""
+
+
+@dataclass(slots=True, frozen=True)
+class Started:
+    """Every child has been started for the first time."""
+
+
+@dataclass(slots=True, frozen=True)
+class Publish:
+    """Nothing of the tree is left: set all pending replies."""
+
+
+Action = Start | Stop | SetBackoff | CancelBackoff | Restarting | Answer | Started | Publish

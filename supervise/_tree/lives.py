@@ -1,0 +1,152 @@
+"""One life of a child: how a tree learns that an actor, a gang or another tree has started, has ended and is gone."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import pykka
+from pykka import messages as pykka_messages
+from pykka._envelope import Envelope
+
+from supervise._runtime.future import Reply
+from supervise._tree import interpreter_exit
+from supervise._tree.monitor import watch
+from supervise.errors import ChildFailedError, SuperviseError
+from supervise.messages import Close, GangFinished, Start, Subscribe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervise._tree.monitor import Reason
+    from supervise.result import RunProcsResult
+
+
+class Life:
+    """A plain actor from its start to the end of its cleanup.
+
+    It reports ``"ready"``, ``"ended"`` with the reason and whether that is normal, and ``"gone"``, from any thread.
+    """
+
+    start_limit_s: float | None = 60.0
+    """How long `on_start` may take; None: what is started bounds itself."""
+    usual_stop_s: float | None = 5.0
+    """How long the stop may take if the spec does not say; None: no limit."""
+
+    def __init__(self, ref: pykka.ActorRef[Any], report: Callable[..., object]) -> None:
+        """Prepare to watch `ref`; `begin` does it. ``report(life, what, *details)`` must neither block nor raise."""
+        self.ref = ref
+        self.ended = False
+        """Whether the tree has taken note of the end."""
+        self._report = partial(report, self)
+        self._awaited: list[Reply[Any]] = []
+        """Pending replies. A reply that follows another one is collected unless a reference to it is kept."""
+
+    def begin(self) -> None:
+        """Watch for the end, then for the start."""
+        watch(self.ref, self._down)
+        self._expect_start()
+
+    def _expect_start(self) -> None:
+        """Read an attribute by message: the actor answers behind its `on_start`."""
+        handshake: Reply[Any] = Reply()
+        message = pykka_messages.ProxyGetAttr(attr_path=("actor_urn",))
+        self.ref.actor_inbox.put(Envelope(message, reply_to=handshake))
+        self._ready_with(handshake)
+
+    def _ready_with(self, reply: Reply[Any]) -> None:
+        self._awaited.append(reply)
+
+        def answered() -> None:
+            try:
+                reply.get(timeout=0)
+            except Exception as error:
+                self._start_failed(error)
+            else:
+                self._report("ready")
+
+        reply.add_done_callback(answered)
+
+    def _start_failed(self, error: Exception) -> None:
+        """The reply is an error. The actor ends, and `watch` reports the reason."""
+
+    def ask_to_stop(self, shutdown_s: float | None) -> float | None:  # noqa: ARG002 - a gang needs it
+        """Ask the actor to stop; idempotent. Return the default deadline in seconds; None: no deadline."""
+        self.ref.stop(block=False)
+        return self.usual_stop_s
+
+    def _down(self, reason: Reason, normal: bool) -> None:
+        """The actor ends, on this thread; `on_stop` or `on_failure` has not run yet.
+
+        The actor answers a stop that is put into its inbox now after these hooks. If a BaseException ends the actor,
+        pykka stops all actors on this thread, the tree among them, so the tree must not wait for this thread.
+        """
+        self._report("ended", reason, normal)
+        if reason is None or isinstance(reason, Exception):
+            cleanup: Reply[Any] = Reply()
+            cleanup.add_done_callback(partial(self._report, "gone"))
+            self.ref.actor_inbox.put(Envelope(pykka_messages._ActorStop(), reply_to=cleanup))  # noqa: SLF001
+        else:
+            self._report("gone")
+
+
+class TreeLife(Life):
+    """Another tree: started when its children are, and stopped in as long as it takes."""
+
+    start_limit_s = None
+    usual_stop_s = None
+
+    def _expect_start(self) -> None:
+        interpreter_exit.forget(self.ref)
+        self._ready_with(cast("Reply[Any]", self.ref.ask(Start(), block=False)))
+
+
+class GangLife(Life):
+    """A gang: started when its `Start` is answered, ended with `GangFinished`, gone when its actor has left."""
+
+    start_limit_s = None
+    usual_stop_s = None
+
+    def _expect_start(self) -> None:
+        self.ref.tell(Subscribe(ref=cast("Any", _Listener(self))))
+        self._ready_with(cast("Reply[Any]", self.ref.ask(Start(), block=False)))
+
+    def _start_failed(self, error: Exception) -> None:
+        """The gang did not start. If it refused the message, its actor lives on and sends nothing more."""
+        self._report("ended", error, False)
+
+    def told(self, message: object) -> None:
+        """Take in what the gang tells its subscribers. On the gang's thread."""
+        if isinstance(message, GangFinished):
+            reason = message.error
+            if message.result is not None:
+                reason = _failure(self.ref, message.result)
+            self._report("ended", reason, reason is None)
+
+    def ask_to_stop(self, shutdown_s: float | None) -> float | None:
+        """Close the gang, bounded by SIGKILL, and have its actor leave."""
+        with contextlib.suppress(pykka.ActorDeadError):
+            timeout_s = interpreter_exit.gang_timeout_s(shutdown_s)
+            if timeout_s is not None:
+                self.ref.tell(Close(timeout=timeout_s))
+            self.ref.stop(block=False)
+        return self.usual_stop_s
+
+
+def _failure(ref: pykka.ActorRef[Any], result: RunProcsResult) -> BaseException | None:
+    """Return what is wrong with a result; None for a success, and for a gang that was closed."""
+    if result.outcome in ("succeeded", "stopped"):
+        return None
+    if result.failures:
+        return ChildFailedError(str(ref), result.failures)
+    return SuperviseError(f"{ref}: the gang has {result.outcome.replace('_', ' ')}")
+
+
+class _Listener:
+    """Subscriber for one gang: `GangFinished` does not name its gang."""
+
+    def __init__(self, life: GangLife) -> None:
+        """Be a subscriber for `life`."""
+        self.actor_urn = f"{life.ref.actor_urn}-in-a-tree"
+        self.tell = life.told

@@ -1,0 +1,121 @@
+"""Notification of the end of any pykka actor, without a thread and without polling.
+
+When an actor ends, pykka only sets the actor's `threading.Event`. An object with a `release` method
+takes the place of a waiting thread's lock in the event's condition. So the thread that sets the event calls it, and
+`sys.exc_info()` is the exception that ends the actor. ``tests/contracts/test_tree_hooks.py`` states each private part.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import logging
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import pykka
+
+from supervise.errors import SpecError
+from supervise.trees import Down
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Reason = BaseException | str | None
+
+log = logging.getLogger("supervise")
+
+NOPROC = "noproc"
+"""The reason of an actor that was dead before it was watched."""
+LOST = "lost"
+"""The reason of an actor whose thread ended without a stop: a BaseException left `on_start`."""
+
+
+def monitor(ref: pykka.ActorRef[Any], *, tell: pykka.ActorRef[Any]) -> None:
+    """Tell one `Down` to `tell` when the actor of `ref` ends, however it ends.
+
+    The `Down` comes from the thread that ends the actor, before the actor's `on_stop` or `on_failure` has run. An
+    actor that is dead already is told at once, with the reason ``"noproc"``. Each call is answered by a `Down` of
+    its own.
+
+    Args:
+        ref: The actor to watch: any pykka actor, a gang or a tree.
+        tell: The actor that receives the `Down`. If that actor has ended by then, the `Down` is dropped.
+
+    Raises:
+        SpecError: `ref` or `tell` is not the ref of an actor.
+    """
+    for what, value in (("ref", ref), ("tell", tell)):
+        if not isinstance(value, pykka.ActorRef):
+            raise SpecError(f"{what} is {value!r}; give the ref of an actor, such as its self.actor_ref")
+
+    def report(reason: Reason, normal: bool) -> None:
+        with contextlib.suppress(pykka.ActorDeadError):
+            tell.tell(Down(ref=ref, reason=reason, normal=normal))
+
+    watch(ref, report)
+
+
+def watch(ref: pykka.ActorRef[Any], report: Callable[[Reason, bool], object]) -> None:
+    """Call ``report(reason, normal)`` once when the actor of `ref` ends, on the thread that ends it."""
+    watcher = _Watcher(report)
+    stopped: Any = ref.actor_stopped
+    watching = False
+    if not stopped.is_set():  # in a forked child, another thread may have held the lock
+        with stopped._cond:  # noqa: SLF001 - the thread that sets the event needs this lock, too
+            watching = not stopped.is_set()
+            if watching:
+                stopped._cond._waiters.append(watcher)  # noqa: SLF001
+    actor = ref._actor_weakref()  # noqa: SLF001
+    if not watching:
+        watcher.fire(NOPROC, normal=False)
+    elif actor is None:  # collected, and never stopped
+        watcher.fire(LOST, normal=False)
+    else:
+        watcher.follow(actor)
+
+
+class _Watcher:
+    """The stand-in for the lock of a thread that waits for an actor's end."""
+
+    def __init__(self, report: Callable[[Reason, bool], object]) -> None:
+        """Keep `report` until it is called, once."""
+        self._report = [report]
+        self._collected: weakref.finalize[Any, Any] | None = None
+
+    def follow(self, actor: pykka.Actor) -> None:
+        """Also notice that `actor` was collected without a stop: its thread has ended."""
+        collected = weakref.finalize(actor, _lost, self)
+        collected.atexit = False
+        self._collected = collected
+        if not self._report:  # it ended meanwhile
+            collected.detach()
+
+    def release(self) -> None:
+        """Report the end. Called by `threading.Condition.notify` in place of a lock's method."""
+        reason = sys.exc_info()[1]
+        self.fire(reason, normal=reason is None)
+
+    def fire(self, reason: Reason, *, normal: bool) -> None:
+        """Call the report, unless it was called."""
+        try:
+            report = self._report.pop()
+        except IndexError:  # another thread was first
+            return
+        if self._collected is not None:
+            self._collected.detach()
+        try:
+            report(reason, normal)
+        except Exception:
+            log.exception("the end of an actor could not be reported")
+
+
+def _lost(watcher: _Watcher) -> None:
+    """Report a collected actor, on a thread of its own: the collector may interrupt a thread that holds any lock."""
+    with contextlib.suppress(RuntimeError):  # the interpreter exits
+        _thread.start_new_thread(_fire_lost, (watcher,))
+
+
+def _fire_lost(watcher: _Watcher) -> None:
+    watcher.fire(LOST, normal=False)

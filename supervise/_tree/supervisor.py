@@ -1,0 +1,382 @@
+"""The actor that supervises other actors."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pykka
+
+from supervise import messages as say
+from supervise import trees
+from supervise._core import tree_state as ts
+from supervise._core.tree import decide
+from supervise._runtime.actor import LoopActor
+from supervise._runtime.future import Reply
+from supervise._runtime.loop import Loop
+from supervise._tree import interpreter_exit
+from supervise._tree.lives import GangLife, Life, TreeLife
+from supervise._tree.observers import Subscribers, Waits
+from supervise._tree.outcome import ask_error, end_error
+from supervise._tree.row import Row
+from supervise._tree.validation import checked_specs
+from supervise.errors import SpecError, SuperviseError, SupervisorCrashed
+from supervise.restarts import RestartPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from supervise._tree.monitor import Reason
+
+log = logging.getLogger("supervise")
+
+
+class ActorSupervisor(LoopActor):
+    """A supervision tree: starts its children in order, restarts what fails, stops them in reverse order.
+
+    A child is any pykka actor, a gang (`Supervisor`), or another tree. Ask it `Start`, `Wait`, `Status`, `Subscribe`,
+    `Unsubscribe`, `StartChild`, `TerminateChild` and `RestartChild`. It starts its children by itself; `Start` is
+    answered with ``{id: ref}`` when all have started. `Wait` is answered when nothing of the tree is left: with
+    `TreeFinished` after a stop, otherwise by the error, `RestartLimitExceeded` where it has given up.
+    Stopping the actor stops the children; the stop is answered when nothing is left, below it too.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        children: Iterable[trees.ChildSpec],
+        strategy: trees.Strategy = "one_for_all",
+        restart_policy: RestartPolicy | None = None,
+    ) -> None:
+        """Check and prepare a tree.
+
+        Args:
+            name: In errors and log messages.
+            children: In the order of their start.
+            strategy: Which children restart after the failure of one: ``one_for_all``, ``one_for_one`` (this child),
+                ``rest_for_one`` (this child and those behind it).
+            restart_policy: How often, and how soon; None is ``RestartPolicy()``. One failure more, and the tree gives
+                up: it stops all children and fails.
+
+        Raises:
+            SpecError: A setting is not valid; the text names it.
+        """
+        specs = checked_specs(name, children, strategy, restart_policy)
+        super().__init__(Loop(f"supervise-{name}", lost=self.on_crash))
+        self._name = name
+        self._policy = restart_policy or RestartPolicy()
+        self._tree = ts.Tree(strategy, self._policy)
+        self._rows: dict[str, Row] = {}
+        for spec in specs:
+            self._tree.children[spec.id] = ts.Child(spec.id, spec.restart or self._policy.restart)
+            self._rows[spec.id] = Row(spec)
+        self._asks: dict[int, tuple[ts.Ask, Reply[Any]]] = {}
+        self._starts: list[Reply[dict[str, pykka.ActorRef[Any] | None]]] = []
+        self._stops: list[Reply[None]] = []
+        self._waits = Waits(self.loop)
+        self._subscribers = Subscribers()
+        self._restarts_total = self._asked = 0
+
+    def _start_actor_loop(self) -> None:
+        try:
+            self.loop.start()
+            interpreter_exit.remember(self.actor_ref)
+            super()._start_actor_loop()
+        except BaseException:  # no thread, or a signal handler raised: no reply would come
+            self.loop.abandon()
+            interpreter_exit.forget(self.actor_ref)
+            self._unbind()
+            pykka.ActorRegistry.unregister(self.actor_ref)
+            raise
+
+    def on_start(self) -> None:
+        """Start the first child."""
+        self._step(ts.StartAsked())
+
+    # What can be asked
+
+    def on_receive(self, message: Any) -> Any:
+        """Answer what is asked."""
+        match message:
+            case say.Start():
+                return self._start_reply()
+            case say.Wait():
+                return self._waits.add(message.timeout)
+            case say.Status():
+                return self._status()
+            case say.Subscribe():
+                ready = {
+                    name: row.life.ref
+                    for name, row in self._rows.items()
+                    if row.life is not None and self._tree.children[name].state == "ready"
+                }
+                return self._subscribers.admit(message.ref, ready)
+            case say.Unsubscribe():
+                return self._subscribers.dismiss(message.ref)
+            case trees.StartChild() | trees.TerminateChild() | trees.RestartChild():
+                return self._ask(message)
+            case _:
+                msg = f"an ActorSupervisor does not accept {message!r}; send it Start(), Wait(), Status(), Subscribe("
+                msg += "...), Unsubscribe(...), StartChild(...), TerminateChild(...) or RestartChild(...)"
+                raise SpecError(msg)
+
+    def _start_reply(self) -> Reply[dict[str, pykka.ActorRef[Any] | None]]:
+        reply: Reply[dict[str, pykka.ActorRef[Any] | None]] = Reply()
+        if self._tree.phase == "running":
+            reply.set({name: row.ref for name, row in self._rows.items()})
+        elif self._tree.phase == "stopping":
+            reply.fail(SpecError(f"{self._name}: the tree is stopping"))
+        else:
+            self._starts.append(reply)
+        return reply
+
+    def _status(self) -> trees.TreeStatus:
+        children = {
+            name: trees.ChildStatus(
+                state=child.state, ref=self._rows[name].ref, restarts=max(0, self._rows[name].number - 1)
+            )
+            for name, child in self._tree.children.items()
+        }
+        return trees.TreeStatus(
+            phase=self._tree.phase,
+            children=children,
+            restarts_total=self._restarts_total,
+            waiters=len(self._waits),
+        )
+
+    def _ask(self, message: trees.StartChild | trees.TerminateChild | trees.RestartChild) -> Reply[Any]:
+        self._asked = key = self._asked + 1
+        event: ts.Ask
+        if isinstance(message, trees.StartChild):
+            spec = message.spec
+            if not isinstance(spec, trees.ChildSpec):
+                raise SpecError(f"spec is {spec!r}; give a ChildSpec")
+            self._rows.setdefault(spec.id, Row(spec))
+            event = ts.AddAsked(key, spec.id, spec.restart or self._policy.restart)
+        elif not isinstance(message.id, str):
+            raise SpecError(f"id is {message.id!r}; give the id of a child, a string")
+        elif isinstance(message, trees.TerminateChild):
+            event = ts.TerminateAsked(key, message.id)
+        else:
+            event = ts.RestartAsked(key, message.id)
+        reply: Reply[Any] = Reply()
+        self._asks[key] = event, reply
+        self._step(event)
+        return reply
+
+    def on_stop_request(self) -> Reply[None]:
+        """Stop the children, then leave."""
+        reply: Reply[None] = Reply()
+        self._stops.append(reply)
+        self._step(ts.StopAsked())
+        return reply
+
+    def is_fatal(self, error: BaseException, *, asked: bool) -> bool:
+        """Return False for a `SpecError`, which is the sender's mistake."""
+        return not isinstance(error, SpecError) and super().is_fatal(error, asked=asked)
+
+    # What happens to children, and what the core says about it
+
+    def _told(self, life: Life, what: str, *details: Any) -> None:
+        """A life has something to tell. From any thread."""
+        self.loop.post(self._guarded, self._life_told, life, what, *details)
+
+    def _life_told(self, life: Life, what: str, *details: Any) -> None:
+        row = next((each for each in self._rows.values() if each.life is life), None)
+        if row is None:
+            return
+        name, number = row.spec.id, row.number
+        if what == "ready":
+            if self._tree.children[name].state == "starting":
+                row.cancel("start")
+                self._subscribers.tell(trees.ChildStarted(id=name, ref=life.ref))
+            self._step(ts.Ready(name, number))
+        elif what == "ended":
+            self._ended(row, *details)
+        else:
+            row.cancel("stop")
+            row.life = None
+            self._step(ts.Gone(name, number))
+
+    def _ended(self, row: Row, reason: Reason, normal: bool) -> None:
+        """A life has ended, could not be started, or was not ready in time."""
+        if row.life is not None:
+            if row.life.ended:
+                return
+            row.life.ended = True
+        row.cancel("start")
+        row.reason = reason
+        self._subscribers.tell(trees.ChildDown(id=row.spec.id, reason=reason, normal=normal))
+        self._step(ts.Ended(row.spec.id, row.number, normal, time.monotonic_ns()))
+
+    def _not_started(self, row: Row, number: int, error: BaseException) -> None:
+        """The start function has raised: there is no actor."""
+        if row.number == number:
+            self._ended(row, error, normal=False)
+            self._step(ts.Gone(row.spec.id, number))
+
+    def _overdue(self, row: Row, life: Life, what: str) -> None:
+        """A child has not started or not stopped in time."""
+        error = TimeoutError(f"{self._name}: child {row.spec.id!r} ({life.ref}) has not {what} in time")
+        if row.life is not life:
+            return
+        if what == "started":
+            self._ended(row, error, normal=False)
+            return
+        log.error("%s; its thread cannot be ended, and is abandoned", error)
+        if not life.ended:
+            self._subscribers.tell(trees.ChildDown(id=row.spec.id, reason=error, normal=False))
+        row.reason, row.life = error, None
+        self._step(ts.StopExpired(row.spec.id, row.number))
+
+    def _guarded(self, act: Callable[..., object], *args: Any) -> None:
+        """Call what comes from a timer or a post, where no envelope's guard stands around it."""
+        if self.actor_stopped.is_set():
+            return
+        try:
+            act(*args)
+        except BaseException as error:
+            self.on_crash(error)
+
+    def _step(self, event: ts.Event) -> None:
+        """Decide, and do it. What fails here leaves the tree half decided, so it is never the asker's mistake."""
+        if self.actor_stopped.is_set():
+            return
+        try:
+            for action in decide(self._tree, event):
+                self._do(action)
+            for name in self._rows.keys() - self._tree.children.keys():
+                del self._rows[name]
+        except BaseException as error:
+            self.on_crash(error)
+
+    def _do(self, action: ts.Action) -> None:
+        match action:
+            case ts.Start():
+                self._start_child(self._rows[action.id], action.life)
+            case ts.Stop():
+                self._stop_child(self._rows[action.id])
+            case ts.SetBackoff():
+                delay_s = action.delay_s * random.uniform(0.75, 1.25)  # noqa: S311 - so that many do not start at once
+                self._set_timer(action.id, "backoff", delay_s, self._step, ts.BackoffExpired(action.id))
+            case ts.CancelBackoff():
+                self._rows[action.id].cancel("backoff")
+            case ts.Restarting():
+                self._restarting(action)
+            case ts.Answer():
+                self._answer(action)
+            case ts.Started():
+                refs = {name: row.ref for name, row in self._rows.items()}
+                while self._starts:
+                    self._starts.pop().set(refs)
+            case ts.Publish():
+                reasons = {name: row.reason for name, row in self._rows.items()}
+                self._leave(end_error(self._name, self._tree, reasons))
+
+    def _set_timer(self, name: str, what: str, delay_s: float, act: Callable[..., object], *args: Any) -> None:
+        timer = self.loop.call_later(delay_s, partial(self._guarded, act, *args))
+        self._rows[name].timers[what] = timer
+
+    def _start_child(self, row: Row, number: int) -> None:
+        row.number = number
+        try:
+            ref = row.spec.start()
+            if ref is None:
+                self.loop.post(self._guarded, self._step, ts.Ignored(row.spec.id, number))
+                return
+            life = row.life = _life_of(ref, self._told)
+            life.begin()
+        except BaseException as error:
+            row.life = None
+            self.loop.post(self._guarded, self._not_started, row, number, error)
+            return
+        if life.start_limit_s is not None:
+            self._set_timer(row.spec.id, "start", life.start_limit_s, self._overdue, row, life, "started")
+
+    def _stop_child(self, row: Row) -> None:
+        life = row.life
+        if life is None:
+            return
+        row.cancel("start")
+        limit_s = life.ask_to_stop(row.spec.shutdown_s)
+        if row.spec.shutdown_s is not None and not isinstance(life, GangLife):
+            limit_s = row.spec.shutdown_s
+        if limit_s is not None:
+            self._set_timer(row.spec.id, "stop", limit_s, self._overdue, row, life, "stopped")
+
+    def _restarting(self, action: ts.Restarting) -> None:
+        self._restarts_total += 1
+        counted, reason = len(self._tree.restarts_ns), self._rows[action.id].reason
+        log.warning(
+            "%s: child %r has ended (%r); restart %d of %d",
+            self._name,
+            action.id,
+            reason,
+            counted,
+            self._policy.max_restarts,
+        )
+        message = trees.ChildRestarting(id=action.id, ids=action.ids, restarts=counted, delay_s=action.delay_s)
+        self._subscribers.tell(message)
+
+    def _answer(self, action: ts.Answer) -> None:
+        event, reply = self._asks.pop(action.key)
+        row = self._rows.get(event.id)
+        if not action.problem:
+            reply.set(None if row is None or isinstance(event, ts.TerminateAsked) else row.ref)
+            return
+        reason = None if row is None else row.reason
+        reply.fail(ask_error(self._name, self._tree.phase, event.id, action.problem, reason))
+
+    # The end
+
+    def on_crash(self, error: BaseException) -> None:
+        """Tell every child to stop, do not wait, and fail all pending replies: a handler of the tree raised."""
+        if self.actor_stopped.is_set():
+            return
+        for row in reversed(self._rows.values()):
+            if row.life is not None:
+                row.life.ask_to_stop(row.spec.shutdown_s)
+        crash = SupervisorCrashed(f"{self._name}: a handler of the tree raised {error!r}; its children were stopped")
+        crash.__cause__ = error
+        self._leave(crash)
+
+    def _leave(self, error: BaseException | None) -> None:
+        """Set all pending replies and leave the registry; with an exception if the tree failed, for monitors to see."""
+        for row in self._rows.values():
+            for name in list(row.timers):
+                row.cancel(name)
+        unanswered = error or SuperviseError(f"{self._name}: the tree was stopped before all children had started")
+        for reply in [*self._starts, *(reply for _, reply in self._asks.values())]:
+            reply.fail(unanswered)
+        finished = trees.TreeFinished(error=error)
+        self._waits.finish(finished)
+        self._subscribers.tell(finished)
+        interpreter_exit.forget(self.actor_ref)
+        if error is None:
+            self.leave()
+        else:
+            try:
+                raise error  # noqa: TRY301 - `sys.exc_info` is what a monitor sees
+            except BaseException as raised:
+                self._fail(raised)
+        for stop in self._stops:
+            self.loop.ended.add_done_callback(stop.set)
+        self.loop.end()
+
+
+def _life_of(ref: object, report: Callable[..., object]) -> Life:
+    """Return what supervises an actor. A gang is known by what it can do, since a tree imports none of its classes.
+
+    Raises:
+        SpecError: `ref` is not the ref of an actor.
+    """
+    if not isinstance(ref, pykka.ActorRef):
+        raise SpecError(f"a start function returned {ref!r}; return the ref of the actor, or None")
+    if issubclass(ref.actor_class, ActorSupervisor):
+        return TreeLife(ref, report)
+    gang = issubclass(ref.actor_class, LoopActor) and hasattr(ref.actor_class, "launch")
+    return GangLife(ref, report) if gang else Life(ref, report)

@@ -1,0 +1,40 @@
+"""What a tree may be made of: every argument is looked at before a child is started."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, get_args
+
+from supervise import trees
+from supervise.errors import SpecError
+from supervise.restarts import RestartPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def checked_specs(
+    name: object, children: Iterable[trees.ChildSpec], strategy: object, restart_policy: object
+) -> list[trees.ChildSpec]:
+    """Return the specs of the children.
+
+    Raises:
+        SpecError: A setting is not valid; the text names it.
+    """
+    if not isinstance(name, str) or not name:
+        raise SpecError(f"name is {name!r}; give the tree a name, a string that is not empty")
+    if strategy not in get_args(trees.Strategy):
+        raise SpecError(f"strategy is {strategy!r}; it is one of {', '.join(get_args(trees.Strategy))}")
+    if restart_policy is not None and not isinstance(restart_policy, RestartPolicy):
+        raise SpecError(f"restart_policy is {restart_policy!r}; give a RestartPolicy, or None")
+    try:
+        specs = list(children)
+    except TypeError:
+        raise SpecError(f"children is {children!r}; give a list of ChildSpec") from None
+    seen = set[str]()
+    for spec in specs:
+        if not isinstance(spec, trees.ChildSpec):
+            raise SpecError(f"children holds {spec!r}; give ChildSpec only")
+        if spec.id in seen:
+            raise SpecError(f"two children have the id {spec.id!r}; give each its own")
+        seen.add(spec.id)
+    return specs

@@ -1,0 +1,170 @@
+"""The public protocol of supervision trees: what children are, what a tree can be asked, and what it tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from supervise._seconds import check_seconds
+from supervise.errors import SpecError
+from supervise.restarts import check_restart_kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pykka
+
+    from supervise.restarts import RestartKind
+
+Strategy = Literal["one_for_all", "one_for_one", "rest_for_one"]
+"""Which children are restarted when one has failed: all, this one, or this one and those that were started after it."""
+ChildState = Literal["waiting", "starting", "ready", "stopping", "backoff", "finished", "terminated", "abandoned"]
+"""``finished``: it has ended, or its `start` returned None. ``abandoned``: its thread did not end in time."""
+TreePhase = Literal["new", "starting", "running", "stopping", "finished"]
+"""The life of a tree, in this order; it runs once every child has been started for the first time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildSpec:
+    """How a tree starts, restarts and stops one child.
+
+    Raises:
+        SpecError: A field is not valid; the text names it.
+    """
+
+    id: str
+    """Unique among the children of a tree."""
+    start: Callable[[], pykka.ActorRef[Any] | None]
+    """Start the child and return its ref; None if there is nothing to start. It is called on the tree's own thread, so
+    it must return promptly. An exception is a start that failed."""
+    restart: RestartKind | None = None
+    """After which end the child restarts: ``transient`` after a failure, ``permanent`` after any end,
+    ``temporary`` after none. None: that of the tree's `RestartPolicy`."""
+    shutdown_s: float | None = None
+    """Seconds to stop. An actor has 5 by default, and is abandoned after them; a tree has as long as it takes; for a
+    gang they are the timeout of its `Close`, by default its grace, and what lives then gets SIGKILL."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.id, str) or not self.id:
+            raise SpecError(f"id is {self.id!r}; give a child a name, a string that is not empty")
+        if not callable(self.start):
+            raise SpecError(
+                f"start of {self.id!r} is {self.start!r}; give a function without arguments that starts the child, "
+                f"such as functools.partial(MyActor.start, argument)"
+            )
+        if self.restart is not None:
+            check_restart_kind(self.restart)
+        if self.shutdown_s is not None:
+            check_seconds(f"shutdown_s of {self.id!r}", self.shutdown_s)
+
+
+# Asked of a tree, beside Start, Wait, Status, Subscribe and Unsubscribe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartChild:
+    """Add a child behind all others. The reply is its ref once it has started; None if its `start` returned None.
+
+    If the start fails, the reply is the error, and the child is forgotten.
+    """
+
+    spec: ChildSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminateChild:
+    """Stop a child, and leave it stopped until `RestartChild`. The reply, None, comes when it is gone.
+
+    A ``temporary`` child is forgotten.
+    """
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartChild:
+    """Restart a child; one that runs is stopped first. No other child is affected. The reply is the new ref."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildStatus:
+    """One child in a `TreeStatus`."""
+
+    state: ChildState
+    ref: pykka.ActorRef[Any] | None
+    """Its actor while it is starting, ready or stopping."""
+    restarts: int
+    """How many lives of it were started after the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeStatus:
+    """The reply of a tree to `Status`."""
+
+    phase: TreePhase
+    children: dict[str, ChildStatus]
+    """By id, in the order of their start."""
+    restarts_total: int
+    """How many failures were answered by a restart."""
+    waiters: int
+    """How many `Wait` are open."""
+
+
+# Told to subscribers of a tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildStarted:
+    """A child has started: the `on_start` of an actor has run, every rank of a gang or child of a tree has started."""
+
+    id: str
+    ref: pykka.ActorRef[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildDown:
+    """A child has ended, or could not be started."""
+
+    id: str
+    reason: BaseException | str | None
+    """The exception that ended it, or None. A string where there is none: ``"noproc"``, ``"lost"``."""
+    normal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildRestarting:
+    """A child failed, and restarts once all that must stop first is gone."""
+
+    id: str
+    """The child that has failed."""
+    ids: tuple[str, ...]
+    """All children that restart, in order."""
+    restarts: int
+    """How many restarts count now, with this one."""
+    delay_s: float
+    """How long the tree waits before the first of these starts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeFinished:
+    """Nothing of the tree is left. The last message, told exactly once, and the reply to `Wait` after a stop."""
+
+    error: BaseException | None = None
+    """Why the tree ended; None where it was stopped."""
+
+
+# Told by `monitor`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Down:
+    """An actor that is monitored has ended."""
+
+    ref: pykka.ActorRef[Any]
+    reason: BaseException | str | None
+    """The exception that ended it; None for a stop. ``"noproc"``: it was dead when `monitor` was called. ``"lost"``:
+    its thread ended without a stop, because a BaseException left `on_start`."""
+    normal: bool
+    """Whether it was stopped, and did not fail."""

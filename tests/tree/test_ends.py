@@ -1,0 +1,104 @@
+"""How trees end that nobody stops: a handler that fails, the exit of the interpreter, a fork."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from supervise import SupervisorCrashed, TerminateChild, TreeFinished, Wait
+from supervise._tree import supervisor as actor
+from tests.tree.actors import PATIENCE_S, gang, ref_of
+
+
+def test_a_tree_whose_handler_fails_stops_its_children_and_answers_everybody(parts, grow, ear, monkeypatch):
+    tree = grow(parts.spec("a"), gang())
+    child, ranks = ref_of(tree, "a"), ref_of(tree, "gang")
+    waiting = tree.ask(Wait(), block=False)
+
+    def fail(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(actor, "decide", fail)
+    tree.tell(TerminateChild(id="a"))
+    with pytest.raises(SupervisorCrashed):
+        waiting.get(timeout=PATIENCE_S)
+    assert isinstance(ear.until(TreeFinished).error.__cause__, ZeroDivisionError)
+    assert child.actor_stopped.wait(PATIENCE_S)
+    assert ranks.actor_stopped.wait(PATIENCE_S)
+
+
+def _run(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+AT_EXIT = """
+import pykka
+from functools import partial
+from supervise import *
+
+class Part(pykka.ThreadingActor):
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+    def on_stop(self):
+        print(self.name, "stops", flush=True)
+
+gang = partial(Supervisor.start, name="gang", entrypoint="sh", args={0: ("-c", "echo $$; exec sleep 600")})
+sub = partial(ActorSupervisor.start, name="sub", children=[ChildSpec(id="x", start=partial(Part.start, "x"))])
+specs = [ChildSpec(id="a", start=partial(Part.start, "a"), restart="permanent"), ChildSpec(id="gang", start=gang)]
+tree = ActorSupervisor.start(name="tree", children=[*specs, ChildSpec(id="sub", start=sub)])
+refs = tree.ask(Start(), timeout=20)
+print("pid", refs["gang"].ask(Pids(), timeout=20)[0], flush=True)
+"""
+
+
+def _is_gone(pid):
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_tree_is_stopped_when_the_interpreter_exits():
+    """Plain actors are no daemons: without that, the program would never end."""
+    lines = _run(AT_EXIT)
+    assert lines[-2:] == ["x stops", "a stops"]
+    (pid,) = [int(line.split()[1]) for line in lines if line.startswith("pid ")]
+    _is_gone(pid)
+
+
+def test_a_gang_outlives_no_tree_that_has_vanished():
+    """A tree that crashes without a last word: the gang is closed at the interpreter's exit by its own Supervisor."""
+    vanish = """
+from supervise._tree import supervisor
+ActorSupervisor.on_crash = ActorSupervisor._fail
+def fail(*_):
+    raise ZeroDivisionError
+supervisor.decide = fail
+tree.tell(TerminateChild(id="a"))
+tree.actor_stopped.wait(20)
+print(refs["gang"].ask(Status(), timeout=20).running, flush=True)
+for ref in pykka.ActorRegistry.get_by_class(Part):
+    ref.stop(timeout=20)
+"""
+    lines = _run(AT_EXIT + vanish)
+    assert "frozenset({0})" in lines, "the gang runs on beside the crash"
+    (pid,) = [int(line.split()[1]) for line in lines if line.startswith("pid ")]
+    _is_gone(pid)
+
+
+def test_a_forked_child_has_no_tree():
+    fork = """
+import os
+child = os.fork()
+if child == 0:
+    alive = tree.is_alive()
+    print("in the child:", alive, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print("in the parent:", tree.is_alive(), flush=True)
+"""
+    lines = _run(AT_EXIT + fork)
+    assert "in the child: False" in lines
+    assert "in the parent: True" in lines
