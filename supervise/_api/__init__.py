@@ -1,1 +1,1 @@
-"""Ordinary blocking calls over the actors: PyTorch's contract. The only place that blocks."""
+"""Blocking calls over the actors, with PyTorch's contract. The only package that blocks."""

@@ -1,4 +1,4 @@
-"""`PContext`: what is common to every gang, ours and those that a user's subclass starts in its own way."""
+"""`PContext`: the base of all contexts, those of supervise and subclasses that start processes themselves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ShownLog(Protocol):
         """Begin to show."""
 
     def stop(self) -> None:
-        """Show what is left, and end."""
+        """Show the rest, and end."""
 
     def stopped(self) -> bool:
         """Whether it has ended."""
@@ -38,31 +38,31 @@ class ShownLog(Protocol):
 class PContext(abc.ABC):
     """A gang: `start` it, `wait` for its result, `close` it. Every mapping is keyed by local rank.
 
-    `MultiprocessContext` and `SubprocessContext` are what `start_processes` returns. A subclass of this
-    class starts its processes itself: it has `_start`, `_poll`, `pids` and `_close`, and gets the logs, the
-    signals and the waiting from here.
+    `start_processes` returns a `MultiprocessContext` or a `SubprocessContext`. A direct subclass starts its
+    processes itself: it implements `_start`, `_poll`, `pids` and `_close`, and inherits the logs, the signal
+    handlers and the waits.
     """
 
     name: str
-    """Stands before every shown line, as ``[<name><rank>]:``."""
+    """Begins the prefix of every shown line, ``[<name><rank>]:``."""
     entrypoint: Callable[..., Any] | str
     """The function, or the program."""
     args: Mapping[int, Any]
-    """Local rank to arguments, as they were given."""
+    """Local rank to arguments, as the caller gave them."""
     envs: Mapping[int, dict[str, Any]]
-    """Local rank to what is added to the environment."""
+    """Local rank to the variables added to the environment."""
     nprocs: int
-    """How many ranks."""
+    """Number of ranks."""
     stdouts: dict[int, str]
-    """Local rank to path; ``""`` where it is not redirected."""
+    """Local rank to path; ``""`` if not redirected."""
     stderrs: dict[int, str]
-    """Local rank to path; ``""`` where it is not redirected."""
+    """Local rank to path; ``""`` if not redirected."""
     error_files: dict[int, str]
-    """Local rank to path; the file is there if the rank recorded an exception."""
+    """Local rank to path; the file exists if the rank recorded an exception."""
     filtered_stdout: TextIO | None = None
-    """Where a subclass's filtered lines go while it is open; our own gangs write that file themselves."""
+    """File for a subclass's filtered lines, while open. None for the gangs of supervise, whose Tails write it."""
     filtered_stderr: TextIO | None = None
-    """The same of stderr."""
+    """The same for stderr."""
     _tail_logs: Sequence[ShownLog] = ()
     _handlers_held: weakref.finalize[Any, Any] | None = None
 
@@ -77,17 +77,17 @@ class PContext(abc.ABC):
         duplicate_stdout_filters: Sequence[str] | None = None,
         duplicate_stderr_filters: Sequence[str] | None = None,
     ) -> None:
-        """Find out where the logs go, without starting anything.
+        """Determine the paths of the logs, without starting anything.
 
         Args:
-            name: Of the gang.
+            name: Name of the gang.
             entrypoint: A function that every rank calls, or the name or path of a program.
             args: Local rank, ``0 .. n-1``, to its arguments.
-            envs: Local rank to what is added to the environment; ``TORCHELASTIC_ERROR_FILE`` is set in each.
+            envs: Local rank to variables added to the environment; ``TORCHELASTIC_ERROR_FILE`` is set in each.
             logs_specs: Where each rank's output goes.
-            log_line_prefixes: Local rank to what stands before its shown lines.
-            duplicate_stdout_filters: Lines of shown stdouts that hold any of these also go to a file.
-            duplicate_stderr_filters: The same of stderr.
+            log_line_prefixes: Local rank to the prefix of its shown lines.
+            duplicate_stdout_filters: Shown stdout lines that contain any of these are also written to a file.
+            duplicate_stderr_filters: The same for stderr.
 
         Raises:
             SpecError: A rank is missing.
@@ -105,7 +105,7 @@ class PContext(abc.ABC):
         envs: Mapping[int, dict[str, Any]],
         dest: LogsDest,
     ) -> None:
-        """Set what can be asked of every gang."""
+        """Set the attributes of every gang."""
         validate_full_rank(dest.stdouts, len(args), "stdouts")
         validate_full_rank(dest.stderrs, len(args), "stderrs")
         self.name, self.entrypoint, self.args, self.envs = name, entrypoint, args, envs
@@ -119,7 +119,7 @@ class PContext(abc.ABC):
         out_filters: Sequence[str] | None,
         err_filters: Sequence[str] | None,
     ) -> None:
-        """Set `_tail_logs` to what shows the files of a subclass; nothing is shown before its `start`."""
+        """Set `_tail_logs` to objects that show a subclass's files from `start` on."""
         import sys
 
         from supervise._api.tail_log import TailLog
@@ -139,9 +139,9 @@ class PContext(abc.ABC):
         self._tail_logs = tails
 
     def start(self) -> None:
-        """Start every rank, and show the logs.
+        """Start every rank and show the logs.
 
-        Installs handlers for termination signals if this is the main thread; they raise `SignalException`.
+        On the main thread, install handlers for termination signals; they raise `SignalException`.
         """
         self._hold_signals()
         signals.deliver()
@@ -155,17 +155,17 @@ class PContext(abc.ABC):
 
     @abc.abstractmethod
     def _poll(self) -> RunProcsResult | None:
-        """Return the result if there is one now: all ranks have succeeded, or any has failed."""
+        """Return the result if all ranks have succeeded or any has failed; None otherwise."""
 
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
         """Wait for the result; return it, or None if there is none within `timeout` seconds.
 
         Args:
-            timeout: Seconds; negative waits for ever, 0 asks what is the case now.
-            period: Seconds between two polls: nobody tells us of the end of a subclass's processes.
+            timeout: Seconds; negative waits forever, 0 returns at once.
+            period: Seconds between two polls: supervise has no notice of the end of a subclass's processes.
 
         Raises:
-            SignalException: A termination signal came. The ranks run on: pass it to `close`.
+            SignalException: A termination signal arrived. The ranks continue: pass its signal to `close`.
         """
         until = None if timeout < 0 else time.monotonic() + timeout
         pause = threading.Event()
@@ -182,13 +182,13 @@ class PContext(abc.ABC):
 
     @abc.abstractmethod
     def _close(self, death_sig: signal.Signals, timeout: int = 30) -> None:
-        """End the processes: by `death_sig`, after `timeout` seconds by SIGKILL; return when they are reaped."""
+        """End the processes by `death_sig`, and after `timeout` seconds by SIGKILL; return when they are reaped."""
 
     def close(self, death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
-        """End every rank and show the logs to their end. Again: harmless.
+        """End every rank and show the rest of the logs. Idempotent.
 
         Args:
-            death_sig: The polite signal; None is SIGTERM.
+            death_sig: The first signal; None for SIGTERM.
             timeout: Seconds until SIGKILL.
         """
         try:
@@ -198,16 +198,16 @@ class PContext(abc.ABC):
             self._release()
 
     def _replaced(self, name: str) -> bool:
-        """Whether a subclass, or a patch at run time, has put another method in place of ours."""
+        """Whether a subclass or a monkeypatch has replaced a method of supervise."""
         module = getattr(getattr(getattr(self, name), "__func__", None), "__module__", "")
         return not module.startswith(("supervise._api.", "supervise._torch."))
 
     def __enter__(self) -> Self:
-        """Return the gang: the block's end closes it."""
+        """Return the gang; the end of the block closes it."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """Close the gang; by the signal, where that is why the block ends."""
+        """Close the gang, with the signal of a `SignalException` that ends the block."""
         from supervise.errors import SignalException
 
         self.close(error.sigval if isinstance(error, SignalException) else None)
@@ -221,12 +221,12 @@ class PContext(abc.ABC):
 
     @signals.protected
     def _hold_signals(self) -> None:
-        """Hold the signal handlers, once, until `_release`, or until nobody holds this context any more."""
+        """Hold the signal handlers until `_release` or until this context is garbage-collected. Idempotent."""
         if self._handlers_held is None:
             self._handlers_held = weakref.finalize(self, signals.let_go, signals.hold())
 
     def _release(self) -> None:
-        """Hold the signal handlers no longer."""
+        """Release the signal handlers."""
         if self._handlers_held is not None:
             self._handlers_held()
 

@@ -1,4 +1,4 @@
-"""A gang as an object with ordinary blocking calls, PyTorch's."""
+"""The context of a gang: PyTorch's blocking calls over a Supervisor."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervise")
 
 PROMPT_S = 5.0
-"""What the supervisor answers at once, it answers within this; longer means that it is dead."""
+"""Deadline for asks that a Supervisor answers at once. If it expires, the Supervisor is dead."""
 
 
 class GangContext(PContext):
-    """A gang of our own. A context that nobody holds any more closes its gang.
+    """A gang that a Supervisor runs. The garbage collection of the context closes the gang.
 
-    A subclass may put its own `_start`, `_poll` or `_close` in place of ours, as with PyTorch's contexts.
+    A subclass may replace `_start`, `_poll` or `_close`, as with PyTorch's contexts.
     """
 
     def __init__(self, **settings: Unpack[GangSettings]) -> None:
@@ -51,7 +51,7 @@ class GangContext(PContext):
             **settings: The arguments of `start_processes`.
 
         Raises:
-            SpecError: A setting makes no sense, or a call cannot be pickled; names the rank.
+            SpecError: A setting is not valid, or a call cannot be pickled; names the rank.
             OSError: The log folder cannot be used.
         """
         if settings.get("grace") is None:
@@ -71,21 +71,21 @@ class GangContext(PContext):
         self._closed = False
         self._thread: threading.Thread | None = None
         self._left: Reply[bool] | None = None
-        """Of the actor's stop, where nobody has waited for it."""
+        """The reply to the actor's stop, until a caller has waited for it."""
 
     # Start
 
     def start(self) -> None:
-        """Start every rank; return when all run.
+        """Start every rank; return when all ranks run.
 
-        Installs handlers for termination signals if this is the main thread; they raise
-        `SignalException` in the caller's own code. A signal during the start closes the gang first.
+        On the main thread, install handlers for termination signals; they raise `SignalException` in the
+        caller's own code. A signal during the start closes the gang first.
 
         Raises:
-            ValueError: A context is started once.
-            OSError: A rank could not be started; all that had started are reaped.
-            SpawnError: The same, for another reason than an `OSError`.
-            SignalException: A signal came; nothing is left running.
+            ValueError: The context was started before.
+            OSError: A rank could not be started; all started ranks are reaped.
+            SpawnError: The same, for a reason other than an `OSError`.
+            SignalException: A signal arrived; no rank is left running.
         """
         if self._begun:
             self._refuse()
@@ -93,7 +93,7 @@ class GangContext(PContext):
             self._hold_signals()
             signals.deliver()
         self._start()
-        if self._supervisor is None:  # started without us: the logs are shown without us, too
+        if self._supervisor is None:  # a subclass's `_start` started the ranks: `_tail_logs` shows the logs
             self._begun = True
             self._follow(self._attempt.dest, self._spec.log_line_prefixes, *self._filters)
             for tail in self._tail_logs:
@@ -116,7 +116,7 @@ class GangContext(PContext):
 
     @protected
     def _launch(self) -> signal.Signals | None:
-        """Start in a thread of its own: no lock of pykka's is ever taken under a handler that may raise."""
+        """Start the gang on its own thread, so that no handler raises while the main thread holds a lock of pykka."""
         self._begun = True
         self._hold_signals()
         self._unused.detach()
@@ -136,7 +136,7 @@ class GangContext(PContext):
             self._pids = begun.get(timeout=0)
             self._outcome = _reply(self._supervisor.ask(ask.Wait(), block=False))
         except BaseException:
-            if self._supervisor is None:  # somebody else's signal handler has raised
+            if self._supervisor is None:  # the application's signal handler has raised
                 own_thread.give_up(box)
             self._stop(signal.SIGTERM, self._spec.grace_s)
             raise
@@ -147,16 +147,16 @@ class GangContext(PContext):
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
         """Wait for the result; return it, or None if there is none within `timeout` seconds.
 
-        A gang that has ended needs no `close`.
+        After a result, `close` is optional.
 
         Args:
-            timeout: Seconds; negative waits for ever, 0 asks what is the case now.
-            period: PyTorch's interval of polling. Here an end is noticed when it happens, and `period`
-                matters only where `_poll` is not ours.
+            timeout: Seconds; negative waits forever, 0 returns at once.
+            period: PyTorch's interval of polling. supervise does not poll and uses it only if a subclass replaces
+                `_poll`.
 
         Raises:
-            SignalException: A termination signal came. The gang runs on: pass it to `close`.
-            RuntimeError: This is the gang's own thread (a listener of its events waits).
+            SignalException: A termination signal arrived. The gang continues: pass its signal to `close`.
+            RuntimeError: The caller is on the gang's own thread (a listener of its events).
             pykka.ActorDeadError: This process was forked from the one that supervises the gang.
         """
         if self._replaced("_poll"):
@@ -180,25 +180,25 @@ class GangContext(PContext):
         if not self._outcome.done():
             return None
         self._result = result = self._outcome.get(timeout=0)
-        if result is not None and self._spec.restart_policy is not None:  # it is the last attempt's
+        if result is not None and self._spec.restart_policy is not None:  # of the last attempt
             self.stdouts, self.stderrs = result.stdouts, result.stderrs
             self._pids = {rank: end.pid for rank, end in result.ends.items() if end.pid is not None}
         self._retire()
         return result
 
     def _poll(self) -> RunProcsResult | None:
-        """Return the result if there is one now (PyTorch's name for ``wait(0)``)."""
+        """Return the result, or None if there is none yet (PyTorch's name for ``wait(0)``)."""
         return self._await(0)
 
     def pids(self) -> dict[int, int]:
-        """Return ``{rank: pid}``, also after the end; empty before the start. A restart changes them."""
+        """Return ``{rank: pid}``, also after the end; empty before the start. A restart changes the pids."""
         if self._spec.restart_policy is not None:
             self._pids = self._ask_now(ask.Pids()) or self._pids
         return dict(self._pids)
 
     @protected
     def _ask_now(self, message: object) -> Any:
-        """Return the supervisor's answer; None where it has ended, or this is its thread."""
+        """Return the Supervisor's answer; None if it has ended or the caller is on its thread."""
         if self._supervisor is None or self._closed or self._in_own_thread:
             return None
         try:
@@ -211,49 +211,49 @@ class GangContext(PContext):
     # End
 
     def close(self, death_sig: signal.Signals | None = None, timeout: float = 30) -> None:
-        """Stop every rank; return when each process is reaped and the logs are shown. Again: harmless.
+        """Stop every rank; return when each process is reaped and the logs are shown. Idempotent.
 
-        Behind a `wait` that has returned, it ends what the ranks have left in their groups, within the same time.
-        A signal that comes meanwhile does not interrupt it; a second one means SIGKILL now.
+        After a `wait` that has returned a result, end the leftovers of the ranks, with the same timeout. A signal
+        that arrives during the close does not interrupt it; a second one sends SIGKILL at once.
 
         Args:
-            death_sig: The polite signal, to each rank's process group at once; None is SIGTERM.
-            timeout: Seconds until SIGKILL, one deadline for all ranks.
+            death_sig: The first signal, sent to all process groups at once; None for SIGTERM.
+            timeout: Seconds until SIGKILL: one deadline for all ranks.
 
         Raises:
-            UnkillableError: A process outlived SIGKILL; all others are reaped.
+            UnkillableError: A process survived SIGKILL; all others are reaped.
             SpecError: `timeout` is not a number. Nothing was done.
-            RuntimeError: This is the gang's own thread (a listener of its events closes it). Nothing was done.
+            RuntimeError: The caller is on the gang's own thread (a listener of its events). Nothing was done.
         """
-        polite = death_sig or signal.SIGTERM
+        first = death_sig or signal.SIGTERM
         try:
-            self._close(death_sig=polite, timeout=timeout)
+            self._close(death_sig=first, timeout=timeout)
         finally:
-            if not self._closed:  # a subclass's `_close` has ended the processes; or could not
-                self._end(polite, timeout)
+            if not self._closed:  # a subclass's `_close` does not end the Supervisor
+                self._end(first, timeout)
         came, self._came = self._came or signals.recorded(), None
         if came is not None and not signals.is_second():
             signals.hand_over(came)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """Close the gang with its own grace; by the signal, where that is why the block ends."""
+        """Close the gang with its own grace, with the signal of a `SignalException` that ends the block."""
         self.close(error.sigval if isinstance(error, SignalException) else None, self._spec.grace_s)
 
     def _close(self, death_sig: signal.Signals, timeout: float = 30) -> None:
-        """End every rank (PyTorch's name for what `close` does), without raising for a signal."""
+        """End every rank without raising for a signal. PyTorch's name, for subclasses."""
         self._came = self._end(death_sig, timeout) or self._came
 
     @protected
     def _end(self, death_sig: signal.Signals, timeout: float) -> signal.Signals | None:
-        """Stop everything; return the signal that came meanwhile, if it was the first."""
+        """Stop the gang; return the signal that arrived meanwhile, if it was the first."""
         self._check_thread("close")
         timeout = min(max(timeout, 0.0), LONGEST_S)
         check_seconds("timeout", timeout)
-        if self._supervisor is None:  # nothing was started, or not by us
+        if self._supervisor is None:  # nothing was started, or a subclass started it
             self._begun = True
             self._unused()
         if self._left is not None and threading.current_thread() is threading.main_thread():
-            self._handlers_held = None  # let go when the gang had ended, and what it has left may take its time
+            self._handlers_held = None  # `_retire` released them, and leftovers may take time
             self._hold_signals()
         try:
             return self._stop(as_signal("death_sig", death_sig), timeout)
@@ -262,8 +262,8 @@ class GangContext(PContext):
 
     @property
     def _in_own_thread(self) -> bool:
-        """Whether this is the gang's thread: a listener is told of an event there."""
-        alive = self._supervisor is not None and self._supervisor.is_alive()  # not so in a forked rank
+        """Whether the caller is on the gang's thread, where listeners receive events."""
+        alive = self._supervisor is not None and self._supervisor.is_alive()  # False in a forked rank
         return alive and threading.current_thread() is self._thread
 
     def _check_thread(self, call: str) -> None:
@@ -291,9 +291,9 @@ class GangContext(PContext):
             self._await_leave(self._left or _leaving(supervisor))
             self._left = None
             self._result = closed.get(timeout=0)
-        except pykka.ActorDeadError:  # it has ended by itself: after a wait, at the interpreter's exit, by stop_all
+        except pykka.ActorDeadError:  # it has ended: after a wait, at the interpreter's exit, by stop_all
             return first
-        except BaseException:  # a foreign handler has raised: the next close waits for what this one has begun
+        except BaseException:  # the application's handler has raised: the next close waits for this stop
             self._left = self._left or (_leaving(supervisor) if supervisor.is_alive() else None)
             raise
         finally:
@@ -302,9 +302,9 @@ class GangContext(PContext):
         return first
 
     def _retire(self) -> None:
-        """The gang has ended: have everything given back, in its thread; what ranks left behind may take longer.
+        """Stop the Supervisor of a gang that has ended, without waiting: its thread releases resources and leftovers.
 
-        A `close` hurries that, and waits for it.
+        A later `close` shortens that stop and waits for it.
         """
         supervisor = self._supervisor
         if supervisor is None or self._closed:
@@ -315,30 +315,32 @@ class GangContext(PContext):
         self._end_logs()
 
     def _await_leave(self, left: Reply[bool]) -> None:
-        """Wait for the end of the actor, and of its thread, which has nothing more to do then."""
+        """Wait for the end of the actor and of its thread."""
         deadline_s = time.monotonic() + PROMPT_S
-        if self._supervisor is not None and self._supervisor.is_alive():  # in a forked child it is not, nor answers
+        if (
+            self._supervisor is not None and self._supervisor.is_alive()
+        ):  # not in a forked child, where it does not answer
             try:
                 left.get(timeout=PROMPT_S)
             except (pykka.ActorDeadError, pykka.Timeout):
-                log.debug("the supervisor of %s did not say that it has ended", self.name)
+                log.debug("the Supervisor of %s did not confirm its end", self.name)
         if self._thread is not None:
             self._thread.join(remaining(deadline_s))
 
 
 def _leaving(supervisor: pykka.ActorRef[Supervisor]) -> Reply[bool]:
-    """Have the actor stop; the reply comes when nothing of it is left."""
+    """Stop the actor; return the reply, which is set when it has ended."""
     left: Reply[bool] = Reply()
     left.set(_reply(supervisor.stop(block=False)))
     return left
 
 
 def _dispose(supervisor: pykka.ActorRef[Supervisor]) -> None:
-    """Nobody holds the context any more: close its gang."""
+    """Close the gang of a context that was garbage-collected."""
     if supervisor.is_alive():
         supervisor.stop(block=False)
 
 
 def _reply(future: Any) -> Reply[Any]:
-    assert isinstance(future, Reply)  # noqa: S101 - the future of our own actors
+    assert isinstance(future, Reply)  # noqa: S101 - the future of supervise's actors
     return future

@@ -1,6 +1,7 @@
-"""Starts the actor of a gang in the thread that is to be its own.
+"""The start of a gang's actor on the gang's own thread.
 
-No signal handler runs there, so a handler that raises hits none of the locks of pykka and of threading.
+Python runs signal handlers on the main thread only, so a handler that raises cannot leave a lock of pykka or
+threading held.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ def prepare(
     """Return the gang's thread, not started yet.
 
     Args:
-        attempt: Closed if there is no actor in the end.
-        make: Starts the actor, which must not start a thread of its own.
-        box: Gets the actor, or why there is none.
+        attempt: Closed if the actor cannot be started.
+        make: Starts the actor, which must not start a thread.
+        box: Receives the actor or the error.
     """
     return threading.Thread(
         target=_begin, args=(attempt, make, box), name=f"supervise-{attempt.spec.name}", daemon=True
@@ -40,7 +41,7 @@ def prepare(
 
 
 def start(thread: threading.Thread, attempt: Attempt, box: Reply[pykka.ActorRef[Supervisor]]) -> None:
-    """Have `thread` started by another one: a handler that raises may leave the locks of threading held."""
+    """Start `thread` from another thread: a handler that raises here could leave the locks of threading held."""
     what = f"the supervisor of {attempt.spec.name!r}"
 
     def start() -> None:
@@ -58,7 +59,7 @@ def start(thread: threading.Thread, attempt: Attempt, box: Reply[pykka.ActorRef[
 
 
 def give_up(box: Reply[pykka.ActorRef[Supervisor]]) -> None:
-    """Have the actor stopped as soon as it is there: a handler of signals has raised, and nobody waits for it."""
+    """Stop the actor as soon as it has started: a signal handler has raised in the caller, which does not wait."""
     box.add_done_callback(partial(_stop, box))
 
 
@@ -76,5 +77,5 @@ def _begin(
 
 
 def _stop(box: Reply[pykka.ActorRef[Supervisor]]) -> None:
-    with contextlib.suppress(BaseException):  # it was never there
+    with contextlib.suppress(BaseException):  # it was not started
         box.get(timeout=0).stop(block=False)

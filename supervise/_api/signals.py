@@ -1,8 +1,8 @@
-"""Termination signals become `SignalException` in the main thread, and only in the user's own code.
+"""The handlers that turn termination signals into `SignalException`, in user code of the main thread only.
 
-While the main thread is inside a protected function of the façade the handler records the signal and
-wakes the function, which ends what it does; the caller outside of it raises. So no handler ever raises
-while something of ours is half done. Installed once a process, put back with the last gang.
+While the main thread is inside a protected function of the façade, the handler records the signal and wakes the
+function, which completes its step; its caller then raises. So a handler never raises in the middle of a step of
+supervise. Handlers are installed once per process and restored with the last gang.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervise")
 
 DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
-"""PyTorch's list; the variable ``TORCHELASTIC_SIGNALS_TO_HANDLE`` holds another."""
+"""PyTorch's default; the variable ``TORCHELASTIC_SIGNALS_TO_HANDLE`` replaces it."""
 
 protected = Marked()
-"""Marks a function in which a signal is recorded instead of raised. It must be called by one that `deliver`s."""
+"""Decorator for functions in which a signal is recorded, not raised. The caller must call `deliver` after them."""
 
 
 class _Desk:
-    """What is known of signals, for the whole process."""
+    """The process-wide state of signal handling."""
 
     def __init__(self) -> None:
         self.gangs: set[object] = set()
-        """Who holds the handlers: one object a gang."""
+        """The holders of the handlers: one object per gang."""
         self.old: dict[signal.Signals, Handler] = {}
         self.recorded: deque[signal.Signals] = deque()
         self.delivered = 0
-        """Signals that were raised since the first of the present gangs began."""
+        """Number of signals raised since the first of the present gangs began."""
         self.bell: Bell | MainBell | None = None
-        """What wakes the protected function that waits now."""
+        """Wakes the protected function that waits; None if none waits."""
 
 
 _desk = _Desk()
@@ -62,7 +62,7 @@ def _terminate_process_handler(signum: int, frame: FrameType | None) -> None:
     """Raise `SignalException`, or record the signal while the main thread is in a protected function.
 
     Raises:
-        SignalException: In the user's code.
+        SignalException: In user code.
     """
     if not _desk.gangs:
         _pass_on(signum, frame)
@@ -81,11 +81,11 @@ def _terminate_process_handler(signum: int, frame: FrameType | None) -> None:
 
 
 def raise_or_record(signum: int, frame: FrameType | None) -> None:
-    """Raise `SignalException`, whether there is a gang or not: PyTorch's handler, for those who install it themselves.
+    """Raise `SignalException`, with or without a gang. PyTorch's handler, for callers that install it themselves.
 
     Raises:
-        SignalException: Always, but for a signal that comes while the main thread is inside a gang's functions;
-            those raise it at their end.
+        SignalException: Always, except while the main thread is inside a protected function, which raises it at its
+            end.
     """
     if not _desk.gangs:
         raise _exception(signal.Signals(signum))
@@ -93,12 +93,12 @@ def raise_or_record(signum: int, frame: FrameType | None) -> None:
 
 
 def default_signal() -> signal.Signals:
-    """Return the polite signal."""
+    """Return the default first signal."""
     return signal.SIGTERM
 
 
 def kill_signal() -> signal.Signals:
-    """Return the signal that nobody can refuse."""
+    """Return the signal that a process cannot handle: SIGKILL."""
     return signal.SIGKILL
 
 
@@ -107,7 +107,7 @@ def _exception(sig: signal.Signals) -> SignalException:
 
 
 def _pass_on(signum: int, frame: FrameType | None) -> None:
-    """No gang holds the handlers any more, but another thread closed the last: do what was done before."""
+    """Call the previous handler: a thread other than the main one closed the last gang and could not restore it."""
     sig = signal.Signals(signum)
     old = _desk.old.get(sig)
     restore()
@@ -118,13 +118,12 @@ def _pass_on(signum: int, frame: FrameType | None) -> None:
 
 
 def hold(names: str | None = None) -> object:
-    """Install the handlers for one more gang; return what `let_go` takes. Only from the main thread: elsewhere None.
+    """Install the handlers for a gang; return the argument of `let_go`, or None outside of the main thread.
 
-    Signals that are ignored stay ignored; one with a handler that Python did not install is left alone,
-    since it could not be put back.
+    Ignored signals stay ignored. A handler that Python did not install stays, because Python could not restore it.
 
     Args:
-        names: Comma-separated; None takes the environment's.
+        names: Comma-separated names; None for those in the environment.
     """
     if threading.current_thread() is not threading.main_thread():
         log.warning(
@@ -157,29 +156,29 @@ def _install(name: str) -> None:
 
 
 def let_go(gang: object) -> None:
-    """One gang less holds the handlers; with the last they are put back, now or by the main thread's next call."""
+    """Release the handlers for a gang. After the last, restore them, now or at the main thread's next call."""
     _desk.gangs.discard(gang)
     if threading.current_thread() is threading.main_thread():
         restore()
 
 
 def restore() -> None:
-    """Put the handlers back if no gang holds them. In the main thread."""
+    """Restore the previous handlers if no gang holds them. Call on the main thread."""
     if _desk.gangs:
         return
     for sig, old in list(_desk.old.items()):
-        if signal.getsignal(sig) == _terminate_process_handler:  # otherwise the user has set another since
+        if signal.getsignal(sig) == _terminate_process_handler:  # otherwise user code has set another since
             signal.signal(sig, old)
-        _desk.old.pop(sig, None)  # gone already if a signal that came just now was passed on
+        _desk.old.pop(sig, None)  # a signal that was just passed on may have removed it
 
 
 @waits
 def wait_for(reply: Reply[Any], timeout: float | None = None, *, heed: bool = True) -> bool:
-    """Wait, in a protected function; tell whether `reply` is there.
+    """Wait in a protected function; return whether `reply` is set.
 
     Args:
-        reply: What to wait for.
-        timeout: Seconds; None waits for ever.
+        reply: The reply to wait for.
+        timeout: Seconds; None waits forever.
         heed: Return early, with False, when a signal has been recorded.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -200,22 +199,22 @@ def wait_for(reply: Reply[Any], timeout: float | None = None, *, heed: bool = Tr
 
 
 def recorded() -> signal.Signals | None:
-    """Take the oldest recorded signal; None where there is none. In the main thread; elsewhere always None."""
+    """Remove and return the oldest recorded signal; None if there is none, and always outside of the main thread."""
     if threading.current_thread() is not threading.main_thread() or not _desk.recorded:
         return None
     return _desk.recorded.popleft()
 
 
 def is_second() -> bool:
-    """Whether a signal was raised before, since the present gangs began."""
+    """Whether a signal was raised since the present gangs began."""
     return _desk.delivered > 0
 
 
 def deliver() -> None:
-    """Raise what was recorded. Called outside of protected functions, after one.
+    """Raise the recorded signal. Call after a protected function, outside of it.
 
     Raises:
-        SignalException: There was a signal.
+        SignalException: A signal was recorded.
     """
     sig = recorded()
     if sig is not None:
@@ -223,7 +222,7 @@ def deliver() -> None:
 
 
 def raise_signal(sig: signal.Signals) -> None:
-    """Raise a recorded signal as the handler would have.
+    """Raise a recorded signal as the handler would.
 
     Raises:
         SignalException: Always.
@@ -233,14 +232,14 @@ def raise_signal(sig: signal.Signals) -> None:
 
 
 def hand_over(sig: signal.Signals) -> None:
-    """Give a signal that came during a close to whoever handles it after the close."""
+    """Resend a signal that arrived during a close to the handler in place after it."""
     if _desk.gangs:
         raise_signal(sig)
     signal.raise_signal(sig)
 
 
 def _forget_in_child() -> None:
-    """A forked child holds no gang; the handlers that it inherits pass on."""
+    """Forget all gangs in a forked child, so that the inherited handlers call the previous ones."""
     _desk.gangs.clear()
     _desk.recorded.clear()
 

@@ -1,4 +1,4 @@
-"""`TailLog`: show log files by themselves, without a gang."""
+"""`TailLog`: log files shown without a gang."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervise")
 
 _STUCK_S = 5.0
-"""How long a destination may take nothing at all before it is given up."""
+"""How long a destination may block before it is abandoned."""
 
 
 def _every_line(_: str) -> bool:
@@ -33,7 +33,7 @@ def _every_line(_: str) -> bool:
 
 
 def _is_terminal(stream: TextIO) -> bool:
-    """Whether people read along: only there do lines rewrite themselves, and always end."""
+    """Whether a stream is a terminal, where a carriage return rewrites a line and each line is completed."""
     try:
         return stream.isatty()
     except (AttributeError, ValueError):
@@ -41,25 +41,25 @@ def _is_terminal(stream: TextIO) -> bool:
 
 
 class _NoPool:
-    """What is left of PyTorch's thread pool: whether it was shut down."""
+    """Stand-in for PyTorch's thread pool, with its flag for a shutdown."""
 
     _shutdown = False
 
 
 class TailLog:
-    """Show what is written to files, as it is written, from `start` until `stop`.
+    """Shows the contents of files as they are written, from `start` until `stop`.
 
-    The files may appear later, or never. Each line stands behind ``[<name><rank>]:`` or its rank's own
-    prefix; lines of different files never mix. A file that cannot be read is logged, once. Where the
-    destination is a terminal, a line that rewrites itself with a carriage return is shown as its last state.
+    The files may be created later, or never. Each line has the prefix ``[<name><rank>]:`` or that of its rank; lines
+    of different files never mix. A file that cannot be read is logged once. On a terminal, a line that rewrites
+    itself with a carriage return is shown in its last state.
 
     Args:
-        name: Stands before every line, with the rank.
+        name: Begins the prefix of every line, before the rank.
         log_files: Rank to path.
         dst: Any text stream. One with a file descriptor of its own is written to directly.
-        log_line_prefixes: Rank to what stands before its lines instead.
-        interval_sec: PyTorch's interval of polling. Here a change is noticed when it happens.
-        log_line_filter: Given a line with its newline, tells whether it is shown; None shows all.
+        log_line_prefixes: Rank to the prefix of its lines.
+        interval_sec: PyTorch's interval of polling; ignored.
+        log_line_filter: Returns whether to show a line, which includes its newline; None shows all.
     """
 
     def __init__(  # noqa: PLR0917 - PyTorch's order
@@ -82,10 +82,10 @@ class TailLog:
         self._stopped = False
 
     def start(self) -> TailLog:
-        """Begin to show; return itself. Again is harmless.
+        """Begin to show; return itself. Idempotent.
 
         Raises:
-            RuntimeError: It was stopped: make another.
+            RuntimeError: It was stopped. Make another one.
         """
         if self._stopped:
             raise RuntimeError(f"the tail of {self._name} was stopped; make another to start again")
@@ -114,16 +114,16 @@ class TailLog:
         return lambda line: accepts(line.decode("utf-8", "replace"))
 
     def _failed(self, path: str, error: OSError) -> None:
-        """Log the failure of a file. On the thread of the tail."""
+        """Log the failure of a file. On the Tail's thread."""
         ranks = [rank for rank, file in self._log_files.items() if str(file) == path]
         who = f"{self._name}{ranks[0]}" if ranks else self._name
         log.error("error in log tailer for %s. %s: %s", who, type(error).__name__, error)
 
     def stop(self) -> None:
-        """Show what the files hold by now, and end. Again is harmless.
+        """Show the present rest of the files, and end. Idempotent.
 
-        Returns in any case: a destination that takes nothing more for seconds is given up, with a
-        warning that says how much was not shown; the files have it.
+        It always returns: a destination that blocks for seconds is abandoned, with a warning about the number of bytes
+        that were not shown and are only in the files.
         """
         follower, self._follower = self._follower, None
         self._stopped = True
@@ -152,15 +152,15 @@ def tail_logfile(  # noqa: PLR0917 - PyTorch's order
     interval_sec: float,  # noqa: ARG001 - PyTorch polls
     log_line_filter: Callable[[str], bool] | None = None,
 ) -> None:
-    """Show one file until `finished` is set and everything in it is shown. Blocks.
+    """Show one file until `finished` is set and its contents are shown. Blocks.
 
     Args:
-        header: Stands before every line.
-        file: Path; it may appear later, or never.
+        header: Prefix of every line.
+        file: Path of the file, which may be created later, or never.
         dst: Any text stream.
-        finished: Set by another thread when nothing more is written.
-        interval_sec: PyTorch's interval of polling. Here a change is noticed when it happens.
-        log_line_filter: Given a line with its newline, tells whether it is shown; None shows all.
+        finished: Another thread sets it when nothing more is written.
+        interval_sec: PyTorch's interval of polling; ignored.
+        log_line_filter: Returns whether to show a line, which includes its newline; None shows all.
 
     Raises:
         OSError: The file cannot be read, or the destination failed.
@@ -184,7 +184,7 @@ def tail_logfile(  # noqa: PLR0917 - PyTorch's order
 
 
 class _Follower:
-    """A running `PatientTail`, and the owner that it reports to."""
+    """A running `PatientTail` and its owner."""
 
     actor_urn = "supervise-tail-log"
 
@@ -211,21 +211,21 @@ class _Follower:
                 abandon=self._abandon,
                 on_error=on_error,
             )
-        except OSError:  # no thread to be had
+        except OSError:  # no thread is available
             self._abandon.close()
             sink.close()
             raise
 
     def tell(self, message: object) -> None:
-        """Hear of the end, or that somebody stops every actor. On the thread of the tail."""
+        """Receive `TailEnded`, or `MemberStopRequested` after a `stop_all`. On the Tail's thread."""
         if isinstance(message, TailEnded):
             self._ended.set(message)
         elif self._ref is not None:
             self._ref.tell(Drain(sizes={}))
 
     def end(self) -> TailEnded:
-        """Have everything shown; return when the tail has ended, be it because it was stuck for good."""
-        with contextlib.suppress(pykka.ActorDeadError):  # it has ended by itself
+        """Drain the Tail; return when it has ended. Abandon it if it makes no progress."""
+        with contextlib.suppress(pykka.ActorDeadError):  # it has ended already
             if self._ref is not None:
                 self._ref.tell(Drain(sizes={}))
         before = -1
@@ -237,6 +237,6 @@ class _Follower:
         return self._ended.get(timeout=_STUCK_S)
 
     def _shown_bytes(self) -> int:
-        """Return how far the tail has come."""
-        tail = self._ref._actor_weakref() if self._ref is not None else None  # noqa: SLF001 - only looked at
+        """Return the number of bytes shown so far."""
+        tail = self._ref._actor_weakref() if self._ref is not None else None  # noqa: SLF001 - read only
         return tail.shown_bytes if tail is not None else 0

@@ -1,10 +1,10 @@
-"""What a context of ours has in place of PyTorch's ``TailLog`` objects."""
+"""The stand-in for PyTorch's ``TailLog`` objects in a context of supervise."""
 
 from __future__ import annotations
 
 
 class TailState:
-    """What is left of PyTorch's ``TailLog`` objects in a context: whether the log is still followed."""
+    """Stand-in for a ``TailLog`` of a context: reports whether the context was closed."""
 
     def __init__(self) -> None:
         self._stopped = False

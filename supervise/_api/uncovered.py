@@ -1,7 +1,8 @@
-"""Where Python 3.14 loses an exception of a signal handler: at a jump that its compiler has left out of a `try`.
+"""The workaround for Python 3.14, whose compiler leaves some backward jumps out of the exception table of a `try`.
 
-A loop whose last statement is a condition (``while True: assert gang.wait(0) is None``) ends in a jump back that no
-`except` around the loop covers. Python runs signal handlers at just these jumps. Python 3.13 and 3.15 cover them.
+A loop whose last statement is a condition (``while True: assert gang.wait(0) is None``) ends in a backward jump that no
+`except` around the loop covers. Python runs signal handlers at these jumps, so the `except` misses the exception of a
+handler. Python 3.13 and 3.15 cover the jumps.
 """
 
 from __future__ import annotations
@@ -15,27 +16,27 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _JUMP_BYTES = 10
-"""A conditional jump and its cache, a marker of what is not taken, a long argument; then the jump back."""
+"""Largest gap before the backward jump: a conditional jump and its cache, NOT_TAKEN, EXTENDED_ARG."""
 _PATIENCE = 10
-"""So often a signal is put off: a loop that does nothing else would never get it."""
+"""Largest number of delays of a signal. Without a limit, a loop of nothing but such jumps would never get it."""
 _put_off = [0]
 
 
 def put_off(signum: int, frame: FrameType | None) -> bool:
-    """Have a signal come again in a moment if it has come at such a jump; tell whether."""
+    """Resend a signal a moment later if it arrived at such a jump; return whether it did."""
     if sys.version_info[:2] != (3, 14) or frame is None or _put_off[0] == _PATIENCE or not _is_uncovered(frame):
         _put_off[0] = 0
         return False
     _put_off[0] += 1
     try:
         _thread.start_new_thread(os.kill, (os.getpid(), signum))
-    except RuntimeError:  # there can be no thread
+    except RuntimeError:  # no thread is available
         return False
     return True
 
 
 def _is_uncovered(frame: FrameType) -> bool:
-    """Whether a frame is at a jump back right behind what a `try` covers, and not covered itself."""
+    """Whether a frame is at a backward jump right behind a range that a `try` covers, and is not covered itself."""
     import opcode
 
     code, at = frame.f_code, frame.f_lasti
@@ -48,7 +49,7 @@ def _is_uncovered(frame: FrameType) -> bool:
 
 
 def _covered(table: bytes) -> list[tuple[int, int]]:
-    """Return where what is covered begins and ends, in bytes of code. The table has four numbers for each."""
+    """Return begin and end of each covered range, in bytes of code. The table has four numbers per range."""
     numbers, number = [], 0
     for byte in table:
         number = number << 6 | byte & 63

@@ -1,1 +1,1 @@
-"""Every decision about a gang, as pure functions: no thread, clock, process or pykka."""
+"""The decisions about a gang, as pure functions without threads, clocks, processes or pykka."""

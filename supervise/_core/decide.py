@@ -1,6 +1,6 @@
-"""All or nothing: what an event changes in a gang, and what follows from it.
+"""The transition function of a gang: from an event to a changed state, actions and facts.
 
-Every event costs the same, however many ranks there are, unless it concerns all of them.
+The cost of an event does not depend on the number of ranks, unless the event concerns all of them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def decide(gang: Gang, event: Event) -> Decision:
-    """Advance `gang` by one event; return what follows.
+    """Advance `gang` by one event; return the actions and facts that follow.
 
-    Late and repeated events (a timer after the end, a second close) are harmless.
+    Late and repeated events (a timer after the end, a second close) have no effect.
 
     Raises:
-        TypeError: `event` is none.
+        TypeError: `event` is not an event.
     """
     decision = steps.Decision()
     _advance(gang, event, decision)
@@ -100,7 +100,7 @@ def _timer_expired(gang: Gang, event: steps.TimerExpired, decision: Decision) ->
 
 
 def _launch(gang: Gang, decision: Decision) -> None:
-    """Launch as many ranks as the window has room for."""
+    """Launch ranks until the launch window is full."""
     room = min(gang.window - len(gang.starting), gang.nprocs - gang.launched)
     for _ in range(room):
         gang.move(gang.launched, "starting")
@@ -142,7 +142,7 @@ def _exited(gang: Gang, event: say.WorkerExited, decision: Decision) -> None:
 
 
 def by_itself(gang: Gang, event: say.WorkerExited) -> bool:
-    """Whether a rank whose exit is reported now had ended before our first signal to it."""
+    """Whether a rank whose exit is reported now had ended before the first signal of supervise."""
     excused_ns = gang.ranks[event.local_rank].excused_ns
     if excused_ns is not None and event.ended_ns >= excused_ns:
         return False
@@ -171,7 +171,7 @@ def _stop_if_failed(gang: Gang, decision: Decision) -> None:
 
 
 def _settle(gang: Gang, decision: Decision) -> None:
-    """Go on once nothing is left of what a phase waits for."""
+    """Leave the present phase if its condition is met."""
     if gang.phase == "starting" and gang.launched == gang.nprocs and not gang.starting:
         gang.phase = "running"
         decision.do(steps.AnswerStart())
@@ -189,7 +189,7 @@ def _settle(gang: Gang, decision: Decision) -> None:
 
 
 def _conclude(gang: Gang, decision: Decision) -> None:
-    """All ranks have ended: drain the Tails, then restart or finish."""
+    """Drain the Tails after all ranks have ended, then restart or finish."""
     drain = gang.drain
     if not drain.begun:
         drain.begun = True
@@ -210,7 +210,7 @@ def _conclude(gang: Gang, decision: Decision) -> None:
 
 
 def may_restart(gang: Gang) -> bool:
-    """Whether an attempt that has ended is followed by another: a rank failed, and the end was not asked for."""
+    """Whether a restart follows an attempt that has ended: a rank failed, and neither a close nor a timeout came."""
     if gang.policy is None or gang.end_asked or gang.stop.reason != "peer_failed" or gang.unkillable:
         return False
     return len(gang.policy.counting(gang.restarts_ns, _end_ns(gang))) < gang.policy.max_restarts
@@ -221,8 +221,8 @@ def _end_ns(gang: Gang) -> int:
 
 
 def _restart(gang: Gang, decision: Decision) -> None:
-    """Go on towards the next attempt, once the groups of this one are empty."""
-    if gang.unkillable or gang.policy is None:  # the next attempt would need what an unkillable process holds
+    """Sweep, then announce the restart. The process groups of this attempt are empty."""
+    if gang.unkillable or gang.policy is None:  # the next attempt would need what that process holds
         stopping.finish(gang, decision)
     elif gang.sweep.state != "done":
         stopping.sweep(gang, decision)

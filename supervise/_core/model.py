@@ -1,6 +1,6 @@
-"""The state of a gang. Only `decide` and what it calls change it.
+"""The state of a gang. Only `decide` and the functions that it calls change it.
 
-Plain classes, because Python takes forty times as long to make a dataclass.
+Plain classes: to define a dataclass takes Python forty times as long, at every import.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from supervise.restarts import RestartPolicy
 
 RankState = Literal["waiting", "starting", "running", "overdue", "ended", "lost"]
-"""``overdue``: its launch had no answer when SIGKILL had had its time. ``lost``: its process outlived SIGKILL."""
+"""``overdue``: its launch was pending when the wait after SIGKILL expired. ``lost``: its process survived SIGKILL."""
 
 
 class Rank:
@@ -29,35 +29,35 @@ class Rank:
         self.started_ns = 0
         self.end: WorkerExited | None = None
         self.by_itself = False
-        """Whether it ended before our first signal to it."""
+        """Whether it ended before the first signal."""
         self.recorded_ns: int | None = None
-        """When it recorded an exception, if it was alive at our first signal and had recorded one by then."""
+        """When it recorded an exception, if it was alive at the first signal and had recorded one by then."""
         self.excused_ns: int | None = None
-        """When the caller decided to stop it because another rank has failed: a later end is not a cause."""
+        """When the caller decided to stop it because another rank had failed. A later end is not a cause."""
 
 
 class Stop:
-    """How the present attempt is stopped."""
+    """The stop of the present attempt."""
 
     __slots__ = ("death_sig", "killed", "reaped_ns", "reason", "signaled", "timeout_s")
 
     def __init__(self) -> None:
         self.reason: Reason | None = None
-        """The first reason stays. None: it is not being stopped, or only what it has left behind is."""
+        """The first reason. None if there is no stop, or if it concerns only leftovers."""
         self.death_sig = Signals.SIGTERM
         """The first signal."""
         self.timeout_s = 0.0
-        """From the first signal to SIGKILL."""
+        """Time from the first signal to SIGKILL."""
         self.signaled = False
-        """Whether the first signal was sent: a rank that ends from now on is not a cause."""
+        """Whether the first signal was sent. A rank that ends later is not a cause."""
         self.reaped_ns = 0
-        """When all dead ranks were reaped. A rank that died before but is reported later also ended by itself."""
+        """When all dead ranks were reaped. A rank that had died before then ended by itself, even if reported later."""
         self.killed = False
         """Whether SIGKILL was sent."""
 
 
 class Drain:
-    """What the result still waits for once all ranks have ended."""
+    """The wait for output and return values after all ranks have ended."""
 
     __slots__ = ("begun", "tails", "values")
 
@@ -65,7 +65,7 @@ class Drain:
         self.tails = 0
         """Tails that have not ended."""
         self.values = False
-        """Whether return values are still to be loaded."""
+        """Whether return values have yet to be loaded."""
         self.begun = False
 
     @property
@@ -75,14 +75,14 @@ class Drain:
 
 
 class Sweep:
-    """The search for processes that have left the groups of the ranks."""
+    """The search for escaped processes."""
 
     __slots__ = ("state", "timeout_s")
 
     def __init__(self) -> None:
         self.state: Literal["due", "asked", "done"] = "due"
         self.timeout_s: float | None = None
-        """From SIGTERM to SIGKILL, if a later close has shortened it. None is the timeout of the stop."""
+        """Time from SIGTERM to SIGKILL, if a later close has shortened it. None if the timeout of the stop holds."""
 
 
 class Gang:
@@ -101,12 +101,12 @@ class Gang:
         """Describe a gang that is not started.
 
         Args:
-            nprocs: How many ranks.
-            grace_s: From the first signal to SIGKILL.
-            window: How many launches may be under way at once.
-            kill_wait_s: From SIGKILL until the processes that remain are reported as unkillable.
-            stop_on_failure: Whether a rank that fails stops the others.
-            policy: When to restart it; None is never.
+            nprocs: Number of ranks.
+            grace_s: Time from the first signal to SIGKILL.
+            window: Largest number of pending launches.
+            kill_wait_s: Time from SIGKILL until the remaining processes are reported as unkillable.
+            stop_on_failure: Whether the failure of a rank stops the others.
+            policy: When to restart the gang; None for never.
         """
         self.nprocs = nprocs
         self.grace_s = grace_s
@@ -115,37 +115,37 @@ class Gang:
         self.stop_on_failure = stop_on_failure
         self.policy = policy
         self.attempt = 0
-        """How many times it was restarted."""
+        """Number of restarts so far."""
         self.restarts_ns: tuple[int, ...] = ()
-        """Monotonic times of the restarts that still count towards the limit."""
+        """Monotonic times of the restarts that count toward the limit."""
         self.phase: Phase = "new"
         self.begin_attempt()
 
     def begin_attempt(self) -> None:
-        """Forget all ranks and what was done about them."""
+        """Reset everything that belongs to one attempt."""
         self.end_asked = False
-        """Whether a close was asked, or the timeout expired: no restart follows, and the logs have a deadline."""
+        """Whether a close was requested or the timeout expired. If so, no restart follows and the drain is bounded."""
         self.launched = 0
         """Ranks below this number were launched."""
         self.start_failure: WorkerFailedToStart | None = None
-        """The first one."""
+        """The first failed launch."""
         self.ranks = [Rank() for _ in range(self.nprocs)]
         self.starting: set[int] = set()
-        """The ranks in this state, as `move` has put them."""
+        """The ranks in this state; `move` maintains it."""
         self.running: set[int] = set()
-        """The ranks in this state, as `move` has put them."""
+        """The ranks in this state; `move` maintains it."""
         self.ended: list[int] = []
         """Ranks in the order in which their ends were reported."""
         self.leftovers: set[int] = set()
         """Reaped ranks whose process group is not empty."""
         self.unkillable: dict[int, WorkerUnkillable] = {}
-        """The ranks of which something outlived SIGKILL."""
+        """The ranks of which a process survived SIGKILL."""
         self.stop, self.drain, self.sweep = Stop(), Drain(), Sweep()
         self.restart_announced = False
 
     @property
     def idle(self) -> bool:
-        """Whether no rank starts or runs."""
+        """Whether no rank is starting or running."""
         return not self.running and not self.starting
 
     @property
@@ -155,11 +155,11 @@ class Gang:
 
     @property
     def pids(self) -> dict[int, int]:
-        """Rank to pid of every rank that has started, also after its end."""
+        """Rank to pid of every rank that was started, also after its end."""
         return {number: rank.pid for number, rank in enumerate(self.ranks) if rank.pid is not None}
 
     def move(self, local_rank: int, state: RankState) -> None:
-        """Put a rank into another state."""
+        """Change the state of a rank."""
         self.starting.discard(local_rank)
         self.running.discard(local_rank)
         if state == "starting":

@@ -1,6 +1,6 @@
-"""What goes into the core and what comes out: events, actions, facts.
+"""The inputs and outputs of the core: events, actions, facts.
 
-Named tuples, because Python takes four times as long to make a dataclass, and there are many.
+Named tuples: to define a dataclass takes Python four times as long, at every import.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 Reason = Literal["peer_failed", "close", "timeout", "start_failed"]
 """Why a gang is stopped."""
 TimerName = Literal["grace", "kill", "drain", "backoff", "deadline"]
-"""``deadline`` is that of the whole gang, and set by the actors."""
+"""``deadline`` is the timeout of the gang; the actors set it."""
 
 
-# Events: what Workers and Tails report, beside `WorkerStarted` and `WorkerExited`
+# Events: reports of Workers and Tails, in addition to `WorkerStarted` and `WorkerExited`
 
 
 class WorkerFailedToStart(NamedTuple):
-    """A rank could not be started. Worker -> Supervisor; no process of it exists."""
+    """The launch of a rank failed. Worker -> Supervisor; the rank has no process."""
 
     local_rank: int
     error: Exception
 
 
 class WorkerUnkillable(NamedTuple):
-    """A rank's process outlived SIGKILL by the bounded wait. Worker -> Supervisor."""
+    """A process of a rank survived SIGKILL for the whole bounded wait. Worker -> Supervisor."""
 
     local_rank: int
     pid: int
     state: str
-    """The kernel's word for it, such as ``D`` (uninterruptible) or ``t`` (traced)."""
+    """The kernel's letter for the process state, such as ``D`` (uninterruptible) or ``t`` (traced)."""
 
 
 class GroupEmptied(NamedTuple):
@@ -53,19 +53,19 @@ class Swept(NamedTuple):
     leaked: Mapping[int | None, tuple[int, ...]] = MappingProxyType({})
     """Escaped processes: local rank (None if it is unknown) to pids."""
     ended: bool = False
-    """Whether those processes are gone; False if containment is ``group``, which only reports them."""
+    """Whether those processes have ended; False if containment is ``group``, which only reports them."""
 
 
 class TailEnded(NamedTuple):
-    """A Tail has shown what it will show and has ended. Tail -> Supervisor, exactly once."""
+    """A Tail has ended and shows nothing more. Tail -> Supervisor, exactly once."""
 
     name: str
     remaining_bytes: int = 0
-    """What the ranks had written and was not shown; it is in the files."""
+    """Bytes that the ranks wrote and the Tail did not show; the files have them."""
     error: str | None = None
 
 
-# Events: what is asked, and answers to actions
+# Events: requests, and answers to actions
 
 
 class TailsStarted(NamedTuple):
@@ -73,15 +73,15 @@ class TailsStarted(NamedTuple):
 
     tails: int
     values: bool = False
-    """Whether return values are to be loaded as well, once all ranks have ended."""
+    """Whether return values are loaded after all ranks have ended."""
 
 
 class StartAsked(Bare):
-    """The start was asked for."""
+    """A caller requested the start."""
 
 
 class CloseAsked(NamedTuple):
-    """The end was asked for, or the gang's timeout expired."""
+    """A caller requested the end, or the gang's timeout expired."""
 
     death_sig: Signals
     timeout_s: float
@@ -89,41 +89,41 @@ class CloseAsked(NamedTuple):
 
 
 class StopOnFailure(NamedTuple):
-    """From now on a rank that fails stops the others, or does not. A rank that has failed before counts, too."""
+    """Set whether the failure of a rank stops the others. A rank that has failed already counts, too."""
 
     on: bool
 
 
 class PeersStopped(NamedTuple):
-    """The caller is going to stop these ranks, because another has failed: their ends do not count as failures."""
+    """The caller is about to stop these ranks because another has failed. Their ends are not causes."""
 
     ranks: frozenset[int]
     at_ns: int = 0
-    """When, monotonic; the Supervisor sets it."""
+    """Monotonic time; the Supervisor sets it."""
 
 
 class AllReaped(NamedTuple):
-    """The exits of all ranks that are dead by now were reported; no signal was sent before."""
+    """Workers have reported the exits of all dead ranks, before any signal was sent."""
 
     recorded: Mapping[int, int]
-    """Running ranks that have recorded an exception: rank -> monotonic ns of the record."""
+    """Running ranks that have recorded an exception: rank to monotonic ns of the record."""
     taken_ns: int = 0
-    """When, monotonic. A fork server reports an exit status some time after the pidfd has reported the death."""
+    """Monotonic time of the reap. A fork server reports an exit status some time after the pidfd reports the death."""
 
 
 class TimerExpired(NamedTuple):
-    """A timer has expired: `SetTimer` had set it, `AnnounceRestart` (backoff), or the actors (deadline)."""
+    """A timer has expired that `SetTimer`, `AnnounceRestart` (backoff), or the actors (deadline) had set."""
 
     name: TimerName
     local_rank: int | None = None
-    """None: it is a timer of the gang."""
+    """None for a timer of the gang."""
 
 
 class ValuesLoaded(NamedTuple):
-    """The return values were loaded, or given up."""
+    """The return values were loaded, or their load was abandoned."""
 
     complaints: Mapping[int, str]
-    """Rank to why its value could not be loaded."""
+    """Rank to the reason why its value could not be loaded."""
 
 
 class Assembled(Bare):
@@ -131,7 +131,7 @@ class Assembled(Bare):
 
 
 class NotAssembled(Bare):
-    """The files and actors of the next attempt cannot be had: there will be none."""
+    """The files or actors of the next attempt could not be made, so the gang ends."""
 
 
 # Actions
@@ -144,15 +144,15 @@ class LaunchRank(NamedTuple):
 
 
 class AnswerStart(Bare):
-    """Answer the start: every rank runs, or has run."""
+    """Answer the start: every rank was started."""
 
 
 class ReapAll(Bare):
-    """Reap all ranks that are dead, and look which have recorded an exception; then report `AllReaped`."""
+    """Reap all dead ranks and check which others have recorded an exception; then report `AllReaped`."""
 
 
 class SendSignal(NamedTuple):
-    """Signal the process groups of these ranks, and continue those that are suspended."""
+    """Signal the process groups of these ranks, and send SIGCONT to suspended ones."""
 
     ranks: frozenset[int]
     sig: Signals
@@ -160,42 +160,42 @@ class SendSignal(NamedTuple):
 
 
 class SetTimer(NamedTuple):
-    """Report `TimerExpired` in `delay_s`, instead of when an earlier timer of this name and rank expires."""
+    """Report `TimerExpired` in `delay_s`. Replaces an earlier timer of the same name and rank."""
 
     name: TimerName
     delay_s: float
     local_rank: int | None = None
     only_sooner: bool = False
-    """Whether an earlier timer stays if it expires first."""
+    """Whether an earlier timer stays if it expires sooner."""
 
 
 class ReportUnkillable(NamedTuple):
-    """Report `WorkerUnkillable` for each of these ranks of which something is left."""
+    """Report `WorkerUnkillable` for each of these ranks that still has a process."""
 
     ranks: frozenset[int]
 
 
 class DrainTails(Bare):
-    """All ranks are reaped: have the Tails show what these had written, and end."""
+    """Order the Tails to show all output and end. All ranks are reaped."""
 
 
 class AbandonTails(Bare):
-    """End the Tails now, and go on without return values that are still being loaded."""
+    """End the Tails now, and abandon the load of return values."""
 
 
 class LoadValues(Bare):
-    """All ranks are reaped: load their return values if all succeeded; then report `ValuesLoaded`."""
+    """Load the return values if all ranks succeeded; then report `ValuesLoaded`. All ranks are reaped."""
 
 
 class SweepUp(NamedTuple):
-    """Look for processes that have left the groups of the ranks, end them if configured; then report `Swept`."""
+    """Search for escaped processes and end them if containment says so; then report `Swept`."""
 
     timeout_s: float
-    """From SIGTERM to SIGKILL."""
+    """Time from SIGTERM to SIGKILL."""
 
 
 class HurrySweep(NamedTuple):
-    """Have the sweep that is under way send SIGKILL after this time, unless it would do so sooner."""
+    """Make the running sweep send SIGKILL after this time, unless it would do so sooner."""
 
     timeout_s: float
 
@@ -212,14 +212,14 @@ class Assemble(Bare):
 
 
 class Publish(Bare):
-    """The gang has ended: answer every wait, now and from now on."""
+    """Answer all present and later waits: the gang has ended."""
 
 
 class AnswerClose(Bare):
-    """Nothing of the gang is left: answer every close."""
+    """Answer every close: no process of the gang remains."""
 
 
-# Facts, beside reports of Workers and Tails that are told as they are
+# Facts, in addition to reports of Workers and Tails that are passed on unchanged
 
 
 class RankExited(NamedTuple):
@@ -227,23 +227,23 @@ class RankExited(NamedTuple):
 
     end: WorkerExited
     by_itself: bool
-    """Whether it ended before our first signal to it."""
+    """Whether it ended before the first signal."""
     started_ns: int
-    """When its process had started, monotonic."""
+    """Monotonic time of the start of its process."""
 
 
 class GangStopping(NamedTuple):
-    """The gang is being stopped."""
+    """A stop of the gang has begun."""
 
     reason: Reason
 
 
 class Leaked(NamedTuple):
-    """A sweep has found processes that had left the groups of their ranks."""
+    """A sweep has found escaped processes."""
 
     found: Swept
     pids: Mapping[int, int]
-    """Of the ranks."""
+    """Rank to pid of the rank's own process."""
 
 
 if TYPE_CHECKING:
@@ -287,15 +287,15 @@ if TYPE_CHECKING:
 
 
 class Decision:
-    """What follows from an event."""
+    """The actions and facts that follow from an event."""
 
     __slots__ = ("actions", "facts")
 
     def __init__(self) -> None:
         self.actions: list[Action] = []
-        """What must be done, in this order."""
+        """Effects to carry out, in this order."""
         self.facts: list[Fact] = []
-        """What has happened, to be told before any action is done."""
+        """Occurrences to report before any action is carried out."""
 
     def do(self, *actions: Action) -> None:
         """Add actions."""

@@ -1,4 +1,4 @@
-"""How a gang is stopped: reap the dead, signal, kill after the grace, give up what survives, sweep."""
+"""The stop of a gang: reap dead ranks, signal, kill after the grace, give up on survivors, sweep."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from supervise._core.steps import Decision
 
 _MIN_DRAIN_S = 1.0
-"""The least time that the logs get when a close bounds them."""
+"""Lower limit of the drain's deadline, whatever timeout a close has."""
 
 
 def stop(gang: Gang, reason: steps.Reason, decision: Decision) -> None:
-    """Stop the gang because of a failure, with all of its grace."""
+    """Stop the gang because of a failure, with its full grace."""
     _stop(gang, steps.CloseAsked(death_sig=Signals.SIGTERM, timeout_s=gang.grace_s, reason=reason), decision)
 
 
 def time_out(gang: Gang, decision: Decision) -> None:
-    """End the gang since its timeout has expired."""
+    """End the gang because its timeout has expired."""
     close(gang, steps.CloseAsked(death_sig=Signals.SIGTERM, timeout_s=gang.grace_s, reason="timeout"), decision)
 
 
 def _stop(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
-    """Begin to stop, unless that has begun. No rank is signaled before the dead are reaped."""
+    """Begin the stop, once. Dead ranks are reaped before any rank is signaled."""
     if gang.phase in ("starting", "running"):
         gang.phase = "stopping"
         gang.stop.reason, gang.stop.death_sig, gang.stop.timeout_s = event.reason, event.death_sig, event.timeout_s
@@ -35,7 +35,7 @@ def _stop(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
 
 
 def finish(gang: Gang, decision: Decision) -> None:
-    """The gang has its result, or why there is none."""
+    """Enter the last phase and publish the result, or the error in its place."""
     gang.phase = "finished"
     decision.do(steps.Publish())
 
@@ -44,14 +44,14 @@ def finish(gang: Gang, decision: Decision) -> None:
 
 
 def close(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
-    """End the gang, in whatever phase it is; what ends already ends sooner, never later."""
+    """End the gang in any phase. A stop that has begun may be shortened, never lengthened."""
     gang.end_asked = True
     _hurry_sweep(gang, event, decision)
     _close_in_phase(gang, event, decision)
 
 
 def _hurry_sweep(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
-    """Leave processes outside of the groups no more time than the shortest close does."""
+    """Shorten the sweep's time to SIGKILL to that of the shortest close."""
     timeout_s = 0.0 if event.death_sig == Signals.SIGKILL else event.timeout_s
     if gang.phase in ("new", "starting", "running") or event.reason != "close":
         return
@@ -77,7 +77,7 @@ def _close_in_phase(gang: Gang, event: steps.CloseAsked, decision: Decision) -> 
         case "stopping":
             if event.reason == "close":
                 _hurry(gang, event, decision)
-            elif gang.drain.begun:  # the timeout expired; the gang is ending anyway, but not the logs
+            elif gang.drain.begun:  # the timeout expired during a stop, which did not bound the drain
                 decision.do(drain_timer(event.timeout_s))
         case "finished":
             if event.reason == "close":
@@ -85,7 +85,7 @@ def _close_in_phase(gang: Gang, event: steps.CloseAsked, decision: Decision) -> 
 
 
 def _end_leftovers(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
-    """End what the ranks left behind in their groups, though the gang has its result."""
+    """End the leftovers of a gang that has its result."""
     if gang.stop.signaled:
         if gang.leftovers:
             _hurry(gang, event, decision)
@@ -96,16 +96,16 @@ def _end_leftovers(gang: Gang, event: steps.CloseAsked, decision: Decision) -> N
 
 
 def drain_timer(timeout_s: float) -> steps.SetTimer:
-    """Return the action that bounds the wait for the logs."""
+    """Return the action that bounds the drain."""
     return steps.SetTimer(name="drain", delay_s=max(timeout_s, _MIN_DRAIN_S), only_sooner=True)
 
 
 def _hurry(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
-    """Let a further close shorten the grace, never lengthen it; SIGKILL means now."""
+    """Shorten the grace, as a further close asks; never lengthen it. SIGKILL ends it at once."""
     now = event.death_sig == Signals.SIGKILL
     if gang.drain.begun:
         decision.do(drain_timer(event.timeout_s))
-    if not gang.stop.signaled:  # the dead are being reaped
+    if not gang.stop.signaled:  # dead ranks are being reaped
         gang.stop.timeout_s = min(event.timeout_s, gang.stop.timeout_s)
         gang.stop.death_sig = Signals.SIGKILL if now else gang.stop.death_sig
     elif gang.stop.killed:
@@ -121,7 +121,7 @@ def _hurry(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
 
 
 def all_reaped(gang: Gang, event: steps.AllReaped, decision: Decision) -> None:
-    """Send the first signal to all ranks at once, with one deadline."""
+    """Send the first signal to all ranks and set one deadline."""
     stop = gang.stop
     if stop.signaled:
         return
@@ -138,7 +138,7 @@ def all_reaped(gang: Gang, event: steps.AllReaped, decision: Decision) -> None:
 
 
 def kill(gang: Gang, decision: Decision) -> None:
-    """Send SIGKILL to all that is left, once."""
+    """Send SIGKILL to all remaining groups, once."""
     if gang.stop.killed or not gang.stop.signaled:
         return
     gang.stop.killed = True
@@ -147,7 +147,7 @@ def kill(gang: Gang, decision: Decision) -> None:
 
 
 def signal_started(gang: Gang, local_rank: int, decision: Decision) -> None:
-    """Signal a rank that has started after the others were signaled."""
+    """Signal a rank whose start was reported after the others were signaled."""
     ranks = frozenset({local_rank})
     if gang.stop.killed:
         _send_sigkill(gang, ranks, decision)
@@ -170,7 +170,7 @@ def _targets(gang: Gang) -> frozenset[int]:
 
 
 def report_unkillable(gang: Gang, decision: Decision) -> None:
-    """Report what SIGKILL did not end; each rank is given up as it is reported."""
+    """Report ranks that survived SIGKILL. `give_up` follows for each report."""
     if not gang.stop.killed:
         return
     for local_rank in tuple(gang.starting):
@@ -180,7 +180,7 @@ def report_unkillable(gang: Gang, decision: Decision) -> None:
 
 
 def give_up(gang: Gang, event: steps.WorkerUnkillable, decision: Decision) -> None:
-    """Go on without a rank of which something cannot be ended."""
+    """Stop waiting for a rank of which a process survived SIGKILL."""
     gang.unkillable[event.local_rank] = event
     gang.leftovers.discard(event.local_rank)
     if event.local_rank in gang.running:
@@ -189,7 +189,7 @@ def give_up(gang: Gang, event: steps.WorkerUnkillable, decision: Decision) -> No
 
 
 def sweep(gang: Gang, decision: Decision) -> None:
-    """Look once for what has left the groups of the ranks."""
+    """Request the sweep, once per attempt."""
     if gang.sweep.state == "due":
         timeout_s = 0.0 if gang.stop.death_sig == Signals.SIGKILL else gang.stop.timeout_s
         gang.sweep.timeout_s = timeout_s if gang.sweep.timeout_s is None else gang.sweep.timeout_s

@@ -79,7 +79,7 @@ def _was_ready(tree: Tree, child: Child, actions: list[Action]) -> None:
 
 
 def _ended(tree: Tree, child: Child, event: ts.Ended, actions: list[Action]) -> None:
-    """A life has ended by itself: restart what the strategy says, or give up."""
+    """Restart the children that the strategy names after a life has ended by itself, or give up."""
     starting = child.state == "starting"
     child.state = "stopping"
     actions.append(ts.Stop(child.id, child.life))
@@ -150,7 +150,7 @@ def _leaves(child: Child, then: str) -> bool:
 
 
 def _gone(tree: Tree, child: Child, actions: list[Action]) -> None:
-    """Nothing of this life is left: become what was decided."""
+    """Enter the state that was decided for a child, after all actors of its life have ended."""
     _answer(tree, child.id, ("gone",), "", actions)
     if child.then != "waiting":
         _answer(tree, child.id, ("ready",), "failed" if child.added else "terminated", actions)
@@ -162,7 +162,7 @@ def _gone(tree: Tree, child: Child, actions: list[Action]) -> None:
 
 
 def _end(tree: Tree, outcome: Outcome, culprit: str, actions: list[Action]) -> None:
-    """Stop every child, and start none any more. The first reason stays."""
+    """Stop every child and start none. The first reason is kept."""
     if tree.phase in ("stopping", "finished"):
         return
     tree.phase, tree.outcome, tree.culprit = "stopping", outcome, culprit
@@ -251,7 +251,7 @@ def _cancel_backoff(child: Child, actions: list[Action]) -> None:
 
 
 def _settle(tree: Tree, actions: list[Action]) -> None:
-    """Stop and start what may be stopped and started now; notice the end of the start, and of all."""
+    """Stop and start the children that may be now; then check whether the start or the tree has ended."""
     _stop_next(tree, actions)
     if tree.phase == "stopping":
         if not any(child.state in ts.ALIVE for child in tree.children.values()):

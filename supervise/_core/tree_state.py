@@ -1,4 +1,4 @@
-"""What is known of a supervision tree, what can happen to it, and what is to be done about it."""
+"""The state of a supervision tree, its events and its actions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Child:
 
 @dataclass(slots=True)
 class Tree:
-    """All that is known of a tree. Children are in the order in which they start."""
+    """The state of a tree. Children are in the order in which they start."""
 
     strategy: Strategy
     policy: RestartPolicy
@@ -55,7 +55,7 @@ class Tree:
     """The child because of which it ends."""
 
 
-# What happens
+# Events
 
 
 @dataclass(slots=True, frozen=True)
@@ -113,7 +113,7 @@ class StopExpired:
 
 @dataclass(slots=True, frozen=True)
 class BackoffExpired:
-    """A child has waited long enough for its next start."""
+    """The backoff of a child has expired."""
 
     id: str
 
@@ -147,7 +147,7 @@ Ask = AddAsked | TerminateAsked | RestartAsked
 Event = StartAsked | StopAsked | Ready | Ignored | Ended | Gone | StopExpired | BackoffExpired | Ask
 
 
-# What is to be done
+# Actions
 
 
 @dataclass(slots=True, frozen=True)
@@ -168,7 +168,7 @@ class Stop:
 
 @dataclass(slots=True, frozen=True)
 class SetBackoff:
-    """Have `BackoffExpired` happen in `delay_s`."""
+    """Report `BackoffExpired` after `delay_s`."""
 
     id: str
     delay_s: float
@@ -176,7 +176,7 @@ class SetBackoff:
 
 @dataclass(slots=True, frozen=True)
 class CancelBackoff:
-    """`BackoffExpired` must not happen any more."""
+    """Cancel the timer of `BackoffExpired`."""
 
     id: str
 
@@ -205,7 +205,7 @@ class Started:
 
 @dataclass(slots=True, frozen=True)
 class Publish:
-    """Nothing of the tree is left: set all pending replies."""
+    """Set all pending replies: every actor of the tree has ended."""
 
 
 Action = Start | Stop | SetBackoff | CancelBackoff | Restarting | Answer | Started | Publish

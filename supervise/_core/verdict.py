@@ -1,4 +1,4 @@
-"""Who is to blame, and how the gang ended."""
+"""The verdict: the outcome of a gang, its causes, and the role of each rank."""
 
 from __future__ import annotations
 
@@ -18,30 +18,29 @@ _CRASHES = frozenset({-Signals.SIGSEGV, -Signals.SIGBUS, -Signals.SIGILL, -Signa
 
 
 def failed(end: WorkerExited) -> bool:
-    """Whether a rank's end is anything but success."""
+    """Whether a rank ended without success."""
     return end.exitcode != 0 or end.complaint is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """How a gang that has ended is judged."""
+    """The decision on outcome, causes and roles."""
 
     outcome: Outcome
     roles: dict[int, Role]
-    """Of every rank that was started."""
+    """Rank to role, for every rank that was started."""
     blamed: tuple[int, ...]
     """The ranks to list as failures: the causes, the root cause first; without one, those that a close cut short and
     that did not exit with code 0, or every rank that a timeout cut short."""
     kind: Literal["cause", "stopped"]
-    """What the blamed ranks are."""
+    """Whether the blamed ranks caused the failure or were stopped."""
 
 
 def judge(gang: Gang) -> Verdict:
-    """Judge a gang whose phase is ``finished``.
+    """Return the verdict on a gang whose phase is ``finished``.
 
-    A cause is an end that we did not bring about: the rank was dead when stopping began, or had
-    recorded its exception by then. Causes are ordered by the time of the exception where it was
-    recorded, otherwise by the time of death.
+    A cause is an end that supervise did not bring about: when the stop began, the rank was dead or had recorded
+    its exception. Causes are ordered by the time of the recorded exception, or else by the time of death.
     """
     causes = sorted(
         (end for end in gang.ends if failed(end) and _by_itself(gang, end)),
@@ -62,7 +61,7 @@ def judge(gang: Gang) -> Verdict:
     unfinished = tuple(rank for rank in range(gang.nprocs) if roles.get(rank) != "finished")
     if gang.stop.reason is None or not unfinished:
         return Verdict(outcome="succeeded", roles=roles, blamed=(), kind="cause")
-    if gang.stop.reason == "timeout":  # the caller did not ask for this end, so a clean exit is not a success either
+    if gang.stop.reason == "timeout":  # the caller did not request this end, so a clean exit is not a success either
         return Verdict(outcome="timed_out", roles=roles, blamed=unfinished, kind="stopped")
     clean = {end.local_rank for end in gang.ends if _clean(end)}
     blamed = tuple(rank for rank in unfinished if rank not in clean)
@@ -70,13 +69,13 @@ def judge(gang: Gang) -> Verdict:
 
 
 def _clean(end: WorkerExited) -> bool:
-    """Whether a rank that a close cut short exited with code 0, and without losing a value that it had returned."""
+    """Whether a rank that a close cut short exited with code 0 and lost no value that it had returned."""
     return end.exitcode == 0 and not (end.has_value and end.complaint is not None)
 
 
 def _by_itself(gang: Gang, end: WorkerExited) -> bool:
     rank = gang.ranks[end.local_rank]
-    raised_first = end.error_ns is not None and end.error_ns < gang.stop.reaped_ns  # but was recorded after that
+    raised_first = end.error_ns is not None and end.error_ns < gang.stop.reaped_ns  # recorded after the reap
     return raised_first or rank.by_itself or rank.recorded_ns is not None
 
 
@@ -90,10 +89,10 @@ def _recorded_ns(gang: Gang, end: WorkerExited) -> int | None:
 
 
 def _put_killed_first(gang: Gang, causes: list[WorkerExited]) -> None:
-    """Move each rank that a signal has killed before the exceptions that its peers recorded meanwhile.
+    """Move each rank that a signal killed before the exceptions that its peers recorded as a consequence.
 
-    The kernel closes the sockets of a dying process before it reports the death, so peers may have recorded their
-    broken connections by then. An exception of a peer hardly ever brings about a SIGKILL, and seldom a crash.
+    The kernel closes the sockets of a dying process before it reports the death, so a peer may record its broken
+    connection first. The reverse is rare: an exception of a peer hardly ever causes a SIGKILL, and seldom a crash.
     """
     for index, end in enumerate(causes):
         late_ns = 0 if _recorded_ns(gang, end) is not None else _late_ns(end)
@@ -107,7 +106,7 @@ def _put_killed_first(gang: Gang, causes: list[WorkerExited]) -> None:
 
 
 def _late_ns(end: WorkerExited) -> int:
-    """Return by how much a death may have been noticed too late, in ns."""
+    """Return the largest delay, in ns, between the death of a rank and its report by the kernel."""
     if end.oom_kill or end.exitcode == -Signals.SIGKILL:
         return _KILL_LATE_NS
     return _CRASH_LATE_NS if end.exitcode in _CRASHES else 0

@@ -1,4 +1,4 @@
-"""Checks of what is asked of a Supervisor."""
+"""Checks of the arguments of asks to a Supervisor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from supervise.errors import SpecError
 
 
 def as_signal(what: str, value: Any) -> signal.Signals:
-    """Return a signal, which may be given by its number.
+    """Return the signal for a `Signals` member or a number.
 
     Raises:
         SpecError: The value is not a signal; names the setting and the value.
@@ -21,7 +21,7 @@ def as_signal(what: str, value: Any) -> signal.Signals:
 
 
 def checked_ranks(ranks: Any, nprocs: int) -> frozenset[int]:
-    """Return a set of local ranks; None is all.
+    """Return a set of local ranks; None means all.
 
     Raises:
         SpecError: The value is not a set, or one of its ranks is not in the gang.
@@ -37,14 +37,14 @@ def checked_ranks(ranks: Any, nprocs: int) -> frozenset[int]:
 
 
 def check_ref(value: Any) -> None:
-    """Refuse a value that is not the ref of an actor."""
+    """Raise `SpecError` for a value that is not the ref of an actor."""
     if isinstance(value, type) or not (hasattr(value, "actor_urn") and callable(getattr(value, "tell", None))):
         raise SpecError(f"ref is {value!r}; give the ref of an actor, such as its self.actor_ref")
 
 
 def stray(message: object) -> SpecError:
-    """Return the error for a message that no Supervisor accepts: an ask raises it, for a tell it is a warning."""
+    """Return the error for a message that no Supervisor accepts. An ask raises it; for a tell it is logged."""
     if isinstance(message, type):
         return SpecError(f"the message is the class {message.__name__}; send an instance: {message.__name__}(...)")
-    ours = "Start(), Wait(), Poll(), Pids(), Status(), Close(), Signal(...), Subscribe(...) or Unsubscribe(...)"
-    return SpecError(f"a Supervisor does not accept {message!r}; send it {ours}")
+    accepted = "Start(), Wait(), Poll(), Pids(), Status(), Close(), Signal(...), Subscribe(...) or Unsubscribe(...)"
+    return SpecError(f"a Supervisor does not accept {message!r}; send it {accepted}")

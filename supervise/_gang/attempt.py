@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from supervise.destinations import LogsDest
 
 _SERVER_WINDOW = 32
-"""How many children a fork server is asked for at once."""
+"""Launch window of a fork server."""
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"
 _MOST = "TORCHELASTIC_MAX_RESTARTS"
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _FIELDS = {"grace": "grace_s", "timeout": "timeout_s"}
-"""Arguments whose field of `GangSpec` has another name."""
+"""Argument to field of `GangSpec`, where the names differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A file that a rank writes, and what to put before each of its lines."""
+    """A file that a rank writes, and the prefix of its lines."""
 
     local_rank: int
     path: str
@@ -49,7 +49,7 @@ class Source:
 
 @dataclass(slots=True, kw_only=True)
 class TailSpec:
-    """One destination and what feeds it."""
+    """One destination and the files that it shows."""
 
     name: str
     sink: sinks.Sink
@@ -63,7 +63,7 @@ class Attempt:
 
     spec: GangSpec
     envs: dict[int, dict[str, str]] = field(repr=False)
-    """What each rank gets beside the host's environment."""
+    """Variables that each rank gets in addition to the host's environment."""
     dest: LogsDest
     line: Lifeline = field(default_factory=Lifeline)
     contained: Contained | None = None
@@ -71,13 +71,13 @@ class Attempt:
     launchers: list[Launcher] = field(default_factory=list, repr=False)
     tails: list[TailSpec] = field(default_factory=list)
     window: int = 1
-    """How many launches may be under way at once."""
+    """Largest number of pending launches."""
     pid: int = field(default_factory=os.getpid)
-    """Of the host: a child that it forks removes nothing."""
+    """The host's pid: a forked child must not remove the log folders."""
 
     @property
     def nprocs(self) -> int:
-        """How many ranks."""
+        """Number of ranks."""
         return len(self.spec.args)
 
     def again(self, number: int) -> Attempt:
@@ -98,12 +98,12 @@ class Attempt:
 def first_attempt(**settings: Unpack[GangSettings]) -> Attempt:
     """Check the settings of a gang and prepare its first attempt.
 
-    As in PyTorch, the caller's `envs` show where each rank records an exception.
+    As in PyTorch, this adds the path of each rank's error file to the caller's `envs`.
 
     Raises:
-        SpecError: A setting makes no sense, or a call cannot be pickled; names the rank.
-        OSError: The log folder cannot be used, or a process of multiprocessing's own cannot be started.
-        TypeError: There is no such setting.
+        SpecError: A setting is not valid, or a call cannot be pickled; names the rank.
+        OSError: The log folder cannot be used, or a helper process of multiprocessing cannot be started.
+        TypeError: A keyword is not the name of a setting.
     """
     spec = _prepared(settings)
     try:
@@ -121,7 +121,7 @@ def first_attempt(**settings: Unpack[GangSettings]) -> Attempt:
 
 
 def _prepared(settings: GangSettings) -> GangSpec:
-    """Return the checked settings, with all that travels pickled."""
+    """Return the checked settings, with the pickled calls of functions."""
     if unknown := settings.keys() - GangSettings.__annotations__:
         raise TypeError(f"a gang has no argument {min(unknown)!r}")
     given: dict[str, Any] = {_FIELDS.get(key, key): value for key, value in settings.items()}
@@ -136,10 +136,10 @@ def _prepared(settings: GangSettings) -> GangSpec:
     if spec.travels:
         changes["pickled"] = _pickled(spec, changes["args"], changes.get("cpus", {}))
     if spec.logs_specs is None:
-        changes["logs_specs"] = ours = DefaultLogsSpecs()
-        changes["remove_folders"] = ours._remove_empty  # noqa: SLF001 - it is no word for users
+        changes["logs_specs"] = default = DefaultLogsSpecs()
+        changes["remove_folders"] = default._remove_empty  # noqa: SLF001 - not part of the public API
     for name, value in changes.items():
-        object.__setattr__(spec, name, value)  # nobody else has it yet; `replace` would take as long as all the checks
+        object.__setattr__(spec, name, value)  # not shared yet; `replace` would cost as much as all checks
     return spec
 
 
@@ -149,7 +149,7 @@ def _pickled(
     validation.check_main(spec.entrypoint, args)
     fn, method = cast("Callable[..., Any]", spec.entrypoint), cast("StartMethod", spec.start_method)
     calls = {rank: (fn, given) for rank, given in args.items()}
-    if cpus and method == "forkserver":  # the server starts the ranks, unbound
+    if cpus and method == "forkserver":  # the server forks the ranks, and it is not bound
         from supervise._process.launch import numa
 
         calls |= {rank: (numa.OnCpus(fn, near), args[rank]) for rank, near in cpus.items()}
@@ -160,7 +160,7 @@ def make_attempt(spec: GangSpec, number: int) -> Attempt:
     """Make the folders, the launchers and the destinations of an attempt; 0 is the first.
 
     Raises:
-        SpecError: The log folders' specification and the ranks do not agree.
+        SpecError: `logs_specs` returned paths that do not match the ranks.
         OSError: The log folder cannot be used.
     """
     assert spec.envs is not None  # noqa: S101 - checked, as is the next
@@ -234,12 +234,12 @@ def _bound(launcher: Launcher, cpus: frozenset[int]) -> Launcher:
 
 
 def _encoded(env: Mapping[str, str]) -> dict[bytes, bytes]:
-    """Return an environment as the kernel takes it, which a launch would otherwise make of it again for each rank."""
+    """Encode an environment as the kernel takes it, once for all ranks instead of at each launch."""
     return {os.fsencode(key): os.fsencode(value) for key, value in env.items()}
 
 
 def _add_tails(attempt: Attempt) -> None:
-    """Add the Tails one by one, so that an attempt that fails half-way can give back what was opened."""
+    """Add the Tails one by one, so that a failed attempt can close the sinks that are open."""
     spec, dest, tails = attempt.spec, attempt.dest, attempt.tails
     prefixes = spec.log_line_prefixes or {}
 
@@ -255,7 +255,7 @@ def _add_tails(attempt: Attempt) -> None:
         sink = sinks.console(stream) if found else None
         if sink is None:
             continue
-        if tails and sinks.same_destination(tails[0].sink, sink):  # one writer, or their lines would mix
+        if tails and sinks.same_destination(tails[0].sink, sink):  # two writers would mix their lines
             sink.close()
             tails[0].name = "console"
             tails[0].sources += found

@@ -1,4 +1,4 @@
-"""What happens to a gang, as events. The only place that knows their names."""
+"""The events that describe the facts of a gang. The only module with the names of events."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class AttemptStarting(Bare):
-    """The ranks of an attempt are going to be launched."""
+    """The launch of an attempt begins."""
 
 
 class Signaled(NamedTuple):
-    """The group of a rank was sent a signal."""
+    """A signal was sent to the process group of a rank."""
 
     local_rank: int
     pid: int | None
@@ -30,7 +30,7 @@ class Signaled(NamedTuple):
 
 
 class LogFailed(NamedTuple):
-    """A log, or the destination that shows it, fails; the gang goes on."""
+    """A log or its destination has failed; the gang continues."""
 
     iostream: str
     path: str
@@ -51,16 +51,16 @@ class Event(NamedTuple):
 
 
 class Describer:
-    """Describes the facts of one attempt as events; never changes."""
+    """Describes the facts of one attempt as events. Immutable."""
 
     def __init__(self, attempt: Attempt, begun_ns: int, attempt_ns: int) -> None:
-        """Describe facts of `attempt`, which was started at `attempt_ns`; the gang was at `begun_ns`."""
+        """Describe facts of `attempt`, which started at `attempt_ns`, of a gang that started at `begun_ns`."""
         self.attempt = attempt
         self.begun_ns = begun_ns
         self._attempt_ns = attempt_ns
 
     def describe(self, fact: Fact, now_ns: int) -> list[Event]:  # noqa: C901, PLR0911, PLR0912 - one case a fact
-        """Return the events that tell `fact`, which happens at `now_ns`, in their order."""
+        """Return the events for `fact`, which occurs at `now_ns`, in order."""
         match fact:
             case say.WorkerStarted():
                 return [self._started(fact, now_ns)]
@@ -98,7 +98,7 @@ class Describer:
 
     @property
     def _failed_level(self) -> str:
-        """The level of a failure: no error if the caller gets it as an exception."""
+        """The level of a failure: ``info`` if the caller gets it as an exception."""
         return "error" if self.attempt.spec.plain is None else "info"
 
     def _rank(self, name: str, level: str, local_rank: int, **fields: Any) -> Event:
@@ -208,7 +208,7 @@ class Describer:
         return [*events, Event("supervise.gang.finished", "info", fields)]
 
     def _errors(self, result: RunProcsResult) -> list[Event]:
-        """Return what the causes have recorded."""
+        """Return the events for the exceptions that the causes recorded."""
         events = []
         for local_rank, failure in result.failures.items() if result.outcome == "failed" else ():
             if isinstance(failure.message, dict):
@@ -254,14 +254,14 @@ def _seconds(then_ns: int, now_ns: int) -> float:
 
 
 def _error_type(failure: ProcessFailure) -> str:
-    """Return the root cause in a word: an exception's type, a signal's name, or an exit code."""
+    """Return an exception's type, a signal's name, or an exit code."""
     if isinstance(failure.message, dict):
         return str(failure.message.get("message", "")).partition(":")[0]
     return signal_name(-failure.exitcode) if failure.exitcode < 0 else f"exit code {failure.exitcode}"
 
 
 def signal_name(number: int) -> str:
-    """Return the name of a signal, or ``signal 99`` for one without."""
+    """Return the name of a signal, or ``signal 99`` if it has none."""
     try:
         return Signals(number).name
     except ValueError:
@@ -269,7 +269,7 @@ def signal_name(number: int) -> str:
 
 
 def whole_number(text: str | None, default: int) -> int:
-    """Return the number that an environment variable holds; `default` if it holds none."""
+    """Parse the value of an environment variable as an integer; return `default` if it is not one."""
     try:
         return default if text is None else int(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""When a rank has recorded an exception, by its error file."""
+"""The time at which a rank recorded an exception, from its error file."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from supervise._opening import is_mark
 
 
 def recorded_ns(error_file: str) -> int | None:
-    """Return when the exception in `error_file` was recorded, in monotonic ns; None where there is none."""
-    if not error_file or not os.access(error_file, os.F_OK):  # by far the most, and without an exception
+    """Return the monotonic ns at which the exception in `error_file` was recorded; None if it holds none."""
+    if not error_file or not os.access(error_file, os.F_OK):  # the common case; unlike lstat, it raises no exception
         return None
     try:
         found = os.lstat(error_file)
@@ -23,7 +23,7 @@ def recorded_ns(error_file: str) -> int | None:
 
 
 def _epoch_ns() -> int:
-    """Return the offset of the wall clock from the monotonic one: of three readings, the least interrupted."""
+    """Return wall clock minus monotonic clock in ns, from the shortest of three readings."""
     readings = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(3)]
     before, wall, after = min(readings, key=lambda reading: reading[2] - reading[0])
     return wall - (before + after) // 2

@@ -1,4 +1,4 @@
-"""The search for processes that a gang has left outside of its groups, and their end."""
+"""The sweep: the search for escaped processes, and their end."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervise")
 
 _AFTER_KILL_S = 5.0
-"""How long after SIGKILL the sweep waits for what does not die, or is replaced by ever new children."""
+"""Deadline after SIGKILL, for processes that do not die or keep forking."""
 _AGAIN_S = 0.05
 _SLICE_S = 0.002
-"""How long a scan without a thread keeps the loop."""
+"""Longest time that a scan without a thread occupies the loop."""
 
 
 class Sweep:
-    """One scan of all processes or, where they are to be ended, as many as it takes until nothing is left.
+    """One scan of all processes or, if escaped processes are to be ended, repeated scans until none is found.
 
-    A scan takes milliseconds, so a thread does it; everything else happens on the loop. Where no thread can be
-    started, the loop scans in slices.
+    A scan takes milliseconds, so a thread does it; everything else happens on the loop. If no thread can be started,
+    the loop scans in slices.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class Sweep:
         skip: Collection[int],
         done: Callable[[steps.Swept], object],
     ) -> None:
-        """Prepare; `begin` begins.
+        """Prepare a sweep; `begin` starts it.
 
         Args:
-            loop: The gang's.
-            contained: The gang's, which stays open.
-            end: Whether to end what is found: SIGTERM and SIGCONT, then SIGKILL.
+            loop: The gang's loop.
+            contained: The gang's containment. The sweep does not close it.
+            end: Whether to end escaped processes: SIGTERM and SIGCONT, then SIGKILL.
             timeout_s: Seconds from `begin` to SIGKILL; 0 kills at once.
-            skip: Pids of ranks that still live; neither they nor their groups are meant.
+            skip: Pids of live ranks. The sweep leaves out them and their groups.
             done: Called on the loop with the message for the Supervisor, exactly once.
         """
         self._loop = loop
@@ -62,16 +62,16 @@ class Sweep:
         self._done: Callable[[steps.Swept], object] | None = done
         self._leaked: dict[int | None, set[int]] = {}
         self._live: dict[int, Escaped] = {}
-        """What was found and has not ended yet, by pid."""
+        """Escaped processes that have not ended, by pid."""
         self._looking = False
         self._scan: Scan | None = None
-        """The scan that the loop does, in slices."""
+        """The scan in slices on the loop; None while a thread scans."""
         self._killing = False
         self._give_up_at_s = float("inf")
         self._timers: list[Timer] = []
 
     def begin(self) -> None:
-        """Begin to scan. From the loop's thread; `done` is not called before this returns."""
+        """Begin to scan. Call on the loop's thread; `done` is not called before this returns."""
         if self._end and self._timeout_s <= 0:
             self._kill()
             return
@@ -80,12 +80,12 @@ class Sweep:
         self._look()
 
     def hurry(self, timeout_s: float) -> None:
-        """Kill after `timeout_s`, if that is sooner. From the loop's thread."""
+        """Send SIGKILL after `timeout_s`, if that is sooner. Call on the loop's thread."""
         if self._end and self._done is not None:
             self._timers.append(self._loop.call_later(timeout_s, self._kill))
 
     def cancel(self) -> None:
-        """Stop, and never call `done`. From the loop's thread; harmless after the end."""
+        """Stop without a call of `done`. Call on the loop's thread. Idempotent."""
         self._done = None
         self._release()
 
@@ -95,12 +95,12 @@ class Sweep:
         self._looking = True
         try:
             threading.Thread(target=self._find, name="supervise-sweep", daemon=True).start()
-        except RuntimeError:  # no more threads: the interpreter is exiting, or a limit is reached
+        except RuntimeError:  # no thread: the interpreter is exiting, or a limit is reached
             self._scan = scan = Scan(self._contained, self._skip, waits=False)
             self._loop.post(self._go_on_scanning, scan, scan.steps())
 
     def _find(self) -> None:
-        """In the thread: scan, and hand over what was found."""
+        """Scan, and post the result to the loop. On the scanning thread."""
         try:
             found, in_motion = self._contained.find(self._skip, killing=self._killing)
         except Exception as error:
@@ -109,7 +109,7 @@ class Sweep:
             self._loop.post(self._seen, found, False, in_motion)
 
     def _go_on_scanning(self, scan: Scan, steps: Iterator[None]) -> None:
-        """Without a thread: scan for `_SLICE_S`, then let the loop do what is due."""
+        """Scan for `_SLICE_S`, then yield to the loop."""
         if self._scan is not scan:  # canceled
             return
         until_s = time.monotonic() + _SLICE_S
@@ -131,8 +131,8 @@ class Sweep:
         self._seen(found, False, in_motion)
 
     def _not_seen(self, error: Exception) -> None:
-        if isinstance(error, OSError):  # no descriptor left to look with: no process is known to be gone
-            log.debug("looking for escaped processes: %s", error)
+        if isinstance(error, OSError):  # such as EMFILE: no process is known to have ended
+            log.debug("looking for escaped processes failed and is repeated: %s", error)
             self._seen(None, False, False)
         else:
             log.error("looking for escaped processes failed", exc_info=error)
@@ -140,7 +140,7 @@ class Sweep:
 
     def _seen(self, found: list[Escaped] | None, failed: bool, in_motion: bool) -> None:
         self._looking = False
-        wanted = self._done is not None and self._loop.in_loop  # else cancelled, or the loop is gone
+        wanted = self._done is not None and self._loop.in_loop  # False after `cancel` or the loop's end
         if wanted and found:
             for escaped in found:
                 self._leaked.setdefault(escaped.local_rank, set()).add(escaped.pid)
@@ -163,7 +163,7 @@ class Sweep:
         elif blind:
             self._timers.append(self._loop.call_later(_AGAIN_S, self._look))
         elif not self._live:
-            self._look()  # who died meanwhile may have had children
+            self._look()  # a process that has ended meanwhile may have left children
 
     def _take(self, escaped: Escaped) -> None:
         if escaped.pid in self._live:
@@ -178,7 +178,7 @@ class Sweep:
             escaped.send(signal.SIGKILL)
         else:
             escaped.send(signal.SIGTERM)
-            escaped.send(signal.SIGCONT)  # what is stopped must hear it, too
+            escaped.send(signal.SIGCONT)  # a suspended process handles SIGTERM only after SIGCONT
 
     def _gone(self, escaped: Escaped) -> None:
         self._loop.unwatch(escaped.fileno())
@@ -188,10 +188,10 @@ class Sweep:
         del self._live[escaped.pid]
         escaped.close()
         if not self._live:
-            self._look()  # it may have had children meanwhile
+            self._look()  # the process may have left children
 
     def _look_again_without_pidfd(self) -> None:
-        """The fallback where nobody tells when a process ends."""
+        """Poll for ends. The fallback without pidfd."""
         for escaped in [each for each in self._live.values() if not each.alive()]:
             self._drop(escaped)
         if self._live:
@@ -209,7 +209,7 @@ class Sweep:
         self._look()
 
     def _give_up(self) -> None:
-        if not self._looking:  # else what comes from the look ends it
+        if not self._looking:  # otherwise the result of the pending scan ends the sweep
             self._finish(ended=False)
 
     def _finish(self, *, ended: bool) -> None:

@@ -1,4 +1,4 @@
-"""Where the events of a gang are emitted."""
+"""The emission of a gang's events."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class EventEmitter:
         return self._log.listens(level)
 
     def begin(self, attempt: Attempt) -> None:
-        """Describe this attempt from now on; it is the first, or a restart."""
+        """Describe this attempt from now on: the first, or a restart."""
         now_ns = time.monotonic_ns()
         begun_ns = now_ns if attempt is self._describer.attempt else self._describer.begun_ns
         self._describer = Describer(attempt, begun_ns, now_ns)
@@ -41,7 +41,7 @@ class EventEmitter:
         self.emit(AttemptStarting())
 
     def emit(self, fact: Fact) -> None:
-        """Emit the events that tell `fact`; nothing is described if there is no listener."""
+        """Emit the events for `fact`. Without a listener, `fact` is not described."""
         if self._log.listens("error"):
             for event in self._describer.describe(fact, time.monotonic_ns()):
                 self._log.emit(event.name, event.level, **event.fields)
@@ -54,7 +54,7 @@ class EventEmitter:
             self._log.show_at_last(failed_line(spec.name, result, next(iter(result.failures.values()))))
 
     def disk_full(self, iostream: str, error: OSError) -> None:
-        """Report a disk that is full when the ranks have ended; without a listener on stderr."""
+        """Report a disk that is full when the ranks have ended: to listeners, or else on stderr."""
         text = f"{error.strerror}; what the ranks wrote or recorded last may be missing"
         if not self._log.listens("warning"):
             say_at_last(one_line(f"supervise: {error.filename}: {text}"), logging.WARNING)

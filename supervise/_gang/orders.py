@@ -1,4 +1,4 @@
-"""What a Supervisor and its Workers and Tails say to each other, beside what the core has to know."""
+"""The messages between a Supervisor and its Workers and Tails that are not events of the core."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ if TYPE_CHECKING:
 
 
 class Launch(Bare):
-    """Start your process. Supervisor -> Worker."""
+    """Start the rank's process. Supervisor -> Worker."""
 
 
 class Deliver(NamedTuple):
-    """Send a signal to your group. Supervisor -> Worker."""
+    """Send a signal to the rank's process group. Supervisor -> Worker."""
 
     sig: Signals
     wake: bool = False
-    """Whether SIGCONT follows, because a suspended process would not handle the signal."""
+    """Whether SIGCONT follows, because a suspended process does not handle the signal before."""
 
 
 class LookForStop(Bare):
-    """Report `WorkerStopped` if your process is suspended and was not before. Supervisor -> Worker."""
+    """Report `WorkerStopped` if the rank's process is newly suspended. Supervisor -> Worker."""
 
 
 class ReportStuck(Bare):
-    """SIGKILL has had its time: report `WorkerUnkillable` if something is left. Supervisor -> Worker."""
+    """Report `WorkerUnkillable` if a process has survived SIGKILL for the bounded wait. Supervisor -> Worker."""
 
 
 class Leave(Bare):
-    """The gang has ended: leave the registry. Supervisor -> Worker."""
+    """Leave the registry, since the gang has ended. Supervisor -> Worker."""
 
 
 class Drain(NamedTuple):
-    """Every rank is reaped: show what the ranks had written, then end. Supervisor -> Tail."""
+    """Show the rest of the output, then end. Every rank is reaped. Supervisor -> Tail."""
 
     sizes: dict[str, int]
     """Bytes to show of each file, by path."""
 
 
 class MemberStopRequested(Bare):
-    """Other code asked a Worker or a Tail to stop. Worker, Tail -> Supervisor, which closes the gang instead."""
+    """Other code requested the stop of a Worker or a Tail. Worker, Tail -> Supervisor, which closes the gang."""
 
 
 class ActorDown(NamedTuple):

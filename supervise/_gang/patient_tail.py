@@ -1,4 +1,4 @@
-"""A Tail whose files may come later, or never."""
+"""A Tail whose files may be created later, or never."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class PatientTail(Tail):
-    """Show files on one destination as `Tail` does, each from the moment it is there.
+    """Tail that shows each file as soon as it exists.
 
-    A file that comes where nobody tells (a folder that may not be read) is found at the `Drain`.
+    In a folder that may not be read, which inotify cannot watch, it finds a new file at the `Drain`.
     """
 
     def __init__(self, **what: Any) -> None:
-        """Take what `Tail` takes; the sources need not be there."""
+        """Take the arguments of `Tail`; the sources need not exist."""
         super().__init__(**what)
         self._awaited: dict[LogReader, FileCreation] = {
             feed: FileCreation(feed.path, partial(self._came, feed)) for feed in self._feeds
@@ -29,7 +29,7 @@ class PatientTail(Tail):
 
     @property
     def shown_bytes(self) -> int:
-        """How much of all files has reached the destination, or was not meant to. From any thread."""
+        """Number of bytes of all files that were shown or filtered out. Thread-safe."""
         return sum(feed.shown_bytes for feed in self._feeds)
 
     def _open(self) -> None:
@@ -38,7 +38,7 @@ class PatientTail(Tail):
         self._step()
 
     def _came(self, feed: LogReader) -> None:
-        """Note that a file may be there. On the watching thread."""
+        """Note that a file may exist. On the watching thread."""
         with self._lock:
             known = feed in self._news
             self._news[feed] = None
@@ -57,7 +57,7 @@ class PatientTail(Tail):
         super()._drain(message)
 
     def _take_in(self) -> None:
-        """Open what has come. What comes behind a `Drain` is of another run."""
+        """Open the new files. Ignore those after a `Drain`, which belong to another run."""
         if self._draining:
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""The Workers and Tails of one gang, as their Supervisor commands them."""
+"""The Workers and Tails of one gang."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 
 class RankActors:
-    """Starts the actors of a gang and tells them what to do. It never asks."""
+    """Starts the actors of a gang and sends them orders, by tell only: an ask would block the loop."""
 
     def __init__(self, attempt: Attempt, loop: Loop, owner: pykka.ActorRef[Any], events: EventEmitter) -> None:
-        """Prepare; nothing is started.
+        """Prepare without starting anything.
 
         Args:
-            attempt: What to run; it belongs to these from now on.
-            loop: The gang's.
+            attempt: The attempt to run. This object owns it from now on.
+            loop: The gang's loop.
             owner: The Supervisor.
-            events: Where logs that fail are reported.
+            events: Reports failures of logs.
         """
         self._attempt = attempt
         self._loop = loop
@@ -55,11 +55,11 @@ class RankActors:
         self._roomy = True
 
     def assemble(self) -> TailsStarted:
-        """Make the files ready and start the actors; return what the result has to wait for.
+        """Make the files and start the actors; return the event with the number of Tails.
 
         Raises:
             SpecError: A limit is too low.
-            OSError: A log file cannot be made. Nothing was started in either case.
+            OSError: A log file cannot be made. In either case nothing was started.
         """
         attempt = self._attempt
         if self._spoiled:
@@ -70,10 +70,10 @@ class RankActors:
         try:
             spare = limits.check_open_files(attempt.nprocs, each=each, shown=2 * shown)
             self._roomy = True
-        except SpecError:  # what a log's reader holds beside it is a help, and no need
+        except SpecError:  # the copies of the writers' descriptors are optional
             spare = limits.check_open_files(attempt.nprocs, each=each, shown=shown)
             self._roomy = False
-        attempt.line.keeps = spare >= 2 * attempt.nprocs  # the program is left as many as are kept
+        attempt.line.keeps = spare >= 2 * attempt.nprocs  # half of the spare descriptors stay free for the application
         make_ready(attempt.dest)
         try:
             for tail in attempt.tails:
@@ -87,7 +87,7 @@ class RankActors:
         )
 
     def _new_tail(self, tail: TailSpec) -> pykka.ActorRef[Tail]:
-        from supervise._gang.tail import Tail  # most gangs have none
+        from supervise._gang.tail import Tail  # lazy: most gangs have no Tail
 
         abandon = CancelToken()
         self._abandons.append(abandon)
@@ -104,7 +104,7 @@ class RankActors:
         )
 
     def _give_up_tails(self) -> None:
-        """End the Tails that were started before one that could not be; close the destinations of the others."""
+        """End the started Tails after the start of one has failed; close the destinations of the others."""
         self.abandon_tails()
         for abandon in self._abandons[len(self._tails) :]:
             abandon.close()
@@ -135,32 +135,32 @@ class RankActors:
             self._workers[rank].tell(deliver)
 
     def look_for_suspended(self, ranks: Iterable[int]) -> None:
-        """Look which of these ranks are suspended, and report those."""
+        """Order the Workers to report which of these ranks are suspended."""
         for rank in ranks:
             self._workers[rank].tell(orders.LookForStop())
 
     def report_unkillable(self, ranks: Iterable[int]) -> None:
-        """Report those of these ranks that SIGKILL did not end."""
+        """Order the Workers to report which of these ranks survived SIGKILL."""
         for rank in ranks:
             self._workers[rank].tell(orders.ReportStuck())
 
     def recorded(self, ranks: Iterable[int]) -> dict[int, int]:
-        """Return which of these ranks have recorded an exception by now: rank to monotonic nanoseconds."""
+        """Return the ranks that have recorded an exception: rank to monotonic ns of the record."""
         files = self._attempt.dest.error_files
         found = ((rank, recorded_ns(files.get(rank, ""))) for rank in ranks)
         return {rank: at_ns for rank, at_ns in found if at_ns is not None}
 
     def drain(self, ends: Sequence[WorkerExited]) -> None:
-        """Tell the Tails to show what the ranks had written, and to end."""
+        """Order the Tails to show the rest of the output and end."""
         sizes = {path: size for end in ends for path, size in end.log_bytes.items()}
         self._look_for_room(sizes)
         for tail in self._tails:
-            with contextlib.suppress(pykka.ActorDeadError):  # it has ended, and said so
+            with contextlib.suppress(pykka.ActorDeadError):  # it has ended and sent `TailEnded`
                 tail.tell(orders.Drain(sizes=sizes))
 
     def _look_for_room(self, sizes: Mapping[str, int]) -> None:
-        """Report a disk that is full: the ranks write into their logs themselves, so no error has reached us."""
-        # The longest log of each attempt's folder: the most likely one to be cut short
+        """Report a full disk. Ranks write their logs directly, so supervise does not see their ENOSPC."""
+        # The longest log of each folder, which is the most likely one to be truncated
         longest = {os.path.dirname(os.path.dirname(path)): path for path in sorted(sizes, key=lambda path: sizes[path])}
         full = next((error for path in longest.values() if (error := no_room(path)) is not None), None)
         if full is not None:
@@ -171,17 +171,17 @@ class RankActors:
         self._events.emit(LogFailed(iostream, path, str(error)))
 
     def abandon_tails(self) -> None:
-        """End the Tails now, even in the middle of a write."""
+        """End the Tails now, even during a write."""
         for abandon in self._abandons:
             abandon.set()
 
     def dismiss(self) -> None:
-        """Tell the Workers to leave the registry; the Tails have ended. Release what is left. Idempotent."""
+        """Order the Workers to leave the registry, and release resources. The Tails have ended. Idempotent."""
         workers, self._workers = self._workers, []
         for worker in workers:
             with contextlib.suppress(pykka.ActorDeadError):
                 worker.tell(orders.Leave())
         self.slots.close_outcomes()
         self._attempt.line.cut()
-        if not self._tails:  # they own their destinations
+        if not self._tails:  # Tails own their destinations
             self._attempt.close()

@@ -1,4 +1,4 @@
-"""The replies that a Supervisor has not sent yet."""
+"""The pending replies of a Supervisor."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ if TYPE_CHECKING:
 
 
 class PendingReplies:
-    """Deferred replies by what they wait for. Used on the gang's loop."""
+    """Pending replies to starts, waits, closes and stops. Used on the gang's loop."""
 
     def __init__(self, loop: Loop) -> None:
-        """Begin without any."""
+        """Begin without pending replies."""
         self._loop = loop
         self._waits: WeakKeyDictionary[Reply[RunProcsResult | None], Timer | None] = WeakKeyDictionary()
-        """Those whose asker still lives, with the timer of their timeout."""
+        """Waits whose asker still holds the future, with the timer of their timeout."""
         self._closes: list[Reply[RunProcsResult | None]] = []
         self._stops: list[Reply[None]] = []
         self.start: Reply[dict[int, int]] | None = None
-        """Of the start, while it is under way."""
+        """The reply to the start; None unless it is pending."""
         self.result: RunProcsResult | None = None
         self.error: BaseException | None = None
-        """Why there is no result and never will be."""
+        """The reason why there will be no result; None otherwise."""
 
     @property
     def over(self) -> bool:
-        """Whether it is known how the gang ended."""
+        """Whether the gang has a result or an error."""
         return self.result is not None or self.error is not None
 
     @property
     def waiting(self) -> int:
-        """How many waits are open."""
+        """Number of pending waits."""
         return len(self._waits)
 
     @property
     def stopping(self) -> bool:
-        """Whether a stop of the Supervisor was asked."""
+        """Whether a stop of the Supervisor was requested."""
         return bool(self._stops)
 
     def begin_start(self) -> Reply[dict[int, int]]:
-        """Return the reply of a start that begins now."""
+        """Return the reply to a start that begins now."""
         self.start = Reply()
         return self.start
 
@@ -61,25 +61,25 @@ class PendingReplies:
         return reply
 
     def close(self) -> Reply[RunProcsResult | None]:
-        """Return a reply that comes when nothing of the gang is left."""
+        """Return a reply that is set when no process of the gang remains."""
         reply: Reply[RunProcsResult | None] = Reply()
         self._closes.append(reply)
         return reply
 
     def stop(self) -> Reply[None]:
-        """Return a reply that comes when the Supervisor has left."""
+        """Return a reply that is set when the Supervisor has left the registry."""
         reply: Reply[None] = Reply()
         self._stops.append(reply)
         return reply
 
     def started(self, pids: dict[int, int]) -> None:
-        """Every rank runs."""
+        """Answer the start: every rank runs."""
         start, self.start = self.start, None
         if start is not None:
             start.set(pids)
 
     def publish(self, start_error: BaseException) -> None:
-        """Answer every wait with `result` or `error`; a start that is still open gets the error given here."""
+        """Answer every wait with `result` or `error`, and a pending start with `start_error`."""
         start, self.start = self.start, None
         if start is not None:
             start.fail(self.error or start_error)

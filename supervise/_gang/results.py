@@ -1,4 +1,4 @@
-"""The result of a gang that has ended, from what the core has judged."""
+"""The result of a gang, built from the verdict of the core."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from supervise.messages import WorkerExited
 
 OUT_OF_MEMORY = "out of memory suspected"
-"""Begins the message of a failure whose cgroup has counted a kill for lack of memory."""
+"""Beginning of the message of a failure whose cgroup counted an OOM kill."""
 _KNOWN_BY_CODE = ("To enable traceback see:", "Signal ")
-"""How the texts begin that say nothing beside the exit code."""
+"""Beginnings of texts that add nothing to the exit code."""
 _CAUSE_CHARS = 300
 LOST_CODE = 255
-"""Stands in `ProcessFailure.exitcode`, a number, for an exit status that is lost."""
+"""Value of `ProcessFailure.exitcode`, which is always a number, for a lost exit status."""
 
 
 def build_result(gang: Gang, verdict: Verdict, attempt: Attempt, values: Mapping[int, Any]) -> RunProcsResult:
-    """Return the one result that every `Wait` gets.
+    """Build the result that every `Wait` gets.
 
     Args:
-        gang: What happened.
-        verdict: How it is judged.
-        attempt: What was asked for.
-        values: Local rank to return value, where all ranks exited with code 0.
+        gang: The state of the gang.
+        verdict: The verdict on it.
+        attempt: The last attempt.
+        values: Local rank to return value, if all ranks exited with code 0.
     """
     result = RunProcsResult(
         stdouts=dict(attempt.dest.stdouts), stderrs=dict(attempt.dest.stderrs), outcome=verdict.outcome
@@ -68,7 +68,7 @@ def build_result(gang: Gang, verdict: Verdict, attempt: Attempt, values: Mapping
 
 
 def _last_words(end: WorkerExited | None, path: str) -> str:
-    """Return the last lines of a rank's stderr, without a look at a file that was empty when it ended."""
+    """Return the last lines of a rank's stderr. Skip the read if the file was empty at the rank's end."""
     return last_lines(path) if end is None or end.log_bytes.get(path) else ""
 
 
@@ -77,7 +77,7 @@ def _failure(gang: Gang, rank: int, attempt: Attempt, to_wall_ns: int, *, stoppe
     if end is None:
         stuck = gang.unkillable.get(rank)
         if stuck is not None:
-            message = f"PID {stuck.pid} outlived SIGKILL; the kernel says its state is {stuck.state}"
+            message = f"PID {stuck.pid} outlived SIGKILL; its state in the kernel is {stuck.state}"
             return ProcessFailure.of(rank, stuck.pid, LOST_CODE, "", message=message)
         message = f"rank {rank} was not started: the gang was closed first"
         return ProcessFailure.of(rank, 0, -gang.stop.death_sig, "", message=message)
@@ -97,7 +97,7 @@ def _failure(gang: Gang, rank: int, attempt: Attempt, to_wall_ns: int, *, stoppe
 
 
 def failed_line(name: str, result: RunProcsResult, root: ProcessFailure) -> str:
-    """Return one line about a gang that has failed: which rank, why, and where more is to be found."""
+    """Return one line about a failed gang: the rank, the cause and the path of a log."""
     recorded = root.message.get("message") if isinstance(root.message, dict) else None
     if recorded is None:
         how = f"exit code {root.exitcode}" if root.exitcode >= 0 else root.signal_name()
@@ -110,11 +110,11 @@ def failed_line(name: str, result: RunProcsResult, root: ProcessFailure) -> str:
 
 
 def start_error(failure: WorkerFailedToStart) -> Exception:
-    """Return what the asker of the start gets: an `OSError` keeps its class, errno and file name."""
+    """Return the exception for the asker of the start. An `OSError` keeps its class, errno and file name."""
     error, rank = failure.error, failure.local_rank
     if isinstance(error, OSError) and error.errno is not None:
-        told: Exception = OSError(error.errno, f"rank {rank} could not be started: {error.strerror}", error.filename)
+        raised: Exception = OSError(error.errno, f"rank {rank} could not be started: {error.strerror}", error.filename)
     else:
-        told = SpawnError(f"{type(error).__name__}: {error}", local_rank=rank)
-    told.__cause__ = error
-    return told
+        raised = SpawnError(f"{type(error).__name__}: {error}", local_rank=rank)
+    raised.__cause__ = error
+    return raised

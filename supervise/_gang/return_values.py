@@ -1,4 +1,4 @@
-"""The return values of ranks, loaded off the loop: unpickling runs code of the user's and may take its time."""
+"""The return values of ranks. A thread loads them, because unpickling runs user code of unbounded duration."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class ReturnValues:
     """The return values of one attempt. Used on the gang's loop."""
 
     def __init__(self, name: str, nprocs: int, loop: Loop, slots: ExitSlots) -> None:
-        """Know none yet.
+        """Begin without values.
 
         Args:
-            name: Of the gang.
-            nprocs: How many ranks it has.
-            loop: The gang's.
-            slots: Where the files with the values are.
+            name: Name of the gang.
+            nprocs: Number of ranks.
+            loop: The gang's loop.
+            slots: Holds the result channels.
         """
         self._name = name
         self._nprocs = nprocs
@@ -35,14 +35,14 @@ class ReturnValues:
         self._slots = slots
         self._loaded: Callable[[dict[int, str]], object] | None = None
         self.by_rank: dict[int, Any] = {}
-        """Those that were loaded."""
+        """Local rank to loaded value."""
 
     def load(self, ends: Sequence[WorkerExited], loaded: Callable[[dict[int, str]], object]) -> None:
-        """Load the values if all ranks have exited with code 0.
+        """Load the values if all ranks exited with code 0.
 
         Args:
-            ends: How the ranks ended.
-            loaded: Called on the loop, with what is wrong with values that could not be loaded, by local rank.
+            ends: The ends of the ranks.
+            loaded: Called on the loop with local rank to complaint, for values that could not be loaded.
         """
         self._loaded = loaded
         good = {end.local_rank for end in ends if end.has_value and not failed(end)}
@@ -57,15 +57,15 @@ class ReturnValues:
         work = partial(_load, files, nothing, partial(self._loop.post, self._arrived))
         try:
             threading.Thread(target=work, name=f"supervise-values-{self._name}", daemon=True).start()
-        except RuntimeError:  # no more threads: the interpreter is exiting, or a limit is reached
+        except RuntimeError:  # no thread: the interpreter is exiting, or a limit is reached
             work()
 
     def abandon(self) -> None:
-        """Go on without the values if they are being loaded: code of the user's takes too long."""
+        """Abandon a pending load, whose user code exceeds the deadline."""
         self._arrived({}, dict.fromkeys(range(self._nprocs), "its return value was not unpickled in time"))
 
     def dismiss(self) -> None:
-        """Never call back."""
+        """Drop the callback."""
         self._loaded = None
 
     def _arrived(self, values: dict[int, Any], problems: dict[int, str]) -> None:
@@ -80,7 +80,7 @@ def _load(
     known: Mapping[int, Any],
     tell: Callable[[dict[int, Any], dict[int, str]], object],
 ) -> None:
-    """Unpickle the values in `files`; `tell` the values, those `known` among them, and the problems, by local rank."""
+    """Unpickle the values in `files`; call `tell` with `known` and loaded values and with problems, by local rank."""
     values = dict(known)
     problems: dict[int, str] = {}
     for rank, file in sorted(files.items()):

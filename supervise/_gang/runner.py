@@ -1,4 +1,4 @@
-"""Has the core decide what follows from each event of a gang, and does it."""
+"""The runner of a gang: it passes events to the core and carries out the core's actions."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ if TYPE_CHECKING:
     from supervise.result import RunProcsResult
 
 _SETTLED_S = 0.02
-"""How long after the start the kernel's counters are first read, so that the launch does not wait for it."""
+"""Delay from the start to the first read of the kernel's OOM counters, so that the launch does not wait for it."""
 _LEAST_SWEEP_S = 1.0
-"""The least time from SIGTERM to SIGKILL for processes outside of the groups, even if the groups took all the grace."""
+"""Minimum from SIGTERM to SIGKILL for escaped processes, even if the process groups used up the grace."""
 
 
 class Listener(Protocol):
-    """A part of the package that follows a gang beside its subscribers. Called on the gang's loop."""
+    """An internal observer of a gang, in addition to its subscribers. Called on the gang's loop."""
 
     def exited(self, end: say.WorkerExited, value: OutcomeFile | None) -> None:
-        """Note the end of a rank; `value` holds what its function returned or raised."""
+        """Note the end of a rank. `value` holds the return value or the exception of its function."""
 
     def left(self, crash: SupervisorCrashed | None) -> None:
-        """Note that the Supervisor has left; `crash` is why, if one of its handlers has failed."""
+        """Note that the Supervisor has left the registry; `crash` is set if a handler of the gang failed."""
 
 
 class GangRunner:
-    """Runs one gang: from events to decisions of the core, from these to actions. Used on the gang's loop."""
+    """Runs one gang: passes events to the core and carries out its actions. Used on the gang's loop."""
 
     def __init__(
         self,
@@ -68,17 +68,17 @@ class GangRunner:
         closed: Callable[[], object],
         crashed: Callable[[BaseException], object],
     ) -> None:
-        """Prepare; `start` starts the gang.
+        """Prepare a runner; `start` starts the gang.
 
         Args:
             attempt: The first attempt.
-            loop: The gang's.
+            loop: The gang's loop.
             owner: The Supervisor.
-            replies: What the Supervisor owes.
-            subscribers: Who is told the lifecycle.
-            listener: Who else is.
-            closed: Called when nothing of the gang is left, or nothing that can be killed.
-            crashed: Called with an error that leaves the gang half decided.
+            replies: The pending replies of the Supervisor.
+            subscribers: The actors that receive lifecycle messages.
+            listener: An internal observer, or None.
+            closed: Called when no process of the gang remains that can be killed.
+            crashed: Called with an error that leaves the gang's state inconsistent.
         """
         spec = attempt.spec
         self._loop = loop
@@ -97,14 +97,14 @@ class GangRunner:
             stop_on_failure=spec.stop_on_failure,
             policy=spec.restart_policy,
         )
-        """Read by others, changed by the core only."""
+        """Only the core changes it; others read it."""
         self.events = EventEmitter(attempt)
         self.timers = Timers(loop, partial(self._guarded, self.step))
         self.suspend_poll = SuspendPoll(loop, self._look_for_suspended)
         self._use(attempt)
         self._sweep: Sweep | None = None
         self._failed: RunProcsResult | None = None
-        """The result of the attempt before this one."""
+        """The result of the previous attempt."""
 
     def _use(self, attempt: Attempt) -> None:
         self.attempt = attempt
@@ -112,11 +112,11 @@ class GangRunner:
         self._values = ReturnValues(attempt.spec.name, attempt.nprocs, self._loop, self.ranks.slots)
 
     def start(self) -> Reply[dict[int, int]]:
-        """Start the gang; return the reply to the ask.
+        """Start the gang; return the pending reply.
 
         Raises:
             SpecError: A limit is too low.
-            OSError: A log file cannot be made. Nothing was started in either case.
+            OSError: A log file cannot be made. In either case nothing was started.
         """
         tails = self.ranks.assemble()
         self.events.begin(self.attempt)
@@ -128,29 +128,31 @@ class GangRunner:
         return reply
 
     def close(self, death_sig: signal.Signals = signal.SIGTERM, timeout_s: float | None = None) -> None:
-        """Ask the core for the end; None is the gang's grace."""
+        """Request the end from the core; `timeout_s` None means the gang's grace."""
         grace_s = self.gang.grace_s if timeout_s is None else timeout_s
         self.step(steps.CloseAsked(death_sig=death_sig, timeout_s=grace_s))
 
     def report(self, event: steps.Event) -> None:
-        """Take in what a Worker or a Tail reports."""
-        if isinstance(event, say.WorkerExited) and self.attempt.spec.plain is not None:  # no return value is wanted
+        """Process a report of a Worker or a Tail."""
+        if (
+            isinstance(event, say.WorkerExited) and self.attempt.spec.plain is not None
+        ):  # the gang does not use return values
             event = replace(event, has_value=False, complaint=None if event.exitcode == 0 else event.complaint)
         self.step(event)
 
     def excuse(self, ranks: frozenset[int]) -> None:
-        """Note that the caller is going to stop these ranks because another has failed."""
-        self._report_dead()  # a rank that is dead by now was not stopped
+        """Note that the caller is about to stop these ranks because another has failed."""
+        self._report_dead()  # a rank that is dead already was not stopped
         self.step(steps.PeersStopped(ranks=ranks, at_ns=time.monotonic_ns()))
 
     def halt(self) -> None:
-        """Decide nothing any more: the Supervisor has crashed, or it leaves."""
+        """Stop all decisions: the Supervisor has crashed or leaves."""
         self._halted = True
         if self._sweep is not None:
             self._sweep.cancel()
 
     def release(self) -> None:
-        """Let go of the Supervisor, so that both die with the last user, not at the next garbage collection."""
+        """Break the reference cycle with the Supervisor, so that reference counting frees both."""
         self.halt()
         self.timers.end()
         self.suspend_poll.end()
@@ -159,7 +161,7 @@ class GangRunner:
     # From events to actions
 
     def step(self, event: steps.Event) -> None:
-        """Decide on an event. What fails here leaves the gang half decided, so it is never the asker's mistake."""
+        """Decide on an event. A failure here leaves the state inconsistent, so it is a crash, not the asker's error."""
         if self._halted:
             return
         try:
@@ -172,7 +174,7 @@ class GangRunner:
             self._crashed(error)
 
     def _guarded(self, act: Callable[..., object], *args: Any) -> None:
-        """Call what comes from a timer or a post, where no envelope's guard stands around it."""
+        """Call `act` from a timer or a post; report its exception as a crash, as the actor does for a message."""
         try:
             act(*args)
         except BaseException as error:
@@ -236,7 +238,7 @@ class GangRunner:
         self.timers.call_later("oom", _SETTLED_S, _count_memory_kills)
 
     def _report_dead(self) -> None:
-        """Make Workers post the exits of all ranks that are dead by now."""
+        """Make the Workers post the exits of all dead ranks."""
         self.ranks.slots.ring_if_dead()
         self._loop.poll()
 
@@ -245,7 +247,7 @@ class GangRunner:
         self.step(steps.AllReaped(recorded=recorded, taken_ns=time.monotonic_ns()))
 
     def signal(self, ranks: frozenset[int], sig: signal.Signals, reason: str, escalation: int = 0) -> None:
-        """Signal the groups of these ranks; a signal of ours, except for SIGKILL, also continues those suspended."""
+        """Signal the groups of these ranks. SIGCONT follows a signal of supervise other than SIGKILL."""
         self.ranks.deliver(ranks, sig, wake=reason != "user" and sig != signal.SIGKILL)
         if self.events.listens("info"):
             for rank in sorted(ranks):
@@ -258,10 +260,10 @@ class GangRunner:
     def _values_loaded(self, complaints: dict[int, str]) -> None:
         self.step(steps.ValuesLoaded(complaints=complaints))
 
-    # What left the groups
+    # Escaped processes
 
     def _sweep_up(self, timeout_s: float) -> None:
-        """Look for what has left the groups; if it would only be reported, then only if there is a listener."""
+        """Sweep. Skip a sweep that only reports if there is no listener."""
         contained = self.attempt.contained
         if contained is None or not (contained.ends or self.events.listens()):
             self._post(steps.Swept())
@@ -283,20 +285,20 @@ class GangRunner:
     # Restarts
 
     def _announce_restart(self, delay_s: float) -> None:
-        """The attempt has failed and nothing of it is left: tell so, and wait a little before the next."""
+        """Announce the restart and set its timer. No process of the failed attempt remains."""
         import random
 
-        assert self.gang.policy is not None  # noqa: S101 - else no restart is announced
-        delay_s *= random.uniform(0.75, 1.25)  # noqa: S311 - so that many machines do not start at once
+        assert self.gang.policy is not None  # noqa: S101 - the core announces restarts only with a policy
+        delay_s *= random.uniform(0.75, 1.25)  # noqa: S311 - jitter: machines do not restart in step
         self._failed = result = self.result()
-        told = say.GangRestarting(
+        message = say.GangRestarting(
             attempt=self.gang.attempt + 1,
             max_restarts=self.gang.policy.max_restarts,
             delay_s=delay_s,
             result=result,
         )
-        self.events.emit(told)
-        self._subscribers.tell(told)
+        self.events.emit(message)
+        self._subscribers.tell(message)
         self.timers.set(steps.SetTimer(name="backoff", delay_s=delay_s))
 
     def _assemble(self) -> None:
@@ -319,7 +321,7 @@ class GangRunner:
     # The result
 
     def result(self) -> RunProcsResult:
-        """Return the result as it is by now."""
+        """Return the result of the present state."""
         return build_result(self.gang, judge(self.gang), self.attempt, self._values.by_rank)
 
     def _publish(self) -> None:
@@ -331,20 +333,20 @@ class GangRunner:
             replies.error = start_error(self.gang.start_failure)
         if replies.error is None:
             replies.result = self.result()
-        elif self._failed is not None:  # the error ends a restart: it also tells what had failed before
+        elif self._failed is not None:  # a restart failed: the error also has the previous failure
             what = f"{self.attempt.spec.name} had failed, and attempt {self.gang.attempt} could not be started"
             replies.error.add_note(what)
             replies.error.previous_result = self._failed  # type: ignore[attr-defined]
-        told = say.GangFinished(result=replies.result, error=replies.error)
-        self.events.finish(told)
+        message = say.GangFinished(result=replies.result, error=replies.error)
+        self.events.finish(message)
         replies.publish(SpawnError("the gang was closed before every rank ran", local_rank=self.gang.launched))
-        self._subscribers.finish(told)
+        self._subscribers.finish(message)
         if self.attempt.spec.plain is not None:
             self._owner.stop(block=False)  # which ends what the ranks have left in their groups
 
 
 def _nothing(*_args: object) -> None:
-    """Stand in for what must not be called any more."""
+    """Replace a callback that must not be called any more."""
 
 
 def _count_memory_kills() -> None:

@@ -1,4 +1,4 @@
-"""How a Supervisor leaves: after its gang has ended, or after a crash of one of the gang's handlers."""
+"""The shutdown of a Supervisor: after the gang has ended, or after one of its handlers has crashed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervise")
 
 _TIDY_S = 0.001
-"""How long the asker runs undisturbed after an answer, before the Workers leave: that takes the interpreter a while."""
+"""Delay from an answer to the exit of the Workers, which would compete with the asker for the GIL."""
 
 
 class Shutdown:
-    """Ends everything that a Supervisor has begun, whatever has failed. Used on the gang's loop."""
+    """Ends everything that a Supervisor has begun, also after failures. Used on the gang's loop."""
 
     def __init__(
         self,
@@ -38,15 +38,15 @@ class Shutdown:
         listener: Listener | None,
         leave: Callable[[], object],
     ) -> None:
-        """Prepare.
+        """Prepare a shutdown.
 
         Args:
-            runner: What runs the gang.
-            loop: The gang's; it ends last.
-            replies: What the Supervisor owes.
-            subscribers: Who is told the lifecycle.
-            listener: Who else is.
-            leave: Takes the Supervisor out of the registry.
+            runner: The gang's runner.
+            loop: The gang's loop; it ends last.
+            replies: The pending replies of the Supervisor.
+            subscribers: The actors that receive lifecycle messages.
+            listener: An internal observer, or None.
+            leave: Removes the Supervisor from the registry.
         """
         self._runner = runner
         self._loop = loop
@@ -57,12 +57,12 @@ class Shutdown:
         self._leaving = False
         self._name = runner.attempt.spec.name
         self.crash: SupervisorCrashed | None = None
-        """Set once a handler has failed: from then on only the shutdown goes on."""
+        """Set when a handler has failed; after that only the shutdown runs."""
         self.member_asked = False
-        """Whether other code asked a Worker or a Tail to stop."""
+        """Whether other code requested the stop of a Worker or a Tail."""
 
     def closed(self) -> None:
-        """Answer every close: nothing of the gang is left, or nothing that can be killed."""
+        """Answer every close: no process of the gang remains that can be killed."""
         stuck = self._runner.gang.unkillable
         error = None
         if stuck:
@@ -71,11 +71,11 @@ class Shutdown:
         self._replies.closed(error)
         if self._replies.stopping:
             self.begin()
-        elif self.member_asked or not stuck:  # else a Worker goes on trying to reap
+        elif self.member_asked or not stuck:  # otherwise the Workers stay and retry to reap
             self._runner.timers.call_later("tidy", _TIDY_S, partial(self._quietly, self._runner.ranks.dismiss))
 
     def begin(self) -> None:
-        """Take all actors of the gang out of the registry, end the loop, then answer every stop. Idempotent."""
+        """Remove the gang's actors from the registry, end the loop, then answer every stop. Idempotent."""
         if not self._leaving:
             self._leaving = True
             self._quietly(self._runner.ranks.dismiss)
@@ -85,52 +85,52 @@ class Shutdown:
         self._quietly(self._runner.release)
         if self._listener is not None:
             self._quietly(partial(self._listener.left, self.crash))
-        leave, self._leave = self._leave, _nothing  # so that the Supervisor dies with its last user
+        leave, self._leave = self._leave, _nothing  # breaks a reference cycle
         self._quietly(leave)
-        self._quietly(partial(self._replies.closed, self.crash))  # asked between the last answer and now
+        self._quietly(partial(self._replies.closed, self.crash))  # closes that came after the last answer
         self._loop.ended.add_done_callback(self._replies.stopped)
         self._loop.end()
 
     # After a crash
 
     def after_crash(self, error: BaseException, who: str) -> None:
-        """Kill and reap every rank, then answer every ask; the error was raised by a handler of `who`."""
+        """Kill and reap every rank, then answer every ask. A handler of `who` raised `error`."""
         if self.crash is None:
-            self._doom(f"a handler of {who} raised {error!r}", error)
+            self._kill_all(f"a handler of {who} raised {error!r}", error)
             CrashShutdown(self._loop, self._runner.ranks.slots, self._runner.attempt.contained, self._reaped).begin()
 
     def without_loop(self, error: BaseException) -> None:
-        """End everything here and now: the loop's selector has failed, so that nothing can be waited for."""
-        self._doom(f"the supervisor's selector failed: {error!r}", error)
+        """End everything synchronously: the loop's selector has failed, so that the loop cannot wait."""
+        self._kill_all(f"the supervisor's selector failed: {error!r}", error)
         self._quietly(partial(shut_down_without_loop, self._runner.ranks.slots, self._runner.attempt.contained))
         self._reaped()
 
-    def _doom(self, why: str, error: BaseException) -> None:
+    def _kill_all(self, why: str, error: BaseException) -> None:
         self.crash = SupervisorCrashed(f"{self._name}: {why}; every worker was killed")
         self.crash.__cause__ = error
-        self._runner.attempt.line.cut()  # kills every rank, also one that a fork server has yet to start
+        self._runner.attempt.line.cut()  # kills every rank, also one that a fork server forks later
         self._quietly(self._runner.halt)
 
     def _reaped(self) -> None:
-        """Answer every ask; whatever fails on the way, the rest is done."""
+        """Answer every ask. A step that fails does not prevent the next."""
         crash = self.crash or SupervisorCrashed("the supervisor crashed")
-        told = say.GangFinished(result=None, error=crash)
+        message = say.GangFinished(result=None, error=crash)
         if not self._replies.over:
             self._replies.error = crash
-            self._quietly(partial(self._runner.events.finish, told))
+            self._quietly(partial(self._runner.events.finish, message))
         self._quietly(self._runner.ranks.abandon_tails)
         self._quietly(partial(self._replies.publish, crash))
         self._quietly(partial(self._replies.closed, crash))
-        self._quietly(partial(self._subscribers.finish, told))
+        self._quietly(partial(self._subscribers.finish, message))
         self.begin()
 
     def _quietly(self, act: Callable[[], object]) -> None:
         try:
             act()
         except BaseException:
-            with contextlib.suppress(BaseException):  # a handler of the application's may raise, too
-                log.exception("%s: while it ends", self._name)
+            with contextlib.suppress(BaseException):  # the application's logging handler may raise, too
+                log.exception("%s: error during the shutdown", self._name)
 
 
 def _nothing() -> None:
-    """Stand in for what must not be called again."""
+    """Replace a callback that must not be called again."""

@@ -1,4 +1,4 @@
-"""The shutdown of a gang whose Supervisor has crashed: kill, reap, then report."""
+"""The shutdown of a gang after a crash: kill, reap, then report."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervise")
 
 _DEADLINE_S = 5.0
-"""How long the shutdown waits for the ranks, and again for what has left their groups."""
+"""Deadline for the ranks, and then again for escaped processes."""
 _SWEEP_S = 2 * _DEADLINE_S
-"""After this time, the shutdown ends although the sweep has not."""
+"""Deadline for the sweep, after which the shutdown ends without it."""
 _AGAIN_S = 0.01
 
 
 class CrashShutdown:
-    """Kills every group, reaps every rank, then kills what has left the groups; on the loop, in bounded time.
+    """Kills every group, reaps every rank, then kills escaped processes; on the loop, in bounded time.
 
-    It relies neither on the actors nor on the descriptors that they watch, because one of the actors has just
-    failed: every ten milliseconds it tries to reap each rank, until all are reaped.
+    One of the actors has just failed, so this relies neither on the actors nor on the descriptors that they watch:
+    it tries to reap each rank every ten milliseconds, until all are reaped.
     """
 
     def __init__(self, loop: Loop, slots: ExitSlots, contained: Contained | None, done: Callable[[], object]) -> None:
-        """Prepare.
+        """Prepare a shutdown.
 
         Args:
-            loop: The gang's.
-            slots: Its processes.
-            contained: Its containment; None where nothing can have left the groups.
-            done: Called once, when nothing is left or the time is up.
+            loop: The gang's loop.
+            slots: The gang's processes.
+            contained: The gang's containment; None if there is none.
+            done: Called once, when all processes have ended or a deadline has expired.
         """
         self._loop = loop
         self._slots = slots
@@ -49,14 +49,14 @@ class CrashShutdown:
         self._deadline_s = time.monotonic() + _DEADLINE_S
 
     def begin(self) -> None:
-        """Kill now; `done` is not called before this returns."""
+        """Send SIGKILL now; `done` is not called before this returns."""
         try:
             self._slots.kill_all()
         finally:
             self._loop.call_later(0, self._reap)
 
     def _reap(self) -> None:
-        self._slots.kill_all()  # again: a launch that was under way may have started a process since
+        self._slots.kill_all()  # again: a pending launch may have started a process since
         processes = self._slots.processes
         for rank, process in list(processes.items()):
             if self._gone(process):
@@ -72,7 +72,7 @@ class CrashShutdown:
         if self._contained is None:
             self._finish()
             return
-        self._loop.call_later(_SWEEP_S, self._finish)  # whatever is wrong with the sweep
+        self._loop.call_later(_SWEEP_S, self._finish)  # even if the sweep hangs
         sweep = Sweep(self._loop, self._contained, end=True, timeout_s=0, skip=(), done=lambda _: self._finish())
         sweep.begin()
 
@@ -93,7 +93,7 @@ class CrashShutdown:
 
 
 def shut_down_without_loop(slots: ExitSlots, contained: Contained | None) -> None:
-    """Do the same in the thread of a loop that has failed. Blocks: that thread has nothing else to do."""
+    """Do the same without a loop, on the thread of one that has failed. Blocks."""
     slots.bury(_DEADLINE_S)
     if contained is None or not contained.ends:
         return

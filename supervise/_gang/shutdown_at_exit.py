@@ -1,4 +1,4 @@
-"""What happens to gangs that still live when the interpreter exits, or when the host forks."""
+"""The shutdown of live gangs at the interpreter's exit, and their removal in a forked child."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from pykka import ActorRef
 
 _EXIT_GRACE_S = 5.0
-"""An exit waits for a polite end no longer than this, whatever the gang's grace."""
+"""Upper limit of a gang's grace at the interpreter's exit."""
 
 _supervisors: dict[str, tuple[ActorRef[Any], float]] = {}
-"""By urn: the Supervisor, and the grace of its ranks at an exit, in seconds."""
+"""Urn to the Supervisor and the grace of its ranks at the exit, in seconds."""
 
 
 _first: list[Callable[[], object]] = []
-"""Called at an exit before any gang is closed."""
+"""Called at the exit before any gang is closed."""
 
 
 def before_closing(act: Callable[[], object]) -> None:
-    """Have `act` called at the interpreter's exit, before the gangs are closed; once, however often it is given."""
+    """Call `act` once at the interpreter's exit, before the gangs are closed. Idempotent."""
     if act not in _first:
         _first.append(act)
 
 
 def remember(ref: ActorRef[Any], grace_s: float) -> None:
     """Close the gang of `ref` when the interpreter exits."""
-    import multiprocessing.util  # noqa: F401 - its own exit function must be registered before ours, to run after it
+    import multiprocessing.util  # noqa: F401 - registers its exit function first, so that it runs last
 
     atexit.unregister(_close_all)
     atexit.register(_close_all)
@@ -46,7 +46,7 @@ def remember(ref: ActorRef[Any], grace_s: float) -> None:
 
 
 def forget(ref: ActorRef[Any]) -> None:
-    """Its gang is closed."""
+    """Remove a Supervisor whose gang is closed."""
     _supervisors.pop(ref.actor_urn, None)
 
 
@@ -54,19 +54,19 @@ def _close_all() -> None:
     for act in _first:
         act()
     pending = [(ref, ref.ask(Close(timeout=grace_s), block=False)) for ref, grace_s in list(_supervisors.values())]
-    deadline_s = time.monotonic() + 3 * _EXIT_GRACE_S  # the ranks, what is outside of their groups, SIGKILL
+    deadline_s = time.monotonic() + 3 * _EXIT_GRACE_S  # the ranks, escaped processes, SIGKILL
     for ref, reply in pending:
         try:
             reply.get(timeout=remaining(deadline_s))
             ref.stop(timeout=remaining(deadline_s))
-        except Exception:  # noqa: S112 - unkillable or dead: the exit goes on
+        except Exception:  # noqa: S112 - unkillable or dead: the exit continues
             continue
 
 
 def _drop_in_child() -> None:
-    """A forked child has none of our threads: to it, all our actors are dead."""
+    """Clear the registries in a forked child, which has no thread of any actor."""
     registry: Any = pykka.ActorRegistry
-    registry._actor_refs_lock = threading.RLock()  # noqa: SLF001 - a thread that is no more may have held it
+    registry._actor_refs_lock = threading.RLock()  # noqa: SLF001 - a thread that the child lacks may hold it
     refs = registry._actor_refs  # noqa: SLF001
     refs[:] = [ref for ref in refs if not getattr(ref.actor_class, "ends_with_its_thread", False)]
     MUST_NOT_BLOCK.clear()  # the thread that forked may have been a loop

@@ -1,4 +1,4 @@
-"""The settings of a gang, in one record that everything below the public calls takes whole."""
+"""The settings of a gang: one record, which all code below the public calls takes whole."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class GangSettings(TypedDict, total=False):
-    """The keyword arguments of a gang, as callers give them; `Supervisor` describes them."""
+    """The keyword arguments of a gang as callers pass them; `Supervisor` describes them."""
 
     name: Required[str]
     entrypoint: Required[Callable[..., Any] | str]
@@ -47,13 +47,13 @@ class GangSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangSpec:
-    """Settings that all attempts of a gang have in common. Every mapping is keyed by local rank."""
+    """The settings of all attempts of a gang. Every mapping is keyed by local rank."""
 
     name: str
     entrypoint: Callable[..., Any] | str
     args: Mapping[int, tuple[Any, ...]]
     envs: Mapping[int, Mapping[str, str]] | None = field(default=None, repr=False)
-    """What each rank gets beside the host's environment, in the first attempt."""
+    """Variables that each rank gets in addition to the host's environment, in the first attempt."""
     logs_specs: LogsSpecs | None = None
     log_line_prefixes: Mapping[int, str] | None = None
     start_method: StartMethod | None = "spawn"
@@ -68,25 +68,25 @@ class GangSpec:
     containment: Containment = "group"
     gate: bool = False
     stop_on_failure: bool = True
-    """Whether a rank that fails ends the others, too, until the caller says otherwise."""
+    """Whether the failure of a rank stops the others, until the caller changes it."""
     plain: Plain | None = None
-    """None where the functions' return values are wanted."""
+    """None if the result has the functions' return values."""
 
     cpus: Mapping[int, frozenset[int]] = field(default_factory=dict)
-    """Of the ranks that are bound to some."""
+    """Local rank to CPUs, for ranks that are bound."""
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
     """The host's environment."""
     reset: frozenset[int] = field(default_factory=dispositions.to_reset)
-    """Signals that the host ignores and the ranks must not."""
+    """Signals that the host ignores and whose default action the ranks restore."""
     consoles: tuple[TextIO, TextIO] = field(default_factory=lambda: (sys.stdout, sys.stderr))
     pickled: dict[int, Pickled] = field(default_factory=dict, repr=False)
-    """Calls of functions in new interpreters. The only attempt of a gang without restarts takes them out."""
+    """Calls of functions in new interpreters. Without restarts, the launch removes each from here."""
     remove_folders: Callable[[], object] | None = None
-    """Removes the log folders of a gang whose starter has asked for none, unless something was written into them."""
+    """Removes log folders that the caller did not request, unless they hold files."""
 
     @property
     def kind(self) -> Literal["function", "binary"]:
-        """What each rank runs, in PyTorch's words."""
+        """What each rank runs, in PyTorch's terms."""
         return "binary" if isinstance(self.entrypoint, str) else "function"
 
     @property
@@ -96,6 +96,6 @@ class GangSpec:
 
     @property
     def what(self) -> str:
-        """The program, or the function's name."""
+        """The program or the function's name."""
         entrypoint = self.entrypoint
         return entrypoint if isinstance(entrypoint, str) else getattr(entrypoint, "__qualname__", repr(entrypoint))

@@ -1,4 +1,4 @@
-"""The actors to whom a gang's lifecycle is told."""
+"""The actors that receive a gang's lifecycle messages."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 class Subscribers:
-    """Subscribers: each gets the whole life in order, or that of the attempt, ending in exactly one `GangFinished`."""
+    """Subscribers of a gang. Each gets all messages of the attempt in order, with exactly one `GangFinished` last."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Begin without subscribers."""
         self._refs: dict[str, pykka.ActorRef[Any]] = {}
         self._history: list[object] = []
         self._finished = False
 
     def admit(self, ref: pykka.ActorRef[Any]) -> None:
-        """Tell `ref` what has happened so far, and what happens from now on. Idempotent."""
+        """Add `ref`: send it all past messages, then all later ones. Idempotent."""
         if ref.actor_urn in self._refs:
             return
         self._refs[ref.actor_urn] = ref
@@ -28,21 +28,21 @@ class Subscribers:
             self._say(ref, message)
 
     def dismiss(self, ref: pykka.ActorRef[Any]) -> None:
-        """Tell `ref` nothing more."""
+        """Remove `ref`."""
         self._refs.pop(ref.actor_urn, None)
 
     def tell(self, message: object) -> None:
-        """Tell all subscribers."""
+        """Send a message to all subscribers."""
         self._history.append(message)
         for ref in list(self._refs.values()):
             self._say(ref, message)
 
     def begin_anew(self) -> None:
-        """Begin another attempt: a later subscriber is told its life only, behind the message that it is a restart."""
+        """Begin another attempt. A later subscriber gets `GangRestarting` and the messages of this attempt."""
         self._history = self._history[-1:]
 
     def finish(self, message: GangFinished) -> None:
-        """Tell all subscribers the last message, once."""
+        """Send the last message to all subscribers, once."""
         if not self._finished:
             self._finished = True
             self.tell(message)

@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 _REPORTS: tuple[type, ...] = (say.WorkerStarted, say.WorkerExited, steps.WorkerFailedToStart, steps.WorkerUnkillable)
 _REPORTS += (steps.GroupEmptied, steps.TailEnded)
-"""What Workers and Tails report, for the core."""
+"""The reports of Workers and Tails that are events of the core."""
 
 
 class Supervisor(LoopActor):
-    """Owns one gang: a Worker actor a rank, a Tail actor a destination of logs.
+    """Owns one gang: one Worker actor per rank, one Tail actor per destination of logs.
 
     Ask it `Start`, `Wait`, `Poll`, `Pids`, `Status`, `Close`, `Signal`, `Subscribe` and `Unsubscribe`;
-    with a proxy, the methods `launch`, `wait`, `poll`, `pids`, `status`, `close` and `send_signal`.
-    Stopping it is closing the gang: the stop is answered when every process is reaped, every wait is
-    answered and none of its actors is in pykka's registry.
+    with a proxy, call `launch`, `wait`, `poll`, `pids`, `status`, `close` and `send_signal`.
+    A stop of the actor closes the gang: it is answered when every process is reaped, every wait is
+    answered and pykka's registry has none of its actors.
     """
 
     def __init__(
@@ -69,31 +69,31 @@ class Supervisor(LoopActor):
         """Check and prepare a gang; `Start` launches it. Every mapping is keyed by local rank, ``0 .. n-1``.
 
         Args:
-            name: Of the gang: in the prefix of shown lines, and in events.
+            name: Name of the gang, for the prefix of shown lines and for events.
             entrypoint: A function that every rank calls, or the name or path of a program.
-            args: Rank to its arguments. A program's become strings; a bare string is one argument.
-            envs: Rank to what is added to this process's environment. ``TORCHELASTIC_ERROR_FILE`` is set in it.
-            logs_specs: Where output goes; None is `DefaultLogsSpecs`, which redirects nothing.
-            log_line_prefixes: Rank to what stands before its shown lines; ``[<name><rank>]:`` by default.
+            args: Rank to its arguments. Those of a program become strings; a bare string is one argument.
+            envs: Rank to variables added to this process's environment; ``TORCHELASTIC_ERROR_FILE`` is set in each.
+            logs_specs: Where output goes; None for `DefaultLogsSpecs`, which redirects nothing.
+            log_line_prefixes: Rank to the prefix of its shown lines; ``[<name><rank>]:`` by default.
             start_method: ``spawn``, ``fork`` or ``forkserver``, for functions.
-            duplicate_stdout_filters: Shown stdout lines that hold one of these also go to one file.
+            duplicate_stdout_filters: Shown stdout lines that contain one of these are also written to one file.
             duplicate_stderr_filters: The same for stderr.
-            grace: Seconds from the polite signal to SIGKILL, on every path.
-            cwd: Working directory of the ranks; None is this process's.
+            grace: Seconds from the first signal to SIGKILL, in every stop.
+            cwd: Working directory of the ranks; None for this process's.
             timeout: Seconds from the start after which the gang is stopped, with the outcome ``timed_out``.
             event_sink: Called on the gang's thread with every event as a dictionary.
-            restart_policy: When a gang that failed is restarted as a whole; None is never.
-            containment: What is done about processes that leave the groups of their ranks: ``group`` reports
+            restart_policy: When a failed gang is restarted as a whole; None for never.
+            containment: Treatment of processes that leave the process groups of their ranks: ``group`` reports
                 them at the close, ``sweep`` finds them by what they have inherited and ends them, ``cgroup``
-                keeps each rank in a control group (Linux, where a cgroup v2 tree can be written).
-            gate: Whether each program waits, in a shell, until it cannot outlive this process any more, however that
-                ends. Otherwise one that is just being started may. A function never does.
+                keeps each rank in a control group (Linux, with a writable cgroup v2 tree).
+            gate: Whether each program waits, in a shell, until its lifeline is armed. Otherwise a program whose
+                launch is pending may outlive this process if that dies. A function never does.
 
         Raises:
-            SpecError: A setting is not valid, or cannot be pickled; names it, the rank and what to do.
+            SpecError: A setting is not valid or cannot be pickled; names it, the rank and the remedy.
             OSError: The log folder cannot be used.
         """
-        from supervise._gang.attempt import first_attempt  # lazy, as below
+        from supervise._gang.attempt import first_attempt  # lazy, see `_own`
 
         attempt = first_attempt(
             name=name,
@@ -123,12 +123,12 @@ class Supervisor(LoopActor):
     def start_attempt(
         cls, attempt: Attempt, *, own_thread: bool = True, listener: Listener | None = None
     ) -> pykka.ActorRef[Supervisor]:
-        """Start the Supervisor of a gang whose settings are checked and pickled already.
+        """Start the Supervisor of a gang whose settings are already checked and pickled.
 
         Args:
-            attempt: The first attempt. It belongs to the Supervisor from now on.
-            own_thread: Whether to start a thread for the gang; otherwise the starter becomes it, by `run_gang`.
-            listener: Who follows the gang beside its subscribers.
+            attempt: The first attempt. The Supervisor owns it from now on.
+            own_thread: Whether to start a thread for the gang; otherwise the caller's thread becomes it, by `run_gang`.
+            listener: An internal observer, or None.
         """
         supervisor = cls.__new__(cls)  # `start` takes settings
         supervisor._own(attempt, own_thread=own_thread, listener=listener)  # noqa: SLF001 - our own
@@ -137,7 +137,7 @@ class Supervisor(LoopActor):
         return supervisor.actor_ref
 
     def _own(self, attempt: Attempt, *, own_thread: bool = True, listener: Listener | None = None) -> None:
-        from supervise._gang.runner import GangRunner  # a spawned worker imports us unused
+        from supervise._gang.runner import GangRunner  # lazy: a spawned rank imports this module without using it
         from supervise._gang.shutdown import Shutdown
 
         super().__init__(Loop(f"supervise-{attempt.spec.name}", lost=self._loop_lost, own_thread=own_thread))
@@ -165,13 +165,13 @@ class Supervisor(LoopActor):
     def _start_actor_loop(self) -> None:
         try:
             self.loop.start()
-        except BaseException:  # no thread is available: no ask would ever be answered
+        except BaseException:  # no thread is available, so no ask would be answered
             self._abandon()
             raise
         try:
             shutdown_at_exit.remember(self.actor_ref, self._runner.gang.grace_s)
             super()._start_actor_loop()
-        except BaseException:  # a signal's handler has raised: the caller has no ref to ask
+        except BaseException:  # a signal handler has raised: the caller has no ref
             self.loop.abandon()
             self._abandon()
             raise
@@ -182,10 +182,10 @@ class Supervisor(LoopActor):
         pykka.ActorRegistry.unregister(self.actor_ref)
         self._runner.attempt.close()
 
-    # What can be asked
+    # Asks
 
     def launch(self) -> Reply[dict[int, int]]:
-        """Launch every rank; see `Start`. A second time is an error."""
+        """Launch every rank; see `Start`. A second call is an error."""
         self._raise_crash()
         if self._runner.gang.phase != "new":
             name, phase = self._runner.attempt.spec.name, self._runner.gang.phase
@@ -195,7 +195,7 @@ class Supervisor(LoopActor):
         return self._runner.start()
 
     def wait(self, timeout: float | None = None) -> Reply[RunProcsResult | None]:
-        """Answer with the result when there is one, with None after `timeout` seconds; see `Wait`.
+        """Answer with the result when there is one, or with None after `timeout` seconds; see `Wait`.
 
         Raises:
             SpecError: `timeout` is not a number of seconds.
@@ -205,23 +205,23 @@ class Supervisor(LoopActor):
         return self._replies.wait(timeout)
 
     def poll(self) -> RunProcsResult | None:
-        """Answer with the result if there is one, now; see `Poll`."""
+        """Answer at once, with the result or None; see `Poll`."""
         if self._replies.error is not None:
             raise self._replies.error
         return self._replies.result
 
     def so_far(self, *, stop_on_failure: bool) -> RunProcsResult | None:
-        """Answer with what has failed of a gang that runs on all the same; see `SoFar`."""
+        """Answer with the failures of a gang that continues despite them; see `SoFar`."""
         self._runner.step(steps.StopOnFailure(on=stop_on_failure))
         gang = self._runner.gang
         return self._runner.result() if gang.phase == "running" and judge(gang).outcome == "failed" else None
 
     def pids(self) -> dict[int, int]:
-        """Answer with ``{rank: pid}`` of the ranks that were started; see `Pids`."""
+        """Answer with ``{rank: pid}`` of all started ranks; see `Pids`."""
         return self._runner.gang.pids
 
     def status(self) -> say.GangStatus:
-        """Answer with the present state; see `Status`. Also looks for suspended ranks."""
+        """Answer with the present state; see `Status`. Also start a check for suspended ranks."""
         self._runner.suspend_poll.look()
         gang = self._runner.gang
         return say.GangStatus(
@@ -236,11 +236,11 @@ class Supervisor(LoopActor):
     def close(
         self, death_sig: signal.Signals | None = None, timeout: float | None = None
     ) -> Reply[RunProcsResult | None]:
-        """Stop the gang; see `Close`. Answered with the result when nothing of the gang is left.
+        """Stop the gang; answer with the result when no process of the gang remains; see `Close`.
 
         Raises:
-            SpecError: `death_sig` is not a signal, or `timeout` not a number of seconds; nothing was done.
-            UnkillableError: In the reply: a process outlived SIGKILL; all others are reaped.
+            SpecError: `death_sig` is not a signal, or `timeout` is not a number of seconds; nothing was done.
+            UnkillableError: In the reply: a process survived SIGKILL; all others are reaped.
         """
         if timeout is not None:
             check_seconds("timeout", timeout)
@@ -250,20 +250,20 @@ class Supervisor(LoopActor):
         return reply
 
     def send_signal(self, sig: signal.Signals, ranks: frozenset[int] | None = None) -> frozenset[int]:
-        """Signal the groups of `ranks` (None: of all) that run; answer with those reached. See `Signal`.
+        """Signal the groups of running ranks among `ranks` (None: all); answer with those reached. See `Signal`.
 
         Raises:
             SpecError: A rank is not in this gang, or `sig` is not a signal; no rank was signaled.
         """
         sig = as_signal("sig", sig)
         wanted = checked_ranks(ranks, self._runner.gang.nprocs)
-        self._raise_crash()  # no Worker may be left
+        self._raise_crash()  # the Workers may have left
         reached = wanted & self._runner.gang.running
         self._runner.signal(reached, sig, "user")
         return reached
 
     def on_receive(self, message: Any) -> Any:  # noqa: C901, PLR0911 - one line a message
-        """Answer what is asked; take in what Workers and Tails tell."""
+        """Answer asks and process reports of Workers and Tails."""
         match message:
             case say.Start():
                 return self.launch()
@@ -325,14 +325,14 @@ class Supervisor(LoopActor):
         self.leave()
 
     def is_fatal(self, error: BaseException, *, asked: bool) -> bool:
-        """Return whether an error that left a handler ends this actor: a mistake of the sender's does not."""
+        """Return whether an exception of a handler ends this actor. One that the asker's arguments caused does not."""
         if isinstance(error, SpecError):
             return False
         harmless = (SuperviseError, OSError, TypeError, ValueError, AttributeError)
         return not asked or not isinstance(error, harmless)
 
     def on_crash(self, error: BaseException) -> None:
-        """Kill the ranks and answer every ask, since a handler of ours has raised."""
+        """Kill the ranks and answer every ask after a handler of this actor has raised."""
         self._shutdown.after_crash(error, "the supervisor")
 
     def _loop_lost(self, error: BaseException) -> None:
@@ -344,7 +344,7 @@ class Supervisor(LoopActor):
 
 
 def run_gang(supervisor: pykka.ActorRef[Any]) -> None:
-    """Run a gang that was started without a thread of its own, to its end. In the thread that has started it."""
+    """Run a gang that was started without a thread to its end, on the thread that started it."""
     inbox = supervisor.actor_inbox
     assert isinstance(inbox, Inbox)  # noqa: S101 - made by us
     inbox.loop.run()

@@ -1,8 +1,8 @@
-"""When to look for suspended ranks: the kernel does not report them to a library.
+"""The schedule of checks for suspended ranks, which the kernel does not report to a library.
 
-A process that is suspended makes no descriptor ready, and only a handler of SIGCHLD would be called; that handler
-belongs to the application. So ranks are looked at when the status is asked, and otherwise in growing intervals: half a
-minute after the start, then each time after twice as long.
+A suspension makes no descriptor ready; it only raises SIGCHLD, whose handler belongs to the application. So supervise
+checks when a caller asks for the status, and otherwise in growing intervals: half a minute after the start, then each
+time after twice as long.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 _FIRST_S = 30.0
 _LEAST_S = 0.2
-"""The least time between two looks, however often the status is asked."""
+"""Minimum time between two checks."""
 
 
 class SuspendPoll:
-    """Decides when to look. Used on the gang's loop."""
+    """Calls a function that checks, on this schedule. Used on the gang's loop."""
 
     def __init__(self, loop: Loop, look: Callable[[], object]) -> None:
-        """Prepare; `look` must not raise."""
+        """Prepare a schedule; `look` must not raise."""
         self._loop = loop
         self._look = look
         self._next_s = _FIRST_S
@@ -33,20 +33,20 @@ class SuspendPoll:
         self._last_s = -_LEAST_S
 
     def begin(self) -> None:
-        """All ranks run: begin the regular looks. A look that was asked during the start still happens."""
+        """Begin the regular checks, once all ranks run. A check that was requested earlier still happens."""
         if self._seldom is not None:
             self._seldom.cancel()
         self._next_s = _FIRST_S
         self._seldom = self._loop.call_later(self._next_s, self._look_seldom)
 
     def look(self) -> None:
-        """Look now, or soon if the last look was just now."""
+        """Check now, or after the minimum time since the last check."""
         if self._soon is None or not self._soon.pending:
             wait_s = self._last_s + _LEAST_S - time.monotonic()
             self._soon = self._loop.call_later(max(0.0, wait_s), self._look_now)
 
     def end(self) -> None:
-        """Stop looking, and let go of the object whose method looks."""
+        """Stop the checks and drop the reference to `look`."""
         self._cancel()
         self._look = _nothing
 
@@ -66,4 +66,4 @@ class SuspendPoll:
 
 
 def _nothing() -> None:
-    """Stand in for what must not be called any more."""
+    """Replace a callback that must not be called any more."""

@@ -1,4 +1,4 @@
-"""A Tail shows what the workers write: one destination, and all the files that feed it."""
+"""The Tail actor, which shows the output of ranks on one destination."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ log = logging.getLogger("supervise")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """A file has changed, or the Tail was abandoned. At most one is on its way."""
+    """A file has changed, or the Tail was abandoned. At most one is in the inbox."""
 
 
 class _DestinationError(Exception):
-    """The destination takes nothing more; the cause says why."""
+    """A write to the destination failed; the cause is the error."""
 
 
 class Tail(pykka.ThreadingActor):
-    """Show files on one destination until told to `Drain`; then tell the owner `TailEnded`, once.
+    """Shows files on one destination until the owner sends `Drain`; then sends it `TailEnded`, once.
 
-    Only its owner ends it: by `Drain`, or by setting `abandon`. Asked to stop by anyone else it tells
-    the owner `MemberStopRequested` and lives on; the asker's answer comes when it has ended. No
-    failure of a file ends it; one of the destination does, at once, and `TailEnded` says so. No
-    exception leaves it.
+    Only its owner ends it: by `Drain`, or by setting `abandon`. If other code requests a stop, the Tail sends
+    the owner `MemberStopRequested` and continues; that stop is answered when the Tail has ended. The failure of a
+    file does not end it. A failure of the destination does, at once, and `TailEnded` has the error. No exception
+    leaves it.
 
-    A thread of its own, since a console may be slow; a daemon, since it may never be read again.
+    It has its own thread because a console may be slow, and a daemon thread because a write may block forever.
     """
 
     use_daemon_thread = True
-    ends_with_its_thread = True  # as `LoopActor` has it
+    ends_with_its_thread = True  # see `LoopActor`
 
     def __init__(
         self,
@@ -73,17 +73,16 @@ class Tail(pykka.ThreadingActor):
         """Make a Tail; it opens its sources when it starts.
 
         Args:
-            name: What `TailEnded` calls it.
-            sink: The destination. It belongs to the Tail, which closes it.
-            sources: The files that feed it. They are there, and are only read.
-            owner: Who is told `TailEnded` and `MemberStopRequested`.
-            line_filter: Answers whether a raw line is shown; None shows all.
-            abandon: Set by any thread, it ends the Tail soon, even in the middle of a write. It
-                belongs to this Tail, which closes it.
-            on_error: Called on the Tail's thread with the path of a file that failed and the error;
-                once for each.
-            warns: Whether to say on stderr, too, that a log was written over: nobody listens to events.
-            follows_writers: Whether to hold a copy of the descriptor that each worker writes to, which tells more.
+            name: Its name in `TailEnded`.
+            sink: The destination. The Tail owns and closes it.
+            sources: The files to show. They exist, and the Tail only reads them.
+            owner: Receives `TailEnded` and `MemberStopRequested`.
+            line_filter: Returns whether to show a raw line; None shows all.
+            abandon: Ends the Tail soon when any thread sets it, even during a write. The Tail owns and closes it.
+            on_error: Called on the Tail's thread with the path of a failed file and the error, once per file.
+            warns: Whether to report an overwritten log on stderr, too, because events have no listener.
+            follows_writers: Whether to keep a copy of the descriptor that each rank writes to, whose offset shows
+                what the rank has written.
         """
         super().__init__()
         self.name = name
@@ -96,15 +95,15 @@ class Tail(pykka.ThreadingActor):
         if follows_writers:
             for feed in self._feeds:
                 feed.follow_writer()
-        self._lock = threading.Lock()  # guards the next four, which other threads touch
+        self._lock = threading.Lock()  # guards the next four, which other threads use
         self._changed: dict[LogReader, None] = {}
         self._told = False
         self._writing = False
         self._ended = False
-        self._ready: dict[LogReader, None] = {}  # those that may have more to read, in turn
-        self._updating: set[LogReader] = set()  # those with an update that is not due yet
-        self._reserved: LogReader | None = None  # whose long line is on its way
-        self._unfinished: LogReader | None = None  # whose last line ended without a newline
+        self._ready: dict[LogReader, None] = {}  # those that may have unread data, in turn
+        self._updating: set[LogReader] = set()  # those with an update that is not yet due
+        self._reserved: LogReader | None = None  # its long line is shown in part
+        self._unfinished: LogReader | None = None  # its last line ended without a newline
         self._pace = Pace()
         self._draining = False
         self._stop_replies: list[Reply[None]] = []
@@ -119,10 +118,10 @@ class Tail(pykka.ThreadingActor):
         return Reply()
 
     def _start_actor_loop(self) -> None:
-        """Start this actor's thread, and the one that watches files: without either there is no Tail.
+        """Start this actor's thread and the thread that watches files.
 
         Raises:
-            OSError: There is no thread to be had, or no descriptor.
+            OSError: No thread or no descriptor is available; there is no Tail.
         """
         try:
             self._held = hold()
@@ -136,7 +135,7 @@ class Tail(pykka.ThreadingActor):
             raise
 
     def on_start(self) -> None:
-        """Open and watch the files, and show what is there."""
+        """Open and watch the files, and show their contents."""
         self._guarded(self._open)
         if self._held is not None:
             self._held.cancel()
@@ -160,10 +159,10 @@ class Tail(pykka.ThreadingActor):
             act()
         except Canceled:
             self._end()
-        except _DestinationError as failed:  # the files have it all, and the gang goes on
+        except _DestinationError as failed:  # the files have all output, and the gang continues
             self._end(str(failed.__cause__) or repr(failed.__cause__))
-        except BaseException as error:  # one that left would end every actor of the process
-            log.exception("the tail of %s crashed", self.name)
+        except BaseException as error:  # pykka would stop every actor of the process
+            log.exception("the Tail of %s crashed", self.name)
             self._end(repr(error))
 
     def _asked_to_stop(self) -> Reply[None]:
@@ -172,7 +171,7 @@ class Tail(pykka.ThreadingActor):
         if len(self._stop_replies) == 1:
             try:
                 self._owner.tell(MemberStopRequested())
-            except pykka.ActorDeadError:  # nobody is left who could end us
+            except pykka.ActorDeadError:  # without an owner no `Drain` comes
                 self._guarded(partial(self._drain, Drain(sizes={})))
         return reply
 
@@ -216,7 +215,7 @@ class Tail(pykka.ThreadingActor):
         self._step()
 
     def _step(self) -> None:
-        """Read and show until nothing is left or a message is there; then set the next moment."""
+        """Read and show until no data is left or a message arrives; then set the inbox's deadline."""
         inbox = self.actor_inbox
         assert isinstance(inbox, DueInbox)  # noqa: S101 - made above
         inbox.due_ns = None
@@ -280,14 +279,14 @@ class Tail(pykka.ThreadingActor):
         continues = feed.lines.reserved
         self._show(feed, feed.lines.feed(chunk, now_ns), continues=continues)
         self._note(feed)
-        if len(chunk) < CHUNK_BYTES:  # its end, for now or for good
+        if len(chunk) < CHUNK_BYTES:  # end of file, at least for now
             if self._draining:
                 self._finish(feed)
             else:
                 self._ready.pop(feed, None)
 
     def _start_again(self, feed: LogReader) -> None:
-        """Go back to the beginning of a file that was written over; say so the first time."""
+        """Read an overwritten file from the beginning; report it the first time."""
         self._finish(feed)
         self._ready[feed] = None
         if not feed.was_truncated:
@@ -297,7 +296,7 @@ class Tail(pykka.ThreadingActor):
         feed.start_again()
 
     def _note(self, feed: LogReader) -> None:
-        """Keep in mind what state the lines of `feed` are in."""
+        """Record the state of the lines of `feed`."""
         if feed.lines.reserved:
             self._reserved = feed
         elif self._reserved is feed:
@@ -316,7 +315,7 @@ class Tail(pykka.ThreadingActor):
                 self._note(feed)
 
     def _finish(self, feed: LogReader) -> None:
-        """Show the unfinished rest of `feed`, which has come to its end."""
+        """Show the unfinished last line of `feed`."""
         continues = feed.lines.reserved
         self._show(feed, feed.lines.finish(), continues=continues)
         self._note(feed)
@@ -345,7 +344,7 @@ class Tail(pykka.ThreadingActor):
         finally:
             with self._lock:
                 self._writing = False
-        if self._ended:  # meanwhile, by `_abandoned`
+        if self._ended:  # set by `_abandoned` meanwhile
             raise Canceled(0)
 
     def _report(self, path: str, error: OSError) -> None:
@@ -353,17 +352,17 @@ class Tail(pykka.ThreadingActor):
             if self._on_error is not None:
                 self._on_error(path, error)
         except Exception:
-            log.exception("on_error of the tail of %s raised", self.name)
+            log.exception("on_error of the Tail of %s raised", self.name)
 
     # The end
 
     def _abandoned(self) -> None:
-        """End soon; now, if a write is going on that nothing can interrupt. On the abandoning thread."""
+        """End soon, or now if a pending write cannot be interrupted. On the abandoning thread."""
         with self._lock:
             stuck = self._writing and not self._sink.interruptible and not self._ended
             self._ended = self._ended or stuck
         if stuck:
-            self._leave(None)  # the thread closes the destination, should it ever come back
+            self._leave(None)  # the thread closes the destination if its write returns
         else:
             self._wake()
 
@@ -375,7 +374,7 @@ class Tail(pykka.ThreadingActor):
             self._leave(error)
 
     def _leave(self, error: str | None) -> None:
-        """Give everything back, leave the registry, answer those who wait, tell the owner."""
+        """Release resources, leave the registry, answer stops, and send `TailEnded` to the owner."""
         remaining_bytes = sum(feed.remaining_bytes() for feed in self._feeds)
         watches = [watch for feed in self._feeds for watch in feed.let_go_of_watch()]
         for feed in self._feeds:
@@ -386,10 +385,10 @@ class Tail(pykka.ThreadingActor):
             self._quietly(partial(reply.set, None))
         ended = TailEnded(name=self.name, remaining_bytes=remaining_bytes, error=error)
         self._quietly(partial(self._owner.tell, ended))
-        self._quietly(partial(cancel_all, watches))  # wakes another thread: not before the owner
+        self._quietly(partial(cancel_all, watches))  # last, because it wakes another thread
 
     def _quietly(self, act: Callable[[], object]) -> None:
         try:
             act()
         except BaseException as error:
-            log.debug("the tail of %s, ending: %r", self.name, error)
+            log.debug("the Tail of %s, at its end: %r", self.name, error)

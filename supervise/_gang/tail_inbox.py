@@ -1,4 +1,4 @@
-"""The inbox of a Tail: pykka's, with a moment at which it speaks by itself."""
+"""The inbox of a Tail: pykka's inbox with a deadline."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """The moment has come that the actor has set itself."""
+    """The deadline of the inbox has expired."""
 
 
 class DueInbox:
-    """Answers `Due` when the moment `due_ns` comes before the next message. Nothing wakes before that."""
+    """Inbox that returns `Due` if no message arrives before the deadline `due_ns`. It does not wake up in between."""
 
     def __init__(self) -> None:
-        """Start empty, with no moment set."""
+        """Begin empty and without a deadline."""
         self._queue: deque[Envelope[Any]] = deque()
         self._bell = Bell()
         self.due_ns: int | None = None
-        """When to answer `Due` (monotonic); None: never. Only the actor itself sets it."""
+        """Monotonic time at which to return `Due`; None for never. Only the actor's thread sets it."""
 
     def put(self, envelope: Envelope[Any], /) -> None:
-        """Add an envelope. From any thread."""
+        """Add an envelope. Thread-safe."""
         self._queue.append(envelope)
         self._bell.ring()
 
     def get(self) -> Envelope[Any]:
-        """Return the next envelope; what is there goes before what is due."""
+        """Return the next envelope. Messages precede `Due`."""
         while not self._queue:
             wait_s = None if self.due_ns is None else (self.due_ns - time.monotonic_ns()) / 1e9
             if not self._bell.wait(wait_s) and not self._queue:
@@ -45,7 +45,7 @@ class DueInbox:
         return self._queue.popleft()
 
     def empty(self) -> bool:
-        """Whether no envelope is there."""
+        """Whether there is no envelope."""
         return not self._queue
 
 

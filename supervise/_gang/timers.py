@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class Timers:
-    """Timers whose expiry is an event of the core, and a few of the Supervisor. Used on the gang's loop."""
+    """Timers whose expiry is an event of the core, and some of the actors. Used on the gang's loop."""
 
     def __init__(self, loop: Loop, expired: Callable[[TimerExpired], object]) -> None:
-        """Set none yet; `expired` is called on the loop."""
+        """Begin without timers; `expired` is called on the loop."""
         self._loop = loop
         self._expired = expired
         self._timers: dict[tuple[int | None, str], Timer] = {}
 
     def set(self, action: SetTimer) -> None:
-        """Do what the core says."""
+        """Set a timer as the core requests."""
         key = action.local_rank, action.name
         earlier = self._timers.get(key)
         if earlier is not None and earlier.pending:
@@ -36,11 +36,11 @@ class Timers:
         self._timers[key] = self._loop.call_later(action.delay_s, partial(self._expired, expired))
 
     def call_later(self, name: str, delay_s: float, act: Callable[[], object]) -> None:
-        """Call `act`, which must not raise, unless the timer is canceled before."""
+        """Call `act`, which must not raise, unless the timer is canceled first."""
         self._timers[None, name] = self._loop.call_later(delay_s, act)
 
     def left_s(self, name: str) -> float | None:
-        """Return the seconds until a timer of the gang expires, or since then if negative; None if it was not set."""
+        """Return the seconds until a timer of the gang expires, negative after that; None if it was not set."""
         timer = self._timers.get((None, name))
         return None if timer is None else timer.due_s - time.monotonic()
 
@@ -51,11 +51,11 @@ class Timers:
                 timer.cancel()
 
     def end(self) -> None:
-        """Cancel every timer, and let go of what would be called."""
+        """Cancel every timer and drop the callback."""
         for timer in self._timers.values():
             timer.cancel()
         self._expired = _nothing
 
 
 def _nothing(_: TimerExpired) -> None:
-    """Stand in for what must not be called any more."""
+    """Replace a callback that must not be called any more."""

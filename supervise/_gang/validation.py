@@ -1,4 +1,4 @@
-"""The checks of a gang's settings: each setting, before a folder is made or a process is started."""
+"""The checks of a gang's settings, before any folder is made or process is started."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ def shown(value: object) -> str:
 
 
 def checked(spec: GangSpec) -> dict[str, Any]:
-    """Check the settings that a caller gave; return the fields that they change.
+    """Check the settings; return the fields to change.
 
-    Those are tuples of arguments, environments of text, a folder's path, and no start method for a program.
+    These are arguments as tuples, environments as text, the working directory as a path, and None as the start method
+    of a program.
 
     Raises:
-        SpecError: A setting makes no sense; names it and the value, or the rank.
+        SpecError: A setting is not valid; names it and the value, or the rank.
     """
     _check_end(spec)
     _check_entrypoint(spec)
     cwd = _folder(spec.cwd)
     method = None if spec.kind == "binary" else spec.start_method
-    if isinstance(spec.args, Mapping):  # before anything is made for each of a number that may be mistaken
-        limits.check_host(len(spec.args), None if spec.travels else cwd)  # what travels tells where this process is
+    if isinstance(spec.args, Mapping):  # first: the number of ranks may be a mistake
+        limits.check_host(len(spec.args), None if spec.travels else cwd)  # pickled calls name this process's folder
         limits.check_open_files(len(spec.args), each=limits.held_by_rank(method), shown=0)
     args = _arguments(spec.args)
     envs = _environments(spec.envs, len(args))
@@ -48,7 +49,7 @@ def checked(spec: GangSpec) -> dict[str, Any]:
 
 
 def check_times(spec: GangSpec) -> None:
-    """Refuse times that are no numbers of seconds.
+    """Raise `SpecError` for times that are not numbers of seconds.
 
     Raises:
         SpecError: Names the setting and the value.
@@ -59,7 +60,7 @@ def check_times(spec: GangSpec) -> None:
 
 
 def _check_end(spec: GangSpec) -> None:
-    """Refuse settings that do not say how long the gang may take, who is told, and what follows a failure."""
+    """Raise `SpecError` for invalid times, an invalid event sink or an invalid restart policy."""
     check_times(spec)
     if spec.event_sink is not None and not callable(spec.event_sink):
         raise SpecError(f"event_sink is {spec.event_sink!r}; give a function of one argument, the event, or None")
@@ -79,7 +80,7 @@ def _check_end(spec: GangSpec) -> None:
 
 
 def _check_entrypoint(spec: GangSpec) -> None:
-    """Refuse an entrypoint that is neither callable nor a name, an unknown start method, a gate that is no bool."""
+    """Raise `SpecError` for an invalid entrypoint, start method or gate."""
     entrypoint: object = spec.entrypoint
     if not (isinstance(entrypoint, str) and entrypoint) and not callable(entrypoint):
         raise SpecError(f"entrypoint is {shown(entrypoint)}; give a function, or a program's name or path as a string")
@@ -90,7 +91,7 @@ def _check_entrypoint(spec: GangSpec) -> None:
 
 
 def _folder(cwd: object) -> str | None:
-    """Return the working directory of the ranks; None is this process's."""
+    """Return the working directory of the ranks; None for this process's."""
     if cwd is None:
         return None
     if not isinstance(cwd, (str, os.PathLike)):
@@ -102,9 +103,9 @@ def _folder(cwd: object) -> str | None:
 
 
 def _check_logs(spec: GangSpec) -> None:
-    """Refuse settings that do not say where output goes, what stands before its lines, and which are duplicated.
+    """Raise `SpecError` for invalid specifications of logs, prefixes or filters.
 
-    Anything that can `reify` is a specification of logs, PyTorch's too.
+    Every object with a method `reify` is a specification of logs, so PyTorch's are accepted.
     """
     specs: object = spec.logs_specs
     if specs is not None and (isinstance(specs, type) or not callable(getattr(specs, "reify", None))):
@@ -126,7 +127,7 @@ def _check_logs(spec: GangSpec) -> None:
 
 
 def _is_list_of_texts(value: object) -> bool:
-    """Whether it is a collection of strings; a bare string would be one of letters."""
+    """Whether a value is a collection of strings. A bare string is not, though its items are strings."""
     if not isinstance(value, Collection) or isinstance(value, (str, bytes)):
         return False
     return all(isinstance(each, str) for each in value)
@@ -136,7 +137,7 @@ def _arguments(args: object) -> dict[int, tuple[Any, ...]]:
     """Return local rank to arguments, in the order of the ranks.
 
     Raises:
-        SpecError: There is no rank, one is missing, or its arguments are no sequence.
+        SpecError: There is no rank, a rank is missing, or its arguments are not a sequence.
     """
     if not isinstance(args, Mapping):
         raise SpecError(
@@ -154,11 +155,11 @@ def as_tuple(rank: int, given: Any) -> tuple[Any, ...]:
     """Return a rank's arguments; a bare string is one.
 
     Raises:
-        SpecError: They are no sequence.
+        SpecError: The arguments are not a sequence.
     """
     if isinstance(given, (str, bytes)):
         return (given,)
-    if isinstance(given, Mapping):  # whose keys alone would be passed
+    if isinstance(given, Mapping):  # tuple() would keep its keys only
         raise SpecError(
             f"rank {rank}: its arguments are {shown(given)}, a mapping; give a tuple, such as (the_mapping,)"
         )
@@ -174,7 +175,7 @@ def argv_of(program: str, args: tuple[Any, ...], rank: int) -> list[str]:
     """Return a program and its arguments as strings.
 
     Raises:
-        SpecError: One holds a NUL character.
+        SpecError: An argument contains a NUL character.
     """
     argv = [program, *(os.fsdecode(arg) if isinstance(arg, bytes) else str(arg) for arg in args)]
     for arg in argv:
@@ -184,10 +185,10 @@ def argv_of(program: str, args: tuple[Any, ...], rank: int) -> list[str]:
 
 
 def _environments(envs: object, nprocs: int) -> dict[int, dict[str, str]]:
-    """Return local rank to what is added to its environment, as text.
+    """Return local rank to the variables added to its environment, as text.
 
     Raises:
-        SpecError: A rank is missing, or what it is given cannot be an environment.
+        SpecError: A rank is missing, or its value is not valid as an environment.
     """
     if envs is None:
         return {rank: {} for rank in range(nprocs)}
@@ -217,14 +218,14 @@ def _environment(rank: int, env: object) -> dict[str, str]:
 
 
 def _variable(rank: int, key: str, value: object) -> str:
-    """Return a variable's value. An error does not show more than its type: it may be a secret."""
+    """Return a variable's value as text. The error shows only its type, because the value may be a secret."""
     if isinstance(value, (str, int, float)):
         return str(value)
     if isinstance(value, os.PathLike):
         return os.fsdecode(value)
     import numbers
 
-    if isinstance(value, numbers.Number):  # such as NumPy's
+    if isinstance(value, numbers.Number):  # such as NumPy's numbers
         return str(value)
     kind = "None" if value is None else f"of type {type(value).__name__}"
     way = "; leave the variable out" if value is None else ""
@@ -232,10 +233,10 @@ def _variable(rank: int, key: str, value: object) -> str:
 
 
 def check_main(fn: object, args: Mapping[int, tuple[Any, ...]]) -> None:
-    """Refuse what was defined in a main module that a new interpreter cannot import: it would find another, or none.
+    """Raise `SpecError` for objects of a main module that a new interpreter cannot import.
 
     Raises:
-        SpecError: Names the function, or the rank whose argument it is, and what to do.
+        SpecError: Names the function, or the rank with the argument, and the remedy.
     """
     where = _unimportable_main()
     if where is None:
@@ -251,9 +252,9 @@ def check_main(fn: object, args: Mapping[int, tuple[Any, ...]]) -> None:
 
 
 def _unimportable_main() -> str | None:
-    """Return where the main module was defined, and what to do, if new interpreters do not import it; or None."""
+    """Return where the main module was defined, and the remedy; None if new interpreters import it."""
     main = sys.modules.get("__main__")
-    if getattr(sys, "frozen", False):  # each new process is one more of it, with the same main module
+    if getattr(sys, "frozen", False):  # each new process is the same executable with the same main module
         return None
     spec = getattr(main, "__spec__", None)
     if spec is not None:

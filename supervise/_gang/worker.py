@@ -1,4 +1,4 @@
-"""A Worker actor: one rank, one process."""
+"""The Worker actor, which owns the process of one rank."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.01, 1.0
 _LOOK_S = 0.05
 _SERVER_PATIENCE_S = 5.0
-"""How long a fork server may keep to itself how a process has ended."""
+"""How long to wait for the fork server's report of an exit status."""
 _REAP_S = 5.0
-"""How long the report of a failed start waits until the killed process is reaped."""
+"""How long the report of a failed start waits for the reap of the killed process."""
 _STOPS = frozenset({signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 
 
 class Launcher(Protocol):
-    """What starts one rank's process. The fakes of `supervise.testing` are others."""
+    """An object that starts one rank's process. `supervise.testing` has fakes."""
 
     def launch(self) -> Launched:
         """Start the process without waiting for it.
 
         Raises:
-            UnreapedError: The process was started and killed, and is to be reaped.
-            Exception: Nothing of the process is left.
+            UnreapedError: The process was started and killed, but not reaped.
+            Exception: There is no process.
         """
 
 
 class Worker(LoopActor):
-    """Launches one rank, notices its exit at once, reaps it, and signals its group.
+    """Launches one rank, reaps it as soon as it exits, and signals its process group.
 
-    Tells its Supervisor `WorkerStarted` or `WorkerFailedToStart`, and after a start exactly one
-    `WorkerExited` (or `WorkerUnkillable`, where even SIGKILL did not end it in time).
+    Sends its Supervisor `WorkerStarted` or `WorkerFailedToStart`, and after a start exactly one `WorkerExited` (or
+    `WorkerUnkillable`, if the process survived SIGKILL for the bounded wait).
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class Worker(LoopActor):
         """Make a Worker whose process is not started yet.
 
         Args:
-            loop: The gang's.
-            local_rank: Which rank it is.
+            loop: The gang's loop.
+            local_rank: The rank's number.
             launcher: Starts its process.
             owner: Its Supervisor.
-            slots: Where its process is listed while it lives.
-            log_paths: Files that the rank writes.
-            error_file: Where the rank records an exception; "" is nowhere.
+            slots: Lists the process while it lives.
+            log_paths: The rank's log files.
+            error_file: Path of the rank's error file; "" for none.
         """
         super().__init__(loop)
         self._rank = local_rank
@@ -94,7 +94,7 @@ class Worker(LoopActor):
         self._retry_s = _FIRST_RETRY_S
         self._ended_ns: int | None = None
         self._members: list[Member] = []
-        """Of the reaped leader's group, while they are waited for."""
+        """Members of the reaped leader's group whose ends are awaited."""
         self._stop_sent: signal.Signals | None = None
         self._last_sent: signal.Signals | None = None
         self._patience: Timer | None = None
@@ -105,7 +105,7 @@ class Worker(LoopActor):
     # Messages
 
     def on_receive(self, message: Any) -> None:
-        """Do what the Supervisor says."""
+        """Carry out an order of the Supervisor."""
         match message:
             case orders.Launch():
                 self._launch()
@@ -123,20 +123,20 @@ class Worker(LoopActor):
                 super().on_receive(message)
 
     def on_stop_request(self) -> Reply[None]:
-        """A stranger cannot stop a Worker from under its Supervisor: the whole gang is closed instead."""
+        """Request the close of the whole gang: other code must not stop a single Worker."""
         self._owner.tell(orders.MemberStopRequested())
         reply: Reply[None] = Reply()
         self._stop_replies.append(reply)
         return reply
 
     def on_stop(self) -> None:
-        """Give everything back. The Supervisor has seen to it that nothing of the process is left."""
+        """Release resources. The Supervisor stops a Worker only when its processes have ended."""
         self._let_go()
         for reply in self._stop_replies:
             reply.set(None)
 
     def on_crash(self, error: BaseException) -> None:
-        """Have the gang killed: this rank is not supervised any more."""
+        """Report the crash, after which the Supervisor kills the gang."""
         self._owner.tell(orders.ActorDown(who=f"the worker of rank {self._rank}", error=error))
 
     # Start
@@ -167,7 +167,7 @@ class Worker(LoopActor):
         self.loop.call_later(_FIRST_RETRY_S, partial(self._guarded, again))
 
     def _arrive(self) -> None:
-        """The fork server has said something: the number of our process, or nothing any more."""
+        """Read the fork server's reply: the pid of the process, or EOF."""
         assert self._launched is not None  # noqa: S101 - watched since
         assert self._launched.status is not None  # noqa: S101
         self._unwatch(self._launched.status.fileno())
@@ -189,16 +189,16 @@ class Worker(LoopActor):
         status = self._launched.status if self._launched is not None else None
         if process.fileno() >= 0:
             self._watch(process.fileno(), self._exited)
-        elif status is not None:  # gone at once: the fork server has its exit code
+        elif status is not None:  # already dead: the fork server has its exit code
             self._watch(status.fileno(), self._exited)
-        else:  # gone at once, and reaped by somebody else
+        else:  # already dead, and reaped by other code of the host
             self.loop.post(self._guarded, self._exited)
         self._owner.tell(say.WorkerStarted(local_rank=self._rank, pid=self._pid, started_ns=time.monotonic_ns()))
 
     # Exit
 
     def _exited(self) -> None:
-        """The process is dead: reap it if that is possible now."""
+        """Try to reap the process, which is dead."""
         assert self._process is not None  # noqa: S101
         if self._ended_ns is None:
             self._ended_ns = self._process.noticed_ns or time.monotonic_ns()
@@ -211,12 +211,12 @@ class Worker(LoopActor):
             return
         self._unwatch_all()
         if status is not None and status.fileno() >= 0 and self._retry_s == _FIRST_RETRY_S:
-            self._retry_s *= 2  # its parent, the fork server, tells the code in a moment, or never
+            self._retry_s *= 2  # the fork server, its parent, reports the code soon or never
             self._watch(status.fileno(), self._exited)
             later = partial(self._guarded, self._exited_unless_given_up)
             self._patience = self.loop.call_later(_SERVER_PATIENCE_S, later)
             return
-        # Readable but not reapable: a tracer holds it. Nobody tells when it lets go, so look again.
+        # The pidfd is readable, but a tracer delays the reap. The kernel does not report its detach, so poll.
         self.loop.call_later(self._retry_s, partial(self._guarded, self._exited_unless_given_up))
         self._retry_s = min(self._retry_s * 2, _LAST_RETRY_S)
 
@@ -232,7 +232,7 @@ class Worker(LoopActor):
             self._patience.cancel()
         if self._launched is not None and self._launched.status is not None:
             self._launched.status.close()
-        # Closed by now, if we were given up once
+        # The channel is closed if this rank was reported as unkillable before
         kind = self._outcome.kind() if self._outcome is not None and self._outcome.fd >= 0 else None
         group_left = self._process.group_alive()
         if group_left:
@@ -256,7 +256,7 @@ class Worker(LoopActor):
                 oom_kill=ended.oom_kill,
             )
         )
-        # They were signalled with their leader, and may be gone already; or nobody but we knows who they are.
+        # The members were signaled with their leader and may have ended; or only `_process` can identify them.
         if group_left and (self._signaled or self._process.holds_members):
             self._watch_group()
 
@@ -278,13 +278,13 @@ class Worker(LoopActor):
             self._watch_group()
 
     def _watch_group(self) -> None:
-        """Wait for what the reaped leader left behind: each member by its pidfd, then look again."""
+        """Wait for each member that the reaped leader left by its pidfd; then list the group again."""
         if self._process is None or self._members:
             return
         try:
             if self._process.group_alive():
                 self._members = self._process.members()
-        except OSError:  # too few descriptors to find out: look again
+        except OSError:  # such as EMFILE: retry later
             self.loop.call_later(_LOOK_S, partial(self._guarded, self._signal_again))
             return
         if not self._members:
@@ -299,14 +299,14 @@ class Worker(LoopActor):
             self._watch(member.fileno(), partial(self._member_gone, member))
 
     def _signal_again(self) -> None:
-        """Who could not be found may not have heard the last signal, where it goes to each member by itself."""
+        """Resend the last signal where it goes to each member separately: a failed scan may have missed some."""
         if self._process is not None and self._last_sent is not None and not platform.GROUP_BY_PIDFD:
             self._process.signal_group(self._last_sent)
         self._watch_group()
 
     def _look_at_group_again(self, members: list[Member]) -> None:
-        """The named fallback where there is no pidfd: nobody tells when a process that is not our child ends."""
-        if members is self._members:  # otherwise a later look is due
+        """Poll the group. The fallback without pidfd: the kernel reports the end of children only."""
+        if members is self._members:  # otherwise a later poll is pending
             self._members = []
             self._watch_group()
 
@@ -322,7 +322,7 @@ class Worker(LoopActor):
         self._members = []
 
     def _look_for_stop(self) -> None:
-        """Tell of a stop once; not of one that we were asked for."""
+        """Report a suspension, except one that a signal of the caller caused."""
         if self._process is None or self._ended_ns is not None:
             return
         sig = self._process.stopped_by()
@@ -330,7 +330,7 @@ class Worker(LoopActor):
             self._owner.tell(say.WorkerStopped(local_rank=self._rank, pid=self._pid, sig=sig))
 
     def _report_stuck(self) -> None:
-        """SIGKILL has had its time: say what the kernel says."""
+        """Report that the process survived SIGKILL, with its state in the kernel."""
         if self._process is not None:
             state = self._process.kernel_state()
             self._owner.tell(steps.WorkerUnkillable(local_rank=self._rank, pid=self._pid, state=state))
@@ -369,14 +369,14 @@ class Worker(LoopActor):
             self._process = None
 
     def _stay_under_lifeline(self) -> None:
-        """Others are left in the group of the reaped process."""
+        """Keep the lifeline for members that remain in the group of the reaped process."""
         line = self._launched.line if self._launched is not None else None
         if line is not None:
             self._read_end = line.leader_reaped(self._pid, self._read_end)
 
 
 def _complaint(code: int | None, kind: str | None) -> str | None:
-    """Say what is wrong beside the exit code; None where that is all there is to say."""
+    """Return why an exit code of 0 or a lost status is a failure; None if there is no complaint."""
     if code is None:
         return "exit status lost: another part of this program reaped the process"
     if kind == "closed":

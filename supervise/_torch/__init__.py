@@ -1,1 +1,1 @@
-"""The part of the API that is PyTorch's: both signatures of `start_processes`, its contexts, handlers and tail log."""
+"""PyTorch's part of the API: both signatures of `start_processes`, its contexts and its handlers."""

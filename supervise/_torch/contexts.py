@@ -1,4 +1,4 @@
-"""`MultiprocessContext` and `SubprocessContext`: what `start_processes` returns."""
+"""`MultiprocessContext` and `SubprocessContext`, which `start_processes` returns."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class MultiprocessContext(PolledContext):
         duplicate_stderr_filters: Sequence[str] | None = None,
         **ours: Any,
     ) -> None:
-        """Prepare as `start_processes` does, with the arguments in PyTorch's order."""
+        """Take the arguments of `start_processes` in PyTorch's order; start nothing."""
         self.start_method = start_method
         super().__init__(
             name=name,
@@ -83,7 +83,7 @@ class SubprocessContext(PolledContext):
         duplicate_stderr_filters: Sequence[str] | None = None,
         **ours: Any,
     ) -> None:
-        """Prepare as `start_processes` does, with the arguments in PyTorch's order."""
+        """Take the arguments of `start_processes` in PyTorch's order; start nothing."""
         super().__init__(
             name=name,
             entrypoint=entrypoint,
@@ -99,13 +99,13 @@ class SubprocessContext(PolledContext):
         self._numa_options = numa_options
         self._own_settings = sorted(ours.keys() - {"grace", "until_polled"})
         self._foreign: ForeignHandlers | None = None
-        """Of ranks that a handler of somebody else's has started."""
+        """The handlers of ranks that a replaced `SubprocessHandler` has started."""
         self._handlers: Mapping[int, Any] = {}
-        self._running_local_ranks = set(range(self.nprocs))  # for subclasses that keep PyTorch's books
+        self._running_local_ranks = set(range(self.nprocs))  # for subclasses written for PyTorch
         self._failures: dict[int, ProcessFailure] = {}
 
     def _start(self) -> None:
-        """Start every rank; by a handler of somebody else's where one is in place of ours."""
+        """Start every rank, by a replaced `SubprocessHandler` if there is one."""
         from supervise._torch import foreign_handlers
 
         make = foreign_handlers.factory()
@@ -141,7 +141,7 @@ class SubprocessContext(PolledContext):
             raise
 
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
-        """Wait for the result, as `PolledContext.wait`; ranks that a foreign handler has started are looked at."""
+        """Wait for the result as `PolledContext.wait` does; poll ranks that a replaced handler has started."""
         if self._foreign is not None:
             return PContext.wait(self, timeout, period)
         return super().wait(timeout, period)
@@ -160,13 +160,13 @@ class SubprocessContext(PolledContext):
                 stderrs=self.stderrs,
                 outcome=outcome,
             )
-            if not self._closed:  # a close that is not ours lets the others live
+            if not self._closed:  # a replaced `close` lets the others live
                 return result
             self._result = result
         return self._result
 
     def pids(self) -> dict[int, int]:
-        """Return ``{rank: pid}``, also after the end; empty before the start. A restart changes them."""
+        """Return ``{rank: pid}``, also after the end; empty before the start. A restart changes the pids."""
         if self._foreign is None:
             return super().pids()
         return {rank: handler.proc.pid for rank, handler in self._foreign.by_rank.items()}
@@ -183,7 +183,7 @@ class SubprocessContext(PolledContext):
 
     @property
     def subprocess_handlers(self) -> Mapping[int, Any]:
-        """Local rank to handler, whose ``proc`` has what is used of a `Popen`; empty before the start."""
+        """Local rank to handler, whose ``proc`` has the usual surface of a `Popen`; empty before the start."""
         if not self._handlers and self._supervisor is not None:
             self._handlers = self._make_handlers(self._supervisor)
         return self._handlers
@@ -202,10 +202,10 @@ class SubprocessContext(PolledContext):
         commands = {rank: [self._spec.what, *map(str, args)] for rank, args in self._spec.args.items()}
         handlers = RankHandlers(self._pids, commands, send)
         try:
-            told = supervisor.ask(ask.Subscribe(ref=cast("Any", handlers)), block=False)
-            told.get(timeout=PROMPT_S)
+            reply = supervisor.ask(ask.Subscribe(ref=cast("Any", handlers)), block=False)
+            reply.get(timeout=PROMPT_S)
         except (pykka.ActorDeadError, pykka.Timeout):
-            log.debug("the supervisor of %s has ended", self.name)
+            log.debug("the Supervisor of %s has ended", self.name)
         if self._result is not None:
             for rank, end in self._result.ends.items():
                 handlers.by_rank[rank].proc.ended(end.exitcode)

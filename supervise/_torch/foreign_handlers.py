@@ -1,4 +1,4 @@
-"""Programs that are started by a `SubprocessHandler` which is not ours, as PyTorch's contexts start all of theirs."""
+"""Programs whose `SubprocessHandler` a client has replaced, as it can with PyTorch's contexts."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _HANDLERS = "supervise.elastic.subprocess_handler.handlers"
 
 
 def factory() -> Callable[..., Any] | None:
-    """Return what starts a program where a client has put something in place of ours; None where nothing is.
+    """Return a client's replacement of supervise's handler; None if there is none.
 
-    These are the places where a replacement has an effect in PyTorch: ``api.get_subprocess_handler``, the class in
+    A replacement has an effect where it has one in PyTorch: ``api.get_subprocess_handler``, the class in
     ``subprocess_handler.handlers``, and the methods of the class.
     """
     get: Callable[..., Any] = _name(_API, "get_subprocess_handler", ours.get_subprocess_handler)
@@ -43,10 +43,10 @@ def _name(module: str, name: str, default: Any) -> Any:
 
 
 class ForeignHandlers:
-    """The handlers of a gang, and how its ranks have ended."""
+    """The handlers of a gang and the ends of its ranks."""
 
     def __init__(self, by_rank: Mapping[int, Any], error_files: Mapping[int, str]) -> None:
-        """Take over handlers; more may be added to the mapping.
+        """Take handlers; the caller may add more to the mapping.
 
         Args:
             by_rank: Local rank to handler.
@@ -57,12 +57,12 @@ class ForeignHandlers:
         self._ended: set[int] = set()
         self._closed = False
         self.cut_short = False
-        """Whether they were closed before all had ended, or one had failed."""
+        """Whether they were closed before all had ended or one had failed."""
         self.failures: dict[int, ProcessFailure] = {}
         """The causes; of a gang that was cut short, the ranks that did not exit with code 0."""
 
     def look(self) -> bool:
-        """Note which ranks have ended; tell whether all have."""
+        """Poll the ranks and record their ends; return whether all have ended."""
         for rank, handler in self.by_rank.items():
             code = None if rank in self._ended else handler.proc.poll()
             if code is None:
@@ -75,10 +75,10 @@ class ForeignHandlers:
         return len(self._ended) == len(self.by_rank)
 
     def close(self, death_sig: Signals, timeout: float) -> None:
-        """End all by their handlers, after `timeout` seconds by SIGKILL; return when they are reaped.
+        """End all ranks by their handlers, after `timeout` seconds by SIGKILL; return when they are reaped.
 
         Raises:
-            UnkillableError: Some outlived SIGKILL.
+            UnkillableError: Some processes survived SIGKILL.
         """
         self.cut_short = self.cut_short or not (self.look() or self.failures)
         self._closed = True
@@ -96,7 +96,7 @@ class ForeignHandlers:
 
     def _signal(self, sig: Signals) -> None:
         for handler in self._running().values():
-            with contextlib.suppress(ProcessLookupError):  # it has ended just now
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
                 handler.close(death_sig=sig)
 
     def _await(self, timeout: float) -> None:
@@ -107,4 +107,4 @@ class ForeignHandlers:
 
 
 _KILL_WAIT_S = 5.0
-"""How long what was killed may take to be gone."""
+"""How long killed processes may take to end."""

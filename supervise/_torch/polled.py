@@ -1,4 +1,4 @@
-"""Contexts whose `wait` goes through a `close` that is not ours, as it does with PyTorch."""
+"""The context whose `wait` calls a replaced `close`, as PyTorch's does."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ if TYPE_CHECKING:
 
 
 class PolledContext(GangContext):
-    """A gang that an agent may let live on after a failure.
+    """A gang whose healthy ranks an agent may let live after a failure.
 
-    PyTorch's `wait` calls ``self.close()`` when a rank has failed, and an agent makes `close` do nothing, so that the
-    healthy ranks of a program live on. Whether it does is known at the first `wait`. Until then a failed program stops
-    nobody where this may happen: in gangs started by the function of PyTorch's import path, and of subclasses that have
-    a `close` or `_poll` of their own. With PyTorch a function that fails always ends the others; so it does here.
+    PyTorch's `wait` calls ``self.close()`` when a rank has failed. An agent may make `close` do nothing, so that the
+    healthy ranks of a program continue. Whether it does is known at the first `wait`. Until then a failed program
+    does not stop the others in gangs started by the function of PyTorch's import path, or of subclasses that replace
+    `close` or `_poll`. As with PyTorch, a failed function always stops the others.
     """
 
     def __init__(self, *, until_polled: bool = False, **settings: Any) -> None:
-        """Prepare as `GangContext` does.
+        """Prepare a gang as `GangContext` does.
 
         Args:
-            until_polled: Whether a program's failure before the first `wait` is left to it.
-            **settings: As for `GangContext`.
+            until_polled: Whether a program's failure before the first `wait` has no effect until that `wait`.
+            **settings: The arguments of `GangContext`.
         """
         super().__init__(**settings)
         self._until_polled = until_polled
         self._may_live_on = self._spec.kind == "binary" and self._spec.restart_policy is None
         self._stops_on_failure = True
         self._reported = False
-        """Whether a failure was told while others ran on."""
+        """Whether a failure was reported while other ranks continued."""
 
     def _start(self) -> None:
-        """Start every rank, by these rules."""
-        theirs = any(map(self._replaced, ("close", "_close", "_poll")))
-        self._stops_on_failure = not (self._may_live_on and (theirs or self._until_polled))
+        """Start every rank and decide whether a failure stops the others."""
+        replaced = any(map(self._replaced, ("close", "_close", "_poll")))
+        self._stops_on_failure = not (self._may_live_on and (replaced or self._until_polled))
         self._attempt.spec = replace(self._spec, stop_on_failure=self._stops_on_failure)
         super()._start()
 
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
-        """Wait for the result, as `GangContext.wait`; a `close` that is not ours is called before it is returned.
+        """Wait for the result as `GangContext.wait` does; call a replaced `close` before returning it.
 
         Args:
-            timeout: Seconds; negative waits for ever, 0 asks what is the case now.
-            period: Seconds between two looks, where `_poll` or `close` is not ours.
+            timeout: Seconds; negative waits forever, 0 returns at once.
+            period: Seconds between two polls, if a subclass replaces `_poll` or `close`.
 
         Raises:
-            SignalException: A termination signal came. The gang runs on: pass it to `close`.
-            RuntimeError: This is the gang's own thread (a listener of its events waits).
+            SignalException: A termination signal arrived. The gang continues: pass its signal to `close`.
+            RuntimeError: The caller is on the gang's own thread (a listener of its events).
         """
         if self._closed_by_others():
             return PContext.wait(self, timeout, period)
@@ -62,7 +62,7 @@ class PolledContext(GangContext):
         return super().wait(timeout, period)
 
     def _poll(self) -> RunProcsResult | None:
-        """Return the result if there is one now; of a gang that others close, what has failed by now."""
+        """Return the result, or None. If failures do not stop the others, return the failures so far."""
         if not self._closed_by_others():
             self._heed_failures()
             return super()._poll()
@@ -77,16 +77,16 @@ class PolledContext(GangContext):
         return self._replaced("close") or self._replaced("_close")
 
     def _heed_failures(self) -> None:
-        """Have a failed rank stop the others from now on."""
+        """Let the failure of a rank stop the others from now on."""
         if self._stops_on_failure:
             return
-        if self._reported:  # the caller has let the others live, and does so no more
+        if self._reported:  # the caller let the others live until now
             self.close()
         else:
             self._so_far(stop_on_failure=True)
 
     def _so_far(self, *, stop_on_failure: bool) -> RunProcsResult | None:
-        """Return what has failed while others run on."""
+        """Return the failures while other ranks continue."""
         if not self._may_live_on:
             return None
         self._stops_on_failure = stop_on_failure

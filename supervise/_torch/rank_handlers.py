@@ -1,4 +1,4 @@
-"""Each rank of a running gang as PyTorch's ``SubprocessHandler`` shows it; the gang stays in charge."""
+"""The view of a gang's ranks as PyTorch's ``SubprocessHandler`` objects. The gang still reaps its ranks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _LOST = 255
-"""The exit code of a rank whose status was stolen: it is not known, and not 0."""
+"""The exit code that stands for a lost exit status, which is unknown and must not look like success."""
 
 
 class RankProcess:
-    """A rank's process with what callers use of `subprocess.Popen`. It is reaped by its gang, never from here."""
+    """A rank's process with the usual surface of `subprocess.Popen`. Only its gang reaps it."""
 
     stdin = stdout = stderr = None
 
@@ -30,18 +30,18 @@ class RankProcess:
 
     @property
     def returncode(self) -> int | None:
-        """The exit code, ``-N`` for signal N; None while it runs. Need not be polled for."""
+        """The exit code, ``-N`` for signal N; None while the process runs. Set without a poll."""
         return self.poll()
 
     def poll(self) -> int | None:
-        """Return the exit code; None while it runs."""
+        """Return the exit code; None while the process runs."""
         return self._exit.get(timeout=0) if self._exit.done() else None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end; return the exit code.
+        """Wait for the end of the process; return the exit code.
 
         Raises:
-            subprocess.TimeoutExpired: It runs on, after `timeout` seconds.
+            subprocess.TimeoutExpired: The process still runs after `timeout` seconds.
         """
         import pykka
 
@@ -78,12 +78,12 @@ class RankHandler:
         self.proc = proc
 
     def close(self, death_sig: signal.Signals | None = None) -> None:
-        """Send a signal to the rank's process group, SIGTERM unless told otherwise. Does not wait."""
+        """Send a signal, SIGTERM by default, to the rank's process group. Does not wait."""
         self.proc.send_signal(death_sig or signal.SIGTERM)
 
 
 class RankHandlers:
-    """All ranks of a gang, kept up to date by what it tells its subscribers."""
+    """The handlers of all ranks of a gang, updated by its lifecycle messages."""
 
     actor_urn = "supervise-rank-handlers"
 
@@ -105,7 +105,7 @@ class RankHandlers:
         }
 
     def tell(self, message: Any) -> None:
-        """Hear what happens to the gang. On its loop."""
+        """Receive a lifecycle message, on the gang's loop."""
         if isinstance(message, WorkerExited) and message.local_rank in self.by_rank:
             self.by_rank[message.local_rank].proc.ended(message.exitcode)
 

@@ -1,4 +1,4 @@
-"""Send this process's own stdout or stderr to a file: what Python, C and children write to it."""
+"""Redirection of this process's stdout or stderr to a file, for Python, C and child processes."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _C_NAMES = {"stdout": ("stdout", "__stdoutp"), "stderr": ("stderr", "__stderrp")
 
 @contextlib.contextmanager
 def redirect(std: str, to_file: str) -> Iterator[None]:
-    """Send stdout or stderr to a file while in the block; afterwards it is as before.
+    """Redirect stdout or stderr to a file within the block.
 
-    It happens at the file descriptor, so C libraries and child processes are redirected too. What was
-    buffered goes where it was meant to. Blocks may be nested, in one thread: the stream is the process's.
+    It replaces the file descriptor, so C libraries and child processes are redirected, too. Buffered text is flushed
+    to the previous target. Blocks may be nested, on one thread only, since the descriptor belongs to the process.
 
     Args:
         std: ``"stdout"`` or ``"stderr"``.
-        to_file: Path; emptied if it exists, made private to the user if not. Its folder must exist.
+        to_file: Path of the file, truncated if it exists, otherwise created with mode 0600. Its folder must exist.
 
     Raises:
         ValueError: `std` is neither.
-        OSError: The file cannot be opened (the stream is as before), or not written to.
+        OSError: The file cannot be opened (the stream is unchanged) or written to.
     """
     if std not in _NUMBERS:
         raise ValueError(f"unknown standard stream <{std}>, must be one of {set(_NUMBERS)}")
@@ -46,7 +46,7 @@ def redirect(std: str, to_file: str) -> Iterator[None]:
     try:
         saved = {number: _save(number) for number in numbers}
         for number in numbers:
-            if saved[number] is None:  # before ctypes is imported: libffi would open a file by this number
+            if saved[number] is None:  # before the import of ctypes: libffi opens a file, which would get this number
                 os.dup2(file, number)
         try:
             _flush(std, stream)
@@ -59,7 +59,7 @@ def redirect(std: str, to_file: str) -> Iterator[None]:
     finally:
         os.close(file)
     replacement = None
-    if own is None and stream is not None:  # a stream without a descriptor: a notebook's, a test's
+    if own is None and stream is not None:  # no descriptor: a notebook, a test
         replacement = open(_NUMBERS[std], "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         setattr(sys, std, replacement)
     try:
@@ -75,17 +75,17 @@ def redirect(std: str, to_file: str) -> Iterator[None]:
 
 
 def redirect_stdout(to_file: str) -> AbstractContextManager[None]:
-    """Send stdout to a file while in the block, as `redirect` does."""
+    """Redirect stdout to a file within the block; see `redirect`."""
     return redirect("stdout", to_file)
 
 
 def redirect_stderr(to_file: str) -> AbstractContextManager[None]:
-    """Send stderr to a file while in the block, as `redirect` does."""
+    """Redirect stderr to a file within the block; see `redirect`."""
     return redirect("stderr", to_file)
 
 
 def get_std_cm(std_rd: str, redirect_fn: Callable[[str], AbstractContextManager[Any]]) -> AbstractContextManager[Any]:
-    """Return ``redirect_fn(std_rd)``; where `std_rd` is empty, a block that changes nothing.
+    """Return ``redirect_fn(std_rd)``, or a context manager without effect if `std_rd` is empty.
 
     Args:
         std_rd: Path of the file, or ``""``.
@@ -95,7 +95,7 @@ def get_std_cm(std_rd: str, redirect_fn: Callable[[str], AbstractContextManager[
 
 
 def _own_number(stream: TextIO | None) -> int | None:
-    """Return the descriptor that `stream` writes to, None where there is none."""
+    """Return the descriptor that `stream` writes to; None if there is none."""
     try:
         return None if stream is None else stream.fileno()
     except (AttributeError, OSError, ValueError):
@@ -103,7 +103,7 @@ def _own_number(stream: TextIO | None) -> int | None:
 
 
 def _save(number: int) -> int | None:
-    """Return a copy of a descriptor, above the standard ones; None where it is closed."""
+    """Return a duplicate of a descriptor, above the standard ones; None if it is closed."""
     import fcntl
 
     try:
@@ -121,10 +121,10 @@ def _restore(number: int, copy: int | None) -> None:
 
 
 def _flush(std: str, stream: TextIO | None) -> None:
-    """Empty the buffers of Python and of C."""
+    """Flush the buffers of Python and of C."""
     try:
         if stream is not None and not getattr(stream, "closed", False):
-            stream.flush()  # first: a line of Python's that is written in part is not to be torn by C's
+            stream.flush()  # first, so that C's text does not split a line that Python has written in part
     finally:
         libc = get_libc()
         c_stream = None if libc is None else _c_std(libc, std)
@@ -133,7 +133,7 @@ def _flush(std: str, stream: TextIO | None) -> None:
 
 
 def get_libc() -> Any:
-    """Return the C library as `ctypes` has it; None where there is none."""
+    """Return the C library as a `ctypes` object; None if there is none."""
     try:
         import ctypes
 
@@ -143,7 +143,7 @@ def get_libc() -> Any:
 
 
 def _c_std(libc: Any, std: str) -> Any:
-    """Return the ``FILE *`` of a standard stream, None where it has another name."""
+    """Return the ``FILE *`` of a standard stream; None if the library has no such symbol."""
     import ctypes
 
     for name in _C_NAMES[std]:

@@ -14,7 +14,7 @@ from supervise.logs import (
     validate_full_rank,
 )
 
-TYPE_CHECKING = False  # a worker whose main module imports this is spared typing and inspect
+TYPE_CHECKING = False  # spares ranks whose main module imports this the import of typing and inspect
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, overload
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 else:
 
     def overload(function: Callable[..., Any]) -> Callable[..., Any]:
-        """Keep the signature for who asks."""
+        """Register a signature for introspection."""
         _generations.append(function)
         return function
 
@@ -99,36 +99,39 @@ def start_processes(  # noqa: F811 - all generations
     *positional: Any,
     **named: Any,
 ) -> PContext:
-    """Start one process for each entry of `args`; return the running gang.
+    """Start one process per entry of `args`; return the running gang.
 
-    Both generations of PyTorch's signature are understood, told apart by type: the present one
+    Accept both generations of PyTorch's signature, distinguished by type: the present one
     (``logs_specs, log_line_prefixes, start_method, numa_options, duplicate_stdout_filters,
     duplicate_stderr_filters``) and the one up to 2.1 (``log_dir, start_method, redirects, tee``), whose
     files are ``<log_dir>/<rank>/stdout.log``.
 
     Args:
-        name: Of the gang; stands before every shown line, as ``[<name><rank>]:``.
+        name: Name of the gang; begins the prefix of every shown line, ``[<name><rank>]:``.
         entrypoint: A function that every rank calls, or the name or path of a program.
-        args: Local rank, ``0 .. n-1``, to its arguments. A program's become strings; a bare string is
+        args: Local rank, ``0 .. n-1``, to its arguments. Those of a program become strings; a bare string is
             one argument.
-        envs: Local rank to what is added to this process's environment; omitted means nothing.
+        envs: Local rank to variables added to this process's environment; none by default.
             ``TORCHELASTIC_ERROR_FILE`` is set in each.
-        *positional: What follows in either generation.
-        **named: The same by name; and ``grace`` (seconds from the polite signal to SIGKILL; None: the environment's
+        *positional: The further arguments of either generation.
+        **named: The same by name; and ``grace`` (seconds from the first signal to SIGKILL; None: the environment's
             ``SUPERVISE_GRACE``, or 30),
             ``cwd`` (working directory of the ranks), ``timeout`` (seconds after which the gang is stopped),
-            ``restart_policy`` (a `RestartPolicy`; None: a gang that failed is not restarted),
-            ``containment`` (how what leaves its process group is treated: ``group`` reports it at the close,
-            ``cgroup`` and ``sweep`` end it),
-            ``gate`` (True: a program waits until it cannot outlive this process, even during the start).
-            ``numa_options`` (`NumaOptions`, PyTorch's or ours) binds each rank to the CPUs of its GPU.
+            ``restart_policy`` (a `RestartPolicy`; None: a failed gang is not restarted),
+            ``containment`` (treatment of processes that leave their process group: ``group`` reports them at the
+            close, ``cgroup`` and ``sweep`` end them),
+            ``gate`` (True: a program waits until its lifeline is armed, so that it cannot outlive this process).
+            ``numa_options`` (`NumaOptions`, also PyTorch's) binds each rank to the CPUs of its GPU.
 
     Raises:
-        SpecError: Something makes no sense, or cannot be pickled; no process was started.
-        OSError: A rank could not be started, or the log folder cannot be used; nothing is left running.
-        SignalException: A termination signal came during the start; nothing is left running.
+        SpecError: A setting is not valid or cannot be pickled; no process was started.
+        OSError: A rank could not be started, or the log folder cannot be used; no rank is left running.
+        SignalException: A termination signal arrived during the start; no rank is left running.
     """
-    from supervise._torch.contexts import MultiprocessContext, SubprocessContext  # a worker imports us unused
+    from supervise._torch.contexts import (
+        MultiprocessContext,
+        SubprocessContext,
+    )  # lazy: a rank may import this module without using it
 
     given = _sort_out(positional, named)
     context: GangContext
@@ -145,12 +148,12 @@ def start_processes(  # noqa: F811 - all generations
     return context
 
 
-# help() and editors see the present generation.
+# help() and editors show the present generation.
 start_processes.__wrapped__ = _generations[0]  # type: ignore[attr-defined]
 
 
 def _sort_out(positional: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments by the names of the present generation."""
+    """Return all arguments by their names in the present generation."""
     once = _is_once(positional, named)
     names = _ONCE if once else _NOW
     if len(positional) > len(names):
@@ -171,7 +174,7 @@ def _sort_out(positional: tuple[Any, ...], named: dict[str, Any]) -> dict[str, A
 
 
 def _is_once(positional: tuple[Any, ...], named: dict[str, Any]) -> bool:
-    """Whether the arguments are those of the generation up to 2.1."""
+    """Whether the arguments belong to the generation up to 2.1."""
     if named.keys() & {"log_dir", "redirects", "tee"}:
         return True
     fifth, sixth = (*positional, None, None)[:2]
@@ -182,11 +185,11 @@ class FlatLogsSpecs(LogsSpecs):
     """The layout up to PyTorch 2.1: ``<log_dir>/<rank>/{stdout.log,stderr.log,error.json}``."""
 
     def __init__(self, log_dir: Any, redirects: Streams, tee: Streams) -> None:
-        """Check the folder; one that does not exist is made.
+        """Check the folder; create it if it does not exist.
 
         Raises:
-            SpecError: `redirects` or `tee` is no choice of streams.
-            OSError: It is a file, or cannot be written to.
+            SpecError: `redirects` or `tee` is not a choice of streams.
+            OSError: The path is a file, or the folder is not writable.
         """
         check_streams("redirects", redirects)
         check_streams("tee", tee)
@@ -201,7 +204,7 @@ class FlatLogsSpecs(LogsSpecs):
         return self._base.root_log_dir
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Return the files and make their folders.
+        """Create the folders; return the paths of the files.
 
         Args:
             envs: Local rank to environment; ``TORCHELASTIC_ERROR_FILE`` is set in each.

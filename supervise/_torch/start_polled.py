@@ -1,10 +1,10 @@
-"""`start_processes` of PyTorch's import path."""
+"""The `start_processes` of PyTorch's import path."""
 
 from __future__ import annotations
 
 from supervise._torch import start
 
-TYPE_CHECKING = False  # a worker whose main module imports this is spared typing
+TYPE_CHECKING = False  # spares ranks whose main module imports this the import of typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
@@ -23,17 +23,17 @@ def start_processes(
     *positional: Any,
     **named: Any,
 ) -> PContext:
-    """Start one process for each entry of `args`, as `supervise.start_processes`; return the running gang.
+    """Start one process per entry of `args`, as `supervise.start_processes` does; return the running gang.
 
-    One thing is as with PyTorch: a program that fails before the first `wait` stops the others only at that `wait`.
-    So an agent that makes `close` do nothing during its `wait` lets them live on, at whatever moment one fails.
+    The difference: as with PyTorch, a program that fails before the first `wait` stops the others only at that `wait`.
+    So an agent that makes `close` do nothing during its `wait` can let them live, whenever one fails.
 
     Args:
-        name: As there; so is all that follows.
+        name: Name of the gang; see there, as for all arguments.
         entrypoint: A function that every rank calls, or the name or path of a program.
         args: Local rank to arguments.
-        envs: Local rank to what is added to this process's environment.
-        *positional: What follows in either generation.
+        envs: Local rank to variables added to this process's environment.
+        *positional: The further arguments of either generation.
         **named: The same by name.
     """
     named["until_polled"] = True

@@ -1,4 +1,4 @@
-"""`SubprocessHandler`: one program with its log files, by itself, without a gang."""
+"""`SubprocessHandler`: one program with its log files, without a gang."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 
 class SubprocessHandler:
-    """Starts a program in a session of its own, and signals its whole process group.
+    """Starts a program in a new session, and signals its process group.
 
-    Unlike a gang's, the program is not ended with this process, and whoever made the handler waits for it.
+    Unlike a rank of a gang, the program survives this process, and the owner of the handler must wait for it.
 
     Args:
         entrypoint: Name or path of the program.
         args: Its arguments; they become strings.
-        env: What is added to this process's environment; values become strings.
-        stdout: Path of its stdout, an earlier file being moved aside; empty or None is this process's own.
-        stderr: The same of stderr.
+        env: Variables added to this process's environment; values become strings.
+        stdout: Path of its stdout; an existing file is moved aside. Empty or None for this process's stdout.
+        stderr: The same for stderr.
         local_rank_id: Its rank.
-        numa_options: Which CPUs it is bound to (`NumaOptions`); None binds it to none.
+        numa_options: The CPUs to bind it to (`NumaOptions`); None does not bind it.
 
     Raises:
-        OSError: It could not be started; nothing of it is left.
-        SpecError: It cannot be bound, or an argument cannot be passed.
+        OSError: The program could not be started; there is no process.
+        SpecError: The program cannot be bound, or an argument cannot be passed.
     """
 
     local_rank_id: int
@@ -46,11 +46,11 @@ class SubprocessHandler:
     proc: subprocess.Popen[bytes]
     """The process."""
     _stdout: TextIO | None = None
-    """For `_popen`: the file of its stdout; None is this process's own."""
+    """For `_popen`: the file of its stdout; None for this process's stdout."""
     _stderr: TextIO | None = None
-    """The same of stderr."""
+    """The same for stderr."""
     _group: Process | None = None
-    """None where a subclass has started the process without us."""
+    """None if a subclass started the process itself."""
 
     def __init__(  # noqa: PLR0917 - PyTorch's order
         self,
@@ -73,7 +73,7 @@ class SubprocessHandler:
             self._stdout, self._stderr = files
             with numa.bound_thread(cpus):
                 self.proc = self._popen(tuple(argv), whole_env)
-            if getattr(self._popen, "__func__", None) is not _OUR_POPEN:  # it may write to the files later on
+            if getattr(self._popen, "__func__", None) is not _OUR_POPEN:  # a subclass may write to the files later
                 weakref.finalize(self, stack.pop_all().close)
         try:
             self._group = program.hold(self.proc.pid, keep=self.proc)
@@ -84,7 +84,7 @@ class SubprocessHandler:
         weakref.finalize(self, self._group.close)
 
     def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> subprocess.Popen[bytes]:
-        """Start the program. A subclass may start it in its own way.
+        """Start the program. A subclass may replace this method.
 
         Args:
             args: The program and its arguments.
@@ -95,10 +95,10 @@ class SubprocessHandler:
         )
 
     def close(self, death_sig: signal.Signals | None = None) -> None:
-        """Send a signal to the program's process group, SIGTERM unless told otherwise. Does not wait.
+        """Send a signal, SIGTERM by default, to the program's process group. Does not wait.
 
         Args:
-            death_sig: The signal. Harmless where nobody is left.
+            death_sig: The signal. It has no effect on an empty group.
         """
         sig = death_sig or signal.SIGTERM
         if self._group is None:
@@ -106,14 +106,14 @@ class SubprocessHandler:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self.proc.pid, sig)
             return
-        # Reaped by whoever waited for it, its number may be a stranger's by now; unreaped, it is still its own
+        # The owner of the handler may have reaped the process, after which the kernel may reuse the pid
         if self.proc.returncode is None or platform.GROUP_BY_PIDFD:
             self._group.signal_group(sig)
 
 
 _REAP_S = 5.0
-"""How long a killed program is waited for that could not be held."""
-_OUR_POPEN = SubprocessHandler._popen  # noqa: SLF001 - to notice another in its place
+"""How long to wait for a program that was killed because its exit could not be watched."""
+_OUR_POPEN = SubprocessHandler._popen  # noqa: SLF001 - to detect a replacement
 
 
 def get_subprocess_handler(  # noqa: PLR0917 - PyTorch's order

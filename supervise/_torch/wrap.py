@@ -1,4 +1,4 @@
-"""What PyTorch runs in the process of a function, for those who run it themselves."""
+"""PyTorch's `_wrap`, which runs in the process of a function, for callers that start the process themselves."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def _wrap(  # noqa: PLR0917 - PyTorch's order
     queue_finished_reading_event: Any,
     numa_options: Any = None,
 ) -> None:
-    """Call `fn` as a rank in this process, put its return value, and wait until that was read.
+    """Call `fn` as a rank in this process, put its return value, and wait until it was read.
 
     Args:
-        local_rank: The key in all that follows.
-        fn: What is called.
+        local_rank: The key in all mappings.
+        fn: The function to call.
         args: Local rank to arguments.
-        envs: Local rank to what is added to this process's environment.
-        stdout_redirects: Local rank to the path of stdout; ``""`` leaves it.
-        stderr_redirects: Local rank to the path of stderr; ``""`` leaves it.
+        envs: Local rank to variables added to this process's environment.
+        stdout_redirects: Local rank to the path of stdout; ``""`` does not redirect it.
+        stderr_redirects: Local rank to the path of stderr; ``""`` does not redirect it.
         ret_vals: Local rank to a queue for the return value.
-        queue_finished_reading_event: Waited for at the end.
-        numa_options: Which CPUs this process is bound to (`NumaOptions`); None binds it to none.
+        queue_finished_reading_event: Event to wait for at the end.
+        numa_options: The CPUs to bind this process to (`NumaOptions`); None does not bind it.
 
     Raises:
         KeyError: A mapping lacks the rank; nothing was called.

@@ -1,4 +1,4 @@
-"""The gang behind `spawn`: every rank runs to its own end, and the context decides who is stopped."""
+"""The gang behind `spawn`: the failure of a rank does not stop the others; the context decides that."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
     from supervise.errors import SupervisorCrashed
 
 _BEGIN_S = 60.0
-"""A supervisor starts in milliseconds: one that takes longer than this is lost."""
+"""Deadline for the start of a Supervisor, which normally takes milliseconds."""
 _LOOK_S = 60.0
-"""A start takes as long as it takes; at this interval the caller checks that the gang still lives."""
+"""Interval at which the caller checks during an unbounded start that the gang still lives."""
 
 _standing: set[_Slots] = set()
-"""The ranks of gangs that this interpreter waits for at its exit."""
+"""The gangs that this interpreter waits for at its exit."""
 _registered_in: set[int] = set()
-"""This process's pid, once it has arranged to wait for them."""
+"""This process's pid, once its exit function is registered."""
 
 
 class _Slots:
-    """Settles the end of each rank, for those who join its process. A `Listener`."""
+    """The exit slots of a gang, which callers join. A `Listener`."""
 
     def __init__(self, slots: list[ExitSlot]) -> None:
         self._slots = slots
@@ -73,18 +73,18 @@ class _Slots:
 
 
 def _trace(end: say.WorkerExited, value: OutcomeFile | None) -> tuple[str | None, int | None]:
-    """Return the trace of what the rank's function raised, and the monotonic ns when it was caught."""
+    """Return the traceback of the exception that the rank's function raised, and the monotonic ns of its capture."""
     if end.exitcode == 0 or value is None or value.kind() != "value":
         return None, None
     try:
         raised_ns, trace = value.load()
-    except Exception:  # overwritten by the rank: the exit code remains
+    except Exception:  # the rank has overwritten the file: only the exit code is known
         return None, None
     return str(trace), int(raised_ns)
 
 
 class _Inherited(LogsSpecs):
-    """Workers write where the host does, and nothing is added to their environment."""
+    """Ranks share the host's output, and their environment has no additional variables."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,17 +98,17 @@ class _Inherited(LogsSpecs):
 
 
 def launch(nprocs: int, *, daemon: bool, **settings: Unpack[GangSettings]) -> list[RankProcess]:
-    """Start the processes; return when all run.
+    """Start the processes; return when all of them run.
 
     Args:
-        nprocs: How many.
-        daemon: Whether they are ended, not waited for, when this interpreter exits.
-        **settings: Of their gang.
+        nprocs: Number of processes.
+        daemon: Whether this interpreter ends them at its exit instead of waiting for them.
+        **settings: The settings of their gang.
 
     Raises:
         SpecError: A setting is not valid, or cannot be pickled.
-        OSError: A process could not be started; all that had started are reaped.
-        SpawnError: The same, for another reason than an `OSError`.
+        OSError: A process could not be started; all started processes are reaped.
+        SpawnError: The same, for a reason other than an `OSError`.
     """
     prefix, first = _names(settings["start_method"], nprocs)
     plain = Plain(prefix=prefix, first=first, daemon=daemon)
@@ -134,22 +134,22 @@ def launch(nprocs: int, *, daemon: bool, **settings: Unpack[GangSettings]) -> li
 
 def _start(attempt: Attempt, listener: _Slots, *, waited_for: bool) -> pykka.ActorRef[Supervisor]:
     gang = Supervisor.start_attempt(attempt, own_thread=False, listener=listener)
-    if waited_for:  # the gang cannot have left: this thread is to run it
+    if waited_for:  # the gang has not left: this thread runs it
         _standing.add(listener)
     return gang
 
 
 def _pids(gang: pykka.ActorRef[Supervisor]) -> dict[int, int]:
-    """Start the gang, and return its pids."""
+    """Start the gang; return its pids."""
     reply = gang.ask(say.Start(), block=False)
     while gang.is_alive():
         with contextlib.suppress(pykka.Timeout):
             return cast("dict[int, int]", reply.get(timeout=_LOOK_S))
-    return cast("dict[int, int]", reply.get(timeout=_LOOK_S))  # its last word
+    return cast("dict[int, int]", reply.get(timeout=_LOOK_S))  # the gang's last answer
 
 
 def excuse(processes: list[RankProcess]) -> None:
-    """Tell the gang of these that they are going to be stopped because another has failed."""
+    """Inform the gang that the caller is about to stop these processes because another has failed."""
     if processes:
         gang = processes[0]._gang  # noqa: SLF001 - our own
         with contextlib.suppress(pykka.ActorDeadError):
@@ -157,12 +157,12 @@ def excuse(processes: list[RankProcess]) -> None:
 
 
 def abandon(processes: list[RankProcess], sig: signal.Signals) -> None:
-    """Stop the gang of these without waiting for it: the caller has no context to join."""
+    """Stop the gang of these processes without waiting: the caller has no context to join."""
     processes[0]._gang.ask(say.Close(death_sig=sig), block=False)  # noqa: SLF001 - our own
 
 
 def _names(start_method: str, nprocs: int) -> tuple[str, int]:
-    """Return a prefix and a first number for the names of so many processes, in multiprocessing's way."""
+    """Return the prefix and the first number for the names of `nprocs` processes, as in multiprocessing."""
     from multiprocessing import process
 
     here: Any = process.current_process()
@@ -176,19 +176,19 @@ def _names(start_method: str, nprocs: int) -> tuple[str, int]:
 
 
 def _wait_at_exit() -> None:
-    """Make this process wait for its ranks at its end, where multiprocessing waits for its own."""
+    """Make this process wait for its ranks at its exit, when multiprocessing waits for its processes."""
     if os.getpid() in _registered_in:
         return
     from multiprocessing import util
 
     _registered_in.add(os.getpid())
-    util.Finalize(None, _await_ranks, exitpriority=100)  # in a worker, whose exit may run nothing else
+    util.Finalize(None, _await_ranks, exitpriority=100)  # in a process of multiprocessing, whose exit skips atexit
     shutdown_at_exit.before_closing(_await_ranks)
 
 
 def _await_ranks() -> None:
     if issubclass(getattr(sys, "last_type", None) or object, KeyboardInterrupt):
-        return  # on a terminal, Ctrl-C is for the ranks as well: they are closed
+        return  # Ctrl-C: the ranks are closed, too
     for slots in list(_standing):
         slots.wait()
 

@@ -1,4 +1,4 @@
-"""One process of `spawn`, with the surface of `multiprocessing.Process`."""
+"""The process object of `spawn`, with the surface of `multiprocessing.Process`."""
 
 from __future__ import annotations
 
@@ -15,53 +15,53 @@ if TYPE_CHECKING:
     import pykka
 
 _PROMPT_S = 5.0
-"""What the gang answers at once, it answers within this; longer means that it is dead."""
+"""Deadline for asks that the gang answers at once. If it expires, the gang is dead."""
 
 
 LONGEST_WAIT_S = 2_000_000.0
-"""23 days: poll() takes no more milliseconds. A longer timeout is no limit."""
+"""23 days, since poll() takes at most 2**31 - 1 ms. A longer timeout is the same as None."""
 
 
 def wait_for_any(sentinels: list[int], timeout: float | None) -> list[Any]:
-    """Return the `sentinels` that become readable within `timeout` seconds; None: no limit."""
+    """Return the `sentinels` that become readable within `timeout` seconds; None waits forever."""
     from multiprocessing import connection
 
     return connection.wait(sentinels, None if timeout is not None and timeout > LONGEST_WAIT_S else timeout)
 
 
 class ExitSlot:
-    """How one process ends: written once, on the gang's loop; anybody may wait for it."""
+    """The end of one process. The gang's loop sets it once; any thread may wait for it."""
 
     def __init__(self) -> None:
-        """Make one that is open.
+        """Begin without an end.
 
         Raises:
-            OSError: There are no more descriptors.
+            OSError: No descriptor is available.
         """
         self._wake_fd = WakeFd()
         self.sentinel = self._wake_fd.fileno()
         self.exitcode: int | None = None
         """0 to 255, ``-N`` for signal N; None while it runs."""
         self.trace: str | None = None
-        """Of the exception that its function raised."""
+        """The traceback of the exception that the function raised."""
         self.complaint: str | None = None
-        """What the exit code does not say."""
+        """A failure that the exit code does not show."""
         self.failed_ns: int | None = None
-        """Monotonic, when it failed: when its exception was caught, or else when its death was noticed."""
-        weakref.finalize(self, self._wake_fd.close).atexit = False  # the loop may still settle it then
+        """Monotonic time of the failure: of the capture of the exception, or else of the notice of the death."""
+        weakref.finalize(self, self._wake_fd.close).atexit = False  # the loop may still settle it at the exit
 
     def settle(self, exitcode: int, *, failed_ns: int, trace: str | None = None, complaint: str | None = None) -> None:
-        """It has ended so; the first word counts."""
+        """Set the end of the process. Later calls have no effect."""
         if self.exitcode is None:
             self.failed_ns, self.trace, self.complaint = failed_ns, trace, complaint
             self.exitcode = exitcode
             self._wake_fd.set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end; tell whether it has come.
+        """Wait for the end of the process; return whether it has ended.
 
         Args:
-            timeout: Seconds; None waits for ever.
+            timeout: Seconds; None waits forever.
         """
         if self.exitcode is None:
             wait_for_any([self.sentinel], timeout)
@@ -69,7 +69,7 @@ class ExitSlot:
 
 
 class RankProcess:
-    """A process of `spawn`, in place of a `multiprocessing.Process`. Its supervisor starts and reaps it."""
+    """A process of `spawn`, in place of a `multiprocessing.Process`. Its Supervisor starts and reaps it."""
 
     def __init__(
         self, *, local_rank: int, pid: int, name: str, daemon: bool, fate: ExitSlot, gang: pykka.ActorRef[Any]
@@ -78,11 +78,11 @@ class RankProcess:
 
         Args:
             local_rank: Its index.
-            pid: Its number.
-            name: What it is called in itself, too.
-            daemon: Whether it is ended, not waited for, when this interpreter exits.
-            fate: How it ends.
-            gang: Its supervisor.
+            pid: Its pid.
+            name: Its name, which is the same inside the process.
+            daemon: Whether this interpreter ends it at its exit instead of waiting for it.
+            fate: Its exit slot.
+            gang: Its Supervisor.
         """
         self._local_rank = local_rank
         self._pid = pid
@@ -94,14 +94,14 @@ class RankProcess:
 
     @property
     def pid(self) -> int:
-        """Its number, also after its end."""
+        """Its pid, also after its end."""
         return self._pid
 
     ident = pid
 
     @property
     def daemon(self) -> bool:
-        """Whether it is ended, not waited for, when this interpreter exits."""
+        """Whether this interpreter ends it at its exit instead of waiting for it."""
         return self._daemon
 
     @property
@@ -116,61 +116,61 @@ class RankProcess:
 
     @property
     def trace(self) -> str | None:
-        """The traceback of what its function raised, None where it raised nothing."""
+        """The traceback of the exception that its function raised; None if it raised none."""
         return self._fate.trace
 
     @property
     def complaint(self) -> str | None:
-        """What the exit code does not say: its status was lost, or its supervisor crashed."""
+        """A failure that the exit code does not show: its status was lost, or its Supervisor crashed."""
         return self._fate.complaint
 
     @property
     def failed_ns(self) -> int | None:
-        """When it failed (monotonic): when the exception was caught, or else when its death was noticed."""
+        """Monotonic time of its failure: of the capture of the exception, or else of the notice of its death."""
         return self._fate.failed_ns if self._fate.exitcode else None
 
     def is_alive(self) -> bool:
-        """Whether it has not been reaped yet."""
+        """Whether the process has not been reaped."""
         return self._fate.exitcode is None
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended; look at `exitcode` to see whether it has.
+        """Wait until it has ended or the timeout has expired; `exitcode` shows which.
 
         Args:
-            timeout: Seconds; None waits for ever.
+            timeout: Seconds; None waits forever.
 
         Raises:
-            AssertionError: This process was forked from the one that started it, where its end is told.
+            AssertionError: The caller is in a forked child of the process that started it.
         """
         self.check_host()
         self._fate.wait(timeout)
 
     def check_host(self) -> None:
-        """Refuse what only the process can do that has started this one (`multiprocessing`'s words).
+        """Raise unless the caller is in the process that started this one; the text is that of `multiprocessing`.
 
         Raises:
-            AssertionError: This is another process.
+            AssertionError: The caller is in another process.
         """
         if self._host_pid != os.getpid():
             raise AssertionError("can only join a child process")
 
     def terminate(self) -> None:
-        """Send SIGTERM to its process group; nothing if it has ended."""
+        """Send SIGTERM to its process group; no effect after its end."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL to its process group; nothing if it has ended."""
+        """Send SIGKILL to its process group; no effect after its end."""
         self._signal(signal.SIGKILL)
 
     def interrupt(self) -> None:
-        """Send SIGINT to its process group; nothing if it has ended."""
+        """Send SIGINT to its process group; no effect after its end."""
         self._signal(signal.SIGINT)
 
     def close(self) -> None:
-        """Do nothing but check, as `multiprocessing.Process.close` does first.
+        """Check that the process has ended, as `multiprocessing.Process.close` does first. No other effect.
 
         Raises:
-            ValueError: It runs.
+            ValueError: The process still runs.
         """
         if self.is_alive():
             raise ValueError(
@@ -184,11 +184,11 @@ class RankProcess:
 
         from supervise.messages import Signal
 
-        with contextlib.suppress(pykka.ActorDeadError, pykka.Timeout):  # they took the process with them
+        with contextlib.suppress(pykka.ActorDeadError, pykka.Timeout):  # its process has ended as well
             self._gang.ask(Signal(sig=sig, ranks=frozenset({self._local_rank})), timeout=_PROMPT_S)
 
     def __repr__(self) -> str:
-        """Say what `multiprocessing.Process` says."""
+        """Return the same text as `multiprocessing.Process`."""
         state = "started" if self.is_alive() else "stopped"
         code = "" if self.exitcode is None else f" exitcode={self.exitcode}"
         daemon = " daemon" if self.daemon else ""
@@ -198,5 +198,5 @@ class RankProcess:
 
 
 def now_ns() -> int:
-    """Return the time that `RankProcess.failed_ns` is told in."""
+    """Return the present time on the clock of `RankProcess.failed_ns`."""
     return time.monotonic_ns()

@@ -1,4 +1,4 @@
-"""PyTorch's ``torch.multiprocessing.spawn``: start functions, and know which failed first."""
+"""PyTorch's ``torch.multiprocessing.spawn``: processes that call a function, and the first failure among them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 ENV_VAR_PARALLEL_START = "TORCH_MP_PARALLEL_START"
-"""PyTorch's variable. Here it changes nothing: processes are always started beside each other."""
+"""PyTorch's variable. It has no effect, because processes always start in parallel."""
 
 _KILL_WAIT_S = 5.0
 
@@ -44,7 +44,7 @@ class ProcessException(Exception):  # noqa: N818 - PyTorch's name
     msg: str
     """The text of the exception."""
     error_index: int
-    """Which process failed, an index of `ProcessContext.processes`."""
+    """Index of the failed process in `ProcessContext.processes`."""
     error_pid: int
     """Its pid."""
 
@@ -56,7 +56,7 @@ class ProcessException(Exception):  # noqa: N818 - PyTorch's name
 
     @property
     def pid(self) -> int:
-        """What older versions of PyTorch call `error_pid`."""
+        """The name of `error_pid` in older versions of PyTorch."""
         return self.error_pid
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -75,13 +75,13 @@ class ProcessExitedException(ProcessException):
         error_index: The process's index.
         error_pid: Its pid.
         exit_code: Its exit code.
-        signal_name: What killed it.
+        signal_name: Name of the signal that killed it.
     """
 
     exit_code: int
     """1 to 255, ``-N`` when killed by signal N."""
     signal_name: str | None
-    """Such as ``SIGSEGV``; None where no signal killed it."""
+    """Such as ``SIGSEGV``; None if no signal killed it."""
 
     def __init__(
         self, msg: str, error_index: int, error_pid: int, exit_code: int, signal_name: str | None = None
@@ -95,19 +95,19 @@ class ProcessExitedException(ProcessException):
 
 
 class ProcessContext:
-    """Processes that were started together, to be joined together.
+    """Processes that start together and are joined together.
 
     Args:
-        processes: With the surface of `multiprocessing.Process`.
-        error_files: A path each: where a process that is not ours has pickled its traceback.
+        processes: Objects with the surface of `multiprocessing.Process`.
+        error_files: One path per process: the file into which a process of other code pickles its traceback.
     """
 
     processes: Sequence[Any]
     """Each has the surface of `multiprocessing.Process`."""
     sentinels: dict[int, int]
-    """Descriptor to index, of the processes that were not joined. One is readable when its process has ended."""
+    """Descriptor to index, for processes not yet joined. A descriptor becomes readable at the end of its process."""
     error_files: Sequence[str | None]
-    """Empty strings: ours send their traceback without a file."""
+    """Empty strings for processes of supervise, which send their traceback without a file."""
 
     def __init__(self, processes: Sequence[Any], error_files: Sequence[str | None]) -> None:
         self.processes = processes
@@ -120,26 +120,26 @@ class ProcessContext:
         return [int(process.pid) for process in self.processes]
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
-        """Wait until a process ends; tell whether all have. So it is called in a loop until it returns True.
+        """Wait until a process ends; return whether all have ended. Call it in a loop until it returns True.
 
-        When one has failed, the others are stopped first: SIGTERM, and later SIGKILL. After a failure
-        was raised the context has ended, and a further join returns True.
+        If one has failed, `join` first stops the others by SIGTERM and later SIGKILL, then raises. After that a
+        further `join` returns True.
 
         Args:
-            timeout: Seconds to wait; None waits for ever.
-            grace_period: Seconds that the others have to end by themselves, and from SIGTERM to SIGKILL
-                once more; None: SIGTERM at once, and 30 seconds to SIGKILL, or what ``SUPERVISE_GRACE`` in the
-                environment said at the start.
+            timeout: Seconds to wait; None waits forever.
+            grace_period: Seconds until SIGTERM, in which the others may end by themselves, and again from SIGTERM
+                to SIGKILL. None: SIGTERM at once, and SIGKILL after 30 seconds, or after ``SUPERVISE_GRACE`` of the
+                environment at the start.
 
         Raises:
-            ProcessRaisedException: The function of a process raised; of several, the first.
-            ProcessExitedException: A process was killed by a signal or exited with another code than 0;
+            ProcessRaisedException: The function of a process raised; for several failures, the first.
+            ProcessExitedException: A process was killed by a signal or exited with a code other than 0;
                 130 is an uncaught `KeyboardInterrupt`.
-            UnkillableError: A process outlived SIGKILL.
+            UnkillableError: A process survived SIGKILL.
         """
         try:
             return self._join(timeout, grace_period)
-        except KeyboardInterrupt:  # at a terminal meant for all, but ours are in sessions of their own
+        except KeyboardInterrupt:  # Ctrl-C does not reach the processes, which have their own sessions
             for process in self.processes:
                 if isinstance(process, RankProcess):
                     process.interrupt()
@@ -158,7 +158,7 @@ class ProcessContext:
             if sentinel not in ready:
                 continue
             self.processes[index].join(_KILL_WAIT_S)
-            if self.processes[index].exitcode is None:  # it has closed its sentinel, and lives
+            if self.processes[index].exitcode is None:  # the process has closed its sentinel, but still runs
                 continue
             if self.processes[index].exitcode == 0:
                 del self.sentinels[sentinel]
@@ -171,18 +171,18 @@ class ProcessContext:
         raise self._error(self._first(failed, seen_ns))
 
     def _stop(self, grace_period: float | None) -> None:
-        """End all processes, politely first.
+        """End all processes: SIGTERM, then SIGKILL.
 
         Raises:
-            UnkillableError: Some outlived SIGKILL.
+            UnkillableError: Some processes survived SIGKILL.
         """
         if grace_period is not None:
             self._join_all(grace_period)
         alive = self._alive()
-        if ours := [process for process in alive.values() if isinstance(process, RankProcess)]:
+        if ranks := [process for process in alive.values() if isinstance(process, RankProcess)]:
             from supervise.multiprocessing import _gang
 
-            _gang.excuse(ours)
+            _gang.excuse(ranks)
         for process in alive.values():
             log.warning("Terminating process %s via signal SIGTERM", process.pid)
             process.terminate()
@@ -200,13 +200,13 @@ class ProcessContext:
         return {index: process for index, process in enumerate(self.processes) if process.is_alive()}
 
     def _join_all(self, timeout: float) -> None:
-        """Join those that end within `timeout` seconds altogether."""
-        deadline = time.monotonic() + min(timeout, LONGEST_WAIT_S)  # a process of multiprocessing waits no longer
+        """Join all processes, for at most `timeout` seconds in total."""
+        deadline = time.monotonic() + min(timeout, LONGEST_WAIT_S)  # `multiprocessing.Process.join` accepts no more
         for process in self.processes:
             process.join(max(0.0, deadline - time.monotonic()))
 
     def _first(self, failed: list[int], seen_ns: int) -> int:
-        """Return who failed first, of those that had failed when it was seen, be they dead by then or about to end."""
+        """Return the index of the first failure, among processes that had failed by `seen_ns`, even if still alive."""
         times = {index: getattr(process, "failed_ns", None) for index, process in enumerate(self.processes)}
         causes = [(at_ns, index) for index, at_ns in times.items() if at_ns is not None and at_ns <= seen_ns]
         return min(causes)[1] if causes else failed[0]
@@ -241,12 +241,12 @@ class ProcessContext:
         try:
             with open(path, "rb") as file:
                 return str(pickle.load(file))
-        except FileNotFoundError:  # it has raised nothing
+        except FileNotFoundError:  # the function raised no exception
             return None
 
 
 class SpawnContext(ProcessContext):
-    """The name that `ProcessContext` had before PyTorch 1.4; warns."""
+    """The name of `ProcessContext` before PyTorch 1.4; warns."""
 
     def __init__(self, processes: Sequence[Any], error_files: Sequence[str | None]) -> None:
         warnings.warn("SpawnContext is renamed to ProcessContext since 1.4 release.", stacklevel=2)
@@ -262,25 +262,25 @@ def start_processes(  # noqa: PLR0917 - PyTorch's order
     start_method: str | None = "spawn",
     numa_options: Any = None,
 ) -> ProcessContext | None:
-    """Start `nprocs` processes that call ``fn(i, *args)``; join them if so wanted.
+    """Start `nprocs` processes that call ``fn(i, *args)``, and join them unless `join` is False.
 
-    What the function returns is ignored. Workers inherit output and environment, read an empty stdin, and
-    live in sessions of their own; when this process dies, however it dies, they are killed.
+    The return value of the function is ignored. The processes inherit output and environment, read an empty stdin,
+    and have their own sessions. When this process dies for any reason, they are killed.
 
     Args:
-        fn: For ``spawn`` and ``forkserver`` defined at the top level of a module.
+        fn: The function. For ``spawn`` and ``forkserver``, defined at the top level of a module.
         args: Its further arguments.
-        nprocs: How many processes.
+        nprocs: Number of processes.
         join: Wait for all of them and return None; otherwise return the context.
-        daemon: End the processes, instead of waiting for them, when this interpreter exits. Such a process
-            may not start processes with `multiprocessing`.
-        start_method: ``spawn``, ``fork`` or ``forkserver``; None is `multiprocessing`'s default.
+        daemon: End the processes at this interpreter's exit instead of waiting for them. Such a process may not
+            start processes with `multiprocessing`.
+        start_method: ``spawn``, ``fork`` or ``forkserver``; None for `multiprocessing`'s default.
         numa_options: Bind each process to the CPUs near its GPU; see `NumaOptions`.
 
     Raises:
-        ValueError: There is no such start method.
-        SpecError: Something cannot be pickled; no process was started.
-        OSError: A process could not be started; all that had started are reaped.
+        ValueError: The start method is unknown.
+        SpecError: The function or an argument cannot be pickled; no process was started.
+        OSError: A process could not be started; all started processes are reaped.
         ProcessRaisedException: See `ProcessContext.join`.
         ProcessExitedException: See `ProcessContext.join`.
     """
@@ -308,11 +308,11 @@ def start_processes(  # noqa: PLR0917 - PyTorch's order
             )
         context = ProcessContext(processes, [""] * len(processes))
         context._grace_s = grace_s  # noqa: SLF001 - our own
-        while join and not context._join(None, None):  # noqa: SLF001 - our own, which signals nobody when interrupted
+        while join and not context._join(None, None):  # noqa: SLF001 - unlike `join`, without a signal at Ctrl-C
             pass
     except ProcessException:
         raise
-    except BaseException as error:  # the caller has no context to stop them with
+    except BaseException as error:  # the caller has no context with which to stop them
         if processes:
             _gang.abandon(processes, signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
         raise
@@ -332,10 +332,10 @@ def spawn(  # noqa: PLR0917 - PyTorch's order
     Args:
         fn: Defined at the top level of a module.
         args: Its further arguments.
-        nprocs: How many processes.
+        nprocs: Number of processes.
         join: Wait for all of them and return None; otherwise return the context.
-        daemon: End the processes, instead of waiting for them, when this interpreter exits.
-        start_method: Deprecated; anything but ``spawn`` warns, and is not heeded.
+        daemon: End the processes at this interpreter's exit instead of waiting for them.
+        start_method: Deprecated. A value other than ``spawn`` warns and is ignored.
 
     Raises:
         ProcessRaisedException: See `ProcessContext.join`.
