@@ -16,9 +16,11 @@ PACKAGE = Path(supervise.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 WORDS = {
+    "_append",
     "_collected",
     "_folders",
     "_opening",
+    "_platform",
     "_printable",
     "_seconds",
     "_threads",
@@ -39,7 +41,7 @@ MAY_IMPORT = {
     "wakeup": {"wakeup"},
     "_runtime": {"words", "wakeup", "_runtime"},
     "_process": {"words", "wakeup", "_process"},
-    "_logs": {"words", "wakeup", "_logs", "_process"},  # both touch the kernel; never the other way round
+    "_logs": {"words", "wakeup", "_logs"},  # it knows nothing of processes, as _process knows nothing of logs
     "_core": {"words", "_core"},
     "_gang": {"words", "wakeup", "_runtime", "_process", "_logs", "_core", "_gang"},
     "_tree": {"words", "wakeup", "_runtime", "_core", "_tree"},  # a gang is known by its messages

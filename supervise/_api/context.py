@@ -17,7 +17,7 @@ from supervise._api import own_thread, signals
 from supervise._api.base import PContext
 from supervise._api.signals import protected
 from supervise._api.tail_state import TailState
-from supervise._gang.asks import as_signal
+from supervise._gang.ask_checks import as_signal
 from supervise._gang.attempt import first_attempt
 from supervise._gang.supervisor import Supervisor
 from supervise._runtime.future import Reply

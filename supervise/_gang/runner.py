@@ -14,12 +14,12 @@ from supervise._core.decide import decide
 from supervise._core.model import Gang
 from supervise._core.verdict import judge
 from supervise._gang.describe import Signaled
-from supervise._gang.escapees import Sweep
 from supervise._gang.event_emitter import EventEmitter
 from supervise._gang.ranks import RankActors
 from supervise._gang.results import build_result, start_error
 from supervise._gang.return_values import ReturnValues
 from supervise._gang.suspend_poll import SuspendPoll
+from supervise._gang.sweep import Sweep
 from supervise._gang.timers import Timers
 from supervise.errors import SpawnError, SuperviseError
 

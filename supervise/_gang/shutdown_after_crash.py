@@ -7,7 +7,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from supervise._gang.escapees import Sweep
+from supervise._gang.sweep import Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from supervise import messages as say
 from supervise._core import steps
 from supervise._core.verdict import judge
 from supervise._gang import orders, shutdown_at_exit
-from supervise._gang.asks import as_signal, check_ref, checked_ranks, stray
+from supervise._gang.ask_checks import as_signal, check_ref, checked_ranks, stray
 from supervise._gang.replies import PendingReplies
 from supervise._gang.subscribers import Subscribers
 from supervise._runtime.actor import Inbox, LoopActor

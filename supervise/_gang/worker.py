@@ -8,11 +8,11 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from supervise import _platform as platform
 from supervise import messages as say
 from supervise._core import steps
 from supervise._gang import orders
 from supervise._gang.error_files import recorded_ns
-from supervise._process import platform
 from supervise._process.launch import return_value
 from supervise._process.launch.program import UnreapedError
 from supervise._process.lifeline import lifeline

@@ -7,9 +7,9 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from supervise._append import leads_to_file, link_error, open_to_append
 from supervise._folders import open_folder
 from supervise._opening import is_mark, open_regular
-from supervise._process.append import leads_to_file, link_error, open_to_append
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,8 +12,8 @@ import stat
 import threading
 from typing import TYPE_CHECKING, Protocol
 
+from supervise._append import open_to_append
 from supervise._logs.lines import LineStream
-from supervise._process.append import open_to_append
 from supervise._runtime.wakeup import WakeFd
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
+from supervise import _platform as platform
 from supervise import _threads
-from supervise._process import platform
 from supervise._runtime import fork_hooks
 from supervise._runtime.wakeup import WakeFd
 

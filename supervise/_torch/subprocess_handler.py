@@ -9,9 +9,9 @@ import subprocess
 import weakref
 from typing import TYPE_CHECKING, Any, TextIO
 
+from supervise import _platform as platform
 from supervise._gang.validation import argv_of, as_tuple
 from supervise._logs.files import make_ready
-from supervise._process import platform
 from supervise._process.launch import numa, program
 from supervise._process.launch.launch_spec import Streams
 from supervise.destinations import LogsDest

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from supervise._append import open_to_append
 from supervise._folders import open_folder
-from supervise._process.append import open_to_append
 from supervise.result import RunProcsResult
 
 if TYPE_CHECKING:

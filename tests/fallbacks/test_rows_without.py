@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from supervise._process import platform
+from supervise import _platform as platform
 from tests.fallbacks.sample import ROW
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ def test_every_service_can_be_done_without():
 def test_what_is_named_is_off(without):
     """In the process that is told so, all that depends on it and nothing else."""
     names = sorted({name for flags in FLAGS.values() for name in flags})
-    program = f"from supervise._process import platform as c; print([getattr(c, name) for name in {names}])"
+    program = f"from supervise import _platform as c; print([getattr(c, name) for name in {names}])"
     said = subprocess.run(
         [sys.executable, "-c", program], env=_env(without), capture_output=True, text=True, check=True
     )

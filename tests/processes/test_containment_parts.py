@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from supervise import SpecError
+from supervise import _platform as platform
 from supervise._core.steps import Swept
-from supervise._gang.escapees import Sweep
-from supervise._process import platform
+from supervise._gang.sweep import Sweep
 from supervise._process.containment import ancestry, cgroup, marker
 from supervise._process.containment import escapees as containments
 from supervise._process.containment.escapees import Contained, Escaped, make

@@ -84,7 +84,7 @@ def test_k6_a_server_that_is_gone_and_cannot_be_seen_to_be_is_waited_for_in_vain
 @each_kernel
 def test_k6_a_subreaper_reaps_what_a_killed_fork_server_leaves(tmp_path, monkeypatch, without):
     """This process is one (see conftest): the codes are true, and no zombie is left."""
-    from supervise._process import platform
+    from supervise import _platform as platform
 
     if without:
         monkeypatch.setattr(platform, "GROUP_BY_PIDFD", False)
@@ -109,7 +109,7 @@ def test_k6_a_subreaper_reaps_what_a_killed_fork_server_leaves(tmp_path, monkeyp
 @each_kernel
 def test_k6_server_and_ranks_killed_in_one_moment_leave_no_zombie(tmp_path, monkeypatch, without):
     """A rank's end may be noticed before it is known whose child it is from now on."""
-    from supervise._process import platform
+    from supervise import _platform as platform
 
     if without:
         monkeypatch.setattr(platform, "GROUP_BY_PIDFD", False)

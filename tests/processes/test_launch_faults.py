@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from supervise import Close, Start, Wait
-from supervise._process import platform
+from supervise import _platform as platform
 from supervise._process.launch import bootstrap, posix_spawn
 from supervise._process.launch.fork_server import ServerStatus
 from tests.patience import PATIENCE_S

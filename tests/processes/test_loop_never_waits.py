@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from supervise import SupervisorCrashed, Wait
-from supervise._gang.escapees import Sweep
+from supervise import _platform as platform
+from supervise._gang.sweep import Sweep
 from supervise._gang.worker import Worker
-from supervise._process import platform
 from supervise._process.launch import posix_spawn
 from supervise._runtime.future import MUST_NOT_BLOCK
 from tests.processes.gangs import faulty, launched
@@ -117,7 +117,7 @@ def test_a_sweep_without_a_thread_does_not_wait_and_lets_the_loop_do_other_work(
 
     go_on = Sweep._go_on_scanning
     monkeypatch.setattr(Sweep, "_go_on_scanning", lambda *args: (slices.append(1), go_on(*args)))
-    monkeypatch.setattr("supervise._gang.escapees._SLICE_S", 0.0)
+    monkeypatch.setattr("supervise._gang.sweep._SLICE_S", 0.0)
     with (
         faulty(tmp_path, "binary", [FORKED + "\nsignal.pause()"], containment=containment) as gang,
         watched([pid_of(gang)]) as daemon,

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from supervise import Signal, Start, Status
-from supervise._process import platform
+from supervise import _platform as platform
 from supervise._process.exits.child import Child
 from supervise._process.exits.thread import ExitThread
 from supervise.elastic.subprocess_handler import SubprocessHandler

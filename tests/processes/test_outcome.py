@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervise import Wait
-from supervise._process import platform
+from supervise import _platform as platform
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import Stopwatch, each_function, each_kind, faulty, launched
 from tests.processes.work import BLOCK

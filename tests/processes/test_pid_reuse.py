@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervise import Signal
-from supervise._process import platform
+from supervise import _platform as platform
 from tests.processes.gangs import faulty
 from tests.processes.hosts import pids_of, watched
 from tests.processes.stubborn import FOR_EVER, OBEDIENT

@@ -18,8 +18,8 @@ import pytest
 
 import supervise
 from supervise import DefaultLogsSpecs, LogsDest, LogsSpecs, Start, Std, Supervisor, Wait
+from supervise._append import open_to_append
 from supervise._logs.files import make_ready
-from supervise._process.append import open_to_append
 from supervise._process.launch.launch_spec import append_to
 from supervise.cli.run_directory import EventFile
 from tests.cli.command import Command

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from supervise._process import platform
+from supervise import _platform as platform
 from supervise._process.launch import posix_spawn
 from tests.processes.gangs import each_kind
 from tests.processes.hosts import Host
@@ -34,7 +34,7 @@ threading.Thread(target=look, daemon=True).start()
 
 PROGRAM = """
 import json
-from supervise._process.exits.handle import Pidfd
+from supervise._process.exits.pidfd import Pidfd
 pause, stolen = threading.Event(), []
 if {forgetful}:
     Pidfd.lost_status = lambda self: (None, False)

@@ -7,7 +7,7 @@ import os
 import select
 import signal
 
-from supervise._process import platform
+from supervise import _platform as platform
 from supervise._process.containment.procfs import all_pids, look
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from supervise._process.containment.procfs import look
-from supervise._process.exits.handle import exit_notice
 from supervise._process.exits.leader import GroupLeader, as_signal
+from supervise._process.exits.pidfd import exit_notice
 
 if TYPE_CHECKING:
     import signal

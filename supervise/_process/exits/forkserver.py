@@ -7,10 +7,11 @@ import os
 import signal
 from typing import Protocol
 
-from supervise._process import platform
+from supervise import _platform as platform
 from supervise._process.containment.procfs import look
-from supervise._process.exits.handle import Exit, exit_notice
+from supervise._process.exits.handle import Exit
 from supervise._process.exits.leader import GroupLeader, as_signal, killed_for_memory
+from supervise._process.exits.pidfd import exit_notice
 
 
 class Parent(Protocol):

@@ -8,7 +8,7 @@ import signal
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from supervise._process import platform
+from supervise import _platform as platform
 from supervise._process.containment.groups import Member, members
 from supervise._process.containment.procfs import look
 from supervise._process.exits.handle import Exit

@@ -8,7 +8,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from supervise._process import platform
+from supervise import _platform as platform
 
 if TYPE_CHECKING:
     from supervise._process.exits.handle import Process

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from supervise._process.append import open_to_append, tell_reader
+from supervise._append import open_to_append, tell_reader
 from supervise._process.files import clear_of_stdio, close
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import os
 import resource
 import sys
 
-from supervise._process import platform
+from supervise import _platform as platform
 from supervise.errors import SpecError
 
 _SPARE = 32

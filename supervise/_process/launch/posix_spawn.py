@@ -10,7 +10,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any, cast
 
-from supervise._process import platform
+from supervise import _platform as platform
 from supervise._process.launch.dispositions import RESTORED
 
 if TYPE_CHECKING:

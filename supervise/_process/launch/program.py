@@ -7,7 +7,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from supervise._process import platform
+from supervise import _platform as platform
 from supervise._process.exits.child import Child
 from supervise._process.files import close
 from supervise._process.launch import dispositions, posix_spawn, shell
