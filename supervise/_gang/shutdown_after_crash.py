@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervise")
 
 _DEADLINE_S = 5.0
-"""Deadline for the ranks, and then again for escaped processes."""
+"""Deadline for the ranks; without a loop, and then again, for escaped processes. A sweep on the loop has its own."""
 _SWEEP_S = 2 * _DEADLINE_S
 """Deadline for the sweep, after which the shutdown ends without it."""
 _AGAIN_S = 0.01

@@ -1,7 +1,7 @@
 """The end of trees that still live when the interpreter exits.
 
-The interpreter joins the threads of plain actors, which are not daemons, before it calls what `atexit` holds. A tree
-that was stopped there would come too late: the join would never end.
+At its exit the interpreter joins the threads of plain actors, which are not daemons, before it calls the functions
+registered with `atexit`. A tree that such a function stopped would be stopped too late: the join would never end.
 """
 
 from __future__ import annotations
