@@ -11,7 +11,6 @@ import psutil
 import pytest
 
 from supervise import Close, RestartPolicy, Start, Supervisor, Wait
-from supervise._process.exits import handle
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import Fifo, Stopwatch, each_kind, faulty
 from tests.processes.hosts import Host, watched
@@ -117,7 +116,7 @@ def test_a_connection_travels_again_although_the_host_has_closed_its_own_end(tmp
 
 def test_s3_who_is_left_by_a_rank_that_was_gone_before_it_could_be_held_is_ended_too(tmp_path, monkeypatch):
     """A fork server tells the number of a process that it has reaped already: there is no descriptor for it."""
-    opened = handle.os.pidfd_open
+    opened = os.pidfd_open
 
     def too_late(pid):
         if inspect.currentframe().f_back.f_code.co_qualname == "exit_notice":
@@ -125,7 +124,7 @@ def test_s3_who_is_left_by_a_rank_that_was_gone_before_it_could_be_held_is_ended
         return opened(pid)
 
     source = "import subprocess\nsay(str(subprocess.Popen(['sleep', '1000']).pid))\nos._exit(3)"
-    monkeypatch.setattr(handle.os, "pidfd_open", too_late)
+    monkeypatch.setattr(os, "pidfd_open", too_late)
     with faulty(tmp_path, "forkserver", [source]) as gang:
         child = psutil.Process(int(gang.hear()[0]))
         gang.wait()
