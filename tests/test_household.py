@@ -10,7 +10,7 @@ import pytest
 LEAKS = {
     "process": (
         "import subprocess\ndef test_it():\n    subprocess.Popen(['sleep', '600'])\n",
-        r"process: child pid \d+, \S+: sleep 600",
+        r"process: child pid \d+, \S+: sleep",  # its arguments cannot be read in the middle of its exec
     ),
     "zombie": (
         (
