@@ -8,7 +8,7 @@ from supervise.trees import Strategy
 from tests.model.tree_planted import TREE_PLANTED
 from tests.model.tree_search import TreeSetting, search_tree
 
-pytestmark = pytest.mark.timeout(900)  # a search computes for up to four seconds, those of the stress tests for 100
+pytestmark = pytest.mark.timeout(300)  # a search computes for up to four seconds, those of the stress tests for 15
 
 STRATEGIES = get_args(Strategy)
 SETTINGS = {
@@ -19,8 +19,9 @@ LARGER = {
     "two restarts": {},
     "two restarts, other kinds": {"kinds": ("permanent", "temporary")},
     "starts that are ignored, no backoff": {"ignores": True, "kinds": ("transient", "permanent"), "backoff": 0.0},
-    "two asks": {"asks": 2},
 }
+LARGEST = {"two asks": {"asks": 2}}
+"""Half a million states each: searched by ``python -m tests.model --trees``."""
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
