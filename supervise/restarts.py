@@ -58,7 +58,7 @@ class RestartPolicy:
 
 
 def check_restart_kind(value: object) -> None:
-    """Refuse what is not a restart kind.
+    """Refuse a value that is not a restart kind.
 
     Raises:
         SpecError: Names the value.

@@ -63,7 +63,7 @@ class ChildSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartChild:
-    """Add a child behind all others. The reply is its ref once it has started; None if its `start` returned None.
+    """Add a child as the last one. The reply is its ref once it has started; None if its `start` returned None.
 
     If the start fails, the reply is the error, and the child is forgotten.
     """

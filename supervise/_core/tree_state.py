@@ -97,7 +97,7 @@ class Ended:
 
 @dataclass(slots=True, frozen=True)
 class Gone:
-    """Nothing of a life runs any more. It comes behind its `Ended`."""
+    """No process and no thread of a life remains. It follows the `Ended` of that life."""
 
     id: str
     life: int
@@ -105,7 +105,7 @@ class Gone:
 
 @dataclass(slots=True, frozen=True)
 class StopExpired:
-    """A life that was told to stop, or has ended, is not gone in time."""
+    """The time of a life, which was stopped or has ended, to be gone has expired."""
 
     id: str
     life: int

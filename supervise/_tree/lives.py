@@ -49,7 +49,7 @@ class Life:
         self._expect_start()
 
     def _expect_start(self) -> None:
-        """Read an attribute by message: the actor answers behind its `on_start`."""
+        """Read an attribute by message: the actor answers after its `on_start` has run."""
         handshake: Reply[Any] = Reply()
         message = pykka_messages.ProxyGetAttr(attr_path=("actor_urn",))
         self.ref.actor_inbox.put(Envelope(message, reply_to=handshake))

@@ -35,9 +35,8 @@ LOST = "lost"
 def monitor(ref: pykka.ActorRef[Any], *, tell: pykka.ActorRef[Any]) -> None:
     """Tell one `Down` to `tell` when the actor of `ref` ends, however it ends.
 
-    The `Down` comes from the thread that ends the actor, before the actor's `on_stop` or `on_failure` has run. An
-    actor that is dead already is told at once, with the reason ``"noproc"``. Each call is answered by a `Down` of
-    its own.
+    The `Down` comes from the thread that ends the actor, before the actor's `on_stop` or `on_failure` has run. If the
+    actor is dead already, the `Down` comes at once, with the reason ``"noproc"``. Each call causes one `Down`.
 
     Args:
         ref: The actor to watch: any pykka actor, a gang or a tree.

@@ -61,7 +61,7 @@ class Waits:
 
 
 class Subscribers:
-    """The actors to which the lives of the children are told."""
+    """The subscribers: actors that receive a message when a child starts, ends or restarts."""
 
     def __init__(self) -> None:
         """Start without any."""

@@ -57,8 +57,8 @@ class ActorSupervisor(LoopActor):
         Args:
             name: In errors and log messages.
             children: In the order of their start.
-            strategy: Which children restart after the failure of one: ``one_for_all``, ``one_for_one`` (this child),
-                ``rest_for_one`` (this child and those behind it).
+            strategy: Which children the tree restarts after a failure: all (``one_for_all``), the failed child
+                (``one_for_one``), or the failed child and all that started after it (``rest_for_one``).
             restart_policy: How often, and how soon; None is ``RestartPolicy()``. One failure more, and the tree gives
                 up: it stops all children and fails.
 
