@@ -37,16 +37,19 @@ EXECUTED = _DAEMON.format(become="os.execvp('sh', ['sh', '-c', 'echo ready $$ > 
 DAEMONS = {"forked": FORKED, "deaf": DEAF_FORKED, "executed": EXECUTED}
 
 IN_THE_MAKING = """
+left, leaving = os.pipe()
 if os.fork() == 0:
     os.setsid()
+    os.write(leaving, b".")
     say("the middle one")
     wait_for_word()
     if (daemon := os.fork()) == 0:
         while True: signal.pause()
     say(f"ready {daemon}")
     os._exit(0)
+os.read(left, 1)
 """
-"""The rank ends while its double fork is half done."""
+"""The rank ends while its double fork is half done: its child has left the group, which gets SIGTERM at the end."""
 
 each_daemon = pytest.mark.parametrize("daemon", DAEMONS)
 
