@@ -161,8 +161,12 @@ def _children(pid: int) -> Iterator[int]:
 
 
 def _end_processes(before: set[psutil.Process]) -> list[str]:
-    strays = [p for p in _descendants() - before if p.pid not in STARTED_HERE]
-    psutil.wait_procs(strays, timeout=PATIENCE_S)  # blocks on the kernel's notice; reaps those we adopted
+    give_up_s = time.monotonic() + PATIENCE_S
+    # Again until there is none: a process whose parent exits during the look is below neither when each is looked at
+    while strays := [p for p in _descendants() - before if p.pid not in STARTED_HERE]:
+        if (left_s := give_up_s - time.monotonic()) <= 0:
+            break
+        psutil.wait_procs(strays, timeout=left_s)  # blocks on the kernel's notice; reaps those we adopted
     left = _descendants() - before
     names = [_describe_process(p) for p in sorted(left, key=lambda p: p.pid)]
     for process in left:
