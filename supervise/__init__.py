@@ -47,13 +47,17 @@ if TYPE_CHECKING:
     from supervise.messages import GangStatus as GangStatus
     from supervise.messages import Pids as Pids
     from supervise.messages import Poll as Poll
+    from supervise.messages import RankStatus as RankStatus
+    from supervise.messages import RestartRanks as RestartRanks
     from supervise.messages import Signal as Signal
     from supervise.messages import Start as Start
     from supervise.messages import Status as Status
     from supervise.messages import Subscribe as Subscribe
+    from supervise.messages import TerminateRanks as TerminateRanks
     from supervise.messages import Unsubscribe as Unsubscribe
     from supervise.messages import Wait as Wait
     from supervise.messages import WorkerExited as WorkerExited
+    from supervise.messages import WorkerRestarting as WorkerRestarting
     from supervise.messages import WorkerStarted as WorkerStarted
     from supervise.messages import WorkerStopped as WorkerStopped
     from supervise.recording import ErrorHandler as ErrorHandler
@@ -62,6 +66,7 @@ if TYPE_CHECKING:
     from supervise.restarts import RestartPolicy as RestartPolicy
     from supervise.result import ProcessFailure as ProcessFailure
     from supervise.result import RankEnd as RankEnd
+    from supervise.result import RankRestart as RankRestart
     from supervise.result import RunProcsResult as RunProcsResult
     from supervise.trees import ChildDown as ChildDown
     from supervise.trees import ChildRestarting as ChildRestarting
@@ -106,19 +111,23 @@ _HOMES = {
         "GangStatus",
         "Pids",
         "Poll",
+        "RankStatus",
+        "RestartRanks",
         "Signal",
         "Start",
         "Status",
         "Subscribe",
+        "TerminateRanks",
         "Unsubscribe",
         "Wait",
         "WorkerExited",
+        "WorkerRestarting",
         "WorkerStarted",
         "WorkerStopped",
     ),
     "recording": ("ErrorHandler", "get_error_handler", "record"),
     "restarts": ("RestartPolicy",),
-    "result": ("ProcessFailure", "RankEnd", "RunProcsResult"),
+    "result": ("ProcessFailure", "RankEnd", "RankRestart", "RunProcsResult"),
     "trees": (
         "ChildDown",
         "ChildRestarting",

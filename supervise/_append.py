@@ -20,9 +20,9 @@ _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 def open_to_append(path: str) -> int:
     """Open `path` for appending; a new file is private to the user. Return the descriptor.
 
-    A symbolic link to a file is refused, because another user may have planted it to have another file
-    written to. A link to a device is followed, and so are the system's own, such as ``/dev/stdout``. A named pipe
-    without a reader is refused, because the open would wait for one.
+    A symbolic link to a file is refused, because another user may have planted it so that this process
+    writes to another file. A link to a device is followed, and so are the system's own, such as ``/dev/stdout``. A
+    named pipe without a reader is refused, because the open would wait for one.
 
     Raises:
         OSError: The path cannot be opened, is a named pipe without a reader, or is a link to a file, existing or
@@ -90,9 +90,10 @@ _readers: dict[str, Callable[[int], object]] = {}
 def tell_of_open(path: str, reader: Callable[[int], object]) -> None:
     """Call `reader` with a copy of each descriptor that is opened for a worker's `path`; the reader closes the copy.
 
-    The copy shares its file position with the worker's descriptor, which is the end of the worker's last write.
+    The copy shares its file position with the worker's descriptor, which is the end of the worker's last write. The
+    last reader of a path counts: an earlier one may read the file that a past life of the rank had at this path.
     """
-    _readers.setdefault(path, reader)
+    _readers[path] = reader
 
 
 def forget_reader(path: str, reader: Callable[[int], object]) -> None:

@@ -14,10 +14,17 @@ if TYPE_CHECKING:
 
     import pykka
 
-    from supervise.result import RunProcsResult
+    from supervise.result import RankEnd, RunProcsResult
 
 Phase = Literal["new", "starting", "running", "stopping", "restarting", "finished"]
 """The phases of a gang, in this order; with a `RestartPolicy`, ``restarting`` leads back to ``starting``."""
+
+
+RankState = Literal[
+    "waiting", "starting", "ready", "suspended", "stopping", "backoff", "finished", "failed", "terminated"
+]
+"""The state of a rank. ``waiting``: for its launch. ``suspended``: by SIGSTOP or SIGTSTP. ``backoff``: it waits for its
+restart."""
 
 
 class Bare:
@@ -87,6 +94,29 @@ class Signal:
     """Which ranks; None is all running ranks."""
 
 
+@dataclass(frozen=True, slots=True)
+class RestartRanks:
+    """Restart exactly these ranks, whatever the strategy; no policy is needed, and no limit counts it.
+
+    A running rank is stopped first; one in backoff starts at once; one that has ended or was terminated starts. The
+    reply is ``{rank: pid}`` when all of them run. If the gang ends first, or a rank does not start, the reply is a
+    `SuperviseError`.
+    """
+
+    ranks: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class TerminateRanks:
+    """Stop exactly these ranks, which stay down until a `RestartRanks`. Their ends are not failures.
+
+    The reply is ``{rank: pid}`` of the processes that have ended, when nothing of them is left. A rank that had ended
+    already stays as it is. The last rank's termination ends the gang.
+    """
+
+    ranks: frozenset[int]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribe:
     """Send lifecycle messages to `ref`: first those of the present attempt so far, then each new one."""
@@ -99,6 +129,19 @@ class Unsubscribe:
     """Send no more lifecycle messages to `ref`."""
 
     ref: pykka.ActorRef[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStatus:
+    """The present state of one rank."""
+
+    pid: int | None
+    """Pid of its last process; None if none was started."""
+    state: RankState
+    attempt: int
+    """Number of its present life; the first is 0."""
+    restarts: int
+    """How often it was restarted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +158,8 @@ class GangStatus:
     """How many `Wait` are open."""
     attempt: int = 0
     """Number of the present attempt: how often the gang was restarted."""
+    ranks: dict[int, RankStatus] = field(default_factory=dict)
+    """The present state of each rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +206,19 @@ class GangFinished:
     """Why there is no result; otherwise None."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRestarting:
+    """A rank has ended or was stopped, nothing of it is left, and it will start again; the others run on."""
+
+    local_rank: int
+    attempt: int
+    """Number of the next life; the first restart is 1."""
+    delay_s: float
+    """Delay before the next life starts."""
+    end: RankEnd
+    """The end of the life that is replaced."""
+
+
 # Told by Workers to the Supervisor, and by it to subscribers
 
 
@@ -171,11 +229,13 @@ class WorkerStarted:
     local_rank: int
     pid: int
     started_ns: int
+    attempt: int = 0
+    """Number of the rank's life; the first is 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerExited:
-    """A rank's process has ended and is reaped. Worker -> Supervisor, exactly once per rank and attempt."""
+    """A rank's process has ended and is reaped. Worker -> Supervisor, exactly once per rank and life."""
 
     local_rank: int
     pid: int
@@ -198,6 +258,8 @@ class WorkerExited:
     """Whether other processes remain in its process group."""
     oom_kill: bool = False
     """Whether an out-of-memory kill is likely: SIGKILL ended the rank, and its cgroup counted such a kill meanwhile."""
+    attempt: int = 0
+    """Number of the rank's life; the first is 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

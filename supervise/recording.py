@@ -219,7 +219,7 @@ def record_uncaught(e: BaseException, now_ns: int) -> None:
         OSError: The file cannot be written.
     """
     handler = get_error_handler()
-    path = handler._get_error_file_path()  # noqa: SLF001 - of this module
+    path = handler._get_error_file_path()  # noqa: SLF001 - a class of this module
     if not path or (os.path.isfile(path) and os.path.getsize(path)):
         return
     if "supervise.errors" in sys.modules and isinstance(e, sys.modules["supervise.errors"].ChildFailedError):
@@ -305,7 +305,7 @@ def _is_stream(path: str, name: str, at: int) -> bool:
 
 
 def _overwrite(path: str, content: bytes, time_ns: int | None, at: int | None = None) -> None:
-    """Write into an existing file; with `at`, not through a symbolic link. A pipe without a reader is an error."""
+    """Write into an existing file; no symbolic link if `at` is given. A pipe without a reader is an error."""
     flags = os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     fd = os.open(path, flags if at is None else flags | os.O_NOFOLLOW, dir_fd=at)
     os.set_blocking(fd, True)

@@ -15,10 +15,10 @@ from supervise._opening import is_mark, read_regular
 Outcome = Literal["succeeded", "failed", "stopped", "timed_out"]
 """How a gang ended."""
 
-Role = Literal["root_cause", "concurrent_failure", "bystander", "finished", "lost"]
+Role = Literal["root_cause", "concurrent_failure", "bystander", "finished", "lost", "terminated"]
 """The role of a rank in the end of its gang."""
 
-__all__ = ["ProcessFailure", "RankEnd", "RunProcsResult"]
+__all__ = ["ProcessFailure", "RankEnd", "RankRestart", "RunProcsResult"]
 
 _NOT_AVAILABLE = "<N/A>"
 _NO_TRACEBACK = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
@@ -240,7 +240,8 @@ class RankEnd:
     exitcode: int | None
     """Exit code, ``-N`` for signal N; None if the exit status was lost."""
     role: Role
-    """Its role in the end of the gang. supervise stopped a ``bystander``."""
+    """Its role in the end of the gang, or of its life. supervise stopped a ``bystander``; the caller had a rank
+    ``terminated``."""
     started_ns: int
     """Time of the start, monotonic nanoseconds."""
     ended_ns: int
@@ -263,6 +264,22 @@ class RankEnd:
     """Path of its stderr; ``""`` if it is not redirected."""
 
 
+@dataclass(frozen=True, slots=True)
+class RankRestart:
+    """One replaced life of a rank."""
+
+    local_rank: int
+    """The rank."""
+    attempt: int
+    """Number of the replaced life; the first is 0."""
+    end: RankEnd
+    """The end of that life."""
+    at_ns: int
+    """Time of the next launch, monotonic nanoseconds."""
+    counted: bool
+    """Whether this end caused the restart, and the restart counts toward the limit."""
+
+
 @dataclass
 class RunProcsResult:
     """The result of a gang. Every mapping is keyed by local rank.
@@ -281,7 +298,11 @@ class RunProcsResult:
     outcome: Outcome = field(default="succeeded", compare=False)
     """The outcome of the gang."""
     ends: dict[int, RankEnd] = field(default_factory=dict, compare=False, repr=False)
-    """The end of each rank that was started."""
+    """The end of the last life of each rank that was started."""
+    restarts: list[RankRestart] = field(default_factory=list, compare=False, repr=False)
+    """The replaced lives in order, at most the newest 1 000."""
+    restarts_total: int = field(default=0, compare=False, repr=False)
+    """Number of all replaced lives."""
 
     def is_failed(self) -> bool:
         """Return whether any rank is in `failures`."""

@@ -224,7 +224,7 @@ class _Promise(Launched):
     launcher: FakeLauncher
 
     def arrived(self) -> Launched:
-        process = self.launcher._begin()  # noqa: SLF001 - its other half
+        process = self.launcher._begin()  # noqa: SLF001 - a class of this module
         assert self.status is not None  # noqa: S101
         self.status.close()
         return Launched(process=process)

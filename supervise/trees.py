@@ -1,4 +1,4 @@
-"""The public protocol of supervision trees: what children are, what a tree can be asked, and what it tells."""
+"""The public protocol of supervision trees: children, messages to a tree, and messages to its subscribers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ if TYPE_CHECKING:
 
     from supervise.restarts import RestartKind
 
-Strategy = Literal["one_for_all", "one_for_one", "rest_for_one"]
-"""Which children are restarted when one has failed: all, this one, or this one and those that were started after it."""
 ChildState = Literal["waiting", "starting", "ready", "stopping", "backoff", "finished", "terminated", "abandoned"]
 """``finished``: it has ended, or its `start` returned None. ``abandoned``: its thread did not end in time."""
 TreePhase = Literal["new", "starting", "running", "stopping", "finished"]
-"""The life of a tree, in this order; it runs once every child has been started for the first time."""
+"""The phases of a tree, in this order. It is ``running`` when every child has started for the first time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +34,13 @@ class ChildSpec:
     """Unique among the children of a tree."""
     start: Callable[[], pykka.ActorRef[Any] | None]
     """Start the child and return its ref; None if there is nothing to start. It is called on the tree's own thread, so
-    it must return promptly. An exception is a start that failed."""
+    it must return promptly. If it raises, the start has failed."""
     restart: RestartKind | None = None
     """After which end the child restarts: ``transient`` after a failure, ``permanent`` after any end,
     ``temporary`` after none. None: that of the tree's `RestartPolicy`."""
     shutdown_s: float | None = None
-    """Seconds to stop. An actor has 5 by default, and is abandoned after them; a tree has as long as it takes; for a
-    gang they are the timeout of its `Close`, by default its grace, and what lives then gets SIGKILL."""
+    """Seconds to stop. Actor: by default 5, then the tree abandons it. Tree: by default no limit. Gang: the timeout of
+    its `Close`, by default its grace, then SIGKILL."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not self.id:
@@ -58,14 +56,14 @@ class ChildSpec:
             check_seconds(f"shutdown_s of {self.id!r}", self.shutdown_s)
 
 
-# Asked of a tree, beside Start, Wait, Status, Subscribe and Unsubscribe
+# Messages to a tree, in addition to Start, Wait, Status, Subscribe and Unsubscribe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartChild:
     """Add a child as the last one. The reply is its ref once it has started; None if its `start` returned None.
 
-    If the start fails, the reply is the error, and the child is forgotten.
+    If the start fails, the reply is the error, and the tree forgets the child.
     """
 
     spec: ChildSpec
@@ -75,7 +73,7 @@ class StartChild:
 class TerminateChild:
     """Stop a child, and leave it stopped until `RestartChild`. The reply, None, comes when it is gone.
 
-    A ``temporary`` child is forgotten.
+    The tree forgets a ``temporary`` child.
     """
 
     id: str
@@ -83,7 +81,7 @@ class TerminateChild:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartChild:
-    """Restart a child; one that runs is stopped first. No other child is affected. The reply is the new ref."""
+    """Restart a child; a running child is stopped first. No other child is affected. The reply is the new ref."""
 
     id: str
 
@@ -96,7 +94,7 @@ class ChildStatus:
     ref: pykka.ActorRef[Any] | None
     """Its actor while it is starting, ready or stopping."""
     restarts: int
-    """How many lives of it were started after the first."""
+    """How often it was started after its first start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,12 +105,12 @@ class TreeStatus:
     children: dict[str, ChildStatus]
     """By id, in the order of their start."""
     restarts_total: int
-    """How many failures were answered by a restart."""
+    """How many failures caused a restart."""
     waiters: int
     """How many `Wait` are open."""
 
 
-# Told to subscribers of a tree
+# Messages to subscribers of a tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +133,7 @@ class ChildDown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildRestarting:
-    """A child failed, and restarts once all that must stop first is gone."""
+    """A child has failed. It restarts when all children that must stop first are gone."""
 
     id: str
     """The child that has failed."""
@@ -152,10 +150,10 @@ class TreeFinished:
     """Nothing of the tree is left. The last message, told exactly once, and the reply to `Wait` after a stop."""
 
     error: BaseException | None = None
-    """Why the tree ended; None where it was stopped."""
+    """Why the tree ended; None if it was stopped."""
 
 
-# Told by `monitor`
+# The message of `monitor`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

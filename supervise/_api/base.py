@@ -162,7 +162,7 @@ class PContext(abc.ABC):
 
         Args:
             timeout: Seconds; negative waits forever, 0 returns at once.
-            period: Seconds between two polls: supervise has no notice of the end of a subclass's processes.
+            period: Seconds between two polls: supervise is not notified of the exits of a subclass's processes.
 
         Raises:
             SignalException: A termination signal arrived. The ranks continue: pass its signal to `close`.

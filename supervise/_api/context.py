@@ -116,7 +116,7 @@ class GangContext(PContext):
 
     @protected
     def _launch(self) -> signal.Signals | None:
-        """Start the gang on its own thread, so that no handler raises while the main thread holds a lock of pykka."""
+        """Start the gang on its own thread: a signal handler that raises on the main thread could leave a lock held."""
         self._begun = True
         self._hold_signals()
         self._unused.detach()
@@ -136,7 +136,7 @@ class GangContext(PContext):
             self._pids = begun.get(timeout=0)
             self._outcome = _reply(self._supervisor.ask(ask.Wait(), block=False))
         except BaseException:
-            if self._supervisor is None:  # the application's signal handler has raised
+            if self._supervisor is None:  # a signal handler of the application has raised before the Supervisor existed
                 own_thread.give_up(box)
             self._stop(signal.SIGTERM, self._spec.grace_s)
             raise
@@ -253,7 +253,7 @@ class GangContext(PContext):
             self._begun = True
             self._unused()
         if self._left is not None and threading.current_thread() is threading.main_thread():
-            self._handlers_held = None  # `_retire` released them, and leftovers may take time
+            self._handlers_held = None  # `_retire` released the handlers; hold them for the end of leftovers
             self._hold_signals()
         try:
             return self._stop(as_signal("death_sig", death_sig), timeout)
@@ -342,5 +342,5 @@ def _dispose(supervisor: pykka.ActorRef[Supervisor]) -> None:
 
 
 def _reply(future: Any) -> Reply[Any]:
-    assert isinstance(future, Reply)  # noqa: S101 - the future of supervise's actors
+    assert isinstance(future, Reply)  # noqa: S101 - actors of supervise reply with it
     return future

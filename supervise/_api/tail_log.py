@@ -128,7 +128,7 @@ class TailLog:
         follower, self._follower = self._follower, None
         self._stopped = True
         if self._threadpool is not None:
-            self._threadpool._shutdown = True  # noqa: SLF001 - our own
+            self._threadpool._shutdown = True  # noqa: SLF001 - a class of supervise
         if follower is not None:
             ended = follower.end()
             if ended.error is not None or ended.remaining_bytes:
@@ -149,7 +149,7 @@ def tail_logfile(  # noqa: PLR0917 - PyTorch's order
     file: str,
     dst: TextIO,
     finished: threading.Event,
-    interval_sec: float,  # noqa: ARG001 - PyTorch polls
+    interval_sec: float,  # noqa: ARG001 - only PyTorch polls
     log_line_filter: Callable[[str], bool] | None = None,
 ) -> None:
     """Show one file until `finished` is set and its contents are shown. Blocks.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _JUMP_BYTES = 10
 """Largest gap before the backward jump: a conditional jump and its cache, NOT_TAKEN, EXTENDED_ARG."""
 _PATIENCE = 10
-"""Largest number of delays of a signal. Without a limit, a loop of nothing but such jumps would never get it."""
+"""Largest number of delays of a signal. Without a limit, a loop of only such jumps would never receive the signal."""
 _put_off = [0]
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from supervise import messages as say
-from supervise._core import steps, stopping
-from supervise._core.verdict import failed
+from supervise._core import steps, stopping, strategy
+from supervise._core.verdict import judge
 
 if TYPE_CHECKING:
     from supervise._core.model import Gang
@@ -31,7 +31,7 @@ def decide(gang: Gang, event: Event) -> Decision:
     return decision
 
 
-def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C901, PLR0912 - one case an event
+def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C901, PLR0912, PLR0915 - one case an event
     match event:
         case say.WorkerStarted():
             _started(gang, event, decision)
@@ -41,8 +41,10 @@ def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C90
             _failed_to_start(gang, event, decision)
         case steps.WorkerUnkillable():
             stopping.give_up(gang, event, decision)
+            stopping.stop(gang, "peer_failed", decision)
         case steps.GroupEmptied():
             gang.leftovers.discard(event.local_rank)
+            strategy.advance(gang, event.local_rank, decision)
         case steps.TailEnded():
             gang.drain.tails = max(0, gang.drain.tails - 1)
             decision.tell(event)
@@ -50,6 +52,8 @@ def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C90
             gang.sweep.state = "done"
             if event.leaked:
                 decision.tell(steps.Leaked(found=event, pids=gang.pids))
+        case steps.RanksSwept() | steps.RestartAsked() | steps.TerminateAsked():
+            strategy.tell(gang, event, decision)
         case steps.TimerExpired():
             _timer_expired(gang, event, decision)
         case steps.ValuesLoaded():
@@ -71,7 +75,7 @@ def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C90
         case steps.StopOnFailure():
             gang.stop_on_failure = event.on
             if gang.phase == "running":
-                _stop_if_failed(gang, decision)
+                _heed_all(gang, decision)
         case steps.PeersStopped():
             _excuse(gang, event)
         case steps.AllReaped():
@@ -82,6 +86,9 @@ def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C90
 
 
 def _timer_expired(gang: Gang, event: steps.TimerExpired, decision: Decision) -> None:
+    if event.key is not None:
+        strategy.timer_expired(gang, event, decision)
+        return
     match event.name:
         case "grace":
             stopping.kill(gang, decision)
@@ -101,10 +108,10 @@ def _timer_expired(gang: Gang, event: steps.TimerExpired, decision: Decision) ->
 
 def _launch(gang: Gang, decision: Decision) -> None:
     """Launch ranks until the launch window is full."""
-    room = min(gang.window - len(gang.starting), gang.nprocs - gang.launched)
-    for _ in range(room):
-        gang.move(gang.launched, "starting")
-        decision.do(steps.LaunchRank(local_rank=gang.launched))
+    while len(gang.starting) < gang.window and gang.launched < gang.nprocs:
+        if not gang.ranks[gang.launched].terminated:
+            gang.move(gang.launched, "starting")
+            decision.do(steps.LaunchRank(local_rank=gang.launched))
         gang.launched += 1
 
 
@@ -115,15 +122,34 @@ def _started(gang: Gang, event: say.WorkerStarted, decision: Decision) -> None:
     decision.tell(event)
     if gang.phase == "starting":
         _launch(gang, decision)
+    elif gang.phase == "running":
+        if not strategy.signal_started(gang, event.local_rank, decision):
+            strategy.started(gang, event.local_rank, decision)
+        strategy.launch(gang, decision)
     else:
         stopping.signal_started(gang, event.local_rank, decision)
 
 
 def _failed_to_start(gang: Gang, event: steps.WorkerFailedToStart, decision: Decision) -> None:
     gang.move(event.local_rank, "ended")
-    gang.start_failure = gang.start_failure or event
     decision.tell(event)
+    if gang.ranks[event.local_rank].attempt > gang.attempt:
+        _life_failed_to_start(gang, event, decision)
+        return
+    gang.start_failure = gang.start_failure or event
     stopping.stop(gang, "start_failed", decision)
+
+
+def _life_failed_to_start(gang: Gang, event: steps.WorkerFailedToStart, decision: Decision) -> None:
+    """Treat a later life of a single rank that cannot be launched as a failure of the rank."""
+    rank = gang.ranks[event.local_rank]
+    why = f"attempt {rank.attempt} could not be started: {event.error}"
+    rank.end = say.WorkerExited(
+        local_rank=event.local_rank, pid=0, exitcode=None, ended_ns=event.at_ns, complaint=why, attempt=rank.attempt
+    )
+    rank.by_itself = not (rank.told or gang.stop.signaled)
+    gang.ended[event.local_rank] = None
+    _after_end(gang, event.local_rank, decision)
 
 
 def _exited(gang: Gang, event: say.WorkerExited, decision: Decision) -> None:
@@ -133,17 +159,27 @@ def _exited(gang: Gang, event: say.WorkerExited, decision: Decision) -> None:
     if event.local_rank in gang.unkillable:
         return
     gang.move(event.local_rank, "ended")
-    gang.ended.append(event.local_rank)
+    gang.ended[event.local_rank] = None
     rank.end, rank.by_itself = event, spontaneous
     if event.group_left:
         gang.leftovers.add(event.local_rank)
-    if failed(event) and gang.phase == "running" and gang.stop_on_failure:
-        stopping.stop(gang, "peer_failed", decision)
+    _after_end(gang, event.local_rank, decision)
+
+
+def _after_end(gang: Gang, local_rank: int, decision: Decision) -> None:
+    strategy.advance(gang, local_rank, decision)
+    if gang.phase == "running":
+        if gang.stop_on_failure:
+            strategy.heed(gang, local_rank, decision)
+        strategy.launch(gang, decision)
 
 
 def by_itself(gang: Gang, event: say.WorkerExited) -> bool:
     """Whether a rank whose exit is reported now had ended before the first signal of supervise."""
-    excused_ns = gang.ranks[event.local_rank].excused_ns
+    rank = gang.ranks[event.local_rank]
+    excused_ns = rank.excused_ns
+    if rank.told:
+        return False
     if excused_ns is not None and event.ended_ns >= excused_ns:
         return False
     return not gang.stop.signaled or event.ended_ns < gang.stop.reaped_ns
@@ -162,9 +198,11 @@ def _values_loaded(gang: Gang, event: steps.ValuesLoaded) -> None:
         rank.end = rank.end and replace(rank.end, complaint=complaint)
 
 
-def _stop_if_failed(gang: Gang, decision: Decision) -> None:
-    if gang.stop_on_failure and any(map(failed, gang.ends)):
-        stopping.stop(gang, "peer_failed", decision)
+def _heed_all(gang: Gang, decision: Decision) -> None:
+    """Do what the strategy says about the ends so far, in their order."""
+    for local_rank in list(gang.ended) if gang.stop_on_failure else ():
+        if gang.phase == "running":
+            strategy.heed(gang, local_rank, decision)
 
 
 # The life of a gang
@@ -175,7 +213,9 @@ def _settle(gang: Gang, decision: Decision) -> None:
     if gang.phase == "starting" and gang.launched == gang.nprocs and not gang.starting:
         gang.phase = "running"
         decision.do(steps.AnswerStart())
-        _stop_if_failed(gang, decision)
+        _heed_all(gang, decision)
+        if gang.phase == "running":
+            strategy.resume(gang, decision)
     stopped = gang.phase == "stopping" and (gang.stop.signaled or gang.drain.begun)
     if gang.idle and (gang.phase == "running" or stopped):
         _conclude(gang, decision)
@@ -210,10 +250,24 @@ def _conclude(gang: Gang, decision: Decision) -> None:
 
 
 def may_restart(gang: Gang) -> bool:
-    """Whether a restart follows an attempt that has ended: a rank failed, and neither a close nor a timeout came."""
-    if gang.policy is None or gang.end_asked or gang.stop.reason != "peer_failed" or gang.unkillable:
+    """Whether all ranks restart: one of them failed, and neither a close nor a timeout came."""
+    policy = gang.policy
+    if policy is None or gang.end_asked or gang.stop.reason != "peer_failed" or gang.unkillable:
         return False
-    return len(gang.policy.counting(gang.restarts_ns, _end_ns(gang))) < gang.policy.max_restarts
+    if gang.strategy != "one_for_all" or policy.never_restart_exit_codes & {end.exitcode for end in _causes(gang)}:
+        return False
+    return not _counts(gang) or len(policy.counting(gang.restarts_ns, _end_ns(gang))) < policy.max_restarts
+
+
+def _causes(gang: Gang) -> list[say.WorkerExited]:
+    """Return the ends that caused the restart, the root cause first."""
+    return [end for rank in judge(gang).blamed if (end := gang.ranks[rank].end) is not None]
+
+
+def _counts(gang: Gang) -> bool:
+    """Whether the restart of all ranks counts toward the limit."""
+    codes = gang.policy.uncounted_exit_codes if gang.policy is not None else frozenset()
+    return not codes or _causes(gang)[0].exitcode not in codes
 
 
 def _end_ns(gang: Gang) -> int:
@@ -227,17 +281,22 @@ def _restart(gang: Gang, decision: Decision) -> None:
     elif gang.sweep.state != "done":
         stopping.sweep(gang, decision)
     elif not gang.restart_announced:
-        gang.restart_announced = True
-        counting = gang.policy.counting(gang.restarts_ns, _end_ns(gang))
-        decision.do(steps.AnnounceRestart(delay_s=gang.policy.delay_s(len(counting))))
+        gang.restart_announced, gang.counts = True, _counts(gang)
+        counting = gang.policy.counting(gang.all_restarts_ns, _end_ns(gang))
+        delay_s = gang.policy.delay_s(len(counting))
+        decision.do(steps.AnnounceRestart(delay_s=delay_s if gang.counts else max(delay_s, strategy.LEAST_UNCOUNTED_S)))
 
 
 def _next_attempt(gang: Gang, decision: Decision) -> None:
     if gang.phase != "restarting" or not gang.restart_announced or gang.policy is None:
         return
     now_ns = _end_ns(gang)
-    gang.restarts_ns = (*gang.policy.counting(gang.restarts_ns, now_ns), now_ns)
-    gang.attempt += 1
+    if gang.counts:
+        gang.restarts_ns = (*gang.policy.counting(gang.restarts_ns, now_ns), now_ns)
+    gang.all_restarts_ns = (*gang.policy.counting(gang.all_restarts_ns, now_ns), now_ns)
+    gang.attempt = gang.next_attempt
     gang.phase = "starting"
     gang.begin_attempt()
+    for rank in gang.ranks:
+        rank.restarts += not rank.terminated
     decision.do(steps.Assemble())

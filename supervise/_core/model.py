@@ -9,20 +9,50 @@ from signal import Signals
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from supervise._core.steps import Reason, WorkerFailedToStart, WorkerUnkillable
     from supervise.messages import Phase, WorkerExited
-    from supervise.restarts import RestartPolicy
+    from supervise.restarts import RestartKind, RestartPolicy, Strategy
 
 RankState = Literal["waiting", "starting", "running", "overdue", "ended", "lost"]
 """``overdue``: its launch was pending when the wait after SIGKILL expired. ``lost``: its process survived SIGKILL."""
 
 
 class Rank:
-    """One rank of the present attempt."""
+    """One rank and its present life."""
 
-    __slots__ = ("by_itself", "end", "excused_ns", "pid", "recorded_ns", "started_ns", "state")
+    __slots__ = (
+        *(
+            "attempt",
+            "by_itself",
+            "caused",
+            "end",
+            "excused_ns",
+            "heeded",
+            "kind",
+            "pid",
+            "recorded_ns",
+            "restarted_ns",
+        ),
+        *("restarts", "started_ns", "state", "streak", "terminated", "told"),
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, kind: RestartKind) -> None:
+        self.kind: RestartKind = kind
+        """After which end a policy restarts this rank."""
+        self.restarts = 0
+        """Number of replaced lives."""
+        self.streak = 0
+        """Restarts in a row that its ends have caused, for the backoff."""
+        self.restarted_ns = 0
+        """When its end last caused a restart."""
+        self.begin_life(0)
+
+    def begin_life(self, attempt: int) -> None:
+        """Reset everything that belongs to one life."""
+        self.attempt = attempt
+        """Number of the life; the first is 0."""
         self.state: RankState = "waiting"
         self.pid: int | None = None
         """None until its process has started; kept after its end."""
@@ -34,6 +64,50 @@ class Rank:
         """When it recorded an exception, if it was alive at the first signal and had recorded one by then."""
         self.excused_ns: int | None = None
         """When the caller decided to stop it because another rank had failed. A later end is not a cause."""
+        self.told = False
+        """Whether a restart set has signaled it. Its end is not a cause."""
+        self.heeded = False
+        """Whether the strategy has dealt with its end."""
+        self.caused: Literal["counted", "uncounted", "terminated", ""] = ""
+        """Whether its end caused the restart that follows, and whether that counts toward the limit; or the caller had
+        terminated it before."""
+        self.terminated = False
+        """Whether the caller asked for its end, so that it stays down."""
+
+
+class RestartSet:
+    """Ranks that are stopped together, and then start again or stay down. No rank is in two sets."""
+
+    __slots__ = ("delay_s", "down", "killed", "number", "pending", "ranks", "state")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        """Key of its timers and of its sweep."""
+        self.state: Literal["stopping", "sweeping", "waiting"] = "stopping"
+        """``waiting``: for the backoff."""
+        self.ranks: set[int] = set()
+        self.pending: set[int] = set()
+        """Ranks with a process, a leftover, or a pending launch."""
+        self.down: set[int] = set()
+        """Ranks that stay down."""
+        self.delay_s = 0.0
+        """Delay before the restart, without jitter."""
+        self.killed = False
+        """Whether SIGKILL was sent."""
+
+
+class Ask:
+    """A pending request to restart or to terminate ranks."""
+
+    __slots__ = ("attempt", "kind", "pending", "ranks")
+
+    def __init__(self, kind: Literal["restart", "terminate"], ranks: frozenset[int], attempt: int) -> None:
+        self.kind: Literal["restart", "terminate"] = kind
+        self.ranks = ranks
+        self.pending = set(ranks)
+        """Ranks that have not started again, or are not down."""
+        self.attempt = attempt
+        """The gang's attempt at the time of the request."""
 
 
 class Stop:
@@ -97,6 +171,9 @@ class Gang:
         kill_wait_s: float = 5.0,
         stop_on_failure: bool = True,
         policy: RestartPolicy | None = None,
+        strategy: Strategy = "one_for_all",
+        kinds: Sequence[RestartKind] | None = None,
+        success: frozenset[int] = frozenset({0}),
     ) -> None:
         """Describe a gang that is not started.
 
@@ -106,7 +183,10 @@ class Gang:
             window: Largest number of pending launches.
             kill_wait_s: Time from SIGKILL until the remaining processes are reported as unkillable.
             stop_on_failure: Whether the failure of a rank stops the others.
-            policy: When to restart the gang; None for never.
+            policy: When to restart ranks; None for never.
+            strategy: Which ranks the failure of a rank concerns.
+            kinds: Restart kind of each rank; None: the policy's for all.
+            success: Exit codes that are a success.
         """
         self.nprocs = nprocs
         self.grace_s = grace_s
@@ -114,8 +194,18 @@ class Gang:
         self.kill_wait_s = kill_wait_s
         self.stop_on_failure = stop_on_failure
         self.policy = policy
+        self.strategy: Strategy = strategy
+        self.success = success
         self.attempt = 0
-        """Number of restarts so far."""
+        """Number of the present attempt, which all ranks began together; the first is 0."""
+        self.all_restarts_ns: tuple[int, ...] = ()
+        """Monotonic times of the restarts of the whole gang, for the backoff; those that do not count, too."""
+        self.asks: dict[int, Ask] = {}
+        """Pending requests by key."""
+        self.sets_made = 0
+        """Number of restart sets so far."""
+        kind: RestartKind = policy.restart if policy is not None else "transient"
+        self.ranks = [Rank(each) for each in kinds or (kind,) * nprocs]
         self.restarts_ns: tuple[int, ...] = ()
         """Monotonic times of the restarts that count toward the limit."""
         self.phase: Phase = "new"
@@ -129,12 +219,23 @@ class Gang:
         """Ranks below this number were launched."""
         self.start_failure: WorkerFailedToStart | None = None
         """The first failed launch."""
-        self.ranks = [Rank() for _ in range(self.nprocs)]
+        down = [number for number, rank in enumerate(self.ranks) if rank.terminated]
+        for rank in self.ranks:
+            if not rank.terminated:  # it stays down, and keeps its end
+                rank.begin_life(self.attempt)
+        self.culprit: int | None = None
+        """The rank whose end made the strategy stop the gang, if that is the root cause whatever its exit code."""
+        self.sets: dict[int, RestartSet] = {}
+        """Restart sets by number."""
+        self.set_of: dict[int, RestartSet] = {}
+        """Rank to the restart set that it is in."""
+        self.queue: list[int] = []
+        """Ranks whose next life is to be launched, in order."""
         self.starting: set[int] = set()
         """The ranks in this state; `move` maintains it."""
         self.running: set[int] = set()
         """The ranks in this state; `move` maintains it."""
-        self.ended: list[int] = []
+        self.ended: dict[int, None] = dict.fromkeys(down)
         """Ranks in the order in which their ends were reported."""
         self.leftovers: set[int] = set()
         """Reaped ranks whose process group is not empty."""
@@ -142,11 +243,26 @@ class Gang:
         """The ranks of which a process survived SIGKILL."""
         self.stop, self.drain, self.sweep = Stop(), Drain(), Sweep()
         self.restart_announced = False
+        self.counts = True
+        """Whether the announced restart counts toward the limit."""
+
+    @property
+    def next_attempt(self) -> int:
+        """Number of the attempt that a restart of all ranks begins; greater than that of every life so far."""
+        return 1 + max(rank.attempt for rank in self.ranks)
 
     @property
     def idle(self) -> bool:
-        """Whether no rank is starting or running."""
-        return not self.running and not self.starting
+        """Whether no rank is starting, running or to be restarted."""
+        return not (self.running or self.starting or self.sets or self.queue)
+
+    def failed(self, end: WorkerExited) -> bool:
+        """Return whether a rank ended without success."""
+        return end.exitcode not in self.success or end.complaint is not None
+
+    def lives(self, local_rank: int) -> bool:
+        """Return whether a rank has a process, a leftover, or a pending launch."""
+        return local_rank in self.running or local_rank in self.starting or local_rank in self.leftovers
 
     @property
     def ends(self) -> tuple[WorkerExited, ...]:

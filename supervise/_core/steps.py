@@ -30,6 +30,8 @@ class WorkerFailedToStart(NamedTuple):
 
     local_rank: int
     error: Exception
+    at_ns: int = 0
+    """Monotonic time."""
 
 
 class WorkerUnkillable(NamedTuple):
@@ -54,6 +56,13 @@ class Swept(NamedTuple):
     """Escaped processes: local rank (None if it is unknown) to pids."""
     ended: bool = False
     """Whether those processes have ended; False if containment is ``group``, which only reports them."""
+
+
+class RanksSwept(NamedTuple):
+    """The sweep of a restart set has ended."""
+
+    number: int
+    found: Swept = Swept()
 
 
 class TailEnded(NamedTuple):
@@ -112,11 +121,27 @@ class AllReaped(NamedTuple):
 
 
 class TimerExpired(NamedTuple):
-    """A timer has expired that `SetTimer`, `AnnounceRestart` (backoff), or the actors (deadline) had set."""
+    """A timer has expired that `SetTimer`, an announcement (backoff), or the actors (deadline) had set."""
 
     name: TimerName
-    local_rank: int | None = None
-    """None for a timer of the gang."""
+    key: int | None = None
+    """Number of a restart set; None for a timer of the gang."""
+
+
+class RestartAsked(NamedTuple):
+    """A caller requested the restart of these ranks."""
+
+    key: int
+    """Unique number of the request."""
+    ranks: frozenset[int]
+
+
+class TerminateAsked(NamedTuple):
+    """A caller requested the end of these ranks."""
+
+    key: int
+    """Unique number of the request."""
+    ranks: frozenset[int]
 
 
 class ValuesLoaded(NamedTuple):
@@ -160,11 +185,11 @@ class SendSignal(NamedTuple):
 
 
 class SetTimer(NamedTuple):
-    """Report `TimerExpired` in `delay_s`. Replaces an earlier timer of the same name and rank."""
+    """Report `TimerExpired` in `delay_s`. Replaces an earlier timer of the same name and key."""
 
     name: TimerName
     delay_s: float
-    local_rank: int | None = None
+    key: int | None = None
     only_sooner: bool = False
     """Whether an earlier timer stays if it expires sooner."""
 
@@ -207,6 +232,46 @@ class AnnounceRestart(NamedTuple):
     """Before jitter."""
 
 
+class SweepRanks(NamedTuple):
+    """Search for escaped processes of these ranks' present lives; otherwise as `SweepUp`. Report `RanksSwept`."""
+
+    number: int
+    """Number of the restart set."""
+    ranks: frozenset[int]
+    timeout_s: float
+
+
+class AnnounceRestarts(NamedTuple):
+    """Tell subscribers that these ranks will be restarted; set the set's timer ``backoff`` to about `delay_s`."""
+
+    number: int
+    """Number of the restart set."""
+    ranks: tuple[int, ...]
+    delay_s: float
+    """Before jitter."""
+
+
+class RelaunchRank(NamedTuple):
+    """Make the next life of a rank and start its process."""
+
+    local_rank: int
+    attempt: int
+
+
+class AnswerAsk(NamedTuple):
+    """Answer the request with this key: its ranks run again, or are down."""
+
+    key: int
+    ranks: frozenset[int]
+
+
+class FailAsks(NamedTuple):
+    """Answer the requests with these keys with an error."""
+
+    keys: tuple[int, ...]
+    why: str
+
+
 class Assemble(Bare):
     """Make the next attempt's files and actors; then report `Assembled` or `NotAssembled`."""
 
@@ -230,6 +295,16 @@ class RankExited(NamedTuple):
     """Whether it ended before the first signal."""
     started_ns: int
     """Monotonic time of the start of its process."""
+
+
+class LifeReplaced(NamedTuple):
+    """The next life of a rank is about to be launched."""
+
+    local_rank: int
+    attempt: int
+    """Number of the replaced life."""
+    counted: bool
+    """Whether its end caused the restart, and the restart counts toward the limit."""
 
 
 class GangStopping(NamedTuple):
@@ -265,6 +340,9 @@ if TYPE_CHECKING:
         | GroupEmptied
         | TailEnded
         | Swept
+        | RanksSwept
+        | RestartAsked
+        | TerminateAsked
     )
     Action = (
         LaunchRank
@@ -278,12 +356,26 @@ if TYPE_CHECKING:
         | LoadValues
         | SweepUp
         | HurrySweep
+        | SweepRanks
         | AnnounceRestart
+        | AnnounceRestarts
+        | RelaunchRank
+        | AnswerAsk
+        | FailAsks
         | Assemble
         | Publish
         | AnswerClose
     )
-    Fact = WorkerStarted | WorkerFailedToStart | WorkerUnkillable | TailEnded | RankExited | GangStopping | Leaked
+    Fact = (
+        WorkerStarted
+        | WorkerFailedToStart
+        | WorkerUnkillable
+        | TailEnded
+        | RankExited
+        | LifeReplaced
+        | GangStopping
+        | Leaked
+    )
 
 
 class Decision:

@@ -30,6 +30,9 @@ def _stop(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
     if gang.phase in ("starting", "running"):
         gang.phase = "stopping"
         gang.stop.reason, gang.stop.death_sig, gang.stop.timeout_s = event.reason, event.death_sig, event.timeout_s
+        gang.sets, gang.set_of, gang.queue = {}, {}, []
+        if gang.policy is None or gang.strategy != "one_for_all" or event.reason != "peer_failed":
+            fail_asks(gang, decision)
         decision.tell(steps.GangStopping(reason=event.reason))
         decision.do(steps.ReapAll())
 
@@ -37,7 +40,15 @@ def _stop(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
 def finish(gang: Gang, decision: Decision) -> None:
     """Enter the last phase and publish the result, or the error in its place."""
     gang.phase = "finished"
+    fail_asks(gang, decision)
     decision.do(steps.Publish())
+
+
+def fail_asks(gang: Gang, decision: Decision) -> None:
+    """Fail all pending requests, because the gang ends."""
+    if gang.asks:
+        decision.do(steps.FailAsks(keys=tuple(gang.asks), why="the gang ends"))
+        gang.asks = {}
 
 
 # Closing
@@ -46,6 +57,7 @@ def finish(gang: Gang, decision: Decision) -> None:
 def close(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
     """End the gang in any phase. A stop that has begun may be shortened, never lengthened."""
     gang.end_asked = True
+    fail_asks(gang, decision)
     _hurry_sweep(gang, event, decision)
     _close_in_phase(gang, event, decision)
 

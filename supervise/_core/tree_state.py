@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from supervise.restarts import RestartKind, RestartPolicy
-    from supervise.trees import ChildState, Strategy, TreePhase
+    from supervise.restarts import RestartKind, RestartPolicy, Strategy
+    from supervise.trees import ChildState, TreePhase
 
 Problem = Literal["", "unknown", "present", "ending", "ended", "failed", "terminated", "abandoned"]
 """What is wrong with an ask: ``ending`` refuses it, ``ended`` cuts it off."""

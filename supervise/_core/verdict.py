@@ -17,11 +17,6 @@ _CRASH_LATE_NS = 250_000_000
 _CRASHES = frozenset({-Signals.SIGSEGV, -Signals.SIGBUS, -Signals.SIGILL, -Signals.SIGFPE})
 
 
-def failed(end: WorkerExited) -> bool:
-    """Whether a rank ended without success."""
-    return end.exitcode != 0 or end.complaint is not None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The decision on outcome, causes and roles."""
@@ -42,15 +37,14 @@ def judge(gang: Gang) -> Verdict:
     A cause is an end that supervise did not bring about: when the stop began, the rank was dead or had recorded
     its exception. Causes are ordered by the time of the recorded exception, or else by the time of death.
     """
-    causes = sorted(
-        (end for end in gang.ends if failed(end) and _by_itself(gang, end)),
-        key=lambda end: _when(gang, end),
-    )
+    causes = sorted((end for end in gang.ends if _is_cause(gang, end)), key=lambda end: _when(gang, end))
     _put_killed_first(gang, causes)
+    causes.sort(key=lambda end: end.local_rank != gang.culprit)
     roles: dict[int, Role] = {}
     for end in gang.ends:
-        finished = gang.ranks[end.local_rank].by_itself and not failed(end)
-        roles[end.local_rank] = "finished" if finished else "bystander"
+        rank = gang.ranks[end.local_rank]
+        finished = rank.by_itself and not gang.failed(end)
+        roles[end.local_rank] = "terminated" if rank.terminated else "finished" if finished else "bystander"
     for local_rank in gang.unkillable:
         roles.setdefault(local_rank, "lost")
     for end in causes:
@@ -58,14 +52,22 @@ def judge(gang: Gang) -> Verdict:
     if causes:
         roles[causes[0].local_rank] = "root_cause"
         return Verdict(outcome="failed", roles=roles, blamed=tuple(end.local_rank for end in causes), kind="cause")
-    unfinished = tuple(rank for rank in range(gang.nprocs) if roles.get(rank) != "finished")
+    unfinished = tuple(rank for rank in range(gang.nprocs) if roles.get(rank) not in ("finished", "terminated"))
     if gang.stop.reason is None or not unfinished:
-        return Verdict(outcome="succeeded", roles=roles, blamed=(), kind="cause")
+        outcome: Outcome = "stopped" if "finished" not in roles.values() and not unfinished else "succeeded"
+        return Verdict(outcome=outcome, roles=roles, blamed=(), kind="cause")
     if gang.stop.reason == "timeout":  # the caller did not request this end, so a clean exit is not a success either
         return Verdict(outcome="timed_out", roles=roles, blamed=unfinished, kind="stopped")
     clean = {end.local_rank for end in gang.ends if _clean(end)}
     blamed = tuple(rank for rank in unfinished if rank not in clean)
     return Verdict(outcome="stopped", roles=roles, blamed=blamed, kind="stopped")
+
+
+def _is_cause(gang: Gang, end: WorkerExited) -> bool:
+    """Whether an end is a failure by itself, or made the strategy stop the gang; a terminated rank's never is."""
+    if gang.ranks[end.local_rank].terminated:
+        return False
+    return end.local_rank == gang.culprit or (gang.failed(end) and _by_itself(gang, end))
 
 
 def _clean(end: WorkerExited) -> bool:
@@ -75,6 +77,8 @@ def _clean(end: WorkerExited) -> bool:
 
 def _by_itself(gang: Gang, end: WorkerExited) -> bool:
     rank = gang.ranks[end.local_rank]
+    if rank.told:
+        return False
     raised_first = end.error_ns is not None and end.error_ns < gang.stop.reaped_ns  # recorded after the reap
     return raised_first or rank.by_itself or rank.recorded_ns is not None
 

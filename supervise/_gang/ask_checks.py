@@ -46,5 +46,8 @@ def stray(message: object) -> SpecError:
     """Return the error for a message that no Supervisor accepts. An ask raises it; for a tell it is logged."""
     if isinstance(message, type):
         return SpecError(f"the message is the class {message.__name__}; send an instance: {message.__name__}(...)")
-    accepted = "Start(), Wait(), Poll(), Pids(), Status(), Close(), Signal(...), Subscribe(...) or Unsubscribe(...)"
+    accepted = (
+        "Start(), Wait(), Poll(), Pids(), Status(), Close(), Signal(...), RestartRanks(...), TerminateRanks(...),"
+        " Subscribe(...) or Unsubscribe(...)"
+    )
     return SpecError(f"a Supervisor does not accept {message!r}; send it {accepted}")

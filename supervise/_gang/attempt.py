@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 from supervise._gang import validation
 from supervise._gang.spec import GangSettings, GangSpec
 from supervise._logs import sinks
-from supervise._logs.files import move_aside
+from supervise._logs.files import make_ready, move_aside
 from supervise._printable import as_prefix
 from supervise._process.containment import escapees
 from supervise._process.launch import function, interpreter
@@ -19,6 +19,7 @@ from supervise._process.launch.function import FunctionLauncher
 from supervise._process.launch.launch_spec import LaunchSpec, Streams
 from supervise._process.launch.program_launcher import ProgramLauncher
 from supervise._process.lifeline.lifeline import Lifeline
+from supervise.destinations import LogsDest
 from supervise.logs import DefaultLogsSpecs, validate_full_rank
 
 if TYPE_CHECKING:
@@ -27,13 +28,16 @@ if TYPE_CHECKING:
     from supervise._gang.worker import Launcher
     from supervise._process.containment.escapees import Contained
     from supervise._process.launch.function import Pickled, StartMethod
-    from supervise.destinations import LogsDest
 
 _SERVER_WINDOW = 32
 """Launch window of a fork server."""
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"
 _MOST = "TORCHELASTIC_MAX_RESTARTS"
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+_KEPT_LIVES = 8
+"""For how many numbers of lives the paths are kept, so that a rank that is restarted forever needs no more memory."""
+_BY_RANK = ("stdouts", "stderrs", "tee_stdouts", "tee_stderrs", "error_files")
+"""The fields of `LogsDest` that are keyed by local rank."""
 _FIELDS = {"grace": "grace_s", "timeout": "timeout_s"}
 """Argument to field of `GangSpec`, where the names differ."""
 
@@ -54,6 +58,8 @@ class TailSpec:
     name: str
     sink: sinks.Sink
     sources: list[Source]
+    streams: tuple[str, ...]
+    """Which streams of the ranks are shown: ``stdout``, ``stderr``."""
     line_filter: Callable[[bytes], bool] | None = None
 
 
@@ -72,6 +78,10 @@ class Attempt:
     tails: list[TailSpec] = field(default_factory=list)
     window: int = 1
     """Largest number of pending launches."""
+    lives: dict[int, tuple[dict[int, dict[str, str]], LogsDest]] = field(default_factory=dict, repr=False)
+    """Number of a later life to the environments and the log paths of all ranks; only the newest `_KEPT_LIVES`."""
+    number: int = 0
+    """Number of the attempt; the first is 0."""
     pid: int = field(default_factory=os.getpid)
     """The host's pid: a forked child must not remove the log folders."""
 
@@ -79,6 +89,45 @@ class Attempt:
     def nprocs(self) -> int:
         """Number of ranks."""
         return len(self.spec.args)
+
+    def renew(self, rank: int, life: int) -> None:
+        """Replace the environment, the log paths and the launcher of a rank by those of a later life.
+
+        Raises:
+            SpecError: `logs_specs` returned paths that do not match the ranks, a call cannot be pickled, or the control
+                group cannot be made.
+            OSError: A log file cannot be made. In either case the rank keeps those of its present life.
+        """
+        spec, dest = self.spec, self.dest
+        assert self.contained is not None  # noqa: S101 - made with the attempt
+        envs, found = self._paths_of(life)
+        own = LogsDest()
+        for name in _BY_RANK:
+            if rank in (paths := getattr(found, name)):
+                getattr(own, name)[rank] = paths[rank]
+        make_ready(own)
+        if spec.travels and rank not in spec.pickled:
+            spec.pickled.update(_pickled(spec, {rank: spec.args[rank]}, spec.cpus))
+        self.contained.begin_life(rank, life)
+        self.envs[rank] = envs[rank]
+        for name in _BY_RANK:
+            getattr(dest, name).pop(rank, None)
+            getattr(dest, name).update(getattr(own, name))
+        self.launchers[rank] = _launcher(self, rank, environ_of(spec))
+
+    def _paths_of(self, life: int) -> tuple[dict[int, dict[str, str]], LogsDest]:
+        """Return the environments and the log paths of all ranks' lives with this number, from one `reify`."""
+        if life not in self.lives:
+            made = _reified(self.spec, life)
+            if len(self.lives) >= _KEPT_LIVES:  # a rank that is late gets the paths of another `reify`
+                del self.lives[min(self.lives)]
+            self.lives[life] = made
+        return self.lives[life]
+
+    def sources(self, rank: int) -> dict[str, list[Source]]:
+        """Return the files of a rank that its present life writes and that are shown: stream to sources."""
+        shown = {"stdout": self.dest.tee_stdouts, "stderr": self.dest.tee_stderrs}
+        return {name: list(_sources(self.spec, {rank: paths[rank]})) for name, paths in shown.items() if rank in paths}
 
     def again(self, number: int) -> Attempt:
         """Return a later attempt of the same gang; see `make_attempt`."""
@@ -163,17 +212,13 @@ def make_attempt(spec: GangSpec, number: int) -> Attempt:
         SpecError: `logs_specs` returned paths that do not match the ranks.
         OSError: The log folder cannot be used.
     """
-    assert spec.envs is not None  # noqa: S101 - checked, as is the next
-    assert spec.logs_specs is not None  # noqa: S101
-    envs = {rank: _env(spec, env, number) for rank, env in spec.envs.items()}
-    dest = spec.logs_specs.reify(envs)
-    validate_full_rank(dest.stdouts, len(spec.args), "stdouts")
-    validate_full_rank(dest.stderrs, len(spec.args), "stderrs")
+    envs, dest = _reified(spec, number)
     forked = spec.start_method in ("fork", "forkserver")
     attempt = Attempt(
         spec=spec,
         envs=envs,
         dest=dest,
+        number=number,
         contained=escapees.make(spec.containment, spec.name, forked=forked),
         window=_SERVER_WINDOW if spec.start_method == "forkserver" else 1,
     )
@@ -186,45 +231,66 @@ def make_attempt(spec: GangSpec, number: int) -> Attempt:
     return attempt
 
 
+def _reified(spec: GangSpec, number: int) -> tuple[dict[int, dict[str, str]], LogsDest]:
+    """Return the environments and the log paths of all ranks' lives with this number."""
+    assert spec.envs is not None  # noqa: S101 - checked, as is the next
+    assert spec.logs_specs is not None  # noqa: S101
+    envs = {rank: _env(spec, env, number) for rank, env in spec.envs.items()}
+    dest = spec.logs_specs.reify(envs)
+    validate_full_rank(dest.stdouts, len(spec.args), "stdouts")
+    validate_full_rank(dest.stderrs, len(spec.args), "stderrs")
+    return envs, dest
+
+
 def _env(spec: GangSpec, env: Mapping[str, str], number: int) -> dict[str, str]:
-    if spec.restart_policy is None:
+    if spec.restart_policy is None and not number:
         return dict(env)
+    most = 0 if spec.restart_policy is None else spec.restart_policy.max_restarts
     first = env.get(_ATTEMPT, "0")
     attempt = (int(first) if first.isdigit() else 0) + number
-    return {_MOST: str(spec.restart_policy.max_restarts), **env, _ATTEMPT: str(attempt)}
+    return {_MOST: str(most), **env, _ATTEMPT: str(attempt)}
 
 
 def _launchers(attempt: Attempt) -> Iterator[Launcher]:
+    environ = environ_of(attempt.spec)
+    for rank in attempt.spec.args:
+        yield _launcher(attempt, rank, environ)
+
+
+def environ_of(spec: GangSpec) -> Mapping[Any, Any]:
+    """Return the host's environment as the launch takes it."""
+    return _encoded(spec.environ) if isinstance(spec.entrypoint, str) else spec.environ
+
+
+def _launcher(attempt: Attempt, rank: int, environ: Mapping[Any, Any]) -> Launcher:
     spec, contained, dest = attempt.spec, attempt.contained, attempt.dest
     assert contained is not None  # noqa: S101 - made with the attempt
     binary = isinstance(spec.entrypoint, str)
-    environ: Mapping[Any, Any] = _encoded(spec.environ) if binary else spec.environ
     take = spec.pickled.get if spec.restart_policy else spec.pickled.pop  # the last launch closes copied descriptors
-    for rank, args in spec.args.items():
-        own: Mapping[Any, Any] = {**attempt.envs[rank], **contained.env(rank)}
-        how = LaunchSpec(
-            env={**environ, **(_encoded(own) if binary else own)},
-            cwd=spec.cwd,
-            streams=Streams(stdout=dest.stdouts[rank], stderr=dest.stderrs[rank]),
-            line=attempt.line,
-            reset=spec.reset,
-            enter=contained.enter(rank),
-            gate=spec.gate and binary,
+    own: Mapping[Any, Any] = {**attempt.envs[rank], **contained.env(rank)}
+    how = LaunchSpec(
+        env={**environ, **(_encoded(own) if binary else own)},
+        cwd=spec.cwd,
+        streams=Streams(stdout=dest.stdouts[rank], stderr=dest.stderrs[rank]),
+        line=attempt.line,
+        reset=spec.reset,
+        enter=contained.enter(rank),
+        gate=spec.gate and binary,
+    )
+    launcher: Launcher
+    if isinstance(spec.entrypoint, str):
+        launcher = ProgramLauncher(argv=validation.argv_of(spec.entrypoint, spec.args[rank], rank), how=how)
+    else:
+        launcher = FunctionLauncher(
+            local_rank=rank,
+            method=cast("StartMethod", spec.start_method),
+            fn=spec.entrypoint,
+            args=spec.args[rank],
+            how=how,
+            pickled=take(rank, None),
+            plain=spec.plain,
         )
-        launcher: Launcher
-        if isinstance(spec.entrypoint, str):
-            launcher = ProgramLauncher(argv=validation.argv_of(spec.entrypoint, args, rank), how=how)
-        else:
-            launcher = FunctionLauncher(
-                local_rank=rank,
-                method=cast("StartMethod", spec.start_method),
-                fn=spec.entrypoint,
-                args=args,
-                how=how,
-                pickled=take(rank, None),
-                plain=spec.plain,
-            )
-        yield _bound(launcher, spec.cpus[rank]) if rank in spec.cpus else launcher
+    return _bound(launcher, spec.cpus[rank]) if rank in spec.cpus else launcher
 
 
 def _bound(launcher: Launcher, cpus: frozenset[int]) -> Launcher:
@@ -238,29 +304,29 @@ def _encoded(env: Mapping[str, str]) -> dict[bytes, bytes]:
     return {os.fsencode(key): os.fsencode(value) for key, value in env.items()}
 
 
+def _sources(spec: GangSpec, paths: Mapping[int, str]) -> Iterator[Source]:
+    """Yield the files of ranks that are shown."""
+    prefixes = spec.log_line_prefixes or {}
+    for rank, path in sorted(paths.items()):
+        if path and path != os.devnull:
+            prefix = as_prefix(prefixes.get(rank, f"[{spec.name}{rank}]:"))
+            yield Source(local_rank=rank, path=path, prefix=prefix.encode())
+
+
 def _add_tails(attempt: Attempt) -> None:
     """Add the Tails one by one, so that a failed attempt can close the sinks that are open."""
     spec, dest, tails = attempt.spec, attempt.dest, attempt.tails
-    prefixes = spec.log_line_prefixes or {}
-
-    def sources(paths: Mapping[int, str]) -> list[Source]:
-        return [
-            Source(local_rank=rank, path=path, prefix=as_prefix(prefixes.get(rank, f"[{spec.name}{rank}]:")).encode())
-            for rank, path in sorted(paths.items())
-            if path and path != os.devnull
-        ]
-
-    outs, errs = sources(dest.tee_stdouts), sources(dest.tee_stderrs)
+    outs, errs = list(_sources(spec, dest.tee_stdouts)), list(_sources(spec, dest.tee_stderrs))
     for name, stream, found in (("stdout", spec.consoles[0], outs), ("stderr", spec.consoles[1], errs)):
         sink = sinks.console(stream) if found else None
         if sink is None:
             continue
         if tails and sinks.same_destination(tails[0].sink, sink):  # two writers would mix their lines
             sink.close()
-            tails[0].name = "console"
+            tails[0].name, tails[0].streams = "console", ("stdout", "stderr")
             tails[0].sources += found
         else:
-            tails.append(TailSpec(name=name, sink=sink, sources=found))
+            tails.append(TailSpec(name=name, sink=sink, sources=found, streams=(name,)))
     for name, path, filters, found in (
         ("filtered_stdout", dest.filtered_stdout, spec.duplicate_stdout_filters, outs),
         ("filtered_stderr", dest.filtered_stderr, spec.duplicate_stderr_filters, errs),
@@ -269,7 +335,10 @@ def _add_tails(attempt: Attempt) -> None:
             move_aside(path)
             needles = [needle.encode() for needle in filters]
             keep = partial(_holds_any, needles)
-            tails.append(TailSpec(name=name, sink=sinks.file_sink(path), sources=found, line_filter=keep))
+            streams = (name.removeprefix("filtered_"),)
+            tails.append(
+                TailSpec(name=name, sink=sinks.file_sink(path), sources=found, streams=streams, line_filter=keep)
+            )
 
 
 def _holds_any(needles: list[bytes], line: bytes) -> bool:

@@ -38,7 +38,7 @@ class LogFailed(NamedTuple):
 
 
 if TYPE_CHECKING:
-    Told = say.WorkerStopped | say.GangStarted | say.GangRestarting | say.GangFinished
+    Told = say.WorkerStopped | say.WorkerRestarting | say.GangStarted | say.GangRestarting | say.GangFinished
     Fact = steps.Fact | Told | AttemptStarting | Signaled | LogFailed
 
 
@@ -66,6 +66,10 @@ class Describer:
                 return [self._started(fact, now_ns)]
             case steps.RankExited():
                 return [self._exited(fact)]
+            case say.WorkerRestarting():
+                return [self._rank_restarting(fact)]
+            case steps.LifeReplaced():
+                return []
             case steps.WorkerFailedToStart():
                 return [self._start_failed(fact)]
             case steps.WorkerUnkillable():
@@ -102,7 +106,9 @@ class Describer:
         return "error" if self.attempt.spec.plain is None else "info"
 
     def _rank(self, name: str, level: str, local_rank: int, **fields: Any) -> Event:
-        return Event(name, level, {"rank": self._global_rank(local_rank), "local_rank": local_rank, **fields})
+        own = self.attempt.envs.get(local_rank, {}).get("TORCHELASTIC_RESTART_COUNT")
+        life = {} if own is None else {"attempt": whole_number(own, 0)}  # a single rank may have restarted
+        return Event(name, level, {"rank": self._global_rank(local_rank), "local_rank": local_rank, **life, **fields})
 
     def _global_rank(self, local_rank: int) -> int:
         return whole_number(self.attempt.envs.get(local_rank, {}).get("RANK"), local_rank)
@@ -159,6 +165,19 @@ class Describer:
             oom_kill=end.oom_kill,
             max_rss_bytes=end.max_rss_bytes,
             cpu_time_s=end.cpu_time_s,
+        )
+
+    def _rank_restarting(self, fact: say.WorkerRestarting) -> Event:
+        code = fact.end.exitcode
+        return self._rank(
+            "supervise.process.restarting",
+            "info" if fact.end.role in ("terminated", "bystander", "finished") else "warning",
+            fact.local_rank,
+            attempt=fact.attempt,
+            backoff_s=fact.delay_s,
+            role=fact.end.role,
+            exit_code=code if code is not None and code >= 0 else None,
+            exit_signal=signal_name(-code) if code is not None and code < 0 else None,
         )
 
     def _leaked(self, fact: steps.Leaked) -> list[Event]:

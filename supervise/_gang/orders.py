@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from supervise.messages import Bare
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from signal import Signals
+
+    from supervise._logs.reader import LogReader
 
 
 class Launch(Bare):
@@ -19,7 +22,7 @@ class Deliver(NamedTuple):
 
     sig: Signals
     wake: bool = False
-    """Whether SIGCONT follows, because a suspended process does not handle the signal before."""
+    """Whether to send SIGCONT after `sig`, because a suspended process handles a signal only after SIGCONT."""
 
 
 class LookForStop(Bare):
@@ -39,6 +42,18 @@ class Drain(NamedTuple):
 
     sizes: dict[str, int]
     """Bytes to show of each file, by path."""
+
+
+class ChangeFiles(NamedTuple):
+    """Follow the files of a rank's next life; show the rest of those of its past life, then close them.
+
+    Supervisor -> Tail, which owns the readers from now on. The processes of the past life have ended.
+    """
+
+    feeds: Sequence[LogReader]
+    """Readers of the next life's files, which exist."""
+    sizes: dict[str, int | None]
+    """Bytes to show of each file of the past life, by path; None: up to its present end."""
 
 
 class MemberStopRequested(Bare):

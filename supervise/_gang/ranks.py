@@ -14,7 +14,7 @@ from supervise._gang import orders
 from supervise._gang.describe import LogFailed
 from supervise._gang.error_files import recorded_ns
 from supervise._gang.worker import Worker
-from supervise._logs.files import make_ready, no_room
+from supervise._logs.files import make_ready, no_room, size_of
 from supervise._logs.sinks import CancelToken
 from supervise._process.exits.slots import ExitSlots
 from supervise._process.launch import limits
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from supervise._gang.attempt import Attempt, TailSpec
     from supervise._gang.event_emitter import EventEmitter
     from supervise._gang.tail import Tail
+    from supervise._logs.reader import LogReader
     from supervise._runtime.loop import Loop
     from supervise.messages import WorkerExited
 
@@ -50,6 +51,8 @@ class RankActors:
         self._workers: list[pykka.ActorRef[Worker]] = []
         self._tails: list[pykka.ActorRef[Tail]] = []
         self._abandons: list[CancelToken] = []
+        self._joined: dict[tuple[int, int], list[LogReader]] = {}
+        """Number of a Tail and rank to the readers of the rank's present life, if that is not the first."""
         self.slots = ExitSlots()
         self._spoiled = False
         self._roomy = True
@@ -81,7 +84,7 @@ class RankActors:
         except BaseException:
             self._give_up_tails()
             raise
-        self._workers = [self._new_worker(rank) for rank in range(attempt.nprocs)]
+        self._workers = [self._new_worker(rank, attempt.number) for rank in range(attempt.nprocs)]
         return TailsStarted(
             tails=len(self._tails), values=attempt.spec.kind == "function" and attempt.spec.plain is None
         )
@@ -112,17 +115,55 @@ class RankActors:
             tail.sink.close()
         self._spoiled = True
 
-    def _new_worker(self, rank: int) -> pykka.ActorRef[Worker]:
-        dest = self._attempt.dest
+    def _new_worker(self, rank: int, life: int) -> pykka.ActorRef[Worker]:
         return Worker.start(
             self._loop,
             local_rank=rank,
             launcher=self._attempt.launchers[rank],
             owner=self._owner,
             slots=self.slots,
-            log_paths=tuple(path for path in (dest.stdouts[rank], dest.stderrs[rank]) if path and path != os.devnull),
-            error_file=dest.error_files.get(rank, ""),
+            log_paths=self._log_paths(rank),
+            error_file=self._attempt.dest.error_files.get(rank, ""),
+            attempt=life,
         )
+
+    def renew(self, rank: int, life: int) -> None:
+        """Make a later life of a rank: its files, its Worker, and its logs' way to the Tails.
+
+        Raises:
+            SpecError: Its call cannot be pickled, or its log paths are not valid.
+            OSError: A log file cannot be made.
+        """
+        attempt = self._attempt
+        past = [source for sources in attempt.sources(rank).values() for source in sources]
+        sizes = {source.path: size_of(source.path) for source in past}  # before the files of the next life are made
+        attempt.renew(rank, life)
+        with contextlib.suppress(pykka.ActorDeadError):
+            self._workers[rank].tell(orders.Leave())
+        if (outcome := self.slots.outcomes.pop(rank, None)) is not None:
+            outcome.close()
+        self._workers[rank] = self._new_worker(rank, life)
+        for number, tail in enumerate(self._tails):
+            self._change_files(number, tail, rank, sizes)
+
+    def _change_files(self, number: int, tail: pykka.ActorRef[Tail], rank: int, sizes: dict[str, int | None]) -> None:
+        """Order a Tail to show the files of a rank's present life in place of those of its past life."""
+        from supervise._gang.tail_files import readers
+
+        for feed in self._joined.get((number, rank), ()):  # a Tail that is blocked or has ended does not close it
+            feed.writer_ended()
+        spec, sources = self._attempt.tails[number], self._attempt.sources(rank)
+        shown = [each for name in spec.streams for each in sources.get(name, ())]
+        feeds = readers(spec.sink, shown, spec.line_filter, follow_writers=self._roomy and spec.sink.is_console)
+        for feed in feeds:
+            feed.expect_present_file()
+        self._joined[number, rank] = feeds
+        with contextlib.suppress(pykka.ActorDeadError):
+            tail.tell(orders.ChangeFiles(feeds=feeds, sizes=sizes))
+
+    def _log_paths(self, rank: int) -> tuple[str, ...]:
+        dest = self._attempt.dest
+        return tuple(path for path in (dest.stdouts[rank], dest.stderrs[rank]) if path and path != os.devnull)
 
     def launch(self, rank: int) -> None:
         """Launch a rank."""
@@ -181,6 +222,9 @@ class RankActors:
         for worker in workers:
             with contextlib.suppress(pykka.ActorDeadError):
                 worker.tell(orders.Leave())
+        while self._joined:  # a Tail whose destination failed has not taken them
+            for feed in self._joined.popitem()[1]:
+                feed.close()
         self.slots.close_outcomes()
         self._attempt.line.cut()
         if not self._tails:  # Tails own their destinations

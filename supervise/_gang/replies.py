@@ -9,6 +9,8 @@ from weakref import WeakKeyDictionary, ref
 from supervise._runtime.future import Reply
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from supervise._runtime.loop import Loop, Timer
     from supervise.result import RunProcsResult
 
@@ -23,6 +25,8 @@ class PendingReplies:
         """Waits whose asker still holds the future, with the timer of their timeout."""
         self._closes: list[Reply[RunProcsResult | None]] = []
         self._stops: list[Reply[None]] = []
+        self._requests: dict[int, Reply[dict[int, int]]] = {}
+        """Requests to restart or to terminate ranks, by key."""
         self.start: Reply[dict[int, int]] | None = None
         """The reply to the start; None unless it is pending."""
         self.result: RunProcsResult | None = None
@@ -48,6 +52,20 @@ class PendingReplies:
         """Return the reply to a start that begins now."""
         self.start = Reply()
         return self.start
+
+    def begin_request(self, key: int) -> Reply[dict[int, int]]:
+        """Return the reply to the request with this key."""
+        reply = self._requests[key] = Reply()
+        return reply
+
+    def answer_request(self, key: int, pids: dict[int, int]) -> None:
+        """Answer the request with this key."""
+        self._requests.pop(key).set(pids)
+
+    def fail_requests(self, keys: Iterable[int], error: BaseException) -> None:
+        """Answer the requests with these keys with an error."""
+        for key in keys:
+            self._requests.pop(key).fail(error)
 
     def wait(self, timeout: float | None) -> Reply[RunProcsResult | None]:
         """Return a reply with the result; None after `timeout` seconds."""
@@ -83,6 +101,7 @@ class PendingReplies:
         start, self.start = self.start, None
         if start is not None:
             start.fail(self.error or start_error)
+        self.fail_requests(tuple(self._requests), self.error or start_error)
         waits, self._waits = self._waits, WeakKeyDictionary()
         for reply, timer in list(waits.items()):
             if timer is not None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from supervise._core.verdict import Verdict
     from supervise._gang.attempt import Attempt
     from supervise.messages import WorkerExited
+    from supervise.result import Role
 
 OUT_OF_MEMORY = "out of memory suspected"
 """Beginning of the message of a failure whose cgroup counted an OOM kill."""
@@ -27,6 +28,26 @@ _KNOWN_BY_CODE = ("To enable traceback see:", "Signal ")
 _CAUSE_CHARS = 300
 LOST_CODE = 255
 """Value of `ProcessFailure.exitcode`, which is always a number, for a lost exit status."""
+
+
+def rank_end(end: WorkerExited, role: Role, started_ns: int, attempt: Attempt) -> RankEnd:
+    """Return the public record of the end of a rank."""
+    stderr = attempt.dest.stderrs.get(end.local_rank, "")
+    return RankEnd(
+        local_rank=end.local_rank,
+        pid=end.pid or None,
+        exitcode=end.exitcode,
+        role=role,
+        started_ns=started_ns,
+        ended_ns=end.ended_ns,
+        core_dumped=end.core_dumped,
+        max_rss_bytes=end.max_rss_bytes,
+        cpu_time_s=end.cpu_time_s,
+        oom_kill=end.oom_kill,
+        stdout_log=attempt.dest.stdouts.get(end.local_rank, ""),
+        stderr_log=stderr,
+        stderr_tail=_last_words(end, stderr),
+    )
 
 
 def build_result(gang: Gang, verdict: Verdict, attempt: Attempt, values: Mapping[int, Any]) -> RunProcsResult:
@@ -48,28 +69,28 @@ def build_result(gang: Gang, verdict: Verdict, attempt: Attempt, values: Mapping
     for rank in verdict.blamed:
         result.failures[rank] = _failure(gang, rank, attempt, to_wall_ns, stopped=stopped)
     for rank, role in sorted(verdict.roles.items()):
-        end = gang.ranks[rank].end
+        end, started_ns = gang.ranks[rank].end, gang.ranks[rank].started_ns
+        if end is not None:
+            result.ends[rank] = rank_end(end, role, started_ns, attempt)
+            continue
+        stderr = attempt.dest.stderrs.get(rank, "")
         result.ends[rank] = RankEnd(
             local_rank=rank,
-            pid=end.pid if end else gang.unkillable[rank].pid,
-            exitcode=end.exitcode if end else None,
+            pid=gang.unkillable[rank].pid,
+            exitcode=None,
             role=role,
-            started_ns=gang.ranks[rank].started_ns,
-            ended_ns=end.ended_ns if end else time.monotonic_ns(),
-            core_dumped=end.core_dumped if end else False,
-            max_rss_bytes=end.max_rss_bytes if end else None,
-            cpu_time_s=end.cpu_time_s if end else None,
-            oom_kill=end.oom_kill if end else False,
+            started_ns=started_ns,
+            ended_ns=time.monotonic_ns(),
             stdout_log=attempt.dest.stdouts.get(rank, ""),
-            stderr_log=attempt.dest.stderrs.get(rank, ""),
-            stderr_tail=_last_words(end, attempt.dest.stderrs.get(rank, "")),
+            stderr_log=stderr,
+            stderr_tail=last_lines(stderr),
         )
     return result
 
 
-def _last_words(end: WorkerExited | None, path: str) -> str:
+def _last_words(end: WorkerExited, path: str) -> str:
     """Return the last lines of a rank's stderr. Skip the read if the file was empty at the rank's end."""
-    return last_lines(path) if end is None or end.log_bytes.get(path) else ""
+    return last_lines(path) if end.log_bytes.get(path) else ""
 
 
 def _failure(gang: Gang, rank: int, attempt: Attempt, to_wall_ns: int, *, stopped: bool) -> ProcessFailure:
@@ -84,6 +105,8 @@ def _failure(gang: Gang, rank: int, attempt: Attempt, to_wall_ns: int, *, stoppe
     message = end.complaint or ""
     if end.oom_kill:
         message = f"{OUT_OF_MEMORY}: killed by the kernel (SIGKILL, PID {end.pid}) as its memory cgroup was full"
+    if rank == gang.culprit and not gang.failed(end):
+        message = f"exited with code {end.exitcode}; its restart kind is permanent, and no restart is left"
     if stopped and end.exitcode == 0:
         message = f"stopped by {gang.stop.death_sig.name} before the gang's end; exited with code 0"
     return ProcessFailure.of(

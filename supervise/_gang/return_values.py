@@ -6,15 +6,13 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from supervise._core.verdict import failed
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
+    from supervise._core.model import Gang
     from supervise._process.exits.slots import ExitSlots
     from supervise._process.launch.return_value import OutcomeFile
     from supervise._runtime.loop import Loop
-    from supervise.messages import WorkerExited
 
 
 class ReturnValues:
@@ -37,16 +35,18 @@ class ReturnValues:
         self.by_rank: dict[int, Any] = {}
         """Local rank to loaded value."""
 
-    def load(self, ends: Sequence[WorkerExited], loaded: Callable[[dict[int, str]], object]) -> None:
-        """Load the values if all ranks exited with code 0.
+    def load(self, gang: Gang, loaded: Callable[[dict[int, str]], object]) -> None:
+        """Load the values if all ranks but terminated ones exited with a code of success.
 
         Args:
-            ends: The ends of the ranks.
+            gang: The state of the gang; all ranks have ended.
             loaded: Called on the loop with local rank to complaint, for values that could not be loaded.
         """
         self._loaded = loaded
-        good = {end.local_rank for end in ends if end.has_value and not failed(end)}
-        if not good or sum(end.exitcode == 0 for end in ends) < self._nprocs:
+        ends = [end for end in gang.ends if not gang.ranks[end.local_rank].terminated]
+        good = {end.local_rank for end in ends if end.has_value and not gang.failed(end)}
+        expected = sum(not rank.terminated for rank in gang.ranks)
+        if not good or sum(end.exitcode in gang.success for end in ends) < expected:
             self._loop.post(self._arrived, {}, {})
             return
         files = {rank: file for rank in good if (file := self._slots.outcomes[rank]).kind() != "None"}
@@ -80,7 +80,7 @@ def _load(
     known: Mapping[int, Any],
     tell: Callable[[dict[int, Any], dict[int, str]], object],
 ) -> None:
-    """Unpickle the values in `files`; call `tell` with `known` and loaded values and with problems, by local rank."""
+    """Unpickle the values in `files`; call `tell` with all values, `known` included, and problems; both by rank."""
     values = dict(known)
     problems: dict[int, str] = {}
     for rank, file in sorted(files.items()):

@@ -15,6 +15,8 @@ from supervise._core.model import Gang
 from supervise._core.verdict import judge
 from supervise._gang.describe import Signaled
 from supervise._gang.event_emitter import EventEmitter
+from supervise._gang.rank_restarts import RankRestarts
+from supervise._gang.rank_states import RankStates
 from supervise._gang.ranks import RankActors
 from supervise._gang.results import build_result, start_error
 from supervise._gang.return_values import ReturnValues
@@ -96,19 +98,27 @@ class GangRunner:
             window=attempt.window,
             stop_on_failure=spec.stop_on_failure,
             policy=spec.restart_policy,
+            strategy=spec.strategy,
+            success=spec.success_exit_codes,
         )
         """Only the core changes it; others read it."""
         self.events = EventEmitter(attempt)
         self.timers = Timers(loop, partial(self._guarded, self.step))
         self.suspend_poll = SuspendPoll(loop, self._look_for_suspended)
-        self._use(attempt)
         self._sweep: Sweep | None = None
+        self.states = RankStates()
+        self._restarts = RankRestarts(
+            self.gang, loop, events=self.events, subscribers=subscribers, timers=self.timers, step=self.step
+        )
+        self._requests = 0
+        self._use(attempt)
         self._failed: RunProcsResult | None = None
         """The result of the previous attempt."""
 
     def _use(self, attempt: Attempt) -> None:
         self.attempt = attempt
         self.ranks = RankActors(attempt, self._loop, self._owner, self.events)
+        self._restarts.use(attempt, self.ranks)
         self._values = ReturnValues(attempt.spec.name, attempt.nprocs, self._loop, self.ranks.slots)
 
     def start(self) -> Reply[dict[int, int]]:
@@ -140,6 +150,13 @@ class GangRunner:
             event = replace(event, has_value=False, complaint=None if event.exitcode == 0 else event.complaint)
         self.step(event)
 
+    def request(self, kind: type[steps.RestartAsked | steps.TerminateAsked], ranks: frozenset[int]) -> Reply[Any]:
+        """Request the restart or the termination of ranks; return the pending reply."""
+        self._requests += 1
+        reply = self._replies.begin_request(self._requests)
+        self.step(kind(self._requests, ranks))
+        return reply
+
     def excuse(self, ranks: frozenset[int]) -> None:
         """Note that the caller is about to stop these ranks because another has failed."""
         self._report_dead()  # a rank that is dead already was not stopped
@@ -148,6 +165,7 @@ class GangRunner:
     def halt(self) -> None:
         """Stop all decisions: the Supervisor has crashed or leaves."""
         self._halted = True
+        self._restarts.cancel_sweeps()
         if self._sweep is not None:
             self._sweep.cancel()
 
@@ -155,6 +173,7 @@ class GangRunner:
         """Break the reference cycle with the Supervisor, so that reference counting frees both."""
         self.halt()
         self.timers.end()
+        self._restarts.end()
         self.suspend_poll.end()
         self._closed = self._crashed = _nothing
 
@@ -187,6 +206,8 @@ class GangRunner:
         self.events.emit(fact)
         if isinstance(fact, say.WorkerStarted):
             self._subscribers.tell(fact)
+        elif isinstance(fact, steps.LifeReplaced):
+            self._restarts.note(fact)
         elif isinstance(fact, steps.RankExited):
             self._subscribers.tell(fact.end)
             if self._listener is not None:
@@ -210,15 +231,26 @@ class GangRunner:
             case steps.DrainTails():
                 self.ranks.drain(self.gang.ends)
             case steps.LoadValues():
-                self._values.load(self.gang.ends, partial(self._guarded, self._values_loaded))
+                self._values.load(self.gang, partial(self._guarded, self._values_loaded))
             case steps.AbandonTails():
                 self.ranks.abandon_tails()
                 self._values.abandon()
             case steps.SweepUp():
+                self._restarts.cancel_sweeps()
                 self._sweep_up(action.timeout_s)
             case steps.HurrySweep():
                 if self._sweep is not None:
                     self._sweep.hurry(action.timeout_s)
+            case steps.SweepRanks():
+                self._restarts.sweep(action)
+            case steps.AnnounceRestarts():
+                self._restarts.announce(action)
+            case steps.RelaunchRank():
+                self._restarts.launch(action)
+            case steps.AnswerAsk():
+                self._replies.answer_request(action.key, {rank: self.gang.pids[rank] for rank in action.ranks})
+            case steps.FailAsks():
+                self._replies.fail_requests(action.keys, SuperviseError(f"{self.attempt.spec.name}: {action.why}"))
             case steps.AnnounceRestart():
                 self._announce_restart(action.delay_s)
             case steps.Assemble():
@@ -292,13 +324,14 @@ class GangRunner:
         delay_s *= random.uniform(0.75, 1.25)  # noqa: S311 - jitter: machines do not restart in step
         self._failed = result = self.result()
         message = say.GangRestarting(
-            attempt=self.gang.attempt + 1,
+            attempt=self.gang.next_attempt,
             max_restarts=self.gang.policy.max_restarts,
             delay_s=delay_s,
             result=result,
         )
         self.events.emit(message)
         self._subscribers.tell(message)
+        self._restarts.note_all(result, counted=self.gang.counts)
         self.timers.set(steps.SetTimer(name="backoff", delay_s=delay_s))
 
     def _assemble(self) -> None:
@@ -322,7 +355,9 @@ class GangRunner:
 
     def result(self) -> RunProcsResult:
         """Return the result of the present state."""
-        return build_result(self.gang, judge(self.gang), self.attempt, self._values.by_rank)
+        result = build_result(self.gang, judge(self.gang), self.attempt, self._values.by_rank)
+        result.restarts, result.restarts_total = list(self._restarts.history), self._restarts.total
+        return result
 
     def _publish(self) -> None:
         self.timers.cancel("drain", "deadline", "backoff", "oom")

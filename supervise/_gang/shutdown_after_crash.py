@@ -93,7 +93,7 @@ class CrashShutdown:
 
 
 def shut_down_without_loop(slots: ExitSlots, contained: Contained | None) -> None:
-    """Do the same without a loop, on the thread of one that has failed. Blocks."""
+    """Shut down on the thread of a failed loop. Block until all processes have ended or a deadline has expired."""
     slots.bury(_DEADLINE_S)
     if contained is None or not contained.ends:
         return

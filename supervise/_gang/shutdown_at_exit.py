@@ -54,7 +54,7 @@ def _close_all() -> None:
     for act in _first:
         act()
     pending = [(ref, ref.ask(Close(timeout=grace_s), block=False)) for ref, grace_s in list(_supervisors.values())]
-    deadline_s = time.monotonic() + 3 * _EXIT_GRACE_S  # the ranks, escaped processes, SIGKILL
+    deadline_s = time.monotonic() + 3 * _EXIT_GRACE_S  # a grace each for ranks, escaped processes, and SIGKILL
     for ref, reply in pending:
         try:
             reply.get(timeout=remaining(deadline_s))

@@ -11,14 +11,14 @@ from supervise._process.launch import dispositions
 from supervise._seconds import GRACE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from supervise._process.containment.escapees import Containment
     from supervise._process.launch.function import Pickled, StartMethod
     from supervise._process.launch.settings import Plain
     from supervise.events import Sink
     from supervise.logs import LogsSpecs
-    from supervise.restarts import RestartPolicy
+    from supervise.restarts import RestartPolicy, Strategy
 
 
 class GangSettings(TypedDict, total=False):
@@ -43,6 +43,8 @@ class GangSettings(TypedDict, total=False):
     gate: bool
     stop_on_failure: bool
     plain: Plain | None
+    strategy: str
+    success_exit_codes: Collection[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,8 @@ class GangSpec:
     restart_policy: RestartPolicy | None = None
     containment: Containment = "group"
     gate: bool = False
+    strategy: Strategy = "one_for_all"
+    success_exit_codes: frozenset[int] = frozenset({0})
     stop_on_failure: bool = True
     """Whether the failure of a rank stops the others, until the caller changes it."""
     plain: Plain | None = None

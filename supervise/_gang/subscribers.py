@@ -41,6 +41,10 @@ class Subscribers:
         """Begin another attempt. A later subscriber gets `GangRestarting` and the messages of this attempt."""
         self._history = self._history[-1:]
 
+    def forget(self, local_rank: int) -> None:
+        """Drop the messages about the past life of a rank: a later subscriber gets those of present lives."""
+        self._history = [each for each in self._history if getattr(each, "local_rank", None) != local_rank]
+
     def finish(self, message: GangFinished) -> None:
         """Send the last message to all subscribers, once."""
         if not self._finished:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from supervise._runtime.future import Reply
     from supervise.events import Sink
     from supervise.logs import LogsSpecs
-    from supervise.restarts import RestartPolicy
+    from supervise.restarts import RestartPolicy, Strategy
     from supervise.result import RunProcsResult
 
 _REPORTS: tuple[type, ...] = (say.WorkerStarted, say.WorkerExited, steps.WorkerFailedToStart, steps.WorkerUnkillable)
@@ -65,6 +65,8 @@ class Supervisor(LoopActor):
         restart_policy: RestartPolicy | None = None,
         containment: Containment = "group",
         gate: bool = False,
+        strategy: Strategy = "one_for_all",
+        success_exit_codes: frozenset[int] = frozenset({0}),
     ) -> None:
         """Check and prepare a gang; `Start` launches it. Every mapping is keyed by local rank, ``0 .. n-1``.
 
@@ -82,12 +84,15 @@ class Supervisor(LoopActor):
             cwd: Working directory of the ranks; None for this process's.
             timeout: Seconds from the start after which the gang is stopped, with the outcome ``timed_out``.
             event_sink: Called on the gang's thread with every event as a dictionary.
-            restart_policy: When a failed gang is restarted as a whole; None for never.
+            restart_policy: When and how often ranks are restarted; None for never.
             containment: Treatment of processes that leave the process groups of their ranks: ``group`` reports
                 them at the close, ``sweep`` finds them by what they have inherited and ends them, ``cgroup``
                 keeps each rank in a control group (Linux, with a writable cgroup v2 tree).
             gate: Whether each program waits, in a shell, until its lifeline is armed. Otherwise a program whose
                 launch is pending may outlive this process if that dies. A function never does.
+            strategy: Which ranks the failure of a rank concerns: ``one_for_all`` stops (with a policy: restarts) all,
+                ``one_for_one`` only the failed rank, ``rest_for_one`` it and the ranks above it.
+            success_exit_codes: Exit codes that are a success. Functions need 0 among them.
 
         Raises:
             SpecError: A setting is not valid or cannot be pickled; names it, the rank and the remedy.
@@ -112,6 +117,8 @@ class Supervisor(LoopActor):
             restart_policy=restart_policy,
             containment=containment,
             gate=gate,
+            strategy=strategy,
+            success_exit_codes=success_exit_codes,
         )
         try:
             self._own(attempt)
@@ -231,7 +238,38 @@ class Supervisor(LoopActor):
             leftovers=frozenset(gang.leftovers),
             waiters=self._replies.waiting,
             attempt=gang.attempt,
+            ranks=self._runner.states.rows(gang, self._runner.ranks.slots.processes),
         )
+
+    def restart_ranks(self, ranks: frozenset[int]) -> Reply[dict[int, int]]:
+        """Restart exactly these ranks; answer with ``{rank: pid}`` when all run. See `RestartRanks`.
+
+        Raises:
+            SpecError: A rank is not in this gang, or the gang does not run; nothing was done.
+            SuperviseError: In the reply: the gang has ended first, or a rank did not start.
+        """
+        return self._request(steps.RestartAsked, ranks)
+
+    def terminate_ranks(self, ranks: frozenset[int]) -> Reply[dict[int, int]]:
+        """Stop exactly these ranks; answer with ``{rank: pid}`` when nothing of them is left. See `TerminateRanks`.
+
+        Raises:
+            SpecError: A rank is not in this gang, or the gang does not run; nothing was done.
+            SuperviseError: In the reply: the gang has ended first.
+        """
+        return self._request(steps.TerminateAsked, ranks)
+
+    def _request(self, kind: type[steps.RestartAsked | steps.TerminateAsked], ranks: Any) -> Reply[dict[int, int]]:
+        self._raise_crash()
+        gang = self._runner.gang
+        wanted = checked_ranks(ranks if ranks is not None else (), gang.nprocs)
+        if not wanted:
+            raise SpecError(f"ranks is {ranks!r}; give the local ranks, such as {{0}}")
+        if gang.phase in ("new", "finished") or gang.end_asked or (gang.phase == "stopping" and gang.policy is None):
+            phase = "stopping" if gang.end_asked and gang.phase != "finished" else gang.phase
+            name = self._runner.attempt.spec.name
+            raise SpecError(f"{name}: the gang is {phase}; its ranks cannot be restarted or terminated")
+        return self._runner.request(kind, wanted)
 
     def close(
         self, death_sig: signal.Signals | None = None, timeout: float | None = None
@@ -262,7 +300,7 @@ class Supervisor(LoopActor):
         self._runner.signal(reached, sig, "user")
         return reached
 
-    def on_receive(self, message: Any) -> Any:  # noqa: C901, PLR0911 - one line a message
+    def on_receive(self, message: Any) -> Any:  # noqa: C901, PLR0911, PLR0912 - one line a message
         """Answer asks and process reports of Workers and Tails."""
         match message:
             case say.Start():
@@ -281,6 +319,10 @@ class Supervisor(LoopActor):
                 return self.close(message.death_sig, message.timeout)
             case say.Signal():
                 return self.send_signal(message.sig, message.ranks)
+            case say.RestartRanks():
+                return self.restart_ranks(message.ranks)
+            case say.TerminateRanks():
+                return self.terminate_ranks(message.ranks)
             case say.Subscribe():
                 check_ref(message.ref)
                 return self._subscribers.admit(message.ref)
@@ -297,6 +339,7 @@ class Supervisor(LoopActor):
             case _ if type(message) in _REPORTS:
                 self._runner.report(message)
             case say.WorkerStopped():
+                self._runner.states.suspended(message.local_rank)
                 self._runner.events.emit(message)
                 self._subscribers.tell(message)
             case steps.PeersStopped():

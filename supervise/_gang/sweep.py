@@ -42,6 +42,7 @@ class Sweep:
         end: bool,
         timeout_s: float,
         skip: Collection[int],
+        ranks: Collection[int] | None = None,
         done: Callable[[steps.Swept], object],
     ) -> None:
         """Prepare a sweep; `begin` starts it.
@@ -52,6 +53,7 @@ class Sweep:
             end: Whether to end escaped processes: SIGTERM and SIGCONT, then SIGKILL.
             timeout_s: Seconds from `begin` to SIGKILL; 0 kills at once.
             skip: Pids of live ranks. The sweep leaves out them and their groups.
+            ranks: The ranks whose present lives are meant; None for the whole gang.
             done: Called on the loop with the message for the Supervisor, exactly once.
         """
         self._loop = loop
@@ -59,6 +61,7 @@ class Sweep:
         self._end = end
         self._timeout_s = timeout_s
         self._skip = frozenset(skip)
+        self._ranks = ranks
         self._done: Callable[[steps.Swept], object] | None = done
         self._leaked: dict[int | None, set[int]] = {}
         self._live: dict[int, Escaped] = {}
@@ -96,13 +99,13 @@ class Sweep:
         try:
             threading.Thread(target=self._find, name="supervise-sweep", daemon=True).start()
         except RuntimeError:  # no thread: the interpreter is exiting, or a limit is reached
-            self._scan = scan = Scan(self._contained, self._skip, waits=False)
+            self._scan = scan = Scan(self._contained, self._skip, waits=False, ranks=self._ranks)
             self._loop.post(self._go_on_scanning, scan, scan.steps())
 
     def _find(self) -> None:
         """Scan, and post the result to the loop. On the scanning thread."""
         try:
-            found, in_motion = self._contained.find(self._skip, killing=self._killing)
+            found, in_motion = self._contained.find(self._skip, killing=self._killing, ranks=self._ranks)
         except Exception as error:
             self._loop.post(self._not_seen, error)
         else:
@@ -203,7 +206,7 @@ class Sweep:
         self._killing = True
         self._give_up_at_s = time.monotonic() + _AFTER_KILL_S
         self._timers.append(self._loop.call_later(_AFTER_KILL_S, self._give_up))
-        self._contained.kill()
+        self._contained.kill(self._ranks)
         for escaped in self._live.values():
             escaped.send(signal.SIGKILL)
         self._look()

@@ -16,19 +16,21 @@ from pykka import messages as pykka_messages
 
 from supervise import _threads
 from supervise._core.steps import TailEnded
-from supervise._gang.orders import Drain, MemberStopRequested
+from supervise._gang.orders import ChangeFiles, Drain, MemberStopRequested
+from supervise._gang.tail_destination import DestinationError, TailDestination
+from supervise._gang.tail_files import TailFiles, readers
 from supervise._gang.tail_inbox import Due, DueInbox
-from supervise._logs.lines import source_bytes
-from supervise._logs.reader import CHUNK_BYTES, WRITTEN_OVER, LogReader
-from supervise._logs.sinks import Canceled, CancelToken, lines_to
+from supervise._logs.reader import CHUNK_BYTES, WRITTEN_OVER
+from supervise._logs.sinks import Canceled, CancelToken
 from supervise._logs.watch import Pace, Watch, cancel_all, hold
 from supervise._runtime.future import Reply
 from supervise.events import say_at_last
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from supervise._gang.attempt import Source
+    from supervise._logs.reader import LogReader
     from supervise._logs.sinks import Sink
 
 log = logging.getLogger("supervise")
@@ -37,10 +39,6 @@ log = logging.getLogger("supervise")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
     """A file has changed, or the Tail was abandoned. At most one is in the inbox."""
-
-
-class _DestinationError(Exception):
-    """A write to the destination failed; the cause is the error."""
 
 
 class Tail(pykka.ThreadingActor):
@@ -86,24 +84,16 @@ class Tail(pykka.ThreadingActor):
         """
         super().__init__()
         self.name = name
-        self._sink = sink
         self._owner = owner
         self._abandon = abandon or CancelToken()
+        self._destination = TailDestination(sink, self._abandon)
         self._on_error = on_error
         self._warns = warns
-        self._feeds = [LogReader(source.path, lines_to(sink, source.prefix, line_filter)) for source in sources]
-        if follows_writers:
-            for feed in self._feeds:
-                feed.follow_writer()
-        self._lock = threading.Lock()  # guards the next four, which other threads use
+        self._feeds = TailFiles(readers(sink, sources, line_filter, follow_writers=follows_writers))
+        self._lock = threading.Lock()  # guards the next two, which other threads use
         self._changed: dict[LogReader, None] = {}
         self._told = False
-        self._writing = False
-        self._ended = False
         self._ready: dict[LogReader, None] = {}  # those that may have unread data, in turn
-        self._updating: set[LogReader] = set()  # those with an update that is not yet due
-        self._reserved: LogReader | None = None  # its long line is shown in part
-        self._unfinished: LogReader | None = None  # its last line ended without a newline
         self._pace = Pace()
         self._draining = False
         self._stop_replies: list[Reply[None]] = []
@@ -112,6 +102,10 @@ class Tail(pykka.ThreadingActor):
     @staticmethod
     def _create_actor_inbox() -> DueInbox:
         return DueInbox()
+
+    def _inbox(self) -> DueInbox:
+        assert isinstance(self.actor_inbox, DueInbox)  # noqa: S101 - made above
+        return self.actor_inbox
 
     @staticmethod
     def _create_future() -> Reply[Any]:
@@ -145,6 +139,8 @@ class Tail(pykka.ThreadingActor):
             return self._guarded(partial(self._drain, message))
         if isinstance(message, (Changed, Due)):
             return self._guarded(self._step)
+        if isinstance(message, ChangeFiles):
+            return self._guarded(partial(self._change_files, message))
         if isinstance(message, pykka_messages._ActorStop):  # noqa: SLF001 - pykka has no public name for it
             return self._asked_to_stop()
         try:
@@ -159,7 +155,7 @@ class Tail(pykka.ThreadingActor):
             act()
         except Canceled:
             self._end()
-        except _DestinationError as failed:  # the files have all output, and the gang continues
+        except DestinationError as failed:  # the files have all output, and the gang continues
             self._end(str(failed.__cause__) or repr(failed.__cause__))
         except BaseException as error:  # pykka would stop every actor of the process
             log.exception("the Tail of %s crashed", self.name)
@@ -179,13 +175,29 @@ class Tail(pykka.ThreadingActor):
 
     def _open(self) -> None:
         self._abandon.on_set(self._abandoned)
-        for feed in self._feeds:
+        self._open_files(self._feeds)
+        self._step()
+
+    def _open_files(self, feeds: Iterable[LogReader]) -> None:
+        for feed in feeds:
             try:
                 feed.open(partial(self._notice, feed))
             except OSError as error:
                 self._report(feed.path, error)
-        self._ready = dict.fromkeys(feed for feed in self._feeds if feed.is_open)
+            if feed.is_open:
+                self._ready[feed] = None
+
+    def _change_files(self, message: ChangeFiles) -> None:
+        self._ready |= dict.fromkeys(self._feeds.change(message))
+        # Before a watch is given back: the last one ends the watching thread
+        self._open_files([feed for feed in message.feeds if not self._feeds.opens_at_its_turn(feed)])
         self._step()
+
+    def _open_late(self, feed: LogReader) -> None:
+        """Open a file of a life that had to wait for the life before it."""
+        self._open_files([feed])
+        if self._draining or self._feeds.is_past(feed):
+            feed.end_at(feed.limit_bytes)
 
     def _notice(self, feed: LogReader) -> None:
         """Note that a file has changed. On the watching thread."""
@@ -204,25 +216,17 @@ class Tail(pykka.ThreadingActor):
     def _drain(self, message: Drain) -> None:
         if not self._draining:
             self._draining = True
-            self._ready = {}
-            for feed in self._feeds:
-                if feed.is_done():
-                    continue
-                feed.changed = True
-                feed.end_at(message.sizes.get(feed.path))
-                if feed.is_open:
-                    self._ready[feed] = None
+            self._ready = dict.fromkeys(self._feeds.end_at(message.sizes))
         self._step()
 
     def _step(self) -> None:
         """Read and show until no data is left or a message arrives; then set the inbox's deadline."""
-        inbox = self.actor_inbox
-        assert isinstance(inbox, DueInbox)  # noqa: S101 - made above
+        inbox = self._inbox()
         inbox.due_ns = None
         while not self._abandon.is_set():
             now_ns = time.monotonic_ns()
             self._take_changed(now_ns)
-            self._show_updates(now_ns)
+            self._destination.show_updates(now_ns)
             if self._draining and not self._ready:
                 break
             turns = self._turns()
@@ -230,7 +234,7 @@ class Tail(pykka.ThreadingActor):
                 inbox.due_ns = self._next_moment()
                 return
             for feed in turns:
-                if self._reserved is None or self._reserved is feed:
+                if self._destination.reserved is None or self._destination.reserved is feed:
                     self._read(feed, now_ns)
             if not inbox.empty():
                 inbox.due_ns = now_ns
@@ -249,17 +253,23 @@ class Tail(pykka.ThreadingActor):
             self._pace.look(now_ns)
 
     def _turns(self) -> list[LogReader]:
-        if self._reserved is not None:
-            return [self._reserved] if self._reserved in self._ready else []
-        return list(self._ready)
+        if self._destination.reserved is not None:
+            return [self._destination.reserved] if self._destination.reserved in self._ready else []
+        return self._feeds.turns(self._ready)
 
     def _next_moment(self) -> int | None:
         moments = [self._pace.due_ns] if self._changed else []
-        if self._reserved is None:
-            moments += [feed.lines.due_ns for feed in self._updating if feed.lines.due_ns is not None]
+        if (update_ns := self._destination.next_update_ns()) is not None:
+            moments.append(update_ns)
         return min(moments, default=None)
 
     def _read(self, feed: LogReader, now_ns: int) -> None:
+        if self._feeds.take_its_turn(feed):
+            self._open_late(feed)
+        if not feed.is_open:
+            self._ready.pop(feed, None)
+            self._feeds.drop_if_past(feed)
+            return
         if feed.changed and feed.was_written_over():
             self._start_again(feed)
             return
@@ -270,20 +280,19 @@ class Tail(pykka.ThreadingActor):
             self._report(feed.path, error)
             self._finish(feed)
             feed.close()
+            self._feeds.drop_if_past(feed)
             return
         if not chunk and feed.was_written_over():
             self._start_again(feed)
             return
         if feed.hole_bytes and not hole_bytes:
             self._report(feed.path, OSError(errno.ENODATA, "the log has a hole, which is not shown", feed.path))
-        continues = feed.lines.reserved
-        self._show(feed, feed.lines.feed(chunk, now_ns), continues=continues)
-        self._note(feed)
+        self._destination.show(feed, chunk, now_ns)
         if len(chunk) < CHUNK_BYTES:  # end of file, at least for now
-            if self._draining:
+            if self._draining or self._feeds.is_past(feed):
                 self._finish(feed)
-            else:
-                self._ready.pop(feed, None)
+            self._ready.pop(feed, None)
+            self._feeds.drop_if_past(feed)
 
     def _start_again(self, feed: LogReader) -> None:
         """Read an overwritten file from the beginning; report it the first time."""
@@ -291,61 +300,14 @@ class Tail(pykka.ThreadingActor):
         self._ready[feed] = None
         if not feed.was_truncated:
             self._report(feed.path, OSError(errno.ESTALE, WRITTEN_OVER, feed.path))
-            if self._warns and self._sink.is_console:
+            if self._warns and self._destination.is_console:
                 say_at_last(f"{feed.path}: {WRITTEN_OVER}", logging.WARNING)
         feed.start_again()
 
-    def _note(self, feed: LogReader) -> None:
-        """Record the state of the lines of `feed`."""
-        if feed.lines.reserved:
-            self._reserved = feed
-        elif self._reserved is feed:
-            self._reserved = None
-        if feed.lines.due_ns is None:
-            self._updating.discard(feed)
-        else:
-            self._updating.add(feed)
-
-    # The destination
-
-    def _show_updates(self, now_ns: int) -> None:
-        if self._reserved is None:
-            for feed in list(self._updating):
-                self._show(feed, feed.lines.update(now_ns), continues=False)
-                self._note(feed)
-
     def _finish(self, feed: LogReader) -> None:
         """Show the unfinished last line of `feed`."""
-        continues = feed.lines.reserved
-        self._show(feed, feed.lines.finish(), continues=continues)
-        self._note(feed)
+        self._destination.finish(feed)
         self._ready.pop(feed, None)
-
-    def _show(self, feed: LogReader, out: bytes, *, continues: bool) -> None:
-        try:
-            if out and self._unfinished is not None and not continues:
-                self._write(b"\n")
-            if out:
-                self._write(out)
-                self._unfinished = None if out.endswith(b"\n") else feed
-        except Canceled as given_up:
-            shown = source_bytes(out, given_up.written_bytes, feed.lines.prefix, continues=continues)
-            feed.shown_bytes = min(feed.offset, feed.shown_bytes + shown)
-            raise
-        except Exception as error:
-            raise _DestinationError from error
-        feed.shown_bytes = feed.offset - feed.lines.held_bytes
-
-    def _write(self, data: bytes) -> None:
-        with self._lock:
-            self._writing = True
-        try:
-            self._sink.write(data, self._abandon)
-        finally:
-            with self._lock:
-                self._writing = False
-        if self._ended:  # set by `_abandoned` meanwhile
-            raise Canceled(0)
 
     def _report(self, path: str, error: OSError) -> None:
         try:
@@ -358,25 +320,20 @@ class Tail(pykka.ThreadingActor):
 
     def _abandoned(self) -> None:
         """End soon, or now if a pending write cannot be interrupted. On the abandoning thread."""
-        with self._lock:
-            stuck = self._writing and not self._sink.interruptible and not self._ended
-            self._ended = self._ended or stuck
-        if stuck:
+        if self._destination.end_if_stuck():
             self._leave(None)  # the thread closes the destination if its write returns
         else:
             self._wake()
 
     def _end(self, error: str | None = None) -> None:
-        self._quietly(self._sink.close)
-        with self._lock:
-            ended, self._ended = self._ended, True
-        if not ended:
+        self._quietly(self._destination.close)
+        if self._destination.end():
             self._leave(error)
 
     def _leave(self, error: str | None) -> None:
         """Release resources, leave the registry, answer stops, and send `TailEnded` to the owner."""
-        remaining_bytes = sum(feed.remaining_bytes() for feed in self._feeds)
-        watches = [watch for feed in self._feeds for watch in feed.let_go_of_watch()]
+        remaining_bytes = self._feeds.remaining_bytes(self._inbox().messages())
+        watches = self._feeds.let_go_of_watches()
         for feed in self._feeds:
             self._quietly(feed.close)
         self._quietly(self._abandon.close)

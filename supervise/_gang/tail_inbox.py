@@ -44,6 +44,10 @@ class DueInbox:
                 return Envelope(Due())
         return self._queue.popleft()
 
+    def messages(self) -> list[Any]:
+        """Return the messages that were not handled. Thread-safe."""
+        return [envelope.message for envelope in self._queue.copy()]
+
     def empty(self) -> bool:
         """Whether there is no envelope."""
         return not self._queue

@@ -1,4 +1,4 @@
-"""The timers of a gang, by rank and name."""
+"""The timers of a gang, by restart set and name."""
 
 from __future__ import annotations
 
@@ -26,14 +26,19 @@ class Timers:
 
     def set(self, action: SetTimer) -> None:
         """Set a timer as the core requests."""
-        key = action.local_rank, action.name
+        key = action.key, action.name
         earlier = self._timers.get(key)
         if earlier is not None and earlier.pending:
             if action.only_sooner and earlier.due_s <= time.monotonic() + action.delay_s:
                 return
             earlier.cancel()
-        expired = TimerExpired(name=action.name, local_rank=action.local_rank)
-        self._timers[key] = self._loop.call_later(action.delay_s, partial(self._expired, expired))
+        expired = TimerExpired(name=action.name, key=action.key)
+        self._timers[key] = self._loop.call_later(action.delay_s, partial(self._expire, expired))
+
+    def _expire(self, expired: TimerExpired) -> None:
+        if expired.key is not None:  # no other timer will have the key of this restart set
+            self._timers.pop((expired.key, expired.name), None)
+        self._expired(expired)
 
     def call_later(self, name: str, delay_s: float, act: Callable[[], object]) -> None:
         """Call `act`, which must not raise, unless the timer is canceled first."""

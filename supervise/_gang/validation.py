@@ -64,19 +64,33 @@ def _check_end(spec: GangSpec) -> None:
     check_times(spec)
     if spec.event_sink is not None and not callable(spec.event_sink):
         raise SpecError(f"event_sink is {spec.event_sink!r}; give a function of one argument, the event, or None")
+    _check_strategy(spec)
     if spec.restart_policy is None:
         return
-    from supervise.restarts import RestartPolicy
+    from supervise.restarts import RestartPolicy, check_disjoint
 
     policy: object = spec.restart_policy
     if not isinstance(policy, RestartPolicy):
         raise SpecError(
             f"restart_policy is {shown(policy)}; give a RestartPolicy, such as RestartPolicy(max_restarts=3), or None"
         )
-    if policy.restart != "transient":
-        raise SpecError(
-            f"restart_policy.restart is {policy.restart!r}; a gang is restarted after a failure only: 'transient'"
-        )
+    check_disjoint(
+        success_exit_codes=spec.success_exit_codes,
+        uncounted_exit_codes=policy.uncounted_exit_codes,
+        never_restart_exit_codes=policy.never_restart_exit_codes,
+    )
+
+
+def _check_strategy(spec: GangSpec) -> None:
+    """Raise `SpecError` for an invalid strategy or set of exit codes."""
+    if spec.strategy == "one_for_all" and spec.success_exit_codes == {0}:
+        return
+    from supervise.restarts import check_strategy, exit_codes
+
+    check_strategy(spec.strategy)
+    codes = exit_codes("success_exit_codes", spec.success_exit_codes)
+    if spec.kind == "function" and 0 not in codes:
+        raise SpecError(f"success_exit_codes is {sorted(codes)}; functions exit with 0, so add 0")
 
 
 def _check_entrypoint(spec: GangSpec) -> None:

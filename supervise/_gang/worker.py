@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from functools import partial
@@ -13,6 +12,7 @@ from supervise import messages as say
 from supervise._core import steps
 from supervise._gang import orders
 from supervise._gang.error_files import recorded_ns
+from supervise._logs.files import size_of
 from supervise._process.launch import return_value
 from supervise._process.launch.program import UnreapedError
 from supervise._process.lifeline import lifeline
@@ -66,6 +66,7 @@ class Worker(LoopActor):
         slots: ExitSlots,
         log_paths: tuple[str, ...] = (),
         error_file: str = "",
+        attempt: int = 0,
     ) -> None:
         """Make a Worker whose process is not started yet.
 
@@ -77,6 +78,7 @@ class Worker(LoopActor):
             slots: Lists the process while it lives.
             log_paths: The rank's log files.
             error_file: Path of the rank's error file; "" for none.
+            attempt: Number of the rank's life.
         """
         super().__init__(loop)
         self._rank = local_rank
@@ -85,6 +87,7 @@ class Worker(LoopActor):
         self._slots = slots
         self._log_paths = log_paths
         self._error_file = error_file
+        self._attempt = attempt
         self._launched: Launched | None = None
         self._process: Process | None = None
         self._outcome: return_value.OutcomeFile | None = None
@@ -148,7 +151,7 @@ class Worker(LoopActor):
             self._fail_once_reaped(unreaped, time.monotonic() + _REAP_S)
             return
         except Exception as error:
-            self._owner.tell(steps.WorkerFailedToStart(local_rank=self._rank, error=error))
+            self._failed_to_start(error)
             return
         self._launched, self._outcome, self._read_end = launched, launched.outcome, launched.read_end
         if launched.outcome is not None:
@@ -161,21 +164,25 @@ class Worker(LoopActor):
     def _fail_once_reaped(self, unreaped: UnreapedError, deadline_s: float) -> None:
         """Report the failed start when its process is reaped. The process has no pidfd, so a timer polls."""
         if unreaped.is_reaped() or time.monotonic() >= deadline_s:
-            self._owner.tell(steps.WorkerFailedToStart(local_rank=self._rank, error=unreaped.error))
+            self._failed_to_start(unreaped.error)
             return
         again = partial(self._fail_once_reaped, unreaped, deadline_s)
         self.loop.call_later(_FIRST_RETRY_S, partial(self._guarded, again))
 
+    def _failed_to_start(self, error: Exception) -> None:
+        at_ns = time.monotonic_ns()
+        self._owner.tell(steps.WorkerFailedToStart(local_rank=self._rank, error=error, at_ns=at_ns))
+
     def _arrive(self) -> None:
         """Read the fork server's reply: the pid of the process, or EOF."""
-        assert self._launched is not None  # noqa: S101 - watched since
+        assert self._launched is not None  # noqa: S101 - its status is watched
         assert self._launched.status is not None  # noqa: S101
         self._unwatch(self._launched.status.fileno())
         try:
             launched = self._launched.arrived()
         except Exception as error:
             self._launched.status.close()
-            self._owner.tell(steps.WorkerFailedToStart(local_rank=self._rank, error=error))
+            self._failed_to_start(error)
             return
         if launched is None or launched.process is None:
             self._watch(self._launched.status.fileno(), self._arrive)
@@ -193,7 +200,11 @@ class Worker(LoopActor):
             self._watch(status.fileno(), self._exited)
         else:  # already dead, and reaped by other code of the host
             self.loop.post(self._guarded, self._exited)
-        self._owner.tell(say.WorkerStarted(local_rank=self._rank, pid=self._pid, started_ns=time.monotonic_ns()))
+        self._owner.tell(
+            say.WorkerStarted(
+                local_rank=self._rank, pid=self._pid, started_ns=time.monotonic_ns(), attempt=self._attempt
+            )
+        )
 
     # Exit
 
@@ -247,16 +258,17 @@ class Worker(LoopActor):
                 ended_ns=ended_ns,
                 core_dumped=ended.core_dumped,
                 error_ns=recorded_ns(self._error_file),
-                complaint=_complaint(ended.code, kind),
+                complaint=return_value.complaint(ended.code, kind),
                 has_value=kind in ("value", "None") and ended.code == 0,
-                log_bytes={path: size for path in self._log_paths if (size := _size(path)) is not None},
+                log_bytes={path: size for path in self._log_paths if (size := size_of(path)) is not None},
                 max_rss_bytes=ended.max_rss_bytes,
                 cpu_time_s=ended.cpu_time_s,
                 group_left=group_left,
                 oom_kill=ended.oom_kill,
+                attempt=self._attempt,
             )
         )
-        # The members were signaled with their leader and may have ended; or only `_process` can identify them.
+        # Watch members that have been signaled, since they may end, and members that only `_process` can identify.
         if group_left and (self._signaled or self._process.holds_members):
             self._watch_group()
 
@@ -278,7 +290,7 @@ class Worker(LoopActor):
             self._watch_group()
 
     def _watch_group(self) -> None:
-        """Wait for each member that the reaped leader left by its pidfd; then list the group again."""
+        """Watch the pidfd of each process in the group of the reaped leader; after their ends, list the group again."""
         if self._process is None or self._members:
             return
         try:
@@ -373,21 +385,3 @@ class Worker(LoopActor):
         line = self._launched.line if self._launched is not None else None
         if line is not None:
             self._read_end = line.leader_reaped(self._pid, self._read_end)
-
-
-def _complaint(code: int | None, kind: str | None) -> str | None:
-    """Return why an exit code of 0 or a lost status is a failure; None if there is no complaint."""
-    if code is None:
-        return "exit status lost: another part of this program reaped the process"
-    if kind == "closed":
-        return return_value.CHANNEL_CLOSED
-    if code == 0 and kind == "absent":
-        return "exited with code 0 without a return value (os._exit, or a crash in a C library)"
-    return None
-
-
-def _size(path: str) -> int | None:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return None

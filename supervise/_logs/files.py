@@ -78,6 +78,14 @@ def _real(paths: Iterable[str]) -> Iterable[str]:
     return (path for path in paths if path and path != os.devnull)
 
 
+def size_of(path: str) -> int | None:
+    """Return the size of a log in bytes; None if there is none."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return None
+
+
 def last_lines(path: str, count: int = 20) -> str:
     """Return the last lines of a log, at most 16 KiB; "" if it cannot be read."""
     if not path or path == os.devnull:

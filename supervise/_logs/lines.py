@@ -43,7 +43,7 @@ class LineStream:
 
         Args:
             prefix: Written before each line; may be empty.
-            console: Whether the destination is a console, where every line gets an end.
+            console: Whether the destination is a console, where a last line without newline gets one.
             rewrites: Whether ``\r`` rewrites the line; None: if it is a console.
             line_filter: Returns whether to show a raw line; None: show all lines.
             limit_bytes: The longest unfinished line that is buffered.

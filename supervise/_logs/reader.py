@@ -53,9 +53,11 @@ class LogReader:
         self._head = b""  # the first bytes of the file, as read
         self._before = b""  # the bytes before the offset, as read
         self._fd = -1
-        self._lock = threading.Lock()  # guards the next two: the loop sets the writer
+        self._expected: os.stat_result | None = None  # the file to open; None: any
+        self._lock = threading.Lock()  # guards the next three: the loop sets the writer
         self._writer = -1  # a duplicate of the rank's descriptor, which shares its position
         self._closed = False
+        self._last_end = 0  # the position of a duplicate that `writer_ended` has closed
         self._known_end = 0  # that position when it was last beyond the end of the file
         self._watch: Watch | None = None
 
@@ -63,10 +65,20 @@ class LogReader:
         """Open the file and watch it: the watching thread calls `changed` when the file grows or shrinks.
 
         Raises:
-            OSError: The file cannot be opened or is not regular; or it can be read, but not watched.
+            OSError: The file cannot be opened, is not regular or not the expected one; or it can be read, but not
+                watched.
         """
-        self._fd = open_regular(self.path, follow=True)
+        fd = open_regular(self.path, follow=True)
+        if self._expected is not None and not os.path.samestat(self._expected, os.fstat(fd)):
+            os.close(fd)
+            raise OSError(errno.ESTALE, "another file has this path now, and the log is not shown", self.path)
+        self._fd = fd
         self._watch = watch(self._same_file(), changed)
+
+    def expect_present_file(self) -> None:
+        """Make `open` refuse any other file: when it is called, a later life of the rank may have this path."""
+        with contextlib.suppress(OSError):
+            self._expected = os.stat(self.path)
 
     def follow_writer(self) -> None:
         """Keep a duplicate of the rank's descriptor, to know where the rank wrote last."""
@@ -76,6 +88,16 @@ class LogReader:
         """Store the duplicate descriptor. Called on the loop."""
         with self._lock:
             fd, self._writer = (fd, self._writer) if self._closed else (self._writer, fd)
+        if fd >= 0:
+            os.close(fd)
+
+    def writer_ended(self) -> None:
+        """Close the duplicate, whose position no longer changes: the rank's processes have ended. On the loop."""
+        forget_reader(self.path, self._take_writer)
+        with self._lock:
+            fd, self._writer = self._writer, -1
+            if fd >= 0:
+                self._last_end = os.lseek(fd, 0, os.SEEK_CUR)
         if fd >= 0:
             os.close(fd)
 
@@ -125,9 +147,10 @@ class LogReader:
     def end_at(self, size_bytes: int | None) -> None:
         """Stop reading at `size_bytes`, the size of the file at `path` when the rank was reaped; None: unknown.
 
-        After a rotation, `path` leads to another file: then the open file ends at its present size.
+        After a rotation, `path` leads to another file: then the open file ends at its present size. A file that is not
+        open and of unknown size has no limit.
         """
-        if size_bytes is None or (self.is_open and not self._is_at_path()):
+        if self.is_open and (size_bytes is None or not self._is_at_path()):
             size_bytes = self.size_bytes()
         self.limit_bytes = size_bytes
 
@@ -171,7 +194,7 @@ class LogReader:
 
     def _writers_end(self) -> int:
         with self._lock:
-            return os.lseek(self._writer, 0, os.SEEK_CUR) if self._writer >= 0 else 0
+            return os.lseek(self._writer, 0, os.SEEK_CUR) if self._writer >= 0 else self._last_end
 
     def _now(self) -> tuple[bytes, bytes]:
         head = os.pread(self._fd, len(self._head), 0)

@@ -85,7 +85,7 @@ class Sink(Protocol):
     """A destination. Used by one thread at a time, except for `same_destination`."""
 
     is_console: bool
-    """Whether it is a console: every line gets an end, and ``\\r`` rewrites the line."""
+    """Whether the destination is a console: a last line without newline gets one, and ``\\r`` rewrites the line."""
     interruptible: bool
     """Whether setting `stop` ends a blocked write. If not, the writing thread stays blocked."""
 

@@ -84,7 +84,7 @@ def hold() -> Watch:
 
 def _with_hub(add: Callable[[_Hub], Watch]) -> Watch:
     """Add a registration to the hub; create the hub if there is none."""
-    global _hub  # noqa: PLW0603 - one per process
+    global _hub  # noqa: PLW0603 - the process has one hub
     with _lock:
         hub = _hub or _Hub()
         try:

@@ -86,7 +86,7 @@ _process = object()
 
 
 def _replace_in_child() -> None:
-    global _process  # noqa: PLW0603 - of the process
+    global _process  # noqa: PLW0603 - the process has one value
     _process = object()
 
 
@@ -118,7 +118,7 @@ class LoopActor(pykka.Actor):
 
     def _start_actor_loop(self) -> None:
         inbox = self.actor_inbox
-        assert isinstance(inbox, Inbox)  # noqa: S101 - made above
+        assert isinstance(inbox, Inbox)  # noqa: S101 - `_create_actor_inbox` made it
         inbox.bind(self)  # strong: a ref holds its actor only weakly
         self.loop.post(self._begin)
 

@@ -45,8 +45,8 @@ class Reply(pykka.Future[T]):
     stay locked, and the setter, which is the loop, would block forever. Here one atomic operation puts
     the result into its slot, and each waiter has a private lock that only the waiter acquires.
 
-    An actor defers its reply by setting the reply to another `Reply`, whose result resolves both. The first
-    holds a reference to the other; the other holds only a weak one, so an abandoned reply is collected.
+    An actor defers its reply by setting the reply to another `Reply`, whose result resolves both. The
+    deferred reply holds a reference to the other; that one holds a weak reference, so an abandoned reply is collected.
     """
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ class Reply(pykka.Future[T]):
     def _follow(self) -> None:
         """Take over the result of the `Reply` that was given to `set`."""
         source = self._awaited
-        assert source is not None  # noqa: S101 - that reply calls this
+        assert source is not None  # noqa: S101 - `source` calls this method
         if source._get_hook is not None:
             self._sources = (source,)
             self._get_hook = lambda timeout: source.get(timeout=timeout)
@@ -280,7 +280,7 @@ def _arrival(reply: Reply[Any], loop: Any) -> Generator[Any, None, None]:
 
 
 def _count_forks() -> None:
-    global _forks  # noqa: PLW0603 - of the process
+    global _forks  # noqa: PLW0603 - the process has one count
     _forks += 1
 
 

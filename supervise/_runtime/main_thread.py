@@ -32,7 +32,7 @@ _displaced = -1
 _ends: tuple[int, int] | None = None
 """The pipe of the process, made at the first wait and never closed, because a thread may call `ring` late."""
 waits = Marked()
-"""Marks each function with a ``with`` block of a `MainBell`. Below another one on the stack, it was interrupted."""
+"""Mark of the functions that wait with a `MainBell`. If one is below another on the stack, it was interrupted."""
 
 
 def bell_for_this_thread() -> Bell | MainBell:
@@ -50,7 +50,7 @@ class MainBell:
     def __enter__(self) -> Self:
         """Set the interpreter's descriptor for signals to the pipe."""
         self._ends = _ends
-        # Otherwise an exception of a signal handler has ended an earlier block before it restored the descriptor
+        # Look at the stack as well: a signal handler that raised may have ended an earlier block before the restore
         self._nested = not _arm() and waits.on_stack(sys._getframe(1).f_back)
         return self
 
@@ -116,7 +116,7 @@ def _write(fd: int, rings: bytes) -> None:
 
 
 def _have_pipe() -> bool:
-    global _ends  # noqa: PLW0603 - one for the process
+    global _ends  # noqa: PLW0603 - the process has one pipe
     if _ends is None:
         try:
             if not _is_allowed():

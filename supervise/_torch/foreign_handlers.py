@@ -25,7 +25,7 @@ _HANDLERS = "supervise.elastic.subprocess_handler.handlers"
 def factory() -> Callable[..., Any] | None:
     """Return a client's replacement of supervise's handler; None if there is none.
 
-    A replacement has an effect where it has one in PyTorch: ``api.get_subprocess_handler``, the class in
+    The same replacements as in PyTorch have an effect: ``api.get_subprocess_handler``, the class in
     ``subprocess_handler.handlers``, and the methods of the class.
     """
     get: Callable[..., Any] = _name(_API, "get_subprocess_handler", ours.get_subprocess_handler)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from supervise._api.context import GangContext
     from supervise._process.containment.escapees import Containment
     from supervise.destinations import LogsDest
-    from supervise.restarts import RestartPolicy
+    from supervise.restarts import RestartPolicy, Strategy
 
     Streams = Std | dict[int, Std]
 else:
@@ -46,7 +46,10 @@ _NOW = (
     "duplicate_stderr_filters",
 )
 _ONCE = ("log_dir", "start_method", "redirects", "tee")
-_OURS = ("grace", "cwd", "timeout", "restart_policy", "containment", "gate", "until_polled")
+_OURS = (
+    *("grace", "cwd", "timeout", "restart_policy", "containment", "gate", "strategy", "success_exit_codes"),
+    "until_polled",
+)
 
 
 @overload
@@ -68,6 +71,8 @@ def start_processes(  # noqa: PLR0917 - PyTorch's
     restart_policy: RestartPolicy | None = None,
     containment: Containment = "group",
     gate: bool = False,
+    strategy: Strategy = "one_for_all",
+    success_exit_codes: frozenset[int] = frozenset({0}),
 ) -> PContext: ...
 
 
@@ -88,10 +93,12 @@ def start_processes(  # noqa: F811, PLR0917 - PyTorch's, of another generation
     restart_policy: RestartPolicy | None = None,
     containment: Containment = "group",
     gate: bool = False,
+    strategy: Strategy = "one_for_all",
+    success_exit_codes: frozenset[int] = frozenset({0}),
 ) -> PContext: ...
 
 
-def start_processes(  # noqa: F811 - all generations
+def start_processes(  # noqa: F811 - implements both overloads
     name: str,
     entrypoint: Callable[..., Any] | str,
     args: Mapping[int, Any],
@@ -117,7 +124,9 @@ def start_processes(  # noqa: F811 - all generations
         **named: The same by name; and ``grace`` (seconds from the first signal to SIGKILL; None: the environment's
             ``SUPERVISE_GRACE``, or 30),
             ``cwd`` (working directory of the ranks), ``timeout`` (seconds after which the gang is stopped),
-            ``restart_policy`` (a `RestartPolicy`; None: a failed gang is not restarted),
+            ``restart_policy`` (a `RestartPolicy`; None: no rank is restarted),
+            ``strategy`` (which ranks the failure of a rank concerns: ``one_for_all``, ``one_for_one``,
+            ``rest_for_one``), ``success_exit_codes`` (exit codes that are a success),
             ``containment`` (treatment of processes that leave their process group: ``group`` reports them at the
             close, ``cgroup`` and ``sweep`` end them),
             ``gate`` (True: a program waits until its lifeline is armed, so that it cannot outlive this process).

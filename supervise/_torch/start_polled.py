@@ -26,10 +26,10 @@ def start_processes(
     """Start one process per entry of `args`, as `supervise.start_processes` does; return the running gang.
 
     The difference: as with PyTorch, a program that fails before the first `wait` stops the others only at that `wait`.
-    So an agent that makes `close` do nothing during its `wait` can let them live, whenever one fails.
+    So an agent that makes `close` do nothing during its `wait` can keep the others running.
 
     Args:
-        name: Name of the gang; see there, as for all arguments.
+        name: Name of the gang. `supervise.start_processes` describes all arguments.
         entrypoint: A function that every rank calls, or the name or path of a program.
         args: Local rank to arguments.
         envs: Local rank to variables added to this process's environment.

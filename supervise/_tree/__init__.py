@@ -1,1 +1,1 @@
-"""Supervision trees: actors that start, stop and restart other actors, and the monitor that they stand on."""
+"""Supervision trees: actors that start, stop and restart other actors, and the monitor that they use."""

@@ -1,7 +1,7 @@
 """The end of trees that still live when the interpreter exits.
 
 At its exit the interpreter joins the threads of plain actors, which are not daemons, before it calls the functions
-registered with `atexit`. A tree that such a function stopped would be stopped too late: the join would never end.
+registered with `atexit`. Such a function would stop a tree too late, because the join would never end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def remember(ref: pykka.ActorRef[Any]) -> None:
 
 
 def forget(ref: pykka.ActorRef[Any]) -> None:
-    """Leave this tree alone at the exit: it has ended, or another tree stops it."""
+    """Do not stop this tree at the exit: it has ended, or another tree stops it."""
     _roots.pop(ref.actor_urn, None)
 
 

@@ -30,9 +30,9 @@ class Life:
     """
 
     start_limit_s: float | None = 60.0
-    """How long `on_start` may take; None: what is started bounds itself."""
+    """How long `on_start` may take; None: no limit, because a gang or a tree has limits of its own."""
     usual_stop_s: float | None = 5.0
-    """How long the stop may take if the spec does not say; None: no limit."""
+    """How long the stop may take if `shutdown_s` of the spec is None; None: no limit."""
 
     def __init__(self, ref: pykka.ActorRef[Any], report: Callable[..., object]) -> None:
         """Prepare to watch `ref`; `begin` does it. ``report(life, what, *details)`` must neither block nor raise."""
@@ -41,7 +41,7 @@ class Life:
         """Whether the tree has taken note of the end."""
         self._report = partial(report, self)
         self._awaited: list[Reply[Any]] = []
-        """Pending replies. A reply that follows another one is collected unless a reference to it is kept."""
+        """Pending replies. A reference keeps a reply that waits for another reply from garbage collection."""
 
     def begin(self) -> None:
         """Watch for the end, then for the start."""
@@ -71,7 +71,7 @@ class Life:
     def _start_failed(self, error: Exception) -> None:
         """The reply is an error. The actor ends, and `watch` reports the reason."""
 
-    def ask_to_stop(self, shutdown_s: float | None) -> float | None:  # noqa: ARG002 - a gang needs it
+    def ask_to_stop(self, shutdown_s: float | None) -> float | None:  # noqa: ARG002 - `GangLife` uses it
         """Ask the actor to stop; idempotent. Return the default deadline in seconds; None: no deadline."""
         self.ref.stop(block=False)
         return self.usual_stop_s
@@ -79,8 +79,9 @@ class Life:
     def _down(self, reason: Reason, normal: bool) -> None:
         """The actor ends, on this thread; `on_stop` or `on_failure` has not run yet.
 
-        The actor answers a stop that is put into its inbox now after these hooks. If a BaseException ends the actor,
-        pykka stops all actors on this thread, the tree among them, so the tree must not wait for this thread.
+        This method puts a stop request into the actor's inbox; the actor answers it after these hooks. If a
+        BaseException ends the actor, pykka stops all actors, including the tree, on this thread; then the tree must not
+        wait for an answer from this thread.
         """
         self._report("ended", reason, normal)
         if reason is None or isinstance(reason, Exception):
@@ -92,7 +93,7 @@ class Life:
 
 
 class TreeLife(Life):
-    """Another tree: started when its children are, and stopped in as long as it takes."""
+    """Another tree: started when its children are started. Its stop has no deadline by default."""
 
     start_limit_s = None
     usual_stop_s = None
@@ -117,7 +118,7 @@ class GangLife(Life):
         self._report("ended", error, False)
 
     def told(self, message: object) -> None:
-        """Take in what the gang tells its subscribers. On the gang's thread."""
+        """Handle a lifecycle message of the gang. Called on the gang's thread."""
         if isinstance(message, GangFinished):
             reason = message.error
             if message.result is not None:
@@ -125,7 +126,7 @@ class GangLife(Life):
             self._report("ended", reason, reason is None)
 
     def ask_to_stop(self, shutdown_s: float | None) -> float | None:
-        """Close the gang, bounded by SIGKILL, and have its actor leave."""
+        """Close the gang, which SIGKILL ends at the latest, and stop its actor."""
         with contextlib.suppress(pykka.ActorDeadError):
             timeout_s = interpreter_exit.gang_timeout_s(shutdown_s)
             if timeout_s is not None:
@@ -135,7 +136,7 @@ class GangLife(Life):
 
 
 def _failure(ref: pykka.ActorRef[Any], result: RunProcsResult) -> BaseException | None:
-    """Return what is wrong with a result; None for a success, and for a gang that was closed."""
+    """Return the failure of a gang as an error; None for a success, and for a gang that was closed."""
     if result.outcome in ("succeeded", "stopped"):
         return None
     if result.failures:
@@ -144,9 +145,9 @@ def _failure(ref: pykka.ActorRef[Any], result: RunProcsResult) -> BaseException 
 
 
 class _Listener:
-    """Subscriber for one gang: `GangFinished` does not name its gang."""
+    """Subscriber to one gang. Each gang needs its own, because `GangFinished` does not name its gang."""
 
     def __init__(self, life: GangLife) -> None:
-        """Be a subscriber for `life`."""
+        """Pass messages to `life`."""
         self.actor_urn = f"{life.ref.actor_urn}-in-a-tree"
         self.tell = life.told

@@ -1,8 +1,9 @@
 """Notification of the end of any pykka actor, without a thread and without polling.
 
-When an actor ends, pykka only sets the actor's `threading.Event`. An object with a `release` method
-takes the place of a waiting thread's lock in the event's condition. So the thread that sets the event calls it, and
-`sys.exc_info()` is the exception that ends the actor. ``tests/contracts/test_tree_hooks.py`` states each private part.
+When an actor ends, pykka only sets the actor's `threading.Event`, which releases the lock of each waiting thread. This
+module adds an object with a `release` method to these locks. The thread that ends the actor calls `release`, where
+`sys.exc_info()` is the exception that ends the actor. ``tests/contracts/test_tree_hooks.py`` tests each private part of
+pykka and threading that this module uses.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ LOST = "lost"
 
 
 def monitor(ref: pykka.ActorRef[Any], *, tell: pykka.ActorRef[Any]) -> None:
-    """Tell one `Down` to `tell` when the actor of `ref` ends, however it ends.
+    """Send one `Down` to the actor `tell` when the actor of `ref` ends for any reason.
 
     The `Down` comes from the thread that ends the actor, before the actor's `on_stop` or `on_failure` has run. If the
     actor is dead already, the `Down` comes at once, with the reason ``"noproc"``. Each call causes one `Down`.

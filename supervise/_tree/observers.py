@@ -21,16 +21,16 @@ class Waits:
     """Pending replies to `Wait`. A reply without a reference to it is dropped."""
 
     def __init__(self, loop: Loop) -> None:
-        """Owe nothing yet."""
+        """Begin without pending replies."""
         self._loop = loop
         self._replies: WeakKeyDictionary[Reply[TreeFinished | None], Timer | None] = WeakKeyDictionary()
 
     def __len__(self) -> int:
-        """Return how many are open."""
+        """Return the number of pending replies."""
         return len(self._replies)
 
     def add(self, timeout_s: float | None) -> Reply[TreeFinished | None]:
-        """Return a reply that comes with the end of the tree; None after `timeout_s`.
+        """Return a reply that is set when the tree ends, or to None after `timeout_s`.
 
         Raises:
             SpecError: `timeout_s` is not a number of seconds.
@@ -43,7 +43,7 @@ class Waits:
         return reply
 
     def finish(self, message: TreeFinished) -> None:
-        """Answer all, with the message or its error."""
+        """Set all pending replies to the message, or to its error if it has one."""
         for reply, timer in list(self._replies.items()):
             if timer is not None:
                 timer.cancel()
@@ -64,11 +64,11 @@ class Subscribers:
     """The subscribers: actors that receive a message when a child starts, ends or restarts."""
 
     def __init__(self) -> None:
-        """Start without any."""
+        """Begin without subscribers."""
         self._refs: dict[str, pykka.ActorRef[Any]] = {}
 
     def admit(self, to: pykka.ActorRef[Any], ready: dict[str, pykka.ActorRef[Any]]) -> None:
-        """Tell `to` which children have started, and what happens from now on. Idempotent.
+        """Send `to` one `ChildStarted` for each started child, and every later message. Idempotent.
 
         Raises:
             SpecError: `to` is not the ref of an actor.
@@ -82,11 +82,11 @@ class Subscribers:
             self._say(to, ChildStarted(id=name, ref=child))
 
     def dismiss(self, to: pykka.ActorRef[Any]) -> None:
-        """Tell `to` nothing more."""
+        """Send no further messages to `to`."""
         self._refs.pop(getattr(to, "actor_urn", ""), None)
 
     def tell(self, message: object) -> None:
-        """Tell all."""
+        """Send a message to all subscribers."""
         for to in list(self._refs.values()):
             self._say(to, message)
 

@@ -1,4 +1,4 @@
-"""What went wrong with a tree or with an ask of one, as an error."""
+"""Errors for the end of a tree, and for an ask that a tree does not fulfill."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def ask_error(name: str, phase: TreePhase, child_id: str, problem: Problem, reason: Reason) -> BaseException:
-    """Return the answer to an ask that has failed.
+    """Return the error for an ask that has failed.
 
     Args:
-        name: Of the tree.
-        phase: Of the tree.
-        child_id: The child that was asked for.
-        problem: What the core says.
-        reason: Why the child has ended last.
+        name: Name of the tree.
+        phase: Phase of the tree.
+        child_id: Id of the child that the ask names.
+        problem: The problem that the core reports.
+        reason: Reason of the child's last end.
     """
     if problem == "failed":
         return as_error(child_id, reason)
@@ -43,9 +43,9 @@ def end_error(name: str, tree: Tree, reasons: Mapping[str, Reason]) -> BaseExcep
     """Return the error with which a tree ends; None if it was stopped and nothing is left.
 
     Args:
-        name: Of the tree.
-        tree: Its state.
-        reasons: Child id to why the child has ended last.
+        name: Name of the tree.
+        tree: State of the tree.
+        reasons: Child id to the reason of the child's last end.
     """
     culprit, policy = tree.culprit, tree.policy
     abandoned = [child.id for child in tree.children.values() if child.state == "abandoned"]
@@ -67,7 +67,7 @@ def end_error(name: str, tree: Tree, reasons: Mapping[str, Reason]) -> BaseExcep
 
 
 def as_error(child_id: str, reason: Reason) -> BaseException:
-    """Return the end of a child as an error, also where no exception is known."""
+    """Return the end of a child as an error, even if no exception is known."""
     if isinstance(reason, BaseException):
         return reason
     what = {

@@ -1,4 +1,4 @@
-"""What the actor of a tree keeps of one child."""
+"""Record of one child in the actor of a tree."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class Row:
     """One child: its spec, its life and its timers. The core knows its state."""
 
     def __init__(self, spec: ChildSpec) -> None:
-        """Know the spec only."""
+        """Make the record of a child that has not been started."""
         self.spec = spec
         self.number = 0
-        """Of the life that was started last."""
+        """Number of the life that was started last."""
         self.life: Life | None = None
         self.reason: Reason = None
-        """Why it has ended last."""
+        """Reason of the last end."""
         self.timers: dict[str, Timer] = {}
 
     @property
     def ref(self) -> pykka.ActorRef[Any] | None:
-        """The actor that lives now."""
+        """The ref of the present life's actor; None if there is no life."""
         return None if self.life is None else self.life.ref
 
     def cancel(self, name: str) -> None:

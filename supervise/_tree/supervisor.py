@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from supervise._tree.monitor import Reason
+    from supervise.restarts import Strategy
 
 log = logging.getLogger("supervise")
 
@@ -37,11 +38,11 @@ log = logging.getLogger("supervise")
 class ActorSupervisor(LoopActor):
     """A supervision tree: starts its children in order, restarts what fails, stops them in reverse order.
 
-    A child is any pykka actor, a gang (`Supervisor`), or another tree. Ask it `Start`, `Wait`, `Status`, `Subscribe`,
-    `Unsubscribe`, `StartChild`, `TerminateChild` and `RestartChild`. It starts its children by itself; `Start` is
-    answered with ``{id: ref}`` when all have started. `Wait` is answered when nothing of the tree is left: with
-    `TreeFinished` after a stop, otherwise by the error, `RestartLimitExceeded` where it has given up.
-    Stopping the actor stops the children; the stop is answered when nothing is left, below it too.
+    A child is any pykka actor, a gang (`Supervisor`), or another tree. A tree accepts `Start`, `Wait`, `Status`,
+    `Subscribe`, `Unsubscribe`, `StartChild`, `TerminateChild` and `RestartChild`. It starts its children without a
+    message; the reply to `Start` is ``{id: ref}`` when all have started. The reply to `Wait` comes when no
+    actor and no process of the tree is left: `TreeFinished` after a stop, otherwise the error, such as
+    `RestartLimitExceeded`. A stop of the actor stops the children, and is answered when none is left.
     """
 
     def __init__(
@@ -49,18 +50,18 @@ class ActorSupervisor(LoopActor):
         *,
         name: str,
         children: Iterable[trees.ChildSpec],
-        strategy: trees.Strategy = "one_for_all",
+        strategy: Strategy = "one_for_all",
         restart_policy: RestartPolicy | None = None,
     ) -> None:
         """Check and prepare a tree.
 
         Args:
-            name: In errors and log messages.
-            children: In the order of their start.
+            name: Name of the tree, in errors and log messages.
+            children: The children, in the order of their start.
             strategy: Which children the tree restarts after a failure: all (``one_for_all``), the failed child
                 (``one_for_one``), or the failed child and all that started after it (``rest_for_one``).
-            restart_policy: How often, and how soon; None is ``RestartPolicy()``. One failure more, and the tree gives
-                up: it stops all children and fails.
+            restart_policy: How often, and how soon; None is ``RestartPolicy()``. At the next failure the tree gives up:
+                it stops all children and fails.
 
         Raises:
             SpecError: A setting is not valid; the text names it.
@@ -97,10 +98,10 @@ class ActorSupervisor(LoopActor):
         """Start the first child."""
         self._step(ts.StartAsked())
 
-    # What can be asked
+    # Messages
 
     def on_receive(self, message: Any) -> Any:
-        """Answer what is asked."""
+        """Handle a message; return the reply."""
         match message:
             case say.Start():
                 return self._start_reply()
@@ -179,10 +180,10 @@ class ActorSupervisor(LoopActor):
         """Return False for a `SpecError`, which is the sender's mistake."""
         return not isinstance(error, SpecError) and super().is_fatal(error, asked=asked)
 
-    # What happens to children, and what the core says about it
+    # Events of children, and the decisions of the core
 
     def _told(self, life: Life, what: str, *details: Any) -> None:
-        """A life has something to tell. From any thread."""
+        """Post a report of a life to the loop. Called on any thread."""
         self.loop.post(self._guarded, self._life_told, life, what, *details)
 
     def _life_told(self, life: Life, what: str, *details: Any) -> None:
@@ -203,7 +204,7 @@ class ActorSupervisor(LoopActor):
             self._step(ts.Gone(name, number))
 
     def _ended(self, row: Row, reason: Reason, normal: bool) -> None:
-        """A life has ended, could not be started, or was not ready in time."""
+        """Handle the end of a life, a failed start, or a start that exceeded its time."""
         if row.life is not None:
             if row.life.ended:
                 return
@@ -214,13 +215,13 @@ class ActorSupervisor(LoopActor):
         self._step(ts.Ended(row.spec.id, row.number, normal, time.monotonic_ns()))
 
     def _not_started(self, row: Row, number: int, error: BaseException) -> None:
-        """The start function has raised: there is no actor."""
+        """Handle an exception of the start function: there is no actor."""
         if row.number == number:
             self._ended(row, error, normal=False)
             self._step(ts.Gone(row.spec.id, number))
 
     def _overdue(self, row: Row, life: Life, what: str) -> None:
-        """A child has not started or not stopped in time."""
+        """Handle a child that has not started or not stopped in time."""
         error = TimeoutError(f"{self._name}: child {row.spec.id!r} ({life.ref}) has not {what} in time")
         if row.life is not life:
             return
@@ -234,7 +235,7 @@ class ActorSupervisor(LoopActor):
         self._step(ts.StopExpired(row.spec.id, row.number))
 
     def _guarded(self, act: Callable[..., object], *args: Any) -> None:
-        """Call what comes from a timer or a post, where no envelope's guard stands around it."""
+        """Call the callback of a timer or a post. An exception is a crash of the tree."""
         if self.actor_stopped.is_set():
             return
         try:
@@ -243,7 +244,7 @@ class ActorSupervisor(LoopActor):
             self.on_crash(error)
 
     def _step(self, event: ts.Event) -> None:
-        """Decide, and do it. What fails here leaves the tree half decided, so it is never the asker's mistake."""
+        """Advance the core and carry out its actions. An exception is a crash: it leaves the tree inconsistent."""
         if self.actor_stopped.is_set():
             return
         try:
@@ -261,7 +262,7 @@ class ActorSupervisor(LoopActor):
             case ts.Stop():
                 self._stop_child(self._rows[action.id])
             case ts.SetBackoff():
-                delay_s = action.delay_s * random.uniform(0.75, 1.25)  # noqa: S311 - so that many do not start at once
+                delay_s = action.delay_s * random.uniform(0.75, 1.25)  # noqa: S311 - jitter: many trees do not restart at once
                 self._set_timer(action.id, "backoff", delay_s, self._step, ts.BackoffExpired(action.id))
             case ts.CancelBackoff():
                 self._rows[action.id].cancel("backoff")
@@ -369,7 +370,7 @@ class ActorSupervisor(LoopActor):
 
 
 def _life_of(ref: object, report: Callable[..., object]) -> Life:
-    """Return what supervises an actor. A gang is known by what it can do, since a tree imports none of its classes.
+    """Return the `Life` for an actor. A gang is recognized by its method `launch`: trees do not import its class.
 
     Raises:
         SpecError: `ref` is not the ref of an actor.

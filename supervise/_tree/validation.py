@@ -1,12 +1,12 @@
-"""What a tree may be made of: every argument is looked at before a child is started."""
+"""Validation of the arguments of a tree, before any child is started."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from supervise import trees
 from supervise.errors import SpecError
-from supervise.restarts import RestartPolicy
+from supervise.restarts import RestartPolicy, check_strategy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,8 +22,7 @@ def checked_specs(
     """
     if not isinstance(name, str) or not name:
         raise SpecError(f"name is {name!r}; give the tree a name, a string that is not empty")
-    if strategy not in get_args(trees.Strategy):
-        raise SpecError(f"strategy is {strategy!r}; it is one of {', '.join(get_args(trees.Strategy))}")
+    check_strategy(strategy)
     if restart_policy is not None and not isinstance(restart_policy, RestartPolicy):
         raise SpecError(f"restart_policy is {restart_policy!r}; give a RestartPolicy, or None")
     try:

@@ -31,13 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code. Only ranks, help and version write to stdout.
 
     Args:
-        argv: Arguments after the command's name; None: those of this process. Then the process belongs to the
-            command, which ignores signals at its end: a late Ctrl-C changes no exit code and shows no traceback.
+        argv: Arguments after the command's name. None: the arguments of this process; then the command also ignores
+            signals at its end, so that a late Ctrl-C changes no exit code and shows no traceback.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _dispatch(words, own_process=argv is None)
-    except SystemExit as end:  # argparse exits so
+    except SystemExit as end:  # argparse raises it for --help and wrong usage
         return end.code if isinstance(end.code, int) else 1
     except KeyboardInterrupt:  # before the signal handlers were installed
         return _INTERRUPTED

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _PATIENCE_S = 2.0
 """How long to wait for a stderr that blocks; afterwards output is buffered."""
 _LAST_PATIENCE_S = {False: 5.0, True: 60.0}
-"""The same at the end, for a pipe or file and for a terminal, which Ctrl-S may suspend."""
+"""How long to wait at the end of the run. Key: whether stderr is a terminal, which Ctrl-S may suspend."""
 _PIECE_BYTES = 4096
 _KEPT_BYTES = 256 * 1024
 """The size of the buffer for a stderr that blocks; further lines are lost, and their number is reported later."""

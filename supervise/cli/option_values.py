@@ -7,6 +7,7 @@ Raises:
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from supervise._seconds import LONGEST_S
 from supervise.logs import Std
@@ -66,6 +67,17 @@ def span_s(text: str) -> float:
     return value
 
 
+def exit_codes(text: str) -> frozenset[int]:
+    """Return the exit codes in a list such as ``0,3``; ``-9`` is signal 9."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    codes = {int(word) for word in words if _is_count(word.removeprefix("-"))}
+    if not words or len(codes) < len(set(words)) or not all(-65 < code < 256 for code in codes):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a valid list of exit codes; give numbers from 0 to 255, or -N for signal N, such as 0,3"
+        )
+    return frozenset(codes)
+
+
 def restart_count(text: str) -> int:
     """Return a number of restarts, 0 or more."""
     if not _is_count(text):
@@ -101,3 +113,12 @@ def directory(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("'' is not a directory; omit the option for a new temporary directory")
     return text
+
+
+def add_option(group: argparse._ArgumentGroup, *names: str, **settings: Any) -> None:
+    """Add an option; ``--long_name`` is a hidden alias of each ``--long-name``."""
+    added = group.add_argument(*names, **settings)
+    spelled = [f"--{name[2:].replace('-', '_')}" for name in names if "-" in name[2:]]
+    if spelled:
+        hidden = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS, "dest": added.dest}
+        group.add_argument(*spelled, **settings | hidden)

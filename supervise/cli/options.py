@@ -7,18 +7,20 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from supervise._printable import below_itself
 from supervise._process.launch import limits
 from supervise._seconds import GRACE_S
-from supervise.cli import option_values, torchrun_options
+from supervise.cli import failure_options, option_values, torchrun_options
+from supervise.cli.option_values import add_option
 from supervise.errors import SpecError
 from supervise.logs import Std, to_map
-from supervise.restarts import RestartPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from supervise.restarts import RestartPolicy, Strategy
 
 _HELP_COLUMNS = 118
 
@@ -91,6 +93,8 @@ class Options:
     color: str
     """``auto``, ``always`` or ``never``."""
     restarts: RestartPolicy | None
+    strategy: Strategy
+    success_exit_codes: frozenset[int]
     containment: str
     gate: bool
 
@@ -156,7 +160,9 @@ def parse(words: Sequence[str]) -> Options:
         role=found.role,
         prefix=not found.no_prefix,
         color=found.color,
-        restarts=_policy(parser, found),
+        restarts=failure_options.policy(parser, found),
+        strategy=found.strategy or ("one_for_one" if found.keep_going else "one_for_all"),
+        success_exit_codes=found.success_exit_codes,
         containment=found.containment,
         gate=found.gate,
     )
@@ -184,16 +190,6 @@ def _meant(parser: argparse.ArgumentParser, word: str) -> str:
     name = word.partition("=")[0].replace("_", "-")
     found = difflib.get_close_matches(name, known, 1) if name.startswith("--") else []
     return f"; did you mean {found[0]}?" if found else ""
-
-
-def _policy(parser: argparse.ArgumentParser, found: argparse.Namespace) -> RestartPolicy | None:
-    if found.max_restarts is None:
-        for option, value in (("--restart-window", found.restart_window), ("--backoff", found.backoff)):
-            if value is not None:
-                parser.error(f"{option} needs --max-restarts, such as --max-restarts 3")
-        return None
-    backoff = 1.0 if found.backoff is None else found.backoff
-    return RestartPolicy(max_restarts=found.max_restarts, within_s=found.restart_window, backoff=backoff)
 
 
 def _streams(
@@ -228,7 +224,7 @@ def _parser() -> _Parser:
     _add_what(parser.add_argument_group("what runs"))
     _add_output(parser.add_argument_group("output"))
     _add_end(parser.add_argument_group("the end"))
-    _add_restarts(parser.add_argument_group("restarts"))
+    failure_options.add_options(parser.add_argument_group("failure"))
     torchrun_options.add_options(parser)
     return parser
 
@@ -238,17 +234,8 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
     return argparse.RawDescriptionHelpFormatter(prog, max_help_position=34, width=width)
 
 
-def _option(group: argparse._ArgumentGroup, *names: str, **settings: Any) -> None:
-    """Add an option; ``--long_name`` is a hidden alias of each ``--long-name``."""
-    added = group.add_argument(*names, **settings)
-    spelled = [f"--{name[2:].replace('-', '_')}" for name in names if "-" in name[2:]]
-    if spelled:
-        hidden = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS, "dest": added.dest}
-        group.add_argument(*spelled, **settings | hidden)
-
-
 def _add_what(group: argparse._ArgumentGroup) -> None:
-    _option(
+    add_option(
         group,
         "-n",
         "--nproc-per-node",
@@ -257,22 +244,22 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="number of ranks (1); cpu or gpu: one per CPU or GPU; auto: one per GPU, or per CPU if there is no GPU",
     )
-    _option(group, "-m", "--module", action="store_true", help="PROGRAM is a module, as in python -m")
-    _option(group, "--no-python", action="store_true", help="execute PROGRAM directly, even if it ends in .py")
-    _option(
+    add_option(group, "-m", "--module", action="store_true", help="PROGRAM is a module, as in python -m")
+    add_option(group, "--no-python", action="store_true", help="execute PROGRAM directly, even if it ends in .py")
+    add_option(
         group,
         "--no-record",
         action="store_true",
         help="do not record uncaught exceptions of a Python PROGRAM",
     )
-    _option(
+    add_option(
         group,
         "--run-id",
         metavar="ID",
         type=option_values.name,
         help="name of this run (the program's name and a random part)",
     )
-    _option(
+    add_option(
         group,
         "--role",
         metavar="NAME",
@@ -286,8 +273,8 @@ _LOG_DIR_HELP = f"parent of the run directory (a new temporary directory); {os.d
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
-    _option(group, "--log-dir", metavar="DIR", type=option_values.directory, help=_LOG_DIR_HELP)
-    _option(
+    add_option(group, "--log-dir", metavar="DIR", type=option_values.directory, help=_LOG_DIR_HELP)
+    add_option(
         group,
         "-t",
         "--tee",
@@ -295,7 +282,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         type=option_values.streams,
         help="streams to show and to write, see below (3)",
     )
-    _option(
+    add_option(
         group,
         "-r",
         "--redirects",
@@ -303,7 +290,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         type=option_values.streams,
         help="streams to write without showing them, see below",
     )
-    _option(
+    add_option(
         group,
         "--local-ranks-filter",
         metavar="0,2",
@@ -311,8 +298,8 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         default=frozenset(),
         help="show only these ranks; log files are not affected",
     )
-    _option(group, "--no-prefix", action="store_true", help="show lines without [ROLE RANK]:")
-    _option(
+    add_option(group, "--no-prefix", action="store_true", help="show lines without [ROLE RANK]:")
+    add_option(
         group,
         "--color",
         choices=("auto", "always", "never"),
@@ -322,7 +309,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_end(group: argparse._ArgumentGroup) -> None:
-    _option(
+    add_option(
         group,
         "--shutdown-timeout",
         metavar="SEC",
@@ -330,52 +317,27 @@ def _add_end(group: argparse._ArgumentGroup) -> None:
         default=GRACE_S,
         help=f"time from the first signal to SIGKILL, for every kind of stop ({GRACE_S:g})",
     )
-    _option(
+    add_option(
         group,
         "--timeout",
         metavar="SEC",
         type=option_values.time_limit,
         help="stop the run after this time; the exit code is then 124",
     )
-    _option(
+    add_option(
         group,
         "--containment",
         choices=("group", "sweep", "cgroup"),
         default="group",
-        help="processes that leave the process group of their rank are only reported (group), found and ended (sweep),"
-        " or kept in a control group and ended (cgroup, needs cgroup v2)",
+        help="processes that leave the process group of their rank: group reports them, sweep finds and ends them,"
+        " cgroup keeps them in a control group and ends them (needs cgroup v2)",
     )
-    _option(
+    add_option(
         group,
         "--gate",
         action="store_true",
-        help="run each program only once it is certain to end with supervise, even if supervise is killed during"
-        " the start",
-    )
-
-
-def _add_restarts(group: argparse._ArgumentGroup) -> None:
-    _option(
-        group,
-        "--max-restarts",
-        metavar="N",
-        type=option_values.restart_count,
-        help="when a rank fails, restart all ranks, up to N times (0)",
-    )
-    _option(
-        group,
-        "--restart-window",
-        metavar="SEC",
-        type=option_values.span_s,
-        help="count only the restarts of the last SEC seconds (all)",
-    )
-    _option(
-        group,
-        "--backoff",
-        metavar="SEC",
-        type=option_values.seconds,
-        help="delay before the first restart (1); it doubles with each restart, up to a minute; a longer SEC stays"
-        " constant",
+        help="hold each program until its lifeline is armed, so that the program ends even if supervise is killed"
+        " during the start",
     )
 
 

@@ -29,6 +29,7 @@ OF_INTEREST = frozenset(
         "supervise.gang.stopping",
         "supervise.process.exited",
         "supervise.process.leaked",
+        "supervise.process.restarting",
         "supervise.process.signaled",
         "supervise.process.start_failed",
         "supervise.process.stopped",
@@ -70,7 +71,7 @@ class Progress:
         self._kill_at_s = 0.0
         self._announced = False
 
-    def take(self, event: dict[str, Any]) -> None:  # noqa: C901 - one case per event
+    def take(self, event: dict[str, Any]) -> None:  # noqa: C901, PLR0912 - one case per event
         """Process one event of `OF_INTEREST`."""
         rank = event.get("local_rank")
         match event["event"], rank:
@@ -85,6 +86,8 @@ class Progress:
                 fine = event["exit_code"] == 0 and not event["complaint"]
                 if self._first_failure is None and event["spontaneous"] and not fine:
                     self._first_failure = rank, event["exit_signal"] or f"exit code {event['exit_code']}"
+            case "supervise.process.restarting", int():
+                self._rank_restarts(rank, event)
             case "supervise.process.signaled", int():
                 told = self.story.passed_on if event["reason"] == "user" else self.story.sent
                 told.setdefault(rank, []).append(Signals[event["signal"]])
@@ -117,6 +120,18 @@ class Progress:
         self.story.restarts, self.story.waiting = event["attempt"] - 1, count
         if self.story.user_signal is None:  # no stop is in progress: the next attempt is pending
             self.reason, self._announced = None, False
+
+    def _rank_restarts(self, rank: int, event: dict[str, Any]) -> None:
+        """Note that a rank restarts alone, or because of another, which is noted."""
+        self._ended.discard(rank)
+        self.story.sent.pop(rank, None)
+        if event["role"] != "root_cause":
+            return
+        how = event["exit_signal"] or f"exit code {event['exit_code']}"
+        wait = f"in {seconds(event['backoff_s'])}" if event["backoff_s"] else "now"
+        self._console.note(f"rank {rank} ended ({how}); restart {event['attempt']} of this rank {wait}")
+        if self._first_failure is not None and self._first_failure[0] == rank:
+            self._first_failure = None
 
     def _begin_anew(self) -> None:
         """Reset the state for a new attempt, except for the user's signals."""

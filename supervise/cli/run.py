@@ -124,6 +124,8 @@ class _Run:
             restart_policy=options.restarts,
             containment=options.containment,
             gate=options.gate,
+            strategy=options.strategy,
+            success_exit_codes=options.success_exit_codes,
         )
         self._story.directory = specs._run_log_dir  # noqa: SLF001 - no public name, as in PyTorch
         try:
@@ -150,7 +152,7 @@ class _Run:
         lost = _error(end)
         if (stuck := _error(closed)) is not None and stuck is not lost:
             self._console.note(_complaint(stuck))
-        if not end.done():  # only after a crash of the loop: the Wait is answered before the Close
+        if not end.done():  # the loop has crashed; otherwise the reply to Wait comes before the reply to Close
             return self._no_result(_INTERNAL, "the gang ended without a result")
         stopped = self._story.user_signal is not None or (lost is None and end.get(timeout=0).outcome == "timed_out")
         if (failed := _error(start)) is not None and not stopped:
@@ -199,7 +201,8 @@ class _Run:
         self._progress.announce()
 
     def _sort(self, received: list[Received]) -> None:
-        # A Status detects suspended ranks. SIGCHLD announces one, unless it was suspended during the start.
+        # A Status makes the Supervisor look for suspended ranks. Send one at SIGCHLD, and one after the start for
+        # ranks that were suspended during the start.
         if SIGCHLD in received or any(isinstance(item, dict) and item["event"] == _STARTED for item in received):
             with suppress(pykka.ActorDeadError):
                 self._gang.tell(say.Status())

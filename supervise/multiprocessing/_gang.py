@@ -151,14 +151,14 @@ def _pids(gang: pykka.ActorRef[Supervisor]) -> dict[int, int]:
 def excuse(processes: list[RankProcess]) -> None:
     """Inform the gang that the caller is about to stop these processes because another has failed."""
     if processes:
-        gang = processes[0]._gang  # noqa: SLF001 - our own
+        gang = processes[0]._gang  # noqa: SLF001 - a class of supervise
         with contextlib.suppress(pykka.ActorDeadError):
-            gang.tell(PeersStopped(ranks=frozenset(each._local_rank for each in processes)))  # noqa: SLF001 - the same
+            gang.tell(PeersStopped(ranks=frozenset(each._local_rank for each in processes)))  # noqa: SLF001 - a class of supervise
 
 
 def abandon(processes: list[RankProcess], sig: signal.Signals) -> None:
     """Stop the gang of these processes without waiting: the caller has no context to join."""
-    processes[0]._gang.ask(say.Close(death_sig=sig), block=False)  # noqa: SLF001 - our own
+    processes[0]._gang.ask(say.Close(death_sig=sig), block=False)  # noqa: SLF001 - a class of supervise
 
 
 def _names(start_method: str, nprocs: int) -> tuple[str, int]:

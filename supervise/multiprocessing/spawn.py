@@ -307,8 +307,8 @@ def start_processes(  # noqa: PLR0917 - PyTorch's order
                 grace=grace_s,
             )
         context = ProcessContext(processes, [""] * len(processes))
-        context._grace_s = grace_s  # noqa: SLF001 - our own
-        while join and not context._join(None, None):  # noqa: SLF001 - unlike `join`, without a signal at Ctrl-C
+        context._grace_s = grace_s  # noqa: SLF001 - a class of this module
+        while join and not context._join(None, None):  # noqa: SLF001 - at Ctrl-C `abandon` signals, not `join`
             pass
     except ProcessException:
         raise

@@ -31,7 +31,7 @@ from supervise._core.steps import (
     WorkerFailedToStart,
     WorkerUnkillable,
 )
-from supervise._core.verdict import failed, judge
+from supervise._core.verdict import judge
 from supervise.messages import WorkerExited, WorkerStarted
 from supervise.restarts import RestartPolicy
 from tests.core.stepping import decide, expired, with_tails
@@ -295,7 +295,7 @@ class _Machine(RuleBasedStateMachine):
         if self.unassembled:
             return  # the gang ends with the error, which no verdict is needed for
         verdict = judge(self.gang)
-        good = {e.local_rank for e in self.gang.ends if not failed(e)}
+        good = {e.local_rank for e in self.gang.ends if not self.gang.failed(e)}
         if verdict.outcome == "succeeded":
             assert len(good) == self.gang.nprocs
         elif verdict.outcome == "stopped":

@@ -36,11 +36,15 @@ from supervise._core.steps import (
     WorkerFailedToStart,
     WorkerUnkillable,
 )
-from supervise._core.verdict import failed, judge
+from supervise._core.verdict import judge
 from supervise.messages import WorkerExited, WorkerStarted
 from tests.core.stepping import decide, expired, with_tails
 
 PID = 100
+
+
+def _failed(end):
+    return Gang(nprocs=1, grace_s=1.0).failed(end)
 
 
 def started(rank):
@@ -332,7 +336,7 @@ def test_facts_say_what_has_happened():
 def test_any_order_finishes_once_and_blames_the_first(order, codes, counted, late):
     events = [exited(rank, codes[rank], at) for at, rank in enumerate(order)]
     events.insert(counted, census())  # the counting of the dead ends somewhere among the exits
-    if not any(failed(e) for e in events[:counted]):
+    if not any(_failed(e) for e in events[:counted]):
         events.remove(census())  # ... if it was asked for
         counted = 5
     gang, done = run(running(5), *events, *late)
@@ -340,7 +344,7 @@ def test_any_order_finishes_once_and_blames_the_first(order, codes, counted, lat
         gang, more = run(gang, census())
         done += more
     assert kinds(done).count(Publish) == 1
-    bad = [e.local_rank for e in events[:counted] if failed(e)]
+    bad = [e.local_rank for e in events[:counted] if _failed(e)]
     verdict = judge(gang)
     assert verdict.blamed == tuple(bad)
     assert verdict.outcome == ("failed" if bad else "succeeded")

@@ -17,9 +17,13 @@ from supervise._core.steps import (
     LaunchRank,
     NotAssembled,
     Publish,
+    RanksSwept,
     StartAsked,
+    StopOnFailure,
     SweepUp,
     Swept,
+    TerminateAsked,
+    TimerExpired,
     WorkerFailedToStart,
     WorkerUnkillable,
 )
@@ -180,3 +184,28 @@ def test_a_close_by_sigkill_leaves_a_sweep_no_time():
     event = CloseAsked(death_sig=SIGKILL, timeout_s=30.0)
     _, actions = run(gang_with(None), StartAsked(), started(), event, census(), exited(-9))
     assert actions[-1] == SweepUp(timeout_s=0.0)
+
+
+def test_a_terminated_rank_is_not_restarted_when_failures_are_heeded_again():
+    """As an agent of PyTorch asks at each of its looks."""
+    gang = Gang(nprocs=2, grace_s=1.0, window=2, policy=RestartPolicy(), strategy="one_for_one")
+    for event in (
+        StartAsked(),
+        WorkerStarted(local_rank=0, pid=1, started_ns=0),
+        WorkerStarted(local_rank=1, pid=2, started_ns=0),
+        TerminateAsked(1, frozenset({1})),
+        WorkerExited(local_rank=1, pid=2, exitcode=-15, ended_ns=1),
+        RanksSwept(1),
+    ):
+        gang, _ = decide(gang, event)
+    assert not gang.sets
+    assert decide(gang, StopOnFailure(on=True))[1] == []
+
+
+def test_timers_and_sweeps_of_a_restart_set_that_is_no_more_do_nothing():
+    gang = Gang(nprocs=1, grace_s=1.0, policy=RestartPolicy(), strategy="one_for_one")
+    for event in (StartAsked(), WorkerStarted(local_rank=0, pid=1, started_ns=0)):
+        gang, _ = decide(gang, event)
+    for name in ("grace", "kill", "backoff"):
+        assert decide(gang, TimerExpired(name=name, key=7))[1] == []
+    assert decide(gang, RanksSwept(7))[1] == []

@@ -8,11 +8,15 @@ from hypothesis import strategies as st
 
 from supervise._core.model import Gang
 from supervise._core.steps import AllReaped, CloseAsked, StartAsked, WorkerUnkillable
-from supervise._core.verdict import failed, judge
+from supervise._core.verdict import judge
 from supervise.messages import WorkerExited, WorkerStarted
 from tests.core.stepping import decide, expired
 
 CLOSE = CloseAsked(death_sig=SIGTERM, timeout_s=30.0)
+
+
+def _failed(end):
+    return Gang(nprocs=1, grace_s=1.0).failed(end)
 
 
 def exited(rank, code=0, at=0, **more):
@@ -46,7 +50,7 @@ def test_the_rank_that_fails_is_the_root_cause_and_who_we_stopped_is_a_bystander
 
 
 def test_code_0_with_a_complaint_is_a_failure():
-    assert failed(exited(0, 0, complaint="no return value"))
+    assert _failed(exited(0, 0, complaint="no return value"))
     verdict = verdict_on(1, exited(0, 0, complaint="no return value"), counted())
     assert (verdict.outcome, verdict.blamed) == ("failed", (0,))
 
@@ -188,15 +192,15 @@ def test_blame_is_exact_whatever_the_order(ends, bad, recorded, dead):
     """Blamed are the failed that were dead, or had a record, before the signal; in the order of record or death."""
     told = [exited(r, 1 if r in bad else 0, 100 + at, error_ns=recorded.get(r)) for at, r in enumerate(ends)]
     before, after = told[:dead], told[dead:]
-    if not any(map(failed, before)):
+    if not any(map(_failed, before)):
         before, after, stop = [*before, *after], [], []
-        stop = [counted()] if any(map(failed, before)) else []
+        stop = [counted()] if any(map(_failed, before)) else []
     else:
         alive = {end.local_rank for end in after}
         stop = [counted({rank: at for rank, at in recorded.items() if rank in alive})]
     verdict = verdict_on(6, *before, *stop, *after)
-    causes = [end for end in before if failed(end)] + [
-        end for end in after if failed(end) and end.local_rank in recorded
+    causes = [end for end in before if _failed(end)] + [
+        end for end in after if _failed(end) and end.local_rank in recorded
     ]
     causes.sort(key=lambda end: (end.error_ns if end.error_ns is not None else end.ended_ns, end.ended_ns))
     assert verdict.blamed == tuple(end.local_rank for end in causes)

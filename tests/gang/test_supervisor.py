@@ -12,6 +12,7 @@ from supervise import (
     GangStatus,
     Pids,
     Poll,
+    RankStatus,
     Signal,
     SpawnError,
     SpecError,
@@ -101,10 +102,14 @@ def test_an_asker_that_gives_up_harms_nobody():
         assert ask(gang, Wait()).outcome == "succeeded"
 
 
+def _rows(pids, state):
+    return {rank: RankStatus(pid=pids.get(rank), state=state, attempt=0, restarts=0) for rank in (0, 1)}
+
+
 def test_status_says_what_is_the_case():
     with FakeGang(2, launchers={1: FakeLauncher(held=True)}) as gang:
         assert ask(gang, Status()) == GangStatus(
-            phase="new", pids={}, running=frozenset(), leftovers=frozenset(), waiters=0
+            phase="new", pids={}, running=frozenset(), leftovers=frozenset(), waiters=0, ranks=_rows({}, "waiting")
         )
         starting = later(gang, Start())
         assert gang.launchers[1].asked.wait(PATIENCE_S)
@@ -114,7 +119,12 @@ def test_status_says_what_is_the_case():
         waiting = later(gang, Wait())
         status = ask(gang, Status())
         assert status == GangStatus(
-            phase="running", pids=pids, running=frozenset({0, 1}), leftovers=frozenset(), waiters=1
+            phase="running",
+            pids=pids,
+            running=frozenset({0, 1}),
+            leftovers=frozenset(),
+            waiters=1,
+            ranks=_rows(pids, "ready"),
         )
         gang.processes[0].exit(0, group_left=True)
         gang.processes[1].exit(0)

@@ -4,6 +4,7 @@ With three ranks most settings have 350 000 to 620 000 states; each takes one an
 time and up to 0.5 GB. "told late" is the exception: it has more than two million states, takes gigabytes, and has not
 been searched to its end. It comes last; ``--only`` chooses settings by a part of their name, such as "a restart".
 
+``--lives`` searches the restarts of single ranks in the settings that the tests leave out.
 ``--trees`` searches a tree with two asks instead: half a million states for each strategy, two minutes each.
 """
 
@@ -15,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.model.search import search
-from tests.model.test_model import SETTINGS
+from tests.model.test_model import LIVES, SETTINGS
 from tests.model.test_tree_model import LARGEST, STRATEGIES
 from tests.model.tree_search import TreeSetting, search_tree
 
@@ -25,8 +26,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.model")
     parser.add_argument("--ranks", type=int, default=3, metavar="N")
     parser.add_argument("--only", default="", metavar="TEXT", help="settings whose name holds this")
+    parser.add_argument("--lives", action="store_true", help="search the restarts of single ranks instead")
     parser.add_argument("--trees", action="store_true", help="search trees instead of gangs")
     given = parser.parse_args()
+    if given.lives:
+        return max(report(name, lambda: search(LIVES[name])) for name in LIVES if given.only in name)  # noqa: B023
     return search_trees() if given.trees else search_gangs(given.ranks, given.only)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 from supervise import messages as said
 from supervise._core import steps
 from supervise._core.decide import decide
-from supervise._core.model import Gang
+from supervise._core.model import Drain, Gang, Rank, Stop, Sweep
 from supervise._core.verdict import judge
 from supervise.restarts import RestartPolicy
 from tests.model.neutral import Known, Neutral, Spec, neutral_of
@@ -47,31 +47,52 @@ _EVENTS: dict[str, Callable[..., object]] = {
     "Assembled": steps.Assembled,
     "NotAssembled": steps.NotAssembled,
     "WorkerStarted": lambda local_rank: said.WorkerStarted(local_rank=local_rank, pid=_pid(local_rank), started_ns=0),
-    "WorkerFailedToStart": lambda local_rank: steps.WorkerFailedToStart(local_rank=local_rank, error=OSError("no")),
+    "WorkerFailedToStart": lambda local_rank, at_ns=0: steps.WorkerFailedToStart(
+        local_rank=local_rank, error=OSError("no"), at_ns=at_ns
+    ),
     "WorkerExited": _exited,
     "WorkerUnkillable": lambda local_rank: steps.WorkerUnkillable(
         local_rank=local_rank, pid=_pid(local_rank), state="D"
     ),
     "GroupEmptied": steps.GroupEmptied,
     "Swept": steps.Swept,
+    "RanksSwept": steps.RanksSwept,
+    "RestartAsked": steps.RestartAsked,
+    "TerminateAsked": steps.TerminateAsked,
+    "SetGraceExpired": _timer("grace"),
+    "SetKillExpired": _timer("kill"),
+    "SetBackoffExpired": _timer("backoff"),
     "TailEnded": lambda: steps.TailEnded(name="stdout"),
     "ValuesLoaded": lambda problems: steps.ValuesLoaded(complaints=problems),
 }
 """The name of a neutral event -> what makes the core's event from its fields."""
 
 
-def copied(value: Any) -> Any:
-    """Return a copy of a gang, or of a part of one, that can change by itself."""
+_FLAT = {Rank, Stop, Drain, Sweep}
+"""Records of the core whose fields do not change by themselves."""
+
+
+def copied(value: Any, known: dict[int, Any] | None = None) -> Any:
+    """Return a copy of a gang, or of a part of one, that can change by itself; what is one object stays one."""
+    known = {} if known is None else known
+    if type(value) in _FLAT:
+        flat = object.__new__(type(value))
+        for name in value.__slots__:
+            setattr(flat, name, getattr(value, name))
+        return flat
     if isinstance(value, list):
-        return [copied(each) for each in value]
-    if isinstance(value, (set, dict)):
+        return [copied(each, known) for each in value]
+    if isinstance(value, set):
         return value.copy()
+    if isinstance(value, dict):
+        return {name: copied(each, known) for name, each in value.items()}
     if type(value).__module__ != Gang.__module__:
         return value
-    other = object.__new__(type(value))
-    for name in vars(value) if isinstance(value, Gang) else value.__slots__:
-        setattr(other, name, copied(getattr(value, name)))
-    return other
+    if id(value) not in known:
+        known[id(value)] = other = object.__new__(type(value))
+        for name in vars(value) if isinstance(value, Gang) else value.__slots__:
+            setattr(other, name, copied(getattr(value, name), known))
+    return known[id(value)]
 
 
 class LiveCore:
@@ -88,6 +109,8 @@ class LiveCore:
             kill_wait_s=spec.kill_wait_s,
             stop_on_failure=spec.stop_on_failure,
             policy=policy,
+            strategy=spec.strategy,  # type: ignore[arg-type]
+            kinds=spec.kinds,  # type: ignore[arg-type]
         )
 
     def copy(self) -> Self:
@@ -146,8 +169,31 @@ class LiveCore:
                 (gang.phase, gang.stop_on_failure, gang.attempt, len(gang.restarts_ns), gang.end_asked),
                 (stop.reason, stop.death_sig, stop.timeout_s, stop.signaled, stop.killed),
                 (drain.tails, drain.values, drain.begun, sweep.state, sweep.timeout_s, gang.restart_announced),
+                *self._lives(),
             ),
         )
+
+    def _lives(self) -> tuple[Any, ...]:
+        """Return what concerns single ranks; the numbers of restart sets become their order."""
+        gang = self._gang
+        sets = tuple(
+            (each.state, frozenset(each.ranks), frozenset(each.pending), frozenset(each.down), each.killed)
+            for _, each in sorted(gang.sets.items())
+        )
+        asks = tuple((key, ask.kind, frozenset(ask.pending), ask.attempt) for key, ask in sorted(gang.asks.items()))
+        ranks = tuple((rank.told, rank.terminated, rank.caused) for rank in gang.ranks)
+        lives = sets, asks, ranks, tuple(gang.queue), gang.culprit
+        if gang.strategy != "one_for_all":
+            return (*lives, tuple(rank.heeded for rank in gang.ranks))
+        return lives if any((sets, asks, gang.queue, gang.culprit is not None, *map(any, ranks))) else ()
+
+    def numbers(self) -> dict[int, int]:
+        """Return the number of each restart set -> its place among them."""
+        return {number: place for place, number in enumerate(sorted(self._gang.sets))}
+
+    def counted(self) -> int:
+        """Return how many restarts count."""
+        return len(self._gang.restarts_ns)
 
     def _by_themselves(self) -> frozenset[int]:
         return frozenset(number for number in self._gang.ended if self._gang.ranks[number].by_itself)
@@ -157,4 +203,5 @@ def _comparable(action: Neutral) -> Neutral:
     """Return an action without the fields that the old core's has not."""
     if action.name != "SetTimer":
         return action
-    return Neutral("SetTimer", {key: action.fields[key] for key in ("name", "delay_s")})
+    names = ("name", "delay_s") if action.fields["key"] is None else ("name", "delay_s", "key")
+    return Neutral("SetTimer", {name: action.fields[name] for name in names})

@@ -55,6 +55,8 @@ class Spec(NamedTuple):
     stop_on_failure: bool = True
     policy: tuple[int, float | None, float] | None = None
     """`max_restarts`, `within_s`, `backoff` of its `RestartPolicy`."""
+    strategy: str = "one_for_all"
+    kinds: tuple[str, ...] | None = None
 
 
 class Known(NamedTuple):
@@ -100,3 +102,9 @@ class Core(Protocol):
 
     def known(self) -> Known:
         """Return what tells this state from others."""
+
+    def numbers(self) -> dict[int, int]:
+        """Return the number of each restart set -> its place among them; the old core has none."""
+
+    def counted(self) -> int:
+        """Return how many restarts count."""

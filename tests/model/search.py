@@ -3,9 +3,13 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
 
 from tests.model.graph import Graph
 from tests.model.live import LiveCore
+from tests.model.lives import Lives, check_answered, renumbered, without_stale
+from tests.model.lives import moves as moves_of_lives
 from tests.model.neutral import Core, Known, Neutral, Spec, neutral
 from tests.model.world import CLOSES, FATE, BrokenPromiseError, Rank, World, causes, moves, obey
 
@@ -24,12 +28,28 @@ class Setting:
     stop_on_failure: bool = True
     closes: tuple[str, ...] = tuple(CLOSES)
     late: bool = False
+    strategy: str = "one_for_all"
+    kinds: tuple[str, ...] | None = None
+    requests: int = 0
+    """How many restarts and terminations of ranks are asked for."""
+
+    @property
+    def single(self) -> bool:
+        """Whether single ranks may restart or be terminated."""
+        return self.strategy != "one_for_all" or self.requests > 0 or self.kinds is not None
 
     def spec(self) -> Spec:
         """Return the gang."""
         policy = None if self.max_restarts is None else (self.max_restarts, None, 1.0)
         window = self.window or self.nprocs
-        return Spec(nprocs=self.nprocs, window=window, policy=policy, stop_on_failure=self.stop_on_failure)
+        return Spec(
+            nprocs=self.nprocs,
+            window=window,
+            policy=policy,
+            stop_on_failure=self.stop_on_failure,
+            strategy=self.strategy,
+            kinds=self.kinds,
+        )
 
 
 @dataclass(kw_only=True)
@@ -58,7 +78,8 @@ def search(setting: Setting, *, most: int | None = None, new: Callable[[Spec], C
     ranks = (Rank(),) * setting.nprocs
     core = new(setting.spec())
     core.feed(neutral("TailsMade", count=setting.tails))
-    begin: State = World(ranks=ranks, tails=setting.tails, heeds_failures=setting.stop_on_failure), core
+    lives = Lives(strategy=setting.strategy, most=setting.max_restarts)
+    begin: State = World(ranks=ranks, tails=setting.tails, heeds_failures=setting.stop_on_failure, lives=lives), core
     graph, found = Graph(), Found()
     graph.visit(key(begin[0], core.known(), setting, graph), 0, "")
     queue = deque([(begin, 0)])
@@ -69,7 +90,8 @@ def search(setting: Setting, *, most: int | None = None, new: Callable[[Spec], C
         state, place = queue.popleft()
         if _is_over(state[0]):
             ends.append(place)
-        for name, world, event in moves(state[0], asks=setting.asks, closes=setting.closes, late=setting.late):
+        possible = moves(state[0], asks=setting.asks, closes=setting.closes, late=setting.late)
+        for name, world, event in chain(possible, moves_of_lives(state[0], setting.requests)):
             found.steps += 1
             try:
                 after = step((world, state[1]), event, setting)
@@ -79,7 +101,7 @@ def search(setting: Setting, *, most: int | None = None, new: Callable[[Spec], C
                 found.broken, found.path = str(error) or repr(error), [*graph.path(place), name]
                 found.states = len(graph)
                 return found
-            there, is_new = graph.visit(key(after[0], known, setting, graph), place, name)
+            there, is_new = graph.visit(key(after[0], known, setting, graph, after[1].numbers()), place, name)
             graph.add_move(place, there, flag=name in FATE)
             if is_new:
                 asked.append(after[0].ended)
@@ -105,13 +127,17 @@ def step(state: State, event: Neutral | None, setting: Setting) -> State:
             core.feed(neutral("TailsMade", count=setting.tails))
         if world.published and not published:
             _check_verdict(world, core, setting)
-    return world, core
+    numbers = core.numbers()
+    _hold(core.counted() <= (setting.max_restarts or 0), "the intensity was exceeded")
+    check_answered(world)
+    return without_stale(world, numbers), core
 
 
 def _check_known(before: World, after: World, known: Known, setting: Setting) -> None:
     """Check what must hold between two states; `known` is the core's behind `after`."""
-    _hold(known.attempt <= (setting.max_restarts or 0), "the intensity was exceeded")
-    _hold(known.attempt == after.restarts, "an attempt without an assembly")
+    if not setting.requests:  # otherwise an attempt of all ranks has a greater number than every life before
+        _hold(known.attempt <= (setting.max_restarts or 0), "the intensity was exceeded")
+        _hold(known.attempt == after.restarts, "an attempt without an assembly")
     _hold(not (before.ended and known.attempt > before.restarts), "a restart after the end was asked for")
     _hold(not known.running & known.starting, "a rank both starts and runs")
 
@@ -120,6 +146,9 @@ def _check_verdict(world: World, core: Core, setting: Setting) -> None:
     result = core.result()
     if result["start failure"] is not None or world.aborted or not world.start:
         return
+    if setting.single:
+        _check_verdict_of_lives(world, result)
+        return
     guilty = causes(world)
     roots = [rank for rank, role in result["roles"].items() if role == "root_cause"]
     _hold(roots == guilty[:1], f"the root cause is not the first cause: {roots}, not {guilty[:1]}")
@@ -127,6 +156,16 @@ def _check_verdict(world: World, core: Core, setting: Setting) -> None:
     if result["outcome"] == "succeeded":
         good = {rank for rank, (exitcode, *_) in result["ends"].items() if exitcode == 0}
         _hold(len(good) == setting.nprocs, "success without every rank")
+
+
+def _check_verdict_of_lives(world: World, result: dict[str, Any]) -> None:
+    """Check that the root cause failed, or is the end of which the supervisor gave up."""
+    roots = [rank for rank, role in result["roles"].items() if role == "root_cause"]
+    _hold((result["outcome"] == "failed") == bool(roots), f"{result['outcome']} with the root causes {roots}")
+    _hold(len(roots) <= 1 and all(result["blamed"][0] == rank for rank in roots), "the root cause is not the first")
+    for rank in roots:
+        _hold(world.ranks[rank].failed or not world.ended, f"a rank is blamed that did not fail: {rank}")
+        _hold(rank not in world.lives.told, f"a rank is blamed that a restart stopped: {rank}")
 
 
 def _hold(holds: bool, what: str) -> None:
@@ -148,7 +187,9 @@ def _check_every_path_ends(found: Found, graph: Graph, asked: bytearray, ends: l
                 return
 
 
-def key(world: World, known: Known, setting: Setting, graph: Graph) -> tuple[int, ...]:
+def key(
+    world: World, known: Known, setting: Setting, graph: Graph, numbers: dict[int, int] | None = None
+) -> tuple[int, ...]:
     """Return what tells this state from others: stamps become ranks of order, equal ranks are sorted.
 
     Once there is a result, who failed first does not matter any more.
@@ -170,9 +211,11 @@ def key(world: World, known: Known, setting: Setting, graph: Graph) -> tuple[int
             order[rank.died],
         )
         places = (number in known.starting, number in known.running, number in known.leftovers, number in known.stuck)
-        mine = (rank.stage, rank.group, rank.stuck, rank.given_up, rank.late, number < known.launched)
+        mine = (rank.stage, rank.group, rank.stuck, rank.given_up, rank.late, rank.again, number < known.launched)
         ranks.append(graph.part((mine, places, blame)))
-    if setting.window is None:
+    if setting.window is None and not setting.single:
         ranks.sort()
-    rest = graph.part(world._replace(ranks=(), clock=0))
+    rest = graph.part(
+        world._replace(ranks=(), clock=0, lives=renumbered(world.lives, numbers or {}) if setting.single else Lives())
+    )
     return (rest, graph.part(known.rest), order[known.census_ns], *ranks)

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.model.planted import PLANTED
+from tests.model.planted_lives import PLANTED_IN_LIVES
 from tests.model.search import Setting, search
 
 pytestmark = pytest.mark.timeout(240)  # a search computes for up to four seconds, and machines are busy
@@ -32,6 +33,45 @@ def test_every_order_of_events_keeps_every_promise(name):
     found = search(SETTINGS[name])
     assert not found.broken, f"{found.broken}, by: {', '.join(found.path)}"
     assert found.states > 1_000, "the search has hardly begun"
+
+
+ONE, REST = "one_for_one", "rest_for_one"
+LIVES = {
+    "one rank, requests": Setting(nprocs=1, tails=0, asks=1, closes=POLITE_OR_NOT, requests=2),
+    "one rank alone": Setting(nprocs=1, max_restarts=2, tails=0, asks=1, closes=POLITE_OR_NOT, strategy=ONE),
+    "without a policy": Setting(nprocs=2, tails=0, asks=1, closes=("close, 9 s",), strategy=REST),
+    "one for one": Setting(nprocs=2, max_restarts=1, tails=0, asks=0, strategy=ONE),
+    "rest for one": Setting(nprocs=2, max_restarts=1, tails=0, asks=0, strategy=REST),
+    "one for one, a close": Setting(
+        nprocs=2, max_restarts=1, tails=0, asks=1, closes=POLITE_OR_NOT, strategy=ONE, window=1
+    ),
+    "rest for one, a close": Setting(
+        nprocs=2, max_restarts=1, tails=0, asks=1, closes=POLITE_OR_NOT, strategy=REST, window=1
+    ),
+    "all, a request": Setting(nprocs=2, max_restarts=1, tails=0, asks=0, requests=1, window=1),
+    "rest for one, a request": Setting(nprocs=2, max_restarts=1, tails=0, asks=0, requests=1, strategy=REST, window=1),
+    "kinds": Setting(nprocs=2, max_restarts=1, tails=0, asks=0, strategy=REST, kinds=("permanent", "temporary")),
+    "kinds, a request": Setting(
+        nprocs=2, max_restarts=1, tails=0, asks=0, requests=1, kinds=("permanent", "temporary"), strategy=ONE, window=1
+    ),
+}
+QUICK = ("one rank, requests", "one rank alone", "without a policy", "one for one", "rest for one", "kinds")
+LONGER = ("all, a request", "one for one, a close")
+"""The others are searched by ``python -m tests.model --lives``."""
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.stress) for name in LONGER)])
+def test_every_order_of_events_around_single_restarts_keeps_every_promise(name):
+    """Strategies, restart kinds and requests: to the fixpoint."""
+    found = search(LIVES[name])
+    assert not found.broken, f"{found.broken}, by: {', '.join(found.path)}"
+    assert found.states > 300, "the search has hardly begun"
+
+
+@pytest.mark.parametrize("bug", PLANTED_IN_LIVES, ids=lambda bug: bug.__name__)
+def test_a_bug_that_is_planted_in_single_restarts_is_found(bug):
+    with bug():
+        assert any(search(LIVES[name]).broken for name in QUICK)
 
 
 @pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.__name__)

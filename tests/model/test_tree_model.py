@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from supervise.trees import Strategy
+from supervise.restarts import Strategy
 from tests.model.tree_planted import TREE_PLANTED
 from tests.model.tree_search import TreeSetting, search_tree
 

@@ -6,8 +6,7 @@ from operator import attrgetter
 
 from supervise._core import tree_state as ts
 from supervise._core.tree import decide
-from supervise.restarts import RestartKind, RestartPolicy
-from supervise.trees import Strategy
+from supervise.restarts import RestartKind, RestartPolicy, Strategy
 from tests.model.graph import Graph
 from tests.model.search import Found
 from tests.model.tree_world import FATE, Actor, World, check_state, learn, moves, obey

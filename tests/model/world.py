@@ -7,6 +7,8 @@ stamps, and the stamps of a state are always the numbers from 1.
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from tests.model import lives
+from tests.model.lives import Lives
 from tests.model.neutral import Neutral, neutral
 
 ABSENT, LAUNCHING, ALIVE, DEAD, REAPED = range(5)
@@ -34,6 +36,8 @@ class Rank(NamedTuple):
     stuck: bool = False
     """Whether the core wants it reported as unkillable."""
     given_up: bool = False
+    again: int = 0
+    """How often it was restarted alone, or with a part of the gang."""
     late: bool = False
     """Whether its launch was not answered until SIGKILL had had its time: nothing waits for it any more."""
 
@@ -74,6 +78,7 @@ class World(NamedTuple):
     aborted: bool = False
     """Whether the next attempt's files and actors could not be had."""
     restarts: int = 0
+    lives: Lives = Lives()
 
     def with_rank(self, number: int, **changes: Any) -> "World":
         """Return this world with one rank changed."""
@@ -125,8 +130,7 @@ def _closed(world: World, reason: str) -> World:
 def _rank_moves(world: World, number: int, rank: Rank, *, late: bool) -> Iterator[Move]:
     if rank.stage == LAUNCHING:
         yield "starts", world.with_rank(number, stage=ALIVE), neutral("WorkerStarted", local_rank=number)
-        absent = world.with_rank(number, stage=ABSENT)
-        yield "fails to start", absent, neutral("WorkerFailedToStart", local_rank=number)
+        yield "fails to start", *_not_started(world, number, rank)
     if rank.stage == ALIVE:
         now = world.clock + 1
         if not rank.recorded:
@@ -146,9 +150,18 @@ def _rank_moves(world: World, number: int, rank: Rank, *, late: bool) -> Iterato
         yield "is stuck", world.with_rank(number, stuck=False, given_up=left), told
 
 
+def _not_started(world: World, number: int, rank: Rank) -> tuple[World, Neutral]:
+    if not rank.again:
+        return world.with_rank(number, stage=ABSENT), neutral("WorkerFailedToStart", local_rank=number)
+    now = world.clock + 1
+    dead = world._replace(clock=now).with_rank(number, stage=REAPED, died=now, failed=True, signaled=world.counted)
+    return lives.ended(dead, number, failed=True), neutral("WorkerFailedToStart", local_rank=number, at_ns=now)
+
+
 def _reaped(world: World, number: int, rank: Rank) -> tuple[World, Neutral]:
     known = not rank.given_up  # the end of a rank that was given up is not told any more
     after = world.with_rank(number, stage=REAPED, group=rank.group and known, failed=rank.failed and known)
+    after = lives.ended(after, number, failed=rank.failed)
     told = neutral(
         "WorkerExited",
         local_rank=number,
@@ -200,12 +213,15 @@ def obey(world: World, action: Neutral, *, tails: int) -> World:  # noqa: C901, 
     Raises:
         BrokenPromiseError: Names the invariant.
     """
+    if (after := lives.obey(world, action)) is not None:
+        return after
     match action.name:
         case "LaunchRank":
             rank = world.ranks[action.fields["local_rank"]]
             _check(rank.stage == ABSENT and not rank.died, "two lives of a rank in one attempt")
             _check(not world.published, "a launch after the end")
             _check(not world.ended, "a launch after the end was asked for")
+            _check(action.fields["local_rank"] not in world.lives.down, "a terminated rank starts again")
             return world.with_rank(action.fields["local_rank"], stage=LAUNCHING)
         case "AnswerStart":
             _check(not world.running, "a start announced twice")
@@ -257,11 +273,17 @@ def _assembled(world: World, tails: int) -> World:
     _check(not any(rank.left for rank in world.ranks), "a restart beside what is left")
     _check(world.sweep == "done", "a restart before the sweep")
     fresh = World(ranks=(Rank(),) * len(world.ranks), tails=tails, assembling=True, restarts=world.restarts + 1)
-    return fresh._replace(start=world.start, closes=world.closes, heeds_failures=world.heeds_failures)
+    return fresh._replace(
+        start=world.start,
+        closes=world.closes,
+        heeds_failures=world.heeds_failures,
+        lives=lives.assembled(world.lives),
+    )
 
 
 def _published(world: World) -> World:
     _check(not world.published, "two results")
+    _check(not world.lives.owed, "a request is not answered")
     alive = (LAUNCHING, ALIVE, DEAD)
     _check(not any(rank.left and rank.stage in alive for rank in world.ranks), "a result before a rank was reaped")
     return world._replace(published=True, start="answered" if world.start else "")

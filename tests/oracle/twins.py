@@ -119,6 +119,12 @@ class Twins:
     def known(self) -> Known:
         return self._old.known()
 
+    def numbers(self) -> dict[int, int]:
+        return self._live.numbers()
+
+    def counted(self) -> int:
+        return self._live.counted()
+
 
 def compare(spec: Spec, history: Iterable[Neutral]) -> None:
     """Feed both cores with a given history.

@@ -169,7 +169,7 @@ def test_who_is_in_the_middle_of_an_exec_is_found():
     contained = make("sweep", "a", forked=False)
     again = 'echo ready; exec sh -c "$AGAIN"'
     with running(again, {**contained.env(3), "AGAIN": 'exec sh -c "$AGAIN"'}) as pid:
-        assert {ancestry.rank_of(pid, contained.token, forked=False) for _ in range(5000)} == {3}
+        assert {ancestry.number_of(pid, contained.token, forked=False) for _ in range(5000)} == {3}
 
 
 def test_an_exec_that_does_not_end_is_looked_at_again(monkeypatch):
@@ -234,7 +234,7 @@ def test_who_has_unmapped_its_environment_holds_up_no_look(monkeypatch):
 def test_who_was_forked_by_one_that_ended_before_it_was_looked_at_is_found(monkeypatch):
     """The forker was on the list of processes and died unseen; its child came after the list."""
     contained = make("sweep", "a", forked=False)
-    real = ancestry.rank_of
+    real = ancestry.number_of
     forker = "trap 'sleep 1000 & exit' TERM; echo ready; while :; do :; done"
     with running(forker, contained.env(1)) as pid, watched([pid]) as watch:
 
@@ -244,7 +244,7 @@ def test_who_was_forked_by_one_that_ended_before_it_was_looked_at_is_found(monke
                 assert not watch.survivors(PATIENCE_S)
             return real(one, token, forked=forked, waits=waits)
 
-        monkeypatch.setattr(ancestry, "rank_of", look)
+        monkeypatch.setattr(ancestry, "number_of", look)
         with found_by(contained) as found:
             assert [escaped.local_rank for escaped in found] == [1]
             found[0].send(signal.SIGKILL)
@@ -283,7 +283,7 @@ def test_s7_a_number_reused_during_the_look_is_a_stranger(monkeypatch, pidfd):
     """The marker was seen, then the number became another process's: the second look tells."""
     monkeypatch.setattr(platform, "PIDFD", pidfd)
     contained = make("sweep", "a")
-    real, seen = ancestry.rank_of, []
+    real, seen = ancestry.number_of, []
 
     def look(pid: int, token: str, *, forked: bool, waits: bool) -> int | None:
         if pid == stranger and not seen:
@@ -292,7 +292,7 @@ def test_s7_a_number_reused_during_the_look_is_a_stranger(monkeypatch, pidfd):
         return real(pid, token, forked=forked, waits=waits)
 
     with running(WAITS) as stranger:
-        monkeypatch.setattr(ancestry, "rank_of", look)
+        monkeypatch.setattr(ancestry, "number_of", look)
         assert pids_and_ranks(contained) == set()
     assert seen
 

@@ -79,14 +79,14 @@ def test_p4_the_marker_of_every_start_is_known_again(monkeypatch):
     token = marker.new_token()
     monkeypatch.setenv(marker.VARIABLE, marker.value(token, 12))
     whole = b"A=1\0" + f"{marker.VARIABLE}={os.environ[marker.VARIABLE]}".encode() + b"\0Z=2\0"
-    assert marker.rank_in_environment(whole, token) == 12
-    assert marker.rank_in_environment(whole, "outer") == 4
-    assert marker.rank_in_environment(whole, token[1:]) is None
+    assert marker.number_in_environment(whole, token) == 12
+    assert marker.number_in_environment(whole, "outer") == 4
+    assert marker.number_in_environment(whole, token[1:]) is None
     held: list[int] = []
     monkeypatch.setattr(marker, "anonymous_file", lambda name: held.append(anonymous_file(name)))
     marker.carry()
     try:
-        assert ancestry.rank_of(os.getpid(), token, forked=True) == 12
-        assert ancestry.rank_of(os.getpid(), "outer", forked=True) is None
+        assert ancestry.number_of(os.getpid(), token, forked=True) == 12
+        assert ancestry.number_of(os.getpid(), "outer", forked=True) is None
     finally:
         os.close(held[0])

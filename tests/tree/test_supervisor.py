@@ -26,7 +26,6 @@ from supervise import (
     Status,
     Subscribe,
     SuperviseError,
-    Supervisor,
     TerminateChild,
     TreeFinished,
     Unsubscribe,
@@ -298,12 +297,6 @@ def _spec(name="a"):
         (lambda: ActorSupervisor.start(name="t", children=[_spec(), _spec()]), "two children have the id 'a'"),
         (lambda: ActorSupervisor.start(name="t", children=[], strategy="all"), "strategy is 'all'"),
         (lambda: ActorSupervisor.start(name="t", children=[], restart_policy=3), "restart_policy is 3"),
-        (
-            lambda: Supervisor.start(
-                name="g", entrypoint="true", args={0: ()}, restart_policy=RestartPolicy(restart="permanent")
-            ),
-            "restart_policy.restart is 'permanent'",
-        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_starts(make, says):

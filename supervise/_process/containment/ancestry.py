@@ -1,4 +1,4 @@
-"""The rank from which a process descends, by the inherited marker."""
+"""The life of a rank from which a process descends, by the inherited marker."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ _MOST = 1 << 23
 """Limit on the read: larger than every real environment, but a process may declare any memory its environment."""
 
 
-def rank_of(pid: int, token: str, *, forked: bool, waits: bool = True) -> int | None:
-    """Return the rank of `token`'s gang from which a process descends; None if there is none or it is not known.
+def number_of(pid: int, token: str, *, forked: bool, waits: bool = True) -> int | None:
+    """Return the marker's number for the life of a rank of `token`'s gang from which a process descends.
+
+    None if there is none or it is not known.
 
     Args:
         pid: The process.
@@ -28,22 +30,22 @@ def rank_of(pid: int, token: str, *, forked: bool, waits: bool = True) -> int | 
         waits: Whether to wait for a process that is executing `exec`.
 
     Raises:
-        BlockingIOError: The rank is not known now, because the process has not finished an exec.
+        BlockingIOError: The number is not known now, because the process has not finished an exec.
     """
     exec_s = _EXEC_S if waits else 0.0
-    rank, empty = _rank_at(str(pid), token, forked=forked, exec_s=exec_s)
+    number, empty = _number_at(str(pid), token, forked=forked, exec_s=exec_s)
     if empty and (thread := _another_thread(pid)) is not None:
-        return _rank_at(thread, token, forked=forked, exec_s=exec_s)[0]
-    return rank
+        return _number_at(thread, token, forked=forked, exec_s=exec_s)[0]
+    return number
 
 
-def _rank_at(place: str, token: str, *, forked: bool, exec_s: float) -> tuple[int | None, bool]:
-    """Return the rank that a folder of /proc names, and whether the environment is empty."""
+def _number_at(place: str, token: str, *, forked: bool, exec_s: float) -> tuple[int | None, bool]:
+    """Return the number that a folder of /proc names, and whether the environment is empty."""
     # An exec closes the file and sets the variable. Read in this order, one of the two is found during an exec.
-    if forked and (rank := _rank_by_file(place, token)) is not None:
-        return rank, False
+    if forked and (number := _number_by_file(place, token)) is not None:
+        return number, False
     environment = _environment(place, exec_s)
-    return marker.rank_in_environment(environment, token), not environment
+    return marker.number_in_environment(environment, token), not environment
 
 
 def _another_thread(pid: int) -> str | None:
@@ -107,17 +109,17 @@ def _environment_without_proc(pid: int) -> bytes:
         return b""
 
 
-def _rank_by_file(place: str, token: str) -> int | None:
+def _number_by_file(place: str, token: str) -> int | None:
     try:
-        numbers = os.listdir(f"/proc/{place}/fd")
+        names = os.listdir(f"/proc/{place}/fd")
     except OSError as error:
         unless_gone(error)
         return None
-    for number in numbers:
+    for name in names:
         try:
-            target = os.readlink(f"/proc/{place}/fd/{number}".encode())
+            target = os.readlink(f"/proc/{place}/fd/{name}".encode())
         except OSError:  # closed in between
             continue
-        if (rank := marker.rank_of_file(target, token)) is not None:
-            return rank
+        if (number := marker.number_of_file(target, token)) is not None:
+            return number
     return None

@@ -13,7 +13,7 @@ from supervise._process.containment.procfs import unless_gone
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _PREFIX = "supervise-"
 _LONGEST_NAME = 60
@@ -121,13 +121,13 @@ class GangFolder:
         clean = re.sub(r"[^A-Za-z0-9_-]", "_", gang_name)[:_LONGEST_NAME]
         self.path = f"{own}/{_PREFIX}{os.getpid()}-{clean}-{token}"
 
-    def enter(self, rank: int) -> str:
-        """Make the control group of a rank; return the file into which the rank writes ``0`` to enter it.
+    def enter(self, rank: int, life: int = 0) -> str:
+        """Make the control group of a rank's life; return the file into which the rank writes ``0`` to enter it.
 
         Raises:
             SpecError: The control group cannot be made; the text says why.
         """
-        path = f"{self.path}/rank-{rank}"
+        path = self._of_life(rank, life)
         try:
             os.makedirs(path, exist_ok=True)
         except OSError as error:
@@ -135,10 +135,17 @@ class GangFolder:
             raise SpecError(msg) from error
         return f"{path}/cgroup.procs"
 
-    def members(self) -> Iterator[tuple[int, int | None]]:
-        """Yield pid and rank of each process in it at this moment."""
+    def leave(self, rank: int, life: int) -> None:
+        """Remove the control group of a rank's past life, unless a process that could not be ended is in it."""
+        _remove(self._of_life(rank, life))
+
+    def _of_life(self, rank: int, life: int) -> str:
+        return f"{self.path}/rank-{rank}.{life}" if life else f"{self.path}/rank-{rank}"
+
+    def members(self) -> Iterator[tuple[int, int | None, int]]:
+        """Yield pid, rank and life of each process in it at this moment."""
         for folder, _, _ in os.walk(self.path, onerror=unless_gone):
-            rank = re.match(r"/rank-(\d{1,7})(/|$)", folder[len(self.path) :])
+            rank = re.match(r"/rank-(\d{1,7})(?:\.(\d{1,12}))?(/|$)", folder[len(self.path) :])
             try:
                 with open(f"{folder}/cgroup.procs", encoding="ascii") as file:
                     pids = file.read().split()
@@ -147,7 +154,7 @@ class GangFolder:
                 continue
             for pid in pids:
                 if pid != "0":  # a process of another pid namespace
-                    yield int(pid), int(rank[1]) if rank else None
+                    yield int(pid), int(rank[1]) if rank else None, int(rank[2] or 0) if rank else 0
 
     def holds(self, pid: int) -> bool:
         """Whether the process `pid` is in it."""
@@ -156,27 +163,41 @@ class GangFolder:
         folder = unified.directory(path) if unified is not None and path is not None else None
         return folder is not None and (folder == self.path or folder.startswith(self.path + "/"))
 
-    def populated(self) -> bool:
-        """Whether a live process is in it."""
-        try:
-            with open(f"{self.path}/cgroup.events", "rb") as file:
-                return b"populated 1" in file.read()
-        except OSError as error:
-            unless_gone(error)
-            return False
+    def populated(self, lives: Mapping[int, int] | None = None) -> bool:
+        """Whether a live process is in it, or in the control group of one of these lives (rank to life)."""
+        return any(map(_populated, self._paths(lives)))
 
-    def kill(self) -> bool:
-        """Send SIGKILL to all processes in it at once; return False if the kernel cannot (before Linux 5.14)."""
-        try:
-            with open(f"{self.path}/cgroup.kill", "w", encoding="ascii") as file:
-                file.write("1")
-        except OSError:
-            return False
-        return True
+    def kill(self, lives: Mapping[int, int] | None = None) -> bool:
+        """Send SIGKILL at once to all processes in it, or in the control groups of these lives (rank to life).
+
+        Return False if the kernel cannot (before Linux 5.14).
+        """
+        return all([_kill(path) for path in self._paths(lives)])  # noqa: C419 - each, also after a failure
+
+    def _paths(self, lives: Mapping[int, int] | None) -> list[str]:
+        return [self.path] if lives is None else [self._of_life(rank, life) for rank, life in lives.items()]
 
     def close(self) -> bool:
         """Remove the control group; return False while a process is in it. Idempotent."""
         return _remove(self.path)
+
+
+def _kill(path: str) -> bool:
+    try:
+        with open(f"{path}/cgroup.kill", "w", encoding="ascii") as file:
+            file.write("1")
+    except OSError:
+        return False
+    return True
+
+
+def _populated(path: str) -> bool:
+    try:
+        with open(f"{path}/cgroup.events", "rb") as file:
+            return b"populated 1" in file.read()
+    except OSError as error:
+        unless_gone(error)
+        return False
 
 
 def _remove(path: str) -> bool:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 Containment = Literal["group", "cgroup", "sweep"]
 
+_MOST_RANKS = 1_000_000
+"""The number in a marker is the life of a rank times this, plus the rank."""
 DYING_S = 0.05
 """A process that exits within this time was dying when it was found, for instance killed by its own lifeline."""
 
@@ -65,6 +67,8 @@ class Contained:
     def __init__(self, kind: Containment, gang_name: str, *, forked: bool = True) -> None:
         """Prepare the containment; see `make`."""
         self.kind = kind
+        self._lives: dict[int, int] = {}
+        """Rank to the number of its present life, unless that is 0."""
         self.token = marker.new_token()
         self._forked = forked
         self._folder = GangFolder(gang_name, self.token) if kind == "cgroup" else None
@@ -74,9 +78,21 @@ class Contained:
         """Whether escaped processes are to be ended, not only reported."""
         return self.kind != "group"
 
+    def begin_life(self, rank: int, life: int) -> None:
+        """Begin a later life of a rank: its marker and its control group are not those of the lives before.
+
+        Raises:
+            SpecError: The control group cannot be made; the present life goes on.
+        """
+        if self._folder is not None:
+            self._folder.enter(rank, life)
+            self._folder.leave(rank, self._lives.get(rank, 0))
+        self._lives[rank] = life
+
     def env(self, rank: int) -> dict[str, str]:
-        """Return the variables that the environment of a rank must have."""
-        return {marker.VARIABLE: marker.value(self.token, rank)}
+        """Return the variables that the environment of a rank's present life must have."""
+        number = self._lives.get(rank, 0) * _MOST_RANKS + rank
+        return {marker.VARIABLE: marker.value(self.token, number)}
 
     def enter(self, rank: int) -> str | None:
         """Return the file into which a rank writes ``0`` before anything else; None if it needs no control group.
@@ -84,49 +100,63 @@ class Contained:
         Raises:
             SpecError: The control group of the rank cannot be made.
         """
-        return None if self._folder is None else self._folder.enter(rank)
+        return None if self._folder is None else self._folder.enter(rank, self._lives.get(rank, 0))
 
-    def find(self, skip: Collection[int] = (), *, killing: bool = False) -> Found:
+    def find(self, skip: Collection[int] = (), *, killing: bool = False, ranks: Collection[int] | None = None) -> Found:
         """Scan all processes for live ones of this gang. It takes milliseconds and may block; not for the loop.
 
         Args:
             skip: Pids of ranks that still live; they and their groups have not escaped.
             killing: Whether to return at once, with processes that may be dying.
+            ranks: Of which ranks' present lives; None: of all, and of earlier lives if they are to be ended.
 
         Raises:
             OSError: No descriptor is left.
         """
-        scan = Scan(self, skip, waits=True)
+        scan = Scan(self, skip, waits=True, ranks=ranks)
         for _ in scan.steps():
             pass
         if not killing:
             scan.await_the_dying()
         return scan.finding(killing=killing)
 
-    def populated(self) -> bool:
-        """Whether a process lives in the control group; False if there is no control group."""
-        return self._folder is not None and self._folder.populated()
+    def populated(self, ranks: Collection[int] | None = None) -> bool:
+        """Whether a process lives in the control group, or in those of `ranks`; False if there is none."""
+        return self._folder is not None and self._folder.populated(self._lives_of(ranks))
 
-    def candidates(self, *, waits: bool) -> Iterator[tuple[int, _Check]]:
-        """Yield the pids that may belong to the gang, each with its check; `waits` as for `Scan`."""
+    def _lives_of(self, ranks: Collection[int] | None) -> dict[int, int] | None:
+        return None if ranks is None else {rank: self._lives.get(rank, 0) for rank in ranks}
+
+    def candidates(self, *, waits: bool, ranks: Collection[int] | None = None) -> Iterator[tuple[int, _Check]]:
+        """Yield the pids that may belong to the gang, each with its check; `waits` and `ranks` as for `Scan`."""
         if self._folder is None:
             for pid in all_pids():
-                yield pid, partial(self._marked, waits)
+                yield pid, partial(self._marked, waits, ranks)
             return
-        for pid, rank in self._folder.members():
-            yield pid, partial(self._within, self._folder, rank)
+        for pid, rank, life in self._folder.members():
+            if self._is_wanted(rank, life, ranks):
+                yield pid, partial(self._within, self._folder, rank)
 
-    def _marked(self, waits: bool, pid: int) -> tuple[bool, int | None]:
-        rank = ancestry.rank_of(pid, self.token, forked=self._forked, waits=waits)
-        return rank is not None, rank
+    def _is_wanted(self, rank: int | None, life: int, ranks: Collection[int] | None) -> bool:
+        present = rank is not None and life == self._lives.get(rank, 0)
+        if ranks is None:  # earlier lives were reported when they had ended
+            return self.ends or rank is None or present
+        return present and rank in ranks
+
+    def _marked(self, waits: bool, ranks: Collection[int] | None, pid: int) -> tuple[bool, int | None]:
+        number = ancestry.number_of(pid, self.token, forked=self._forked, waits=waits)
+        if number is None:
+            return False, None
+        life, rank = divmod(number, _MOST_RANKS)
+        return self._is_wanted(rank, life, ranks), rank
 
     @staticmethod
     def _within(folder: GangFolder, rank: int | None, pid: int) -> tuple[bool, int | None]:
         return folder.holds(pid), rank
 
-    def kill(self) -> bool:
-        """Kill all processes of the control group at once; return False if that is not possible."""
-        return self._folder is not None and self._folder.kill()
+    def kill(self, ranks: Collection[int] | None = None) -> bool:
+        """Kill all processes of the control group, or of those of `ranks`, at once; return whether that is possible."""
+        return self._folder is not None and self._folder.kill(self._lives_of(ranks))
 
     def close(self) -> bool:
         """Remove the control groups; return whether none is left. Idempotent."""
@@ -153,14 +183,18 @@ def make(kind: str, gang_name: str, *, forked: bool = True) -> Contained:
 class Scan:
     """One scan of all processes for those of a gang, in steps between which the loop can do other work."""
 
-    def __init__(self, contained: Contained, skip: Collection[int], *, waits: bool) -> None:
+    def __init__(
+        self, contained: Contained, skip: Collection[int], *, waits: bool, ranks: Collection[int] | None = None
+    ) -> None:
         """Prepare a scan.
 
         Args:
             contained: Containment of the gang.
             skip: Pids of ranks that still live; they and their groups have not escaped.
             waits: Whether to wait for a process that is executing `exec`; otherwise the scan is incomplete.
+            ranks: As for `Contained.find`.
         """
+        self._ranks = ranks
         self._contained = contained
         self._skip = skip
         self._waits = waits
@@ -175,7 +209,7 @@ class Scan:
             OSError: No descriptor is left; the scan is closed.
         """
         try:
-            for pid, check in self._contained.candidates(waits=self._waits):
+            for pid, check in self._contained.candidates(waits=self._waits, ranks=self._ranks):
                 yield
                 if pid == os.getpid() or _skipped(pid, self._skip):
                     continue
@@ -209,7 +243,7 @@ class Scan:
         for escaped in dead:
             escaped.close()
         live = [escaped for escaped in found if escaped not in dead]
-        in_motion = self._unclear or len(live) < self._seen or (not live and self._contained.populated())
+        in_motion = self._unclear or len(live) < self._seen or (not live and self._contained.populated(self._ranks))
         return Found(live, in_motion)
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
 """The marker that all descendants of a rank inherit, by which `ancestry` recognizes them.
 
-An environment variable names the gang (by a random token) and the rank. /proc shows the environment
-that a process had at its exec, so every program that a rank executes has the marker. For a forked process,
-/proc shows the environment of the host or the fork server instead. Therefore a forked rank also holds an
-open file with the marker as its name, which its own forked children inherit.
+An environment variable names the gang (by a random token) and, by a number, the rank and its life. /proc
+shows the environment that a process had at its exec, so every program that a rank executes has the marker. For a
+forked process, /proc shows the environment of the host or the fork server instead. Therefore a forked rank also holds
+an open file with the marker as its name, which its own forked children inherit.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def new_token() -> str:
     return os.urandom(8).hex()
 
 
-def value(token: str, rank: int) -> str:
-    """Return the variable's value for a rank. In a gang within a gang, the outer marker precedes it."""
-    return f"{os.environ.get(VARIABLE, '')} {token}:{rank}".lstrip()
+def value(token: str, number: int) -> str:
+    """Return the variable's value for a life of a rank. In a gang within a gang, the outer marker precedes it."""
+    return f"{os.environ.get(VARIABLE, '')} {token}:{number}".lstrip()
 
 
 def carry() -> None:
@@ -35,22 +35,22 @@ def carry() -> None:
 
 # The patterns match exactly what this module writes, because other programs may use similar names.
 
-_RANK = rb"(\d{1,7})"
-_IN_ENVIRONMENT = rb"(?:\A|\0)%b=(?:[^\0]* )?%b:" + _RANK + rb"(?=[ \0]|\Z)"
-_FILE = rb"/memfd:%b%b:" + _RANK + rb" \(deleted\)"
+_NUMBER = rb"(\d{1,15})"
+_IN_ENVIRONMENT = rb"(?:\A|\0)%b=(?:[^\0]* )?%b:" + _NUMBER + rb"(?=[ \0]|\Z)"
+_FILE = rb"/memfd:%b%b:" + _NUMBER + rb" \(deleted\)"
 """The link in /proc of a file from `anonymous_file`."""
 
 
-def rank_in_environment(environment: bytes, token: str) -> int | None:
-    """Return the rank that the environment of a process names for a gang; None if it names none."""
+def number_in_environment(environment: bytes, token: str) -> int | None:
+    """Return the number that the environment of a process names for a gang; None if it names none."""
     import re
 
     found = re.search(_IN_ENVIRONMENT % (VARIABLE.encode(), token.encode()), environment)
     return None if found is None else int(found[1])
 
 
-def rank_of_file(target: bytes, token: str) -> int | None:
-    """Return the rank that an open file, by its link in /proc, names for a gang; None if it names none."""
+def number_of_file(target: bytes, token: str) -> int | None:
+    """Return the number that an open file, by its link in /proc, names for a gang; None if it names none."""
     import re
 
     found = re.fullmatch(_FILE % (FILE.encode(), token.encode()), target)

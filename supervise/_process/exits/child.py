@@ -36,7 +36,7 @@ class Child(GroupLeader):
         return self._reap_own()
 
     def give_up(self) -> Exit | None:
-        """Do as `reap`: the kernel reports the exit of a child."""
+        """Do the same as `reap`, because the kernel itself reports the exit of a child."""
         return self.reap()
 
     def stopped_by(self) -> signal.Signals | None:

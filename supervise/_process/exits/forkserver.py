@@ -91,7 +91,7 @@ class ForkServerChild(GroupLeader):
         return above is None or above.dead or self._parent.is_process(seen.parent)
 
     def stopped_by(self) -> signal.Signals | None:
-        """Return the signal that has suspended the child, once for each time. From /proc: `waitid` needs a child."""
+        """Return the signal that has suspended the child, once for each time. Read /proc: `waitid` needs a child."""
         seen = look(self.pid) if self.fileno() >= 0 and not self._notice.dead else None
         before, self._stopped = self._stopped, seen is not None and seen.state == "T"
         return as_signal(seen.stop_signal) if seen is not None and self._stopped and not before else None

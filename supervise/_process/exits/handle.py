@@ -122,7 +122,7 @@ class ExitNotice(Protocol):
         """Return exit code and core dump of a process that other code has reaped; (None, False) if unknown."""
 
     def is_being_reaped(self) -> bool:
-        """Whether other code is reaping: the kernel releases the process microseconds before it keeps the status."""
+        """Whether other code is reaping the process now, so that its status becomes available microseconds later."""
 
     def close(self) -> None:
         """Close the descriptor. Idempotent."""

@@ -42,7 +42,7 @@ class GroupLeader(ABC):
         self._reaped = False
         self._killed = False
         self._gone_at_once = notice.fileno() < 0
-        """Whether there never was a descriptor, because the process was reaped; its group may still have members."""
+        """Whether other code reaped the process before its descriptor was opened. Its group may still have members."""
         self._members: tuple[Member, ...] = ()
         self._ended: Exit | None = None
 
@@ -101,15 +101,15 @@ class GroupLeader(ABC):
         return self._notice.peek()
 
     def _peak(self, max_rss_kb: int) -> int | None:
-        """Return the peak of memory; None if it may be the host's, at which the kernel starts to count."""
+        """Return the peak memory in bytes; None if it may be the host's, where the kernel begins to count."""
         return None if self._execs and is_within_ours(max_rss_kb) else max_rss_kb * 1024
 
-    def _mark(self, code: int | None) -> None:  # noqa: ARG002 - for handles that store the code
+    def _mark(self, code: int | None) -> None:  # noqa: ARG002 - subclasses store the code
         """Note that the process is reaped."""
         self._reaped = True
 
     def _reaped_by_other(self, found: os.waitid_result | None) -> Exit:
-        """Return the exit of a child that other code has reaped: as seen before the reap, or as the kernel keeps it."""
+        """Return the exit of a child that other code has reaped, from a reading before the reap or from the kernel."""
         found = found or self._notice.found
         if found is not None:
             code: int | None = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
@@ -154,7 +154,7 @@ class GroupLeader(ABC):
 
     @abstractmethod
     def _knows_members(self) -> bool:
-        """Whether the members of the group may be signaled one by one, because the number of the group may not."""
+        """Whether to signal each member of the group separately, because another group may have the number."""
 
     @abstractmethod
     def _number_is_anothers(self) -> bool:

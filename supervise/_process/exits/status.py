@@ -28,7 +28,7 @@ def remembered(pidfd: int) -> tuple[int | None, bool]:
 
 
 def is_within_ours(peak_kb: int) -> bool:
-    """Whether a peak is at most this process's, at which the kernel starts to count for a program."""
+    """Whether a peak is at most that of this process, where the kernel begins to count for a program."""
     global _known_kb  # noqa: PLW0603 - called once for each rank; the known value avoids most calls of getrusage
     if peak_kb <= _known_kb:
         return True

@@ -142,7 +142,7 @@ class ExitThread:
         """Return how a child was suspended; see `ExitNotice.stop`."""
         return None if self.dead else os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
 
-    def send(self, sig: int, flags: int) -> None:  # noqa: ARG002 - a flag needs a pidfd
+    def send(self, sig: int, flags: int) -> None:  # noqa: ARG002 - flags exist only for pidfds
         """Signal the process by its pid."""
         os.kill(self.pid, sig)
 

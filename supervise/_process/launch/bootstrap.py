@@ -81,7 +81,7 @@ def _arrive(payload: int) -> Any:
     tracker: Any = resource_tracker._resource_tracker  # noqa: SLF001
     keep_private(*fds, server._forkserver_alive_fd, tracker._fd)  # noqa: SLF001
     file = os.fdopen(fds[payload], "rb")
-    marshal.load(file)  # noqa: S302 - the path, already in place
+    marshal.load(file)  # noqa: S302 - skips `sys.path`, which is already set
     settings: Settings = pickle.load(file)
     settings.arrive(fds)
     if settings.env is not None:
@@ -95,7 +95,7 @@ def _arrive_frozen(payload: int) -> Any:
     import marshal
 
     file = os.fdopen(payload, "rb")
-    marshal.load(file)  # noqa: S302 - the path, already in place
+    marshal.load(file)  # noqa: S302 - skips `sys.path`, which is already set
     settings: Settings = pickle.load(file)
     lifeline.arm_self(settings.line)
     keep_private(payload, settings.channel, settings.tracker, *settings.fds)
@@ -127,7 +127,7 @@ def _forget_exit_functions() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """Exit as multiprocessing's own forked children do: from Python 3.13 on, after the exit functions."""
+    """Exit with `code`. From Python 3.13 on, call the exit functions first, as a child of multiprocessing does."""
     try:
         if sys.version_info >= (3, 13):
             import atexit

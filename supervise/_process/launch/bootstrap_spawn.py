@@ -37,7 +37,7 @@ def live(settings: Settings, file: BinaryIO) -> int:
 
     An exception before the call is recorded as if the function had raised it, so that the failure shows the cause.
     """
-    atexit.register(_exit_multiprocessing)  # registered before the user's, so called after them
+    atexit.register(_exit_multiprocessing)  # called last: user code registers its exit functions later
     try:
         with file:
             late = _Late(settings, pickle.load(file))
@@ -108,7 +108,7 @@ class _Late:
         from multiprocessing import process, resource_tracker, spawn, util
 
         with self._lock:
-            atexit.unregister(util._exit_function)  # type: ignore[attr-defined]  # noqa: SLF001 - `live` has done that
+            atexit.unregister(util._exit_function)  # type: ignore[attr-defined]  # noqa: SLF001 - `live` has registered its own
             if self._settings.tracker is not None:
                 resource_tracker._resource_tracker._fd = self._settings.tracker  # type: ignore[attr-defined]  # noqa: SLF001 - as spawn_main does
             spawn.prepare(pickle.loads(self._prepared))
@@ -123,7 +123,7 @@ class _Late:
             sys.meta_path.remove(self)
 
     def has_arrived_before_the_call(self) -> bool:
-        """Return whether multiprocessing is imported. A later import counts as one during the call of the function."""
+        """Return whether multiprocessing is imported. The hook treats a later import as one by the function."""
         with self._lock:
             self._calling = True
             return self._arrived

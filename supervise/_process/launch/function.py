@@ -238,7 +238,7 @@ class FunctionLauncher:
     def _spawn(self, outcome: OutcomeFile, read_end: int) -> Process:
         from multiprocessing import resource_tracker
 
-        assert self.pickled is not None  # noqa: S101 - only fork goes without
+        assert self.pickled is not None  # noqa: S101 - only a fork does not pickle
         users = self.pickled.fds
         payload = begin = None
         try:
@@ -287,7 +287,7 @@ class FunctionLauncher:
             close(out, err)
 
     def _ask_server(self, outcome: OutcomeFile, read_end: int) -> ServerStatus:
-        assert self.pickled is not None  # noqa: S101 - only fork goes without
+        assert self.pickled is not None  # noqa: S101 - only a fork does not pickle
         payload = None
         out, err = self.how.streams.open()
         try:

@@ -1,7 +1,7 @@
 """glibc's `posix_spawn`, which unlike `os.posix_spawn` can change the folder and close all descriptors.
 
-The lifeline is armed and the pidfd opened before another thread can run Python code, which might fork, which takes
-long, or handle SIGCHLD and reap any child.
+The lifeline is armed and the pidfd opened before another thread can run Python code. Such code might fork, which takes
+long, or reap any child in a handler of SIGCHLD.
 
 The import of this module fails if the C library lacks these two features or Python has no `ctypes`.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 CLOSE_FROM: int = getattr(os, "POSIX_SPAWN_CLOSEFROM", 3)
-"""The constant of `os`, which has it since Python 3.13."""
+"""The kind of file action. Python 3.13 and later have the same constant in `os`."""
 _SETSIGDEF, _SETSIGMASK, _SETSID = 0x04, 0x08, 0x80
 _ROOM = 1024
 """Size of a buffer for any of the structures; the largest, the attributes, takes 336 bytes."""

@@ -78,7 +78,7 @@ def _check_frozen(start_method: str | None) -> None:
     if "--multiprocessing-fork" in sys.argv[1:2] or any(arg.startswith(_HELPERS) for arg in sys.argv):
         msg = f"multiprocessing has started this frozen program for a worker, and its main module runs instead; {first}"
         raise SpecError(msg)
-    frames = sys._current_frames()  # noqa: SLF001 - documented
+    frames = sys._current_frames()  # noqa: SLF001 - Python documents it
     if start_method is not None and not _freezes(frames.get(threading.main_thread().ident or 0)):
         again = f"start_method {start_method!r} would run the main module of this frozen program again"
         msg = f"{again}; {first}, or use start_method='fork'"

@@ -22,7 +22,7 @@ _MANY = 1000
 
 
 def check_host(nprocs: int, cwd: str | None) -> None:
-    """Check /proc, the working directory and the limit on pids, whose lack would otherwise cause unclear errors.
+    """Check that /proc is mounted, the working directory exists, and the kernel has enough pids for the ranks.
 
     Args:
         nprocs: Number of ranks.
@@ -54,7 +54,7 @@ def _most_processes() -> int | None:
 
 
 def held_by_rank(start_method: str | None) -> int:
-    """Return the number of descriptors that the host holds for each running rank; None is a program."""
+    """Return the number of descriptors that the host holds for each running rank; no start method means a program."""
     more = 0 if platform.PIDFD else _BELL + (start_method == "forkserver")
     return _HELD[start_method] + more
 

@@ -31,7 +31,7 @@ class Worker(process.BaseProcess):
         """Call the function, then multiprocessing's exit functions; return the exit code."""
         return self._bootstrap()
 
-    def _bootstrap(self, parent_sentinel: Any = None) -> int:  # noqa: ARG002 - the lifeline is the sentinel
+    def _bootstrap(self, parent_sentinel: Any = None) -> int:  # noqa: ARG002 - the lifeline replaces it
         """Do as `live`. The fork server calls this."""
         code: int = super()._bootstrap(self._settings.line)  # type: ignore[misc]
         return code & 0xFF  # as the kernel does at an exit; os._exit refuses a number beyond a C int

@@ -1,6 +1,6 @@
 """Start of programs by `posix_spawn`, which resets signals and returns after the `exec`.
 
-`subprocess.Popen` instead waits for EOF of a pipe, which a child that another thread forks in the meantime keeps open.
+`subprocess.Popen` instead waits for EOF of a pipe. If another thread forks meanwhile, its child keeps the pipe open.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if platform.GLIBC:
 CLOSE_FROM: int | None = getattr(os, "POSIX_SPAWN_CLOSEFROM", None) if glibc is None else glibc.CLOSE_FROM
 """File action that closes all descriptors from a number on: of `glibc`, or of Python since 3.13; None if neither."""
 _LIFELINE = 20
-"""Number for a single descriptor that is left open: shell scripts use 3 to 9, and shells use free numbers from 10."""
+"""Number of a program's only descriptor beside its streams. Scripts use 3 to 9; shells use free ones from 10."""
 CHANGES_FOLDER = glibc is not None
 """Whether `spawn` can start a program in another folder."""
 ARMS = glibc is not None

@@ -8,10 +8,10 @@ Large buffers that pickle passes out of band (protocol 5: NumPy's arrays, tensor
 on a page of its own. The host maps them privately, so the kernel copies a page only when it is first written to.
 Layout: header, pickle, buffers, table of the buffers.
 
-Unpickling runs code, so only trusted processes may write to the file. It has no path. The worker can write to it, and
-each process to which the worker passes the descriptor. So can a process that may trace the host or the worker
-(``/proc/<pid>/fd``), hence one of the same user or of root, which could run code in the host anyway. No other process
-can.
+Unpickling runs code, so only trusted processes may write to the file. It has no path. These can write to it:
+the worker, each process to which the worker passes the descriptor, and each process that may trace the host or the
+worker (``/proc/<pid>/fd``). A process that may trace belongs to the same user or to root, and could run code in the
+host anyway.
 """
 
 from __future__ import annotations
@@ -222,3 +222,14 @@ def _complain(address: Address) -> None:
             os.pwrite(fd, _HEADER.pack(_MAGIC, _CLOSED, 0, 0), 0)
     finally:
         os.close(fd)
+
+
+def complaint(code: int | None, kind: str | None) -> str | None:
+    """Return why an exit code of 0 or a lost status is a failure; None if there is no complaint."""
+    if code is None:
+        return "exit status lost: another part of this program reaped the process"
+    if kind == "closed":
+        return CHANNEL_CLOSED
+    if code == 0 and kind == "absent":
+        return "exited with code 0 without a return value (os._exit, or a crash in a C library)"
+    return None

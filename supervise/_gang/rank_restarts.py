@@ -1,0 +1,150 @@
+"""The restarts of single ranks: their sweeps, announcements and next lives, and the history of replaced lives."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+from supervise import messages as say
+from supervise._core import steps
+from supervise._core.strategy import role_of
+from supervise._gang.results import rank_end
+from supervise._gang.sweep import Sweep
+from supervise.errors import SuperviseError
+from supervise.result import RankRestart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervise._core.model import Gang
+    from supervise._gang.attempt import Attempt
+    from supervise._gang.event_emitter import EventEmitter
+    from supervise._gang.ranks import RankActors
+    from supervise._gang.subscribers import Subscribers
+    from supervise._gang.timers import Timers
+    from supervise._runtime.loop import Loop
+    from supervise.result import RankEnd, RunProcsResult
+
+_MOST_KEPT = 1000
+"""Limit of the history."""
+
+
+class RankRestarts:
+    """Carries out the restarts of single ranks. Used on the gang's loop."""
+
+    def __init__(
+        self,
+        gang: Gang,
+        loop: Loop,
+        *,
+        events: EventEmitter,
+        subscribers: Subscribers,
+        timers: Timers,
+        step: Callable[[steps.Event], object],
+    ) -> None:
+        """Begin without restarts.
+
+        Args:
+            gang: The state of the gang.
+            loop: The gang's loop.
+            events: Emits the events of restarts.
+            subscribers: Are told about restarts.
+            timers: The timers of the gang.
+            step: Decides on an event.
+        """
+        self._gang = gang
+        self._loop = loop
+        self._events = events
+        self._subscribers = subscribers
+        self._timers = timers
+        self._step = step
+        self._sweeps: dict[int, Sweep] = {}
+        self._ends: dict[int, RankEnd] = {}
+        """Rank to the end of the life that is to be replaced."""
+        self.history: deque[RankRestart] = deque(maxlen=_MOST_KEPT)
+        self.total = 0
+        """Number of replaced lives."""
+
+    def use(self, attempt: Attempt, ranks: RankActors) -> None:
+        """Restart the ranks of this attempt from now on."""
+        self._attempt = attempt
+        self._ranks = ranks
+
+    def sweep(self, action: steps.SweepRanks) -> None:
+        """Sweep what these ranks' present lives have left; then report `RanksSwept`."""
+        contained = self._attempt.contained
+        if contained is None or not (contained.ends or self._events.listens()):
+            self._loop.post(self._step, steps.RanksSwept(action.number))
+            return
+        self._sweeps[action.number] = sweep = Sweep(
+            self._loop,
+            contained,
+            end=contained.ends,
+            timeout_s=action.timeout_s,
+            skip=(),
+            ranks=action.ranks,
+            done=partial(self._swept, action.number),
+        )
+        sweep.begin()
+
+    def _swept(self, number: int, found: steps.Swept) -> None:
+        del self._sweeps[number]
+        self._step(steps.RanksSwept(number, found))
+
+    def cancel_sweeps(self) -> None:
+        """Cancel all sweeps: the gang ends, and sweeps as a whole."""
+        while self._sweeps:
+            self._sweeps.popitem()[1].cancel()
+
+    def announce(self, action: steps.AnnounceRestarts) -> None:
+        """Tell subscribers about the restart of these ranks and set its timer."""
+        import random
+
+        delay_s = action.delay_s * random.uniform(0.75, 1.25)  # noqa: S311 - jitter: machines do not restart in step
+        for local_rank in action.ranks:
+            rank = self._gang.ranks[local_rank]
+            if rank.end is None:
+                continue
+            end = rank_end(rank.end, role_of(self._gang, local_rank), rank.started_ns, self._attempt)
+            self._ends[local_rank] = end
+            message = say.WorkerRestarting(local_rank=local_rank, attempt=rank.attempt + 1, delay_s=delay_s, end=end)
+            self._events.emit(message)
+            self._subscribers.tell(message)
+        self._timers.set(steps.SetTimer(name="backoff", delay_s=delay_s, key=action.number))
+
+    def note(self, fact: steps.LifeReplaced) -> None:
+        """Add a replaced life to the history."""
+        end = self._ends.pop(fact.local_rank)
+        self._add(RankRestart(fact.local_rank, fact.attempt, end, time.monotonic_ns(), fact.counted))
+        self._subscribers.forget(fact.local_rank)
+
+    def note_all(self, result: RunProcsResult, *, counted: bool) -> None:
+        """Add the lives of an attempt to the history, which the restart of all ranks replaces."""
+        for local_rank, end in result.ends.items():
+            caused = counted and end.role == "root_cause"
+            attempt = self._gang.ranks[local_rank].attempt
+            self._add(RankRestart(local_rank, attempt, end, time.monotonic_ns(), caused))
+
+    def _add(self, restart: RankRestart) -> None:
+        self.history.append(restart)
+        self.total += 1
+
+    def launch(self, action: steps.RelaunchRank) -> None:
+        """Make the next life of a rank and launch it; failure to make it is a failed launch."""
+        try:
+            self._ranks.renew(action.local_rank, action.attempt)
+        except (OSError, SuperviseError) as error:
+            self._loop.post(self._step, steps.WorkerFailedToStart(action.local_rank, error, time.monotonic_ns()))
+        else:
+            self._ranks.launch(action.local_rank)
+
+    def end(self) -> None:
+        """Cancel all sweeps and drop the callback."""
+        self.cancel_sweeps()
+        self._step = _nothing
+
+
+def _nothing(_: steps.Event) -> None:
+    """Replace a callback that must not be called any more."""

@@ -1,0 +1,120 @@
+"""The destination of a Tail: the lines of several files on one sink, never mixed."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from supervise._logs.lines import source_bytes
+from supervise._logs.sinks import Canceled
+
+if TYPE_CHECKING:
+    from supervise._logs.reader import LogReader
+    from supervise._logs.sinks import CancelToken, Sink
+
+
+class DestinationError(Exception):
+    """A write to the destination failed; the cause is the error."""
+
+
+class TailDestination:
+    """Writes lines of files to a sink. Used on the Tail's thread, except for `end_if_stuck`."""
+
+    def __init__(self, sink: Sink, abandon: CancelToken) -> None:
+        """Own `sink`; `abandon` ends a write early."""
+        self.reserved: LogReader | None = None
+        """The file whose long line is shown in part, so that no other file may be shown."""
+        self._sink = sink
+        self._abandon = abandon
+        self._lock = threading.Lock()  # guards the next two: another thread may abandon the Tail
+        self._writing = False
+        self._ended = False
+        self._updating: set[LogReader] = set()  # those with an update that is not yet due
+        self._unfinished = False  # the last line ended without a newline
+
+    @property
+    def is_console(self) -> bool:
+        """Whether the sink is a console."""
+        return self._sink.is_console
+
+    def show(self, feed: LogReader, chunk: bytes, now_ns: int) -> None:
+        """Show the lines that the next chunk of a file completes.
+
+        Raises:
+            Canceled: The Tail was abandoned.
+            DestinationError: The destination failed. The same holds for `show_updates` and `finish`.
+        """
+        continues = feed.lines.reserved
+        self._show(feed, feed.lines.feed(chunk, now_ns), continues=continues)
+
+    def show_updates(self, now_ns: int) -> None:
+        r"""Show the lines that are rewritten with ``\r`` and whose update is due."""
+        if self.reserved is None:
+            for feed in list(self._updating):
+                self._show(feed, feed.lines.update(now_ns), continues=False)
+
+    def next_update_ns(self) -> int | None:
+        """Return when the next update is due; None: never."""
+        if self.reserved is not None:
+            return None
+        return min((feed.lines.due_ns for feed in self._updating if feed.lines.due_ns is not None), default=None)
+
+    def finish(self, feed: LogReader) -> None:
+        """Show the unfinished last line of a file."""
+        continues = feed.lines.reserved
+        self._show(feed, feed.lines.finish(), continues=continues)
+
+    def _show(self, feed: LogReader, out: bytes, *, continues: bool) -> None:
+        try:
+            if out and self._unfinished and not continues:
+                self._write(b"\n")
+            if out:
+                self._write(out)
+                self._unfinished = not out.endswith(b"\n")
+        except Canceled as given_up:
+            shown = source_bytes(out, given_up.written_bytes, feed.lines.prefix, continues=continues)
+            feed.shown_bytes = min(feed.offset, feed.shown_bytes + shown)
+            raise
+        except Exception as error:
+            raise DestinationError from error
+        feed.shown_bytes = feed.offset - feed.lines.held_bytes
+        self._note(feed)
+
+    def _note(self, feed: LogReader) -> None:
+        """Record the state of the lines of `feed`."""
+        if feed.lines.reserved:
+            self.reserved = feed
+        elif self.reserved is feed:
+            self.reserved = None
+        if feed.lines.due_ns is None:
+            self._updating.discard(feed)
+        else:
+            self._updating.add(feed)
+
+    def _write(self, data: bytes) -> None:
+        with self._lock:
+            self._writing = True
+        try:
+            self._sink.write(data, self._abandon)
+        finally:
+            with self._lock:
+                self._writing = False
+        if self._ended:  # set by `end_if_stuck` meanwhile
+            raise Canceled(0)
+
+    def end_if_stuck(self) -> bool:
+        """End the Tail if a pending write cannot be interrupted; return whether this call ended it. Thread-safe."""
+        with self._lock:
+            stuck = self._writing and not self._sink.interruptible and not self._ended
+            self._ended = self._ended or stuck
+        return stuck
+
+    def close(self) -> None:
+        """Close the sink."""
+        self._sink.close()
+
+    def end(self) -> bool:
+        """End the Tail; return whether this call ended it."""
+        with self._lock:
+            ended, self._ended = self._ended, True
+        return not ended

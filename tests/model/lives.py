@@ -1,0 +1,221 @@
+"""What can happen around the core while single ranks restart: sets of ranks, their timers and sweeps, the requests."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.model.neutral import Neutral, neutral
+
+if TYPE_CHECKING:
+    from tests.model.world import World
+
+TIMER_EVENTS = {"grace": "SetGraceExpired", "kill": "SetKillExpired", "backoff": "SetBackoffExpired"}
+
+
+class Lives(NamedTuple):
+    """The state of everything that concerns single ranks."""
+
+    strategy: str = "one_for_all"
+    most: int | None = None
+    """The largest number of restarts that count; None without a policy."""
+    timers: frozenset[tuple[str, int]] = frozenset()
+    """Name and number of a restart set."""
+    sweeps: frozenset[tuple[int, tuple[int, ...]]] = frozenset()
+    swept: frozenset[int] = frozenset()
+    """Ranks whose last life is over and swept."""
+    sigkilled: frozenset[int] = frozenset()
+    told: frozenset[int] = frozenset()
+    """Ranks that were signaled while they lived, by a restart set: their ends are not causes."""
+    concerned: frozenset[int] = frozenset()
+    """Ranks that the core has a reason to signal."""
+    owed: frozenset[tuple[int, str, tuple[int, ...], tuple[int, ...]]] = frozenset()
+    """Requests that are not answered: key, kind, ranks, ranks that must be launched anew."""
+    asked: int = 0
+    down: frozenset[int] = frozenset()
+    """Ranks that ran when they were terminated."""
+
+
+def check(holds: bool, what: str) -> None:
+    """Break off where a promise does not hold.
+
+    Raises:
+        BrokenPromiseError: Names it.
+    """
+    from tests.model.world import BrokenPromiseError
+
+    if not holds:
+        raise BrokenPromiseError(what)
+
+
+def moves(world: "World", requests: int) -> Iterator[tuple[str, "World", Neutral]]:
+    """Yield the timers and sweeps of restart sets, and the requests, of which there may be so many."""
+    lives = world.lives
+    for name, number in sorted(lives.timers):
+        after = lives._replace(timers=lives.timers - {(name, number)})
+        yield f"{name} of a set", world._replace(lives=after), neutral(TIMER_EVENTS[name], key=number)
+    for number, ranks in sorted(lives.sweeps):
+        after = lives._replace(sweeps=lives.sweeps - {(number, ranks)}, swept=lives.swept | set(ranks))
+        yield "a set is swept", world._replace(lives=after), neutral("RanksSwept", number=number)
+    if world.start and not world.published and lives.asked < requests:
+        every = tuple(range(len(world.ranks)))
+        for ranks in {every, *((rank,) for rank in every)}:
+            for kind, event in (("restart", "RestartAsked"), ("terminate", "TerminateAsked")):
+                must = ranks if kind == "restart" else ()
+                after = lives._replace(
+                    asked=lives.asked + 1,
+                    owed=lives.owed | {(lives.asked, kind, ranks, must)},
+                    concerned=lives.concerned | set(ranks),
+                    down=lives.down - set(ranks) if kind == "restart" else lives.down | _alive(world, ranks),
+                )
+                asked = neutral(event, key=lives.asked, ranks=frozenset(ranks))
+                yield f"{kind} {ranks}", world._replace(lives=after), asked
+
+
+def _alive(world: "World", ranks: tuple[int, ...]) -> set[int]:
+    from tests.model.world import ALIVE, LAUNCHING
+
+    runs = world.running and not (world.counting or world.counted)  # otherwise the request waits
+    return {number for number in ranks if runs and world.ranks[number].stage in (LAUNCHING, ALIVE)}
+
+
+def ended(world: "World", number: int, *, failed: bool) -> "World":
+    """Return the world behind the end of a rank, which may concern others."""
+    lives = world.lives
+    concerned = {number}
+    if failed and lives.strategy == "rest_for_one":
+        concerned |= set(range(number, len(world.ranks)))
+    return world._replace(lives=lives._replace(concerned=lives.concerned | concerned))
+
+
+def obey(world: "World", action: Neutral) -> "World | None":
+    """Do what the core says about single ranks; None for another action.
+
+    Raises:
+        BrokenPromiseError: Names the invariant.
+    """
+    lives, fields = world.lives, action.fields
+    match action.name:
+        case "SetTimer" if fields.get("key") is not None:
+            check(not world.ended, "a set's timer after the end was asked for")
+            lives = lives._replace(timers=lives.timers | {(fields["name"], fields["key"])})
+        case "SendSignal" if not (world.counted or world.published):
+            lives = _signaled(world, fields["ranks"], fields["sig"])
+        case "ReportUnkillable" if not world.killed:
+            check(set(fields["ranks"]) <= lives.sigkilled, "called unkillable before SIGKILL")
+            for number in fields["ranks"]:
+                world = world.with_rank(number, stuck=True)
+        case "SweepRanks":
+            check(not any(world.ranks[number].left for number in fields["ranks"]), "a sweep beside what is left")
+            lives = lives._replace(sweeps=lives.sweeps | {(fields["number"], fields["ranks"])})
+        case "AnnounceRestarts":
+            check(not world.ended, "a restart after the end was asked for")
+            check(set(fields["ranks"]) <= lives.swept, "a restart before the sweep")
+            lives = lives._replace(timers=lives.timers | {("backoff", fields["number"])})
+        case "RelaunchRank":
+            return _relaunched(world, fields["local_rank"])
+        case "AnswerAsk":
+            return _answered(world, fields["key"])
+        case "FailAsks":
+            owed = {key for key, *_ in lives.owed}
+            check(set(fields["keys"]) <= owed, "a request is answered twice")
+            lives = lives._replace(owed=frozenset(each for each in lives.owed if each[0] not in fields["keys"]))
+        case _:
+            return None
+    return world._replace(lives=lives)
+
+
+def _signaled(world: "World", targets: tuple[int, ...], sig: str) -> Lives:
+    from tests.model.world import ALIVE, DEAD
+
+    lives = world.lives
+    for number in targets:
+        rank = world.ranks[number]
+        check(rank.stage in (ALIVE, DEAD) or rank.group, "a signal to a rank that does not run")
+        check(number in lives.concerned, "a signal to a rank that the strategy leaves alone")
+        check(sig == "SIGKILL" or number not in lives.sigkilled, "a polite signal after SIGKILL")
+    lives = lives._replace(told=lives.told | {number for number in targets if world.ranks[number].stage == ALIVE})
+    return lives._replace(sigkilled=lives.sigkilled | set(targets)) if sig == "SIGKILL" else lives
+
+
+def _relaunched(world: "World", number: int) -> "World":
+    from tests.model.world import ABSENT, LAUNCHING, REAPED, Rank
+
+    rank, lives = world.ranks[number], world.lives
+    check(rank.stage in (ABSENT, REAPED) and not rank.left, "two lives of a rank")
+    check(number in lives.swept, "a launch before the sweep")
+    check(not world.ended, "a launch after the end was asked for")
+    check(not (world.counting or world.counted or world.published), "a launch during the stop")
+    check(number not in lives.down, "a terminated rank starts again")
+    again = rank.again + 1
+    check(lives.asked > 0 or (lives.most is not None and again <= lives.most), "the intensity was exceeded")
+    owed = frozenset(
+        (key, kind, ranks, tuple(rank for rank in must if rank != number)) for key, kind, ranks, must in lives.owed
+    )
+    lives = lives._replace(
+        swept=lives.swept - {number},
+        sigkilled=lives.sigkilled - {number},
+        told=lives.told - {number},
+        concerned=lives.concerned - {number},
+        owed=owed,
+    )
+    ranks = list(world.ranks)
+    ranks[number] = Rank(stage=LAUNCHING, again=again)
+    return world._replace(ranks=tuple(ranks), lives=lives)
+
+
+def _answered(world: "World", key: int) -> "World":
+    from tests.model.world import LAUNCHING
+
+    lives = world.lives
+    found = [each for each in lives.owed if each[0] == key]
+    check(len(found) == 1, "a request is answered twice")
+    _, kind, ranks, must = found[0]
+    check(not must, "a rank is said to have been restarted")
+    for number in ranks:
+        rank = world.ranks[number]
+        if kind == "restart":
+            check(rank.stage != LAUNCHING, "a rank is said to run that is being launched")
+        else:
+            check(rank.stage not in (LAUNCHING, 2, 3), "a terminated rank lives")
+    return world._replace(lives=lives._replace(owed=lives.owed - {found[0]}))
+
+
+def assembled(lives: Lives) -> Lives:
+    """Return the state behind a restart of all ranks, for which requests may have waited."""
+    owed = frozenset((key, kind, ranks, ()) for key, kind, ranks, _ in lives.owed)
+    concerned = frozenset(rank for _, _, ranks, _ in lives.owed for rank in ranks)
+    return Lives(
+        strategy=lives.strategy, most=lives.most, owed=owed, asked=lives.asked, concerned=concerned, down=lives.down
+    )
+
+
+def check_answered(world: "World") -> None:
+    """Check that no request is forgotten whose ranks have started again, or are down."""
+    from tests.model.world import ABSENT, LAUNCHING, REAPED
+
+    lives = world.lives
+    if not world.running or world.ended or world.counting or world.counted or world.published:
+        return
+    swept = {rank for _, ranks in lives.sweeps for rank in ranks}
+    for _, kind, ranks, must in lives.owed:
+        found = [world.ranks[number] for number in ranks]
+        if kind == "restart":
+            again = {rank for *_, others in lives.owed for rank in others}  # a later request stops them once more
+            done = not must and again.isdisjoint(ranks) and all(rank.stage != LAUNCHING for rank in found)
+        else:
+            over = all(rank.stage in (ABSENT, REAPED) and not rank.left for rank in found)
+            done = over and swept.isdisjoint(ranks)
+        check(not done, f"a request is forgotten: {kind} {ranks}")
+
+
+def without_stale(world: "World", numbers: dict[int, int]) -> "World":
+    """Return the world without timers and sweeps of restart sets that are no more: they have no effect."""
+    lives = world.lives
+    timers = frozenset(each for each in lives.timers if each[1] in numbers)
+    sweeps = frozenset(each for each in lives.sweeps if each[0] in numbers)
+    return world._replace(lives=lives._replace(timers=timers, sweeps=sweeps))
+
+
+def renumbered(lives: Lives, numbers: dict[int, int]) -> Lives:
+    """Return the state with each restart set's place for its number, so that the numbers do not tell states apart."""
+    timers = frozenset((name, numbers[number]) for name, number in lives.timers)
+    return lives._replace(timers=timers, sweeps=frozenset((numbers[number], ranks) for number, ranks in lives.sweeps))
