@@ -13,6 +13,7 @@ from supervise import SpecError
 from supervise._core.steps import Swept
 from supervise._gang.sweep import Sweep
 from supervise._process.containment import ancestry
+from supervise._process.containment.cgroup import GangFolder
 from supervise._process.containment.escapees import Contained, make
 from supervise._runtime.loop import Loop
 from tests.patience import PATIENCE_S
@@ -81,6 +82,18 @@ def found_by_ranks(contained: Contained, ranks: set[int]) -> set[tuple[int, int 
     finally:
         for escaped in found:
             escaped.close()
+
+
+def test_s7_a_pid_that_another_rank_got_during_the_scan_is_not_found(monkeypatch):
+    """The pid was read from the control group of rank 0 and then became that of a process of rank 1."""
+    contained = contained_by("cgroup")
+    try:
+        with life_of(contained, 1) as pid:
+            monkeypatch.setattr(GangFolder, "members", lambda _: iter([(pid, 0, 0)]))
+            assert found_by_ranks(contained, {0}) == set()
+            assert {one for one, _ in found_by_ranks(contained, {0, 1})} == {pid}
+    finally:
+        contained.close()
 
 
 def test_an_escaped_process_that_is_only_reported_is_reported_with_its_life_alone():

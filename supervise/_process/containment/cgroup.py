@@ -156,12 +156,12 @@ class GangFolder:
                 if pid != "0":  # a process of another pid namespace
                     yield int(pid), int(rank[1]) if rank else None, int(rank[2] or 0) if rank else 0
 
-    def holds(self, pid: int) -> bool:
-        """Whether the process `pid` is in it."""
+    def holds(self, pid: int, lives: Mapping[int, int] | None = None) -> bool:
+        """Whether the process `pid` is in it, or in the control group of one of these lives (rank to life)."""
         unified = _unified()
         path = unified.path_of(pid) if unified is not None else None
         folder = unified.directory(path) if unified is not None and path is not None else None
-        return folder is not None and (folder == self.path or folder.startswith(self.path + "/"))
+        return folder is not None and any(f"{folder}/".startswith(f"{path}/") for path in self._paths(lives))
 
     def populated(self, lives: Mapping[int, int] | None = None) -> bool:
         """Whether a live process is in it, or in the control group of one of these lives (rank to life)."""

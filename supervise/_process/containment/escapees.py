@@ -22,7 +22,7 @@ from supervise._process.containment.procfs import all_pids
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     _Check = Callable[[int], tuple[bool, int | None]]
     """Pid to whether it belongs to the gang, and to which rank."""
@@ -133,9 +133,10 @@ class Contained:
             for pid in all_pids():
                 yield pid, partial(self._marked, waits, ranks)
             return
+        lives = self._lives_of(ranks)
         for pid, rank, life in self._folder.members():
             if self._is_wanted(rank, life, ranks):
-                yield pid, partial(self._within, self._folder, rank)
+                yield pid, partial(self._within, self._folder, lives, rank)
 
     def _is_wanted(self, rank: int | None, life: int, ranks: Collection[int] | None) -> bool:
         present = rank is not None and life == self._lives.get(rank, 0)
@@ -151,8 +152,10 @@ class Contained:
         return self._is_wanted(rank, life, ranks), rank
 
     @staticmethod
-    def _within(folder: GangFolder, rank: int | None, pid: int) -> tuple[bool, int | None]:
-        return folder.holds(pid), rank
+    def _within(
+        folder: GangFolder, lives: Mapping[int, int] | None, rank: int | None, pid: int
+    ) -> tuple[bool, int | None]:
+        return folder.holds(pid, lives), rank
 
     def kill(self, ranks: Collection[int] | None = None) -> bool:
         """Kill all processes of the control group, or of those of `ranks`, at once; return whether that is possible."""
