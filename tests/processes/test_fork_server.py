@@ -123,7 +123,8 @@ def test_k6_server_and_ranks_killed_in_one_moment_leave_no_zombie(tmp_path, monk
                 os.kill(pid, signal.SIGKILL)
         os.waitpid(server, 0)
         result = gang.wait()
-        assert {end.exitcode for end in result.ends.values()} <= {-signal.SIGKILL, None}
+        stopped = -signal.SIGTERM  # the gang may stop those that have not been killed yet
+        assert {end.exitcode for end in result.ends.values()} <= {-signal.SIGKILL, stopped, None}
         assert result.is_failed()
         gang.close()
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
