@@ -5,7 +5,7 @@
 
 The terminal is real (a pty), 100 columns wide, so the program behaves as it does for a person. What it writes is
 shown as a terminal shows it, without colors. Only three things are written differently: the path of the checkout, the
-name of the host, and the temporary directory.
+name of the host, and the home directory.
 """
 # ruff: noqa: INP001 - a script, not a package
 
@@ -32,7 +32,9 @@ JOBS = {
 """Name of the marker to ``(command, exit code)``."""
 BLOCK = "<!-- capture: {name} -->\n```text\n{text}\n```\n<!-- end -->"
 _SGR = re.compile(r"\x1b\[[0-9;]*m")
-_NOT_INHERITED = re.compile(r"(RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|OMP_|PYTHON|NO_COLOR)")
+_NOT_INHERITED = re.compile(
+    r"(RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|OMP_|PYTHON|NO_COLOR|SUPERVISE_)"
+)
 
 
 def on_a_terminal(command: str, temporary: str) -> tuple[str, int]:
@@ -40,6 +42,7 @@ def on_a_terminal(command: str, temporary: str) -> tuple[str, int]:
     words = [sys.executable, "-m", *command.split()]
     env = {key: value for key, value in os.environ.items() if not _NOT_INHERITED.match(key)}
     env |= {"TERM": "xterm", "TMPDIR": temporary, "PYTHONPATH": str(ROOT)}
+    env["XDG_STATE_HOME"] = f"{temporary}/.local/state"
     pid, terminal = pty.fork()
     if pid == 0:
         fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
@@ -80,7 +83,7 @@ def capture(name: str) -> str:
     command, expected = JOBS[name]
     with tempfile.TemporaryDirectory() as temporary:
         written, code = on_a_terminal(command, temporary)
-        text = rendered(written).replace(temporary, "/tmp").replace(str(ROOT), "~/supervise")  # noqa: S108 - a text
+        text = rendered(written).replace(temporary, "~").replace(str(ROOT), "~/supervise")
     text = text.replace(f"host {os.uname().nodename},", "host myhost,")
     if code != expected:
         sys.exit(f"{command} ended with {code} instead of {expected}:\n{text}")

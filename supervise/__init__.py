@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from supervise._gang.supervisor import Supervisor as Supervisor
     from supervise._process.launch.numa import AffinityMode as AffinityMode
     from supervise._process.launch.numa import NumaOptions as NumaOptions
+    from supervise._process.launch.stack_signal import enable_stacks as enable_stacks
     from supervise._torch.contexts import MultiprocessContext as MultiprocessContext
     from supervise._torch.contexts import SubprocessContext as SubprocessContext
     from supervise._torch.redirects import get_std_cm as get_std_cm
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from supervise.messages import RankStatus as RankStatus
     from supervise.messages import RestartRanks as RestartRanks
     from supervise.messages import Signal as Signal
+    from supervise.messages import Stacks as Stacks
     from supervise.messages import Start as Start
     from supervise.messages import Status as Status
     from supervise.messages import Subscribe as Subscribe
@@ -57,9 +59,12 @@ if TYPE_CHECKING:
     from supervise.messages import Unsubscribe as Unsubscribe
     from supervise.messages import Wait as Wait
     from supervise.messages import WorkerExited as WorkerExited
+    from supervise.messages import WorkerHung as WorkerHung
+    from supervise.messages import WorkerReady as WorkerReady
     from supervise.messages import WorkerRestarting as WorkerRestarting
     from supervise.messages import WorkerStarted as WorkerStarted
     from supervise.messages import WorkerStopped as WorkerStopped
+    from supervise.notifying import notify as notify
     from supervise.recording import ErrorHandler as ErrorHandler
     from supervise.recording import get_error_handler as get_error_handler
     from supervise.recording import record as record
@@ -68,6 +73,11 @@ if TYPE_CHECKING:
     from supervise.result import RankEnd as RankEnd
     from supervise.result import RankRestart as RankRestart
     from supervise.result import RunProcsResult as RunProcsResult
+    from supervise.roles import Role as Role
+    from supervise.stacks import RankStacks as RankStacks
+    from supervise.stacks import StackFrame as StackFrame
+    from supervise.stacks import ThreadStack as ThreadStack
+    from supervise.stacks import group_stacks as group_stacks
     from supervise.trees import ChildDown as ChildDown
     from supervise.trees import ChildRestarting as ChildRestarting
     from supervise.trees import ChildSpec as ChildSpec
@@ -79,6 +89,7 @@ if TYPE_CHECKING:
     from supervise.trees import TerminateChild as TerminateChild
     from supervise.trees import TreeFinished as TreeFinished
     from supervise.trees import TreeStatus as TreeStatus
+    from supervise.watchdog import Watchdog as Watchdog
 
 _HOMES = {
     "_gang.supervisor": ("Supervisor",),
@@ -88,6 +99,7 @@ _HOMES = {
     "_torch.subprocess_handler": ("SubprocessHandler", "get_subprocess_handler"),
     "_api.tail_log": ("TailLog", "tail_logfile"),
     "_process.launch.numa": ("AffinityMode", "NumaOptions"),
+    "_process.launch.stack_signal": ("enable_stacks",),
     "_tree.monitor": ("monitor",),
     "_tree.supervisor": ("ActorSupervisor",),
     "_torch.redirects": ("get_std_cm", "redirect", "redirect_stderr", "redirect_stdout"),
@@ -114,6 +126,7 @@ _HOMES = {
         "RankStatus",
         "RestartRanks",
         "Signal",
+        "Stacks",
         "Start",
         "Status",
         "Subscribe",
@@ -121,13 +134,18 @@ _HOMES = {
         "Unsubscribe",
         "Wait",
         "WorkerExited",
+        "WorkerHung",
+        "WorkerReady",
         "WorkerRestarting",
         "WorkerStarted",
         "WorkerStopped",
     ),
+    "notifying": ("notify",),
     "recording": ("ErrorHandler", "get_error_handler", "record"),
     "restarts": ("RestartPolicy",),
     "result": ("ProcessFailure", "RankEnd", "RankRestart", "RunProcsResult"),
+    "roles": ("Role",),
+    "stacks": ("RankStacks", "StackFrame", "ThreadStack", "group_stacks"),
     "trees": (
         "ChildDown",
         "ChildRestarting",
@@ -141,6 +159,7 @@ _HOMES = {
         "TreeFinished",
         "TreeStatus",
     ),
+    "watchdog": ("Watchdog",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

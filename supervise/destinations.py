@@ -14,7 +14,7 @@ class LogsDest:
     stdouts: dict[int, str] = field(default_factory=dict)
     """Every rank's stdout."""
     stderrs: dict[int, str] = field(default_factory=dict)
-    """Every rank's stderr."""
+    """Every rank's stderr. A path that its stdout has, too, is opened once; list it in `tee_stdouts` only."""
     tee_stdouts: dict[int, str] = field(default_factory=dict)
     """The part of `stdouts` that is also shown."""
     tee_stderrs: dict[int, str] = field(default_factory=dict)

@@ -18,7 +18,7 @@ import logging
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping
@@ -26,6 +26,15 @@ if TYPE_CHECKING:
     Sink = Callable[[dict[str, Any]], object]
 
 SCHEMA_VERSION = 1
+
+
+class Event(NamedTuple):
+    """One event, before it is emitted."""
+
+    name: str
+    level: str
+    fields: dict[str, Any]
+
 
 _NUMBERS = {name.lower(): number for name, number in logging.getLevelNamesMapping().items()}
 _logger = logging.getLogger("supervise")

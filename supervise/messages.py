@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pykka
 
     from supervise.result import RankEnd, RunProcsResult
+    from supervise.watchdog import HangTier
 
 Phase = Literal["new", "starting", "running", "stopping", "restarting", "finished"]
 """The phases of a gang, in this order; with a `RestartPolicy`, ``restarting`` leads back to ``starting``."""
@@ -49,9 +50,12 @@ class Bare:
 
 
 class Start(Bare):
-    """Launch every rank. The reply is ``{rank: pid}`` when all ranks run.
+    """Launch every rank. The reply is ``{rank: pid}`` when all ranks are ready.
 
-    If the start fails, the Supervisor reaps the ranks that had started, then replies with an error that names the rank.
+    A rank is ready when its process runs; with ``ready="notify"``, when it says so by `supervise.notify`. Such a rank
+    fails the start if it is not ready in time, or ends before it is ready, whatever its exit code; and so does a rank
+    that fails before all are ready. If the start fails, the Supervisor reaps the ranks that had started, then replies
+    with an error that names the rank.
     """
 
 
@@ -82,7 +86,9 @@ class Close:
     death_sig: Signals | None = None
     """The first signal; None is SIGTERM. SIGKILL kills the ranks at once."""
     timeout: float | None = None
-    """Seconds from the first signal to SIGKILL; None is the gang's grace. Also bounds the wait for the logs."""
+    """Seconds from the first signal to SIGKILL; None is the gang's grace. Also bounds the wait for the logs.
+
+    A gang with roles stops them from the last to the first: None gives each role a grace, a number bounds the whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +124,17 @@ class TerminateRanks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stacks:
+    """Request what the threads of running ranks are doing. The reply is ``{rank: RankStacks}``, within 2 seconds.
+
+    It leaves out ranks that have ended. `supervise.stacks.group_stacks` makes text of it.
+    """
+
+    ranks: frozenset[int] | None = None
+    """Which ranks; None is all running ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribe:
     """Send lifecycle messages to `ref`: first those of the present attempt so far, then each new one."""
 
@@ -142,6 +159,12 @@ class RankStatus:
     """Number of its present life; the first is 0."""
     restarts: int
     """How often it was restarted."""
+    status: str | None = None
+    """The last status text that its present life has reported by `supervise.notify`; None if it has reported none."""
+    step: int | None = None
+    """The last step that its present life has reported."""
+    beat_age_s: float | None = None
+    """Seconds since the last heartbeat or higher step of its present life."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +201,7 @@ class SoFar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangStarted:
-    """All ranks run."""
+    """All ranks are ready."""
 
     pids: dict[int, int]
 
@@ -231,6 +254,35 @@ class WorkerStarted:
     started_ns: int
     attempt: int = 0
     """Number of the rank's life; the first is 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReady:
+    """A rank of which ``ready="notify"`` is required has reported that it is ready. Supervisor -> subscribers."""
+
+    local_rank: int
+    pid: int
+    ready_ns: int
+    """When the Supervisor read the report."""
+    attempt: int = 0
+    """Number of the rank's life; the first is 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerHung:
+    """A rank has given no sign for too long; see `Watchdog`. Supervisor -> subscribers, once until its next sign."""
+
+    local_rank: int
+    attempt: int
+    """Number of the rank's life; the first is 0."""
+    tier: HangTier
+    """What was missing: ``heartbeat`` or ``output``."""
+    age_s: float
+    """Seconds since its last sign."""
+    step: int | None
+    """The last step that it has reported."""
+    status: str | None
+    """The last status that it has reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

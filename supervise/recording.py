@@ -225,7 +225,7 @@ def record_uncaught(e: BaseException, now_ns: int) -> None:
     if "supervise.errors" in sys.modules and isinstance(e, sys.modules["supervise.errors"].ChildFailedError):
         _record(handler, e)
         return
-    text = f"{type(e).__name__}: {_text_of(e)}".encode("utf-16-be", "surrogatepass").hex()
+    text = f"{type(e).__name__}: {text_of(e)}".encode("utf-16-be", "surrogatepass").hex()
     text = "".join(f"\\u{text[at : at + 4]}" for at in range(0, len(text), 4))  # JSON without the module
     extra = f'{{"py_callstack": "{text}", "timestamp": "{now_ns // _NS_PER_S}"}}'
     _write_file(path, f'{{"message": {{"message": "{text}", "extraInfo": {extra}}}}}'.encode(), now_ns)
@@ -237,7 +237,7 @@ def _record_of(e: BaseException, now_ns: int) -> str:
     import json
 
     extra = {"py_callstack": traceback_of(e), "timestamp": str(now_ns // _NS_PER_S)}
-    return json.dumps({"message": {"message": f"{type(e).__name__}: {_text_of(e)}", "extraInfo": extra}})
+    return json.dumps({"message": {"message": f"{type(e).__name__}: {text_of(e)}", "extraInfo": extra}})
 
 
 def _write_file(path: str, content: bytes, time_ns: int | None) -> None:
@@ -321,7 +321,7 @@ def _fill(fd: int, content: bytes, time_ns: int | None) -> None:
             os.utime(fd, ns=(time_ns, time_ns))
 
 
-def _text_of(e: BaseException) -> str:
+def text_of(e: BaseException) -> str:
     """Return ``str(e)``, or a substitute if that raises."""
     try:
         return str(e)
@@ -343,7 +343,7 @@ def traceback_of(e: BaseException) -> str:
             frames = traceback.format_list(traceback.extract_tb(e.__traceback__))
             note = f"(the rest could not be printed: {type(failed).__name__})\n"
             return "".join(
-                ["Traceback (most recent call last):\n", *frames, f"{type(e).__name__}: {_text_of(e)}\n", note]
+                ["Traceback (most recent call last):\n", *frames, f"{type(e).__name__}: {text_of(e)}\n", note]
             )
 
 

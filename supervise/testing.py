@@ -25,6 +25,7 @@ import pykka
 from supervise._collected import Collected
 from supervise._gang import validation
 from supervise._gang.attempt import Attempt
+from supervise._gang.rank_spec import RankSpec
 from supervise._gang.spec import GangSpec
 from supervise._gang.supervisor import Supervisor
 from supervise._process.exits.handle import Exit
@@ -268,9 +269,8 @@ class FakeGang:
         self.events = EventRecorder(event_sink)
         self._spec = GangSpec(
             name=name,
-            entrypoint="fake",
             args=dict.fromkeys(self.launchers, ()),
-            start_method=None,
+            parts=(RankSpec("fake", range(nprocs), start_method=None),),
             grace_s=grace,
             timeout_s=timeout,
             event_sink=self.events,

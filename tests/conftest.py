@@ -1,4 +1,4 @@
-"""After every test nothing may be left: no process, zombie, actor, thread or file descriptor.
+"""After every test nothing may be left: no process, zombie, actor, thread, file descriptor or control group.
 
 The test process is a subreaper, so an orphaned grandchild becomes our child and cannot hide. A process that we started
 ourselves must be gone and reaped when the test ends. An orphan that we inherited gets a few seconds to die, and is
@@ -26,6 +26,8 @@ import psutil
 import pykka
 import pytest
 
+from supervise import SpecError
+from supervise._process.containment import cgroup
 from supervise._process.launch import posix_spawn
 from supervise._runtime.main_thread import bell_for_this_thread
 from tests import surroundings
@@ -102,9 +104,10 @@ def settle_down() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_household() -> Iterator[None]:
-    """Have what lives for the session."""
+def _one_household(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have what lives for the session, and keep the runs of `supervise run` out of the user's home."""
     settle_down()
+    os.environ["SUPERVISE_RUNS_DIR"] = str(tmp_path_factory.mktemp("runs"))
     yield
     forkserver._forkserver._stop()
 
@@ -115,7 +118,7 @@ def _no_leaks(_one_household: None) -> Iterator[None]:
     _keep_fork_server()
     STARTED_HERE.clear()
     processes, threads, fds = _descendants(), set(threading.enumerate()), _open_fds()
-    actors = set(_actors())
+    actors, groups = set(_actors()), _control_groups()
     yield
     _keep_fork_server()
     left = [
@@ -123,6 +126,7 @@ def _no_leaks(_one_household: None) -> Iterator[None]:
         *_end_processes(processes),
         *_end_threads(threads),
         *_await_fds(fds),
+        *_remove_control_groups(groups),
     ]
     if left:
         pytest.fail("this test left behind:\n  " + "\n  ".join(left), pytrace=False)
@@ -236,3 +240,20 @@ def _await_fds(before: dict[int, str]) -> list[str]:
             break
         pause.wait(0.01)
     return [f"descriptor: {fd} -> {target}" for fd, target in left.items()]
+
+
+def _control_groups() -> set[Path]:
+    """Return the control groups that gangs of this process have made."""
+    try:
+        return set(Path(cgroup.own_folder()).glob(f"supervise-{os.getpid()}-*"))
+    except (SpecError, OSError):  # there is no tree in which they could be
+        return set()
+
+
+def _remove_control_groups(before: set[Path]) -> list[str]:
+    left = sorted(_control_groups() - before)
+    for group in left:
+        for folder, _, _ in os.walk(group, topdown=False):
+            with suppress(OSError):  # a process is in it
+                Path(folder).rmdir()
+    return [f"control group: {group}" for group in left]

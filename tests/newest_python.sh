@@ -79,6 +79,7 @@ fi
 inside /usr/bin/env "${settings[@]}" bash -euo pipefail -c '
     cd /checkout
     pip install -qq --no-deps --no-build-isolation -e . 2>/dev/null || pip install -qq -e .
+    pip install -qq --group dev  # also what was added after the folder was made
     python --version
     python -m pytest "$@"
 ' bash "$@"

@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pykka
 
@@ -59,7 +59,8 @@ class GangContext(PContext):
         self._attempt = attempt = first_attempt(**settings)
         self._spec = spec = attempt.spec
         self._unused = weakref.finalize(self, attempt.close)
-        self._describe(spec.name, spec.entrypoint, settings["args"], settings.get("envs") or attempt.envs, attempt.dest)
+        args, envs = settings.get("args") or spec.args, settings.get("envs") or attempt.envs
+        self._describe(spec.name, cast("Any", spec.entrypoint), args, envs, attempt.dest)
         self._filters = (spec.duplicate_stdout_filters, spec.duplicate_stderr_filters)
         self._tail_logs = [TailState() for _ in range(2 + sum(map(bool, self._filters)))]
         self._supervisor: pykka.ActorRef[Supervisor] | None = None

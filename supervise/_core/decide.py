@@ -9,12 +9,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from supervise import messages as say
-from supervise._core import steps, stopping, strategy
+from supervise._core import facts, requests, restart_sets, role_close, services, steps, stopping, strategy
 from supervise._core.verdict import judge
 
 if TYPE_CHECKING:
+    from supervise._core.facts import Decision
     from supervise._core.model import Gang
-    from supervise._core.steps import Decision, Event
+    from supervise._core.steps import Event
+
+NOT_READY = "ended before it was ready"
+"""Why a start has failed."""
 
 
 def decide(gang: Gang, event: Event) -> Decision:
@@ -25,7 +29,7 @@ def decide(gang: Gang, event: Event) -> Decision:
     Raises:
         TypeError: `event` is not an event.
     """
-    decision = steps.Decision()
+    decision = facts.Decision()
     _advance(gang, event, decision)
     _settle(gang, decision)
     return decision
@@ -42,18 +46,26 @@ def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C90
         case steps.WorkerUnkillable():
             stopping.give_up(gang, event, decision)
             stopping.stop(gang, "peer_failed", decision)
+        case steps.RankReady():
+            _ready(gang, event, decision)
+        case steps.RankFaulted():
+            _faulted(gang, event, decision)
         case steps.GroupEmptied():
             gang.leftovers.discard(event.local_rank)
-            strategy.advance(gang, event.local_rank, decision)
+            restart_sets.advance(gang, event.local_rank, decision)
         case steps.TailEnded():
             gang.drain.tails = max(0, gang.drain.tails - 1)
             decision.tell(event)
         case steps.Swept():
             gang.sweep.state = "done"
             if event.leaked:
-                decision.tell(steps.Leaked(found=event, pids=gang.pids))
-        case steps.RanksSwept() | steps.RestartAsked() | steps.TerminateAsked():
-            strategy.tell(gang, event, decision)
+                decision.tell(facts.Leaked(found=event, pids=gang.pids))
+        case steps.RanksSwept():
+            restart_sets.swept(gang, event, decision)
+        case steps.RestartAsked():
+            requests.restart_asked(gang, event, decision)
+        case steps.TerminateAsked():
+            requests.terminate_asked(gang, event, decision)
         case steps.TimerExpired():
             _timer_expired(gang, event, decision)
         case steps.ValuesLoaded():
@@ -87,11 +99,12 @@ def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C90
 
 def _timer_expired(gang: Gang, event: steps.TimerExpired, decision: Decision) -> None:
     if event.key is not None:
-        strategy.timer_expired(gang, event, decision)
+        restart_sets.timer_expired(gang, event, decision)
         return
     match event.name:
         case "grace":
-            stopping.kill(gang, decision)
+            if not role_close.kill(gang, decision):
+                stopping.kill(gang, decision)
         case "kill":
             stopping.report_unkillable(gang, decision)
         case "drain":
@@ -107,8 +120,8 @@ def _timer_expired(gang: Gang, event: steps.TimerExpired, decision: Decision) ->
 
 
 def _launch(gang: Gang, decision: Decision) -> None:
-    """Launch ranks until the launch window is full."""
-    while len(gang.starting) < gang.window and gang.launched < gang.nprocs:
+    """Launch ranks until the launch window is full, or a rank of a lower role is not ready."""
+    while gang.launched < gang.nprocs and gang.may_launch(gang.launched):
         if not gang.ranks[gang.launched].terminated:
             gang.move(gang.launched, "starting")
             decision.do(steps.LaunchRank(local_rank=gang.launched))
@@ -123,11 +136,49 @@ def _started(gang: Gang, event: say.WorkerStarted, decision: Decision) -> None:
     if gang.phase == "starting":
         _launch(gang, decision)
     elif gang.phase == "running":
-        if not strategy.signal_started(gang, event.local_rank, decision):
-            strategy.started(gang, event.local_rank, decision)
-        strategy.launch(gang, decision)
+        if not restart_sets.signal_started(gang, event.local_rank, decision) and rank.ready:
+            restart_sets.ready(gang, event.local_rank, decision)
+        restart_sets.launch(gang, decision)
     else:
         stopping.signal_started(gang, event.local_rank, decision)
+
+
+def _ready(gang: Gang, event: steps.RankReady, decision: Decision) -> None:
+    rank = gang.ranks[event.local_rank]
+    if event.attempt != rank.attempt or event.local_rank not in gang.unready:
+        return
+    rank.ready = True
+    gang.unready.discard(event.local_rank)
+    if rank.told or gang.phase not in ("starting", "running"):
+        return
+    decision.tell(event)
+    if gang.phase == "starting":
+        _launch(gang, decision)
+    else:
+        restart_sets.ready(gang, event.local_rank, decision)
+        restart_sets.launch(gang, decision)
+
+
+def _faulted(gang: Gang, event: steps.RankFaulted, decision: Decision) -> None:
+    """Treat a running rank as failed: it hangs, or was not ready in time."""
+    rank = gang.ranks[event.local_rank]
+    current = event.attempt == rank.attempt and event.local_rank in gang.running
+    if not current or rank.told or rank.fault is not None or gang.phase not in ("starting", "running"):
+        return
+    rank.fault = event
+    if gang.phase == "starting" and not gang.attempt:
+        _fail_start(gang, event.local_rank, event.why, decision)
+    else:
+        decision.tell(event)
+        strategy.faulted(gang, event, decision)
+
+
+def _fail_start(gang: Gang, local_rank: int, why: str, decision: Decision) -> None:
+    """Fail the first start, because a rank was not ready or failed before all ranks were ready."""
+    failure = facts.StartFailed(local_rank, why)
+    gang.start_failure = gang.start_failure or failure
+    decision.tell(failure)
+    stopping.stop(gang, "start_failed", decision)
 
 
 def _failed_to_start(gang: Gang, event: steps.WorkerFailedToStart, decision: Decision) -> None:
@@ -155,7 +206,7 @@ def _life_failed_to_start(gang: Gang, event: steps.WorkerFailedToStart, decision
 def _exited(gang: Gang, event: say.WorkerExited, decision: Decision) -> None:
     rank = gang.ranks[event.local_rank]
     spontaneous = by_itself(gang, event)
-    decision.tell(steps.RankExited(end=event, by_itself=spontaneous, started_ns=rank.started_ns))
+    decision.tell(facts.RankExited(end=event, by_itself=spontaneous, started_ns=rank.started_ns))
     if event.local_rank in gang.unkillable:
         return
     gang.move(event.local_rank, "ended")
@@ -167,11 +218,25 @@ def _exited(gang: Gang, event: say.WorkerExited, decision: Decision) -> None:
 
 
 def _after_end(gang: Gang, local_rank: int, decision: Decision) -> None:
-    strategy.advance(gang, local_rank, decision)
+    restart_sets.advance(gang, local_rank, decision)
+    if gang.phase == "starting" and gang.notifies:
+        _ended_in_start(gang, local_rank, decision)
     if gang.phase == "running":
         if gang.stop_on_failure:
             strategy.heed(gang, local_rank, decision)
-        strategy.launch(gang, decision)
+        restart_sets.launch(gang, decision)
+
+
+def _ended_in_start(gang: Gang, local_rank: int, decision: Decision) -> None:
+    """Deal with a rank that ended before all ranks were ready; the start does not wait for it any more."""
+    rank = gang.ranks[local_rank]
+    assert rank.end is not None  # noqa: S101 - the caller has set it
+    if not gang.failed(rank.end):
+        return
+    if gang.attempt:
+        strategy.heed(gang, local_rank, decision)
+    else:
+        _fail_start(gang, local_rank, "ended before all ranks were ready" if rank.ready else NOT_READY, decision)
 
 
 def by_itself(gang: Gang, event: say.WorkerExited) -> bool:
@@ -210,12 +275,16 @@ def _heed_all(gang: Gang, decision: Decision) -> None:
 
 def _settle(gang: Gang, decision: Decision) -> None:
     """Leave the present phase if its condition is met."""
-    if gang.phase == "starting" and gang.launched == gang.nprocs and not gang.starting:
+    if gang.phase == "starting" and gang.launched == gang.nprocs and not (gang.starting or gang.unready):
         gang.phase = "running"
         decision.do(steps.AnswerStart())
         _heed_all(gang, decision)
         if gang.phase == "running":
-            strategy.resume(gang, decision)
+            requests.resume(gang, decision)
+    if gang.services:
+        services.stop_idle(gang, decision)
+    if gang.stop.turn is not None:
+        role_close.proceed(gang, decision)
     stopped = gang.phase == "stopping" and (gang.stop.signaled or gang.drain.begun)
     if gang.idle and (gang.phase == "running" or stopped):
         _conclude(gang, decision)
@@ -254,20 +323,22 @@ def may_restart(gang: Gang) -> bool:
     policy = gang.policy
     if policy is None or gang.end_asked or gang.stop.reason != "peer_failed" or gang.unkillable:
         return False
-    if gang.strategy != "one_for_all" or policy.never_restart_exit_codes & {end.exitcode for end in _causes(gang)}:
+    if gang.strategy != "one_for_all" or policy.never_restart_exit_codes & set(_cause_codes(gang)):
         return False
     return not _counts(gang) or len(policy.counting(gang.restarts_ns, _end_ns(gang))) < policy.max_restarts
 
 
-def _causes(gang: Gang) -> list[say.WorkerExited]:
-    """Return the ends that caused the restart, the root cause first."""
-    return [end for rank in judge(gang).blamed if (end := gang.ranks[rank].end) is not None]
+def _cause_codes(gang: Gang) -> list[int | None]:
+    """Return the exit codes that caused the restart, the root cause's first; None for a rank that failed before."""
+    ranks = [gang.ranks[number] for number in judge(gang).blamed]
+    ranks = [rank for rank in ranks if rank.kind != "temporary"] or ranks
+    return [rank.end.exitcode if rank.fault is None and rank.end is not None else None for rank in ranks]
 
 
 def _counts(gang: Gang) -> bool:
     """Whether the restart of all ranks counts toward the limit."""
     codes = gang.policy.uncounted_exit_codes if gang.policy is not None else frozenset()
-    return not codes or _causes(gang)[0].exitcode not in codes
+    return not codes or _cause_codes(gang)[0] not in codes
 
 
 def _end_ns(gang: Gang) -> int:

@@ -9,9 +9,10 @@ from signal import Signals
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
-    from supervise._core.steps import Reason, WorkerFailedToStart, WorkerUnkillable
+    from supervise._core.facts import StartFailed
+    from supervise._core.steps import RankFaulted, Reason, StopOrder, WorkerFailedToStart, WorkerUnkillable
     from supervise.messages import Phase, WorkerExited
     from supervise.restarts import RestartKind, RestartPolicy, Strategy
 
@@ -27,20 +28,26 @@ class Rank:
             "attempt",
             "by_itself",
             "caused",
+            "dismissed",
             "end",
             "excused_ns",
+            "fault",
             "heeded",
             "kind",
+            "notifies",
             "pid",
+            "ready",
             "recorded_ns",
             "restarted_ns",
         ),
         *("restarts", "started_ns", "state", "streak", "terminated", "told"),
     )
 
-    def __init__(self, kind: RestartKind) -> None:
+    def __init__(self, kind: RestartKind, *, notifies: bool = False) -> None:
         self.kind: RestartKind = kind
         """After which end a policy restarts this rank."""
+        self.notifies = notifies
+        """Whether it reports that it is ready; otherwise it is ready when its process runs."""
         self.restarts = 0
         """Number of replaced lives."""
         self.streak = 0
@@ -57,6 +64,9 @@ class Rank:
         self.pid: int | None = None
         """None until its process has started; kept after its end."""
         self.started_ns = 0
+        self.ready = not self.notifies
+        self.fault: RankFaulted | None = None
+        """Why it has failed while it ran. Its end is a cause, whatever its exit code."""
         self.end: WorkerExited | None = None
         self.by_itself = False
         """Whether it ended before the first signal."""
@@ -73,6 +83,8 @@ class Rank:
         terminated it before."""
         self.terminated = False
         """Whether the caller asked for its end, so that it stays down."""
+        self.dismissed = False
+        """Whether it is a service that is stopped because all ranks of other roles have ended."""
 
 
 class RestartSet:
@@ -113,7 +125,7 @@ class Ask:
 class Stop:
     """The stop of the present attempt."""
 
-    __slots__ = ("death_sig", "killed", "reaped_ns", "reason", "signaled", "timeout_s")
+    __slots__ = ("death_sig", "killed", "order", "reaped_ns", "reason", "signaled", "timeout_s", "turn", "turn_killed")
 
     def __init__(self) -> None:
         self.reason: Reason | None = None
@@ -127,7 +139,12 @@ class Stop:
         self.reaped_ns = 0
         """When all dead ranks were reaped. A rank that had died before then ended by itself, even if reported later."""
         self.killed = False
-        """Whether SIGKILL was sent."""
+        """Whether SIGKILL was sent to all ranks."""
+        self.order: StopOrder = ""
+        self.turn: int | None = None
+        """The role that is being stopped, and below which no role was signaled; None if all are stopped at once."""
+        self.turn_killed = False
+        """Whether SIGKILL was sent to that role."""
 
 
 class Drain:
@@ -174,6 +191,10 @@ class Gang:
         strategy: Strategy = "one_for_all",
         kinds: Sequence[RestartKind] | None = None,
         success: frozenset[int] = frozenset({0}),
+        notifies: Collection[int] = (),
+        role_of: Sequence[int] | None = None,
+        services: frozenset[int] = frozenset(),
+        stop_signal: Signals = Signals.SIGTERM,
     ) -> None:
         """Describe a gang that is not started.
 
@@ -187,6 +208,10 @@ class Gang:
             strategy: Which ranks the failure of a rank concerns.
             kinds: Restart kind of each rank; None: the policy's for all.
             success: Exit codes that are a success.
+            notifies: Ranks that report that they are ready; the others are ready when they run.
+            role_of: Number of each rank's role, in ascending order from 0; None: all ranks have one role.
+            services: Ranks that are stopped once all others have ended.
+            stop_signal: The first signal of each stop that the gang itself decides.
         """
         self.nprocs = nprocs
         self.grace_s = grace_s
@@ -196,6 +221,11 @@ class Gang:
         self.policy = policy
         self.strategy: Strategy = strategy
         self.success = success
+        self.role_of = tuple(role_of or (0,) * nprocs)
+        self.roles = max(self.role_of) + 1
+        """Number of roles."""
+        self.services = services
+        self.stop_signal = stop_signal
         self.attempt = 0
         """Number of the present attempt, which all ranks began together; the first is 0."""
         self.all_restarts_ns: tuple[int, ...] = ()
@@ -205,7 +235,9 @@ class Gang:
         self.sets_made = 0
         """Number of restart sets so far."""
         kind: RestartKind = policy.restart if policy is not None else "transient"
-        self.ranks = [Rank(each) for each in kinds or (kind,) * nprocs]
+        self.ranks = [Rank(each, notifies=number in notifies) for number, each in enumerate(kinds or (kind,) * nprocs)]
+        self.notifies = bool(notifies)
+        """Whether the start waits for the readiness of a rank."""
         self.restarts_ns: tuple[int, ...] = ()
         """Monotonic times of the restarts that count toward the limit."""
         self.phase: Phase = "new"
@@ -217,8 +249,8 @@ class Gang:
         """Whether a close was requested or the timeout expired. If so, no restart follows and the drain is bounded."""
         self.launched = 0
         """Ranks below this number were launched."""
-        self.start_failure: WorkerFailedToStart | None = None
-        """The first failed launch."""
+        self.start_failure: WorkerFailedToStart | StartFailed | None = None
+        """Why the start has failed."""
         down = [number for number, rank in enumerate(self.ranks) if rank.terminated]
         for rank in self.ranks:
             if not rank.terminated:  # it stays down, and keeps its end
@@ -235,6 +267,8 @@ class Gang:
         """The ranks in this state; `move` maintains it."""
         self.running: set[int] = set()
         """The ranks in this state; `move` maintains it."""
+        self.unready: set[int] = set()
+        """Running ranks that are not ready; `move` maintains it."""
         self.ended: dict[int, None] = dict.fromkeys(down)
         """Ranks in the order in which their ends were reported."""
         self.leftovers: set[int] = set()
@@ -257,12 +291,20 @@ class Gang:
         return not (self.running or self.starting or self.sets or self.queue)
 
     def failed(self, end: WorkerExited) -> bool:
-        """Return whether a rank ended without success."""
-        return end.exitcode not in self.success or end.complaint is not None
+        """Return whether a rank ended without success; an end before the rank is ready never is one."""
+        rank = self.ranks[end.local_rank]
+        return end.exitcode not in self.success or end.complaint is not None or not rank.ready
 
     def lives(self, local_rank: int) -> bool:
         """Return whether a rank has a process, a leftover, or a pending launch."""
         return local_rank in self.running or local_rank in self.starting or local_rank in self.leftovers
+
+    def may_launch(self, local_rank: int) -> bool:
+        """Return whether the launch window has room for a rank and all launched ranks of lower roles are ready."""
+        if len(self.starting) >= self.window:
+            return False
+        role = self.role_of[local_rank]
+        return self.roles == 1 or all(self.role_of[rank] >= role for rank in self.starting | self.unready)
 
     @property
     def ends(self) -> tuple[WorkerExited, ...]:
@@ -278,8 +320,11 @@ class Gang:
         """Change the state of a rank."""
         self.starting.discard(local_rank)
         self.running.discard(local_rank)
+        self.unready.discard(local_rank)
         if state == "starting":
             self.starting.add(local_rank)
         elif state == "running":
             self.running.add(local_rank)
+            if not self.ranks[local_rank].ready:
+                self.unready.add(local_rank)
         self.ranks[local_rank].state = state

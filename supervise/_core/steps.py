@@ -1,4 +1,4 @@
-"""The inputs and outputs of the core: events, actions, facts.
+"""The inputs and outputs of the core: events and actions. `facts` has the facts.
 
 Named tuples: to define a dataclass takes Python four times as long, at every import.
 """
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Reason = Literal["peer_failed", "close", "timeout", "start_failed"]
 """Why a gang is stopped."""
+StopOrder = Literal["", "each", "whole"]
+"""How a stop treats roles. ``""``: all at once; else from the last role to the first: ``each`` with its own timeout, or
+one for the ``whole`` stop."""
 TimerName = Literal["grace", "kill", "drain", "backoff", "deadline"]
 """``deadline`` is the timeout of the gang; the actors set it."""
 
@@ -41,6 +44,28 @@ class WorkerUnkillable(NamedTuple):
     pid: int
     state: str
     """The kernel's letter for the process state, such as ``D`` (uninterruptible) or ``t`` (traced)."""
+
+
+class RankReady(NamedTuple):
+    """A rank has reported that it is ready."""
+
+    local_rank: int
+    attempt: int
+    """Number of the rank's life."""
+    at_ns: int = 0
+    """Monotonic time."""
+
+
+class RankFaulted(NamedTuple):
+    """A running rank has failed without an exit: it hangs, or was not ready in time. Its end is a cause."""
+
+    local_rank: int
+    attempt: int
+    """Number of the rank's life."""
+    why: str
+    """Message of the failure."""
+    at_ns: int
+    """Monotonic time."""
 
 
 class GroupEmptied(NamedTuple):
@@ -95,6 +120,7 @@ class CloseAsked(NamedTuple):
     death_sig: Signals
     timeout_s: float
     reason: Reason = "close"
+    order: StopOrder = ""
 
 
 class StopOnFailure(NamedTuple):
@@ -284,43 +310,6 @@ class AnswerClose(Bare):
     """Answer every close: no process of the gang remains."""
 
 
-# Facts, in addition to reports of Workers and Tails that are passed on unchanged
-
-
-class RankExited(NamedTuple):
-    """A rank has exited."""
-
-    end: WorkerExited
-    by_itself: bool
-    """Whether it ended before the first signal."""
-    started_ns: int
-    """Monotonic time of the start of its process."""
-
-
-class LifeReplaced(NamedTuple):
-    """The next life of a rank is about to be launched."""
-
-    local_rank: int
-    attempt: int
-    """Number of the replaced life."""
-    counted: bool
-    """Whether its end caused the restart, and the restart counts toward the limit."""
-
-
-class GangStopping(NamedTuple):
-    """A stop of the gang has begun."""
-
-    reason: Reason
-
-
-class Leaked(NamedTuple):
-    """A sweep has found escaped processes."""
-
-    found: Swept
-    pids: Mapping[int, int]
-    """Rank to pid of the rank's own process."""
-
-
 if TYPE_CHECKING:
     Event = (
         TailsStarted
@@ -337,6 +326,8 @@ if TYPE_CHECKING:
         | WorkerFailedToStart
         | WorkerExited
         | WorkerUnkillable
+        | RankReady
+        | RankFaulted
         | GroupEmptied
         | TailEnded
         | Swept
@@ -366,33 +357,3 @@ if TYPE_CHECKING:
         | Publish
         | AnswerClose
     )
-    Fact = (
-        WorkerStarted
-        | WorkerFailedToStart
-        | WorkerUnkillable
-        | TailEnded
-        | RankExited
-        | LifeReplaced
-        | GangStopping
-        | Leaked
-    )
-
-
-class Decision:
-    """The actions and facts that follow from an event."""
-
-    __slots__ = ("actions", "facts")
-
-    def __init__(self) -> None:
-        self.actions: list[Action] = []
-        """Effects to carry out, in this order."""
-        self.facts: list[Fact] = []
-        """Occurrences to report before any action is carried out."""
-
-    def do(self, *actions: Action) -> None:
-        """Add actions."""
-        self.actions += actions
-
-    def tell(self, fact: Fact) -> None:
-        """Add a fact."""
-        self.facts.append(fact)

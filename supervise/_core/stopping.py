@@ -5,11 +5,11 @@ from __future__ import annotations
 from signal import Signals
 from typing import TYPE_CHECKING
 
-from supervise._core import steps
+from supervise._core import facts, role_close, steps
 
 if TYPE_CHECKING:
+    from supervise._core.facts import Decision
     from supervise._core.model import Gang
-    from supervise._core.steps import Decision
 
 _MIN_DRAIN_S = 1.0
 """Lower limit of the drain's deadline, whatever timeout a close has."""
@@ -17,12 +17,12 @@ _MIN_DRAIN_S = 1.0
 
 def stop(gang: Gang, reason: steps.Reason, decision: Decision) -> None:
     """Stop the gang because of a failure, with its full grace."""
-    _stop(gang, steps.CloseAsked(death_sig=Signals.SIGTERM, timeout_s=gang.grace_s, reason=reason), decision)
+    _stop(gang, steps.CloseAsked(death_sig=gang.stop_signal, timeout_s=gang.grace_s, reason=reason), decision)
 
 
 def time_out(gang: Gang, decision: Decision) -> None:
     """End the gang because its timeout has expired."""
-    close(gang, steps.CloseAsked(death_sig=Signals.SIGTERM, timeout_s=gang.grace_s, reason="timeout"), decision)
+    close(gang, steps.CloseAsked(death_sig=gang.stop_signal, timeout_s=gang.grace_s, reason="timeout"), decision)
 
 
 def _stop(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
@@ -30,10 +30,11 @@ def _stop(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
     if gang.phase in ("starting", "running"):
         gang.phase = "stopping"
         gang.stop.reason, gang.stop.death_sig, gang.stop.timeout_s = event.reason, event.death_sig, event.timeout_s
+        gang.stop.order = event.order if gang.roles > 1 else ""
         gang.sets, gang.set_of, gang.queue = {}, {}, []
         if gang.policy is None or gang.strategy != "one_for_all" or event.reason != "peer_failed":
             fail_asks(gang, decision)
-        decision.tell(steps.GangStopping(reason=event.reason))
+        decision.tell(facts.GangStopping(reason=event.reason))
         decision.do(steps.ReapAll())
 
 
@@ -87,7 +88,7 @@ def _close_in_phase(gang: Gang, event: steps.CloseAsked, decision: Decision) -> 
             finish(gang, decision)
             _end_leftovers(gang, event, decision)
         case "stopping":
-            if event.reason == "close":
+            if event.reason == "close" or gang.stop.order:
                 _hurry(gang, event, decision)
             elif gang.drain.begun:  # the timeout expired during a stop, which did not bound the drain
                 decision.do(drain_timer(event.timeout_s))
@@ -117,6 +118,8 @@ def _hurry(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
     now = event.death_sig == Signals.SIGKILL
     if gang.drain.begun:
         decision.do(drain_timer(event.timeout_s))
+    if gang.stop.order and not role_close.release(gang, event, decision):
+        return
     if not gang.stop.signaled:  # dead ranks are being reaped
         gang.stop.timeout_s = min(event.timeout_s, gang.stop.timeout_s)
         gang.stop.death_sig = Signals.SIGKILL if now else gang.stop.death_sig
@@ -142,7 +145,11 @@ def all_reaped(gang: Gang, event: steps.AllReaped, decision: Decision) -> None:
         gang.ranks[local_rank].recorded_ns = at_ns
     if stop.death_sig == Signals.SIGKILL or stop.timeout_s <= 0:
         kill(gang, decision)
-    elif gang.leftovers or not gang.idle:
+    elif gang.idle and not gang.leftovers:
+        return
+    elif stop.order:
+        role_close.begin(gang, decision)
+    else:
         decision.do(
             steps.SendSignal(ranks=_targets(gang), sig=stop.death_sig, escalation=0),
             steps.SetTimer(name="grace", delay_s=stop.timeout_s, only_sooner=True),
@@ -161,9 +168,9 @@ def kill(gang: Gang, decision: Decision) -> None:
 def signal_started(gang: Gang, local_rank: int, decision: Decision) -> None:
     """Signal a rank whose start was reported after the others were signaled."""
     ranks = frozenset({local_rank})
-    if gang.stop.killed:
+    if role_close.is_killed(gang, local_rank):
         _send_sigkill(gang, ranks, decision)
-    elif gang.stop.signaled:
+    elif gang.stop.signaled and role_close.is_due(gang, local_rank):
         decision.do(steps.SendSignal(ranks=ranks, sig=gang.stop.death_sig, escalation=0))
 
 
@@ -183,11 +190,10 @@ def _targets(gang: Gang) -> frozenset[int]:
 
 def report_unkillable(gang: Gang, decision: Decision) -> None:
     """Report ranks that survived SIGKILL. `give_up` follows for each report."""
-    if not gang.stop.killed:
-        return
     for local_rank in tuple(gang.starting):
-        gang.move(local_rank, "overdue")
-    if targets := _targets(gang):
+        if role_close.is_killed(gang, local_rank):
+            gang.move(local_rank, "overdue")
+    if targets := frozenset(rank for rank in _targets(gang) if role_close.is_killed(gang, rank)):
         decision.do(steps.ReportUnkillable(ranks=targets))
 
 

@@ -166,6 +166,7 @@ def _end(tree: Tree, outcome: Outcome, culprit: str, actions: list[Action]) -> N
     if tree.phase in ("stopping", "finished"):
         return
     tree.phase, tree.outcome, tree.culprit = "stopping", outcome, culprit
+    actions.append(ts.Stopping(outcome, culprit))
     for child in tree.children.values():
         _answer(tree, child.id, ("ready",), "ended", actions)
         _cancel_backoff(child, actions)

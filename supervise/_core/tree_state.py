@@ -204,8 +204,17 @@ class Started:
 
 
 @dataclass(slots=True, frozen=True)
+class Stopping:
+    """Report that the tree ends, and why: every child is stopped from now on. It is told once."""
+
+    outcome: Outcome
+    id: str
+    """The child because of which it ends; empty after a stop."""
+
+
+@dataclass(slots=True, frozen=True)
 class Publish:
     """Set all pending replies: every actor of the tree has ended."""
 
 
-Action = Start | Stop | SetBackoff | CancelBackoff | Restarting | Answer | Started | Publish
+Action = Start | Stop | SetBackoff | CancelBackoff | Restarting | Answer | Started | Stopping | Publish

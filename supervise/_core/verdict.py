@@ -39,6 +39,8 @@ def judge(gang: Gang) -> Verdict:
     """
     causes = sorted((end for end in gang.ends if _is_cause(gang, end)), key=lambda end: _when(gang, end))
     _put_killed_first(gang, causes)
+    if gang.policy is not None:  # the failure of a temporary rank restarts and stops nothing
+        causes.sort(key=lambda end: gang.ranks[end.local_rank].kind == "temporary")
     causes.sort(key=lambda end: end.local_rank != gang.culprit)
     roles: dict[int, Role] = {}
     for end in gang.ends:
@@ -47,12 +49,11 @@ def judge(gang: Gang) -> Verdict:
         roles[end.local_rank] = "terminated" if rank.terminated else "finished" if finished else "bystander"
     for local_rank in gang.unkillable:
         roles.setdefault(local_rank, "lost")
-    for end in causes:
-        roles[end.local_rank] = "concurrent_failure"
-    if causes:
-        roles[causes[0].local_rank] = "root_cause"
-        return Verdict(outcome="failed", roles=roles, blamed=tuple(end.local_rank for end in causes), kind="cause")
-    unfinished = tuple(rank for rank in range(gang.nprocs) if roles.get(rank) not in ("finished", "terminated"))
+    if ranks := _with_lost(gang, causes):
+        roles |= dict.fromkeys(ranks, "concurrent_failure")
+        roles[ranks[0]] = "root_cause"
+        return Verdict(outcome="failed", roles=roles, blamed=tuple(ranks), kind="cause")
+    unfinished = tuple(rank for rank in range(gang.nprocs) if not _is_over(gang, rank, roles.get(rank)))
     if gang.stop.reason is None or not unfinished:
         outcome: Outcome = "stopped" if "finished" not in roles.values() and not unfinished else "succeeded"
         return Verdict(outcome=outcome, roles=roles, blamed=(), kind="cause")
@@ -63,10 +64,22 @@ def judge(gang: Gang) -> Verdict:
     return Verdict(outcome="stopped", roles=roles, blamed=blamed, kind="stopped")
 
 
+def _is_over(gang: Gang, local_rank: int, role: Role | None) -> bool:
+    """Whether a rank did all that it had to do: it succeeded, was terminated, or is a service without clients."""
+    dismissed = gang.ranks[local_rank].dismissed and local_rank not in gang.unkillable
+    return dismissed or role in ("finished", "terminated")
+
+
 def _is_cause(gang: Gang, end: WorkerExited) -> bool:
-    """Whether an end is a failure by itself, or made the strategy stop the gang; a terminated rank's never is."""
-    if gang.ranks[end.local_rank].terminated:
+    """Whether a rank failed while it ran, its end is a failure by itself, or the end made the strategy stop the gang.
+
+    The end of a terminated rank never is a cause.
+    """
+    rank = gang.ranks[end.local_rank]
+    if rank.terminated:
         return False
+    if rank.fault is not None:
+        return True
     return end.local_rank == gang.culprit or (gang.failed(end) and _by_itself(gang, end))
 
 
@@ -83,12 +96,25 @@ def _by_itself(gang: Gang, end: WorkerExited) -> bool:
     return raised_first or rank.by_itself or rank.recorded_ns is not None
 
 
+def _with_lost(gang: Gang, causes: list[WorkerExited]) -> list[int]:
+    """Return the ranks that are causes, with those that failed while they ran and then survived SIGKILL."""
+    found = [(_when(gang, end)[0], end.local_rank) for end in causes]
+    for local_rank in gang.unkillable:
+        if (fault := gang.ranks[local_rank].fault) is not None:
+            later = [place for place, (at_ns, _) in enumerate(found) if at_ns > fault.at_ns]
+            found.insert(later[0] if later else len(found), (fault.at_ns, local_rank))
+    return [local_rank for _, local_rank in found]
+
+
 def _when(gang: Gang, end: WorkerExited) -> tuple[int, int]:
     recorded = _recorded_ns(gang, end)
     return (recorded if recorded is not None else end.ended_ns, end.ended_ns)
 
 
 def _recorded_ns(gang: Gang, end: WorkerExited) -> int | None:
+    fault = gang.ranks[end.local_rank].fault
+    if fault is not None:
+        return fault.at_ns
     return end.error_ns if end.error_ns is not None else gang.ranks[end.local_rank].recorded_ns
 
 

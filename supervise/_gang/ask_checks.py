@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from supervise.errors import SpecError
+
+if TYPE_CHECKING:
+    from supervise._core.model import Gang
 
 
 def as_signal(what: str, value: Any) -> signal.Signals:
@@ -36,6 +39,21 @@ def checked_ranks(ranks: Any, nprocs: int) -> frozenset[int]:
     return wanted
 
 
+def requested_ranks(ranks: Any, gang: Gang, name: str) -> frozenset[int]:
+    """Return the ranks of a request to restart or to terminate them.
+
+    Raises:
+        SpecError: The value is not a set, it is empty, a rank is not in the gang, or the gang does not run.
+    """
+    wanted = checked_ranks(ranks if ranks is not None else (), gang.nprocs)
+    if not wanted:
+        raise SpecError(f"ranks is {ranks!r}; give the local ranks, such as {{0}}")
+    if gang.phase in ("new", "finished") or gang.end_asked or (gang.phase == "stopping" and gang.policy is None):
+        phase = "stopping" if gang.end_asked and gang.phase != "finished" else gang.phase
+        raise SpecError(f"{name}: the gang is {phase}; its ranks cannot be restarted or terminated")
+    return wanted
+
+
 def check_ref(value: Any) -> None:
     """Raise `SpecError` for a value that is not the ref of an actor."""
     if isinstance(value, type) or not (hasattr(value, "actor_urn") and callable(getattr(value, "tell", None))):
@@ -48,6 +66,6 @@ def stray(message: object) -> SpecError:
         return SpecError(f"the message is the class {message.__name__}; send an instance: {message.__name__}(...)")
     accepted = (
         "Start(), Wait(), Poll(), Pids(), Status(), Close(), Signal(...), RestartRanks(...), TerminateRanks(...),"
-        " Subscribe(...) or Unsubscribe(...)"
+        " Stacks(...), Subscribe(...) or Unsubscribe(...)"
     )
     return SpecError(f"a Supervisor does not accept {message!r}; send it {accepted}")

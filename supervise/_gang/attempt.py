@@ -9,6 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from supervise._gang import validation
+from supervise._gang.notify_protocol import address_of, variables
+from supervise._gang.rank_spec import naming
 from supervise._gang.spec import GangSettings, GangSpec
 from supervise._logs import sinks
 from supervise._logs.files import make_ready, move_aside
@@ -23,8 +25,9 @@ from supervise.destinations import LogsDest
 from supervise.logs import DefaultLogsSpecs, validate_full_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from supervise._gang.rank_spec import RankSpec
     from supervise._gang.worker import Launcher
     from supervise._process.containment.escapees import Contained
     from supervise._process.launch.function import Pickled, StartMethod
@@ -49,6 +52,8 @@ class Source:
     local_rank: int
     path: str
     prefix: bytes
+    prompts: bool = False
+    """Whether the beginning of a line is shown soon, because a person answers it on a terminal."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,14 +111,14 @@ class Attempt:
             if rank in (paths := getattr(found, name)):
                 getattr(own, name)[rank] = paths[rank]
         make_ready(own)
-        if spec.travels and rank not in spec.pickled:
-            spec.pickled.update(_pickled(spec, {rank: spec.args[rank]}, spec.cpus))
+        if spec.of(rank).travels and rank not in spec.pickled:
+            spec.pickled.update(_pickled([spec.of(rank)], {rank: spec.args[rank]}, spec.cpus))
         self.contained.begin_life(rank, life)
         self.envs[rank] = envs[rank]
         for name in _BY_RANK:
             getattr(dest, name).pop(rank, None)
             getattr(dest, name).update(getattr(own, name))
-        self.launchers[rank] = _launcher(self, rank, environ_of(spec))
+        self.launchers[rank] = _launcher(self, rank, life, environ_of(spec, spec.of(rank)))
 
     def _paths_of(self, life: int) -> tuple[dict[int, dict[str, str]], LogsDest]:
         """Return the environments and the log paths of all ranks' lives with this number, from one `reify`."""
@@ -154,7 +159,7 @@ def first_attempt(**settings: Unpack[GangSettings]) -> Attempt:
         OSError: The log folder cannot be used, or a helper process of multiprocessing cannot be started.
         TypeError: A keyword is not the name of a setting.
     """
-    spec = _prepared(settings)
+    spec = prepared(settings)
     try:
         attempt = make_attempt(spec, 0)
     except BaseException:
@@ -169,8 +174,13 @@ def first_attempt(**settings: Unpack[GangSettings]) -> Attempt:
     return attempt
 
 
-def _prepared(settings: GangSettings) -> GangSpec:
-    """Return the checked settings, with the pickled calls of functions."""
+def prepared(settings: GangSettings) -> GangSpec:
+    """Return the checked settings, with the pickled calls of functions.
+
+    Raises:
+        SpecError: A setting is not valid, or a call cannot be pickled; names the rank.
+        TypeError: A keyword is not the name of a setting.
+    """
     if unknown := settings.keys() - GangSettings.__annotations__:
         raise TypeError(f"a gang has no argument {min(unknown)!r}")
     given: dict[str, Any] = {_FIELDS.get(key, key): value for key, value in settings.items()}
@@ -181,9 +191,9 @@ def _prepared(settings: GangSettings) -> GangSpec:
         from supervise._process.launch import numa
 
         changes["cpus"] = numa.cpus_of_ranks(changes["args"], numa_options)
-    interpreter.check(spec.start_method if spec.travels else None)
-    if spec.travels:
-        changes["pickled"] = _pickled(spec, changes["args"], changes.get("cpus", {}))
+    for method in {part.start_method if part.travels else None: None for part in changes["parts"]}:
+        interpreter.check(method)
+    changes["pickled"] = _pickled(changes["parts"], changes["args"], changes.get("cpus", {}))
     if spec.logs_specs is None:
         changes["logs_specs"] = default = DefaultLogsSpecs()
         changes["remove_folders"] = default._remove_empty  # noqa: SLF001 - not part of the public API
@@ -193,15 +203,30 @@ def _prepared(settings: GangSettings) -> GangSpec:
 
 
 def _pickled(
-    spec: GangSpec, args: Mapping[int, tuple[Any, ...]], cpus: Mapping[int, frozenset[int]]
+    parts: Iterable[RankSpec], args: Mapping[int, tuple[Any, ...]], cpus: Mapping[int, frozenset[int]]
 ) -> dict[int, Pickled]:
-    validation.check_main(spec.entrypoint, args)
-    fn, method = cast("Callable[..., Any]", spec.entrypoint), cast("StartMethod", spec.start_method)
+    """Return local rank to pickled call, for the ranks in `args` whose calls are pickled."""
+    pickled: dict[int, Pickled] = {}
+    for part in parts:
+        if part.travels:
+            own = {part.role_rank(rank): args[rank] for rank in part.ranks if rank in args}
+            near = {part.role_rank(rank): cpus[rank] for rank in part.ranks if rank in cpus}
+            with naming(part.name):  # and role ranks
+                made = _pickled_role(part, own, near)
+            pickled |= {part.ranks[role_rank]: call for role_rank, call in made.items()}
+    return pickled
+
+
+def _pickled_role(
+    part: RankSpec, args: Mapping[int, tuple[Any, ...]], cpus: Mapping[int, frozenset[int]]
+) -> dict[int, Pickled]:
+    validation.check_main(part.entrypoint, args)
+    fn, method = cast("Callable[..., Any]", part.entrypoint), cast("StartMethod", part.start_method)
     calls = {rank: (fn, given) for rank, given in args.items()}
     if cpus and method == "forkserver":  # the server forks the ranks, and it is not bound
         from supervise._process.launch import numa
 
-        calls |= {rank: (numa.OnCpus(fn, near), args[rank]) for rank, near in cpus.items()}
+        calls |= {rank: (numa.OnCpus(fn, near), args[rank]) for rank, near in cpus.items() if rank in args}
     return function.pickle_calls(calls, method)
 
 
@@ -213,14 +238,14 @@ def make_attempt(spec: GangSpec, number: int) -> Attempt:
         OSError: The log folder cannot be used.
     """
     envs, dest = _reified(spec, number)
-    forked = spec.start_method in ("fork", "forkserver")
+    methods = {part.start_method for part in spec.parts}
     attempt = Attempt(
         spec=spec,
         envs=envs,
         dest=dest,
         number=number,
-        contained=escapees.make(spec.containment, spec.name, forked=forked),
-        window=_SERVER_WINDOW if spec.start_method == "forkserver" else 1,
+        contained=escapees.make(spec.containment, spec.name, forked=not methods.isdisjoint(("fork", "forkserver"))),
+        window=_SERVER_WINDOW if methods == {"forkserver"} else 1,
     )
     try:
         attempt.launchers = list(_launchers(attempt))
@@ -252,39 +277,45 @@ def _env(spec: GangSpec, env: Mapping[str, str], number: int) -> dict[str, str]:
 
 
 def _launchers(attempt: Attempt) -> Iterator[Launcher]:
-    environ = environ_of(attempt.spec)
-    for rank in attempt.spec.args:
-        yield _launcher(attempt, rank, environ)
+    for part in attempt.spec.parts:
+        environ = environ_of(attempt.spec, part)
+        for rank in part.ranks:
+            yield _launcher(attempt, rank, attempt.number, environ)
 
 
-def environ_of(spec: GangSpec) -> Mapping[Any, Any]:
-    """Return the host's environment as the launch takes it."""
-    return _encoded(spec.environ) if isinstance(spec.entrypoint, str) else spec.environ
+def environ_of(spec: GangSpec, part: RankSpec) -> Mapping[Any, Any]:
+    """Return the host's environment as the launch of a rank of this role takes it."""
+    return _encoded(spec.environ) if part.kind == "binary" else spec.environ
 
 
-def _launcher(attempt: Attempt, rank: int, environ: Mapping[Any, Any]) -> Launcher:
+def _launcher(attempt: Attempt, rank: int, life: int, environ: Mapping[Any, Any]) -> Launcher:
     spec, contained, dest = attempt.spec, attempt.contained, attempt.dest
+    part = spec.of(rank)
     assert contained is not None  # noqa: S101 - made with the attempt
-    binary = isinstance(spec.entrypoint, str)
+    binary = part.kind == "binary"
     take = spec.pickled.get if spec.restart_policy else spec.pickled.pop  # the last launch closes copied descriptors
-    own: Mapping[Any, Any] = {**attempt.envs[rank], **contained.env(rank)}
+    notify = variables(address_of(spec.notify_token, rank, life), spec.heartbeat_timeout_s) if spec.notify_token else {}
+    own: Mapping[Any, Any] = {**attempt.envs[rank], **contained.env(rank), **notify}
     how = LaunchSpec(
         env={**environ, **(_encoded(own) if binary else own)},
-        cwd=spec.cwd,
+        cwd=part.cwd,
         streams=Streams(stdout=dest.stdouts[rank], stderr=dest.stderrs[rank]),
+        stdin=spec.stdin.get(rank),
         line=attempt.line,
         reset=spec.reset,
         enter=contained.enter(rank),
         gate=spec.gate and binary,
     )
     launcher: Launcher
-    if isinstance(spec.entrypoint, str):
-        launcher = ProgramLauncher(argv=validation.argv_of(spec.entrypoint, spec.args[rank], rank), how=how)
+    if isinstance(part.entrypoint, str):
+        with naming(part.name):
+            argv = validation.argv_of(part.entrypoint, spec.args[rank], part.role_rank(rank))
+        launcher = ProgramLauncher(argv=argv, how=how)
     else:
         launcher = FunctionLauncher(
             local_rank=rank,
-            method=cast("StartMethod", spec.start_method),
-            fn=spec.entrypoint,
+            method=cast("StartMethod", part.start_method),
+            fn=part.entrypoint,
             args=spec.args[rank],
             how=how,
             pickled=take(rank, None),
@@ -309,8 +340,9 @@ def _sources(spec: GangSpec, paths: Mapping[int, str]) -> Iterator[Source]:
     prefixes = spec.log_line_prefixes or {}
     for rank, path in sorted(paths.items()):
         if path and path != os.devnull:
-            prefix = as_prefix(prefixes.get(rank, f"[{spec.name}{rank}]:"))
-            yield Source(local_rank=rank, path=path, prefix=prefix.encode())
+            prefix = as_prefix(prefixes.get(rank, spec.default_prefix(rank)))
+            prompts = rank in spec.stdin and os.isatty(spec.stdin[rank].fd)
+            yield Source(local_rank=rank, path=path, prefix=prefix.encode(), prompts=prompts)
 
 
 def _add_tails(attempt: Attempt) -> None:

@@ -7,7 +7,9 @@ from signal import Signals
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervise import messages as say
-from supervise._core import steps
+from supervise._core import facts, steps
+from supervise._gang.hung import Hung
+from supervise.events import Event
 from supervise.messages import Bare
 
 if TYPE_CHECKING:
@@ -37,17 +39,26 @@ class LogFailed(NamedTuple):
     error: str
 
 
+class LogTrimmed(NamedTuple):
+    """The oldest part of a log was removed from the disk for the first time."""
+
+    iostream: str
+    path: str
+    max_bytes: int
+
+
+class StacksTaken(NamedTuple):
+    """The stacks of all ranks were collected because a rank hangs."""
+
+    path: str
+    """The file with all stacks; "" if there is none."""
+    places: tuple[str, ...]
+    """One line for each place where ranks are."""
+
+
 if TYPE_CHECKING:
     Told = say.WorkerStopped | say.WorkerRestarting | say.GangStarted | say.GangRestarting | say.GangFinished
-    Fact = steps.Fact | Told | AttemptStarting | Signaled | LogFailed
-
-
-class Event(NamedTuple):
-    """One event."""
-
-    name: str
-    level: str
-    fields: dict[str, Any]
+    Fact = facts.Fact | Told | AttemptStarting | Signaled | LogFailed | LogTrimmed | Hung | StacksTaken
 
 
 class Describer:
@@ -64,11 +75,21 @@ class Describer:
         match fact:
             case say.WorkerStarted():
                 return [self._started(fact, now_ns)]
-            case steps.RankExited():
+            case facts.RankExited():
                 return [self._exited(fact)]
+            case steps.RankReady():
+                return [self._rank("supervise.process.ready", "info", fact.local_rank)]
+            case steps.RankFaulted():
+                return [self._rank("supervise.process.faulted", self._failed_level, fact.local_rank, message=fact.why)]
+            case Hung():
+                return [self._hung(fact)]
+            case StacksTaken():
+                return [Event("supervise.gang.stacks", "warning", {"path": fact.path, "places": list(fact.places)})]
+            case facts.StartFailed():
+                return [self._not_ready(fact)]
             case say.WorkerRestarting():
                 return [self._rank_restarting(fact)]
-            case steps.LifeReplaced():
+            case facts.LifeReplaced():
                 return []
             case steps.WorkerFailedToStart():
                 return [self._start_failed(fact)]
@@ -80,18 +101,21 @@ class Describer:
                 return [self._rank("supervise.process.stopped", "warning", fact.local_rank, **fields)]
             case Signaled():
                 return [self._signaled(fact)]
-            case steps.Leaked():
+            case facts.Leaked():
                 return self._leaked(fact)
             case LogFailed():
                 fields = {"log_iostream": fact.iostream, "path": fact.path, "error": fact.error}
                 return [Event("supervise.log.failed", "warning", fields)]
+            case LogTrimmed():
+                fields = {"log_iostream": fact.iostream, "path": fact.path, "log_max_bytes": fact.max_bytes}
+                return [Event("supervise.log.trimmed", "info", fields)]
             case steps.TailEnded():
                 return _tail_ended(fact)
             case AttemptStarting():
                 return [self._starting()]
             case say.GangStarted():
                 return [Event("supervise.gang.started", "info", {"duration_s": _seconds(self._attempt_ns, now_ns)})]
-            case steps.GangStopping():
+            case facts.GangStopping():
                 return [Event("supervise.gang.stopping", "info", {"reason": fact.reason})]
             case say.GangRestarting():
                 return self._restarting(fact)
@@ -108,21 +132,22 @@ class Describer:
     def _rank(self, name: str, level: str, local_rank: int, **fields: Any) -> Event:
         own = self.attempt.envs.get(local_rank, {}).get("TORCHELASTIC_RESTART_COUNT")
         life = {} if own is None else {"attempt": whole_number(own, 0)}  # a single rank may have restarted
+        if self.attempt.spec.role_of:
+            fields.setdefault("role", self.attempt.envs[local_rank].get("ROLE_NAME"))  # a restart has that of the end
         return Event(name, level, {"rank": self._global_rank(local_rank), "local_rank": local_rank, **life, **fields})
 
     def _global_rank(self, local_rank: int) -> int:
         return whole_number(self.attempt.envs.get(local_rank, {}).get("RANK"), local_rank)
 
     def _started(self, fact: say.WorkerStarted, now_ns: int) -> Event:
-        spec = self.attempt.spec
-        args = [str(arg) for arg in spec.args[fact.local_rank]] if spec.kind == "binary" else None
+        part, args = self.attempt.spec.of(fact.local_rank), self.attempt.spec.args[fact.local_rank]
         return self._rank(
             "supervise.process.started",
             "info",
             fact.local_rank,
             pid=fact.pid,
-            executable_name=spec.what,
-            command_args=args,
+            executable_name=part.what,
+            command_args=[str(arg) for arg in args] if part.kind == "binary" else None,
             start_duration_s=_seconds(self._attempt_ns, now_ns),
         )
 
@@ -134,6 +159,29 @@ class Describer:
             exception_type=type(fact.error).__name__,
             exception_message=str(fact.error),
             errno=getattr(fact.error, "errno", None),
+        )
+
+    def _hung(self, fact: Hung) -> Event:
+        told = fact.message
+        return self._rank(
+            "supervise.process.hung",
+            "error",
+            told.local_rank,
+            tier=told.tier,
+            age_s=round(told.age_s, 3),
+            step=told.step,
+            status=told.status,
+            waiting=[self._global_rank(rank) for rank in fact.waiting],
+        )
+
+    def _not_ready(self, fact: facts.StartFailed) -> Event:
+        return self._rank(
+            "supervise.process.start_failed",
+            self._failed_level,
+            fact.local_rank,
+            exception_type="SpawnError",
+            exception_message=fact.why,
+            errno=None,
         )
 
     def _signaled(self, fact: Signaled) -> Event:
@@ -148,7 +196,7 @@ class Describer:
             target="group",
         )
 
-    def _exited(self, fact: steps.RankExited) -> Event:
+    def _exited(self, fact: facts.RankExited) -> Event:
         end, code = fact.end, fact.end.exitcode
         fine = code == 0 and end.complaint is None
         return self._rank(
@@ -180,7 +228,7 @@ class Describer:
             exit_signal=signal_name(-code) if code is not None and code < 0 else None,
         )
 
-    def _leaked(self, fact: steps.Leaked) -> list[Event]:
+    def _leaked(self, fact: facts.Leaked) -> list[Event]:
         events = []
         for local_rank, descendants in fact.found.leaked.items():
             fields = {
@@ -196,11 +244,11 @@ class Describer:
     # The gang
 
     def _starting(self) -> Event:
-        attempt = self.attempt
+        attempt, methods = self.attempt, {part.start_method for part in self.attempt.spec.parts}
         errors = [path for path in attempt.dest.error_files.values() if path != os.devnull]
         fields = {
             "world_size": attempt.nprocs,
-            "start_method": attempt.spec.start_method,
+            "start_method": methods.pop() if len(methods) == 1 else None,
             "log_dir": os.path.dirname(os.path.dirname(errors[0])) if errors else None,
         }
         return Event("supervise.gang.starting", "info", fields)

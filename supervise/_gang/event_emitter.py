@@ -25,7 +25,8 @@ class EventEmitter:
         now_ns = time.monotonic_ns()
         first, spec = attempt.envs.get(0, {}), attempt.spec
         self._describer = Describer(attempt, now_ns, now_ns)
-        common = {"gang": spec.name, "run_id": first.get("TORCHELASTIC_RUN_ID"), "role": first.get("ROLE_NAME")}
+        role = None if spec.role_of else first.get("ROLE_NAME")  # each rank has its own
+        common = {"gang": spec.name, "run_id": first.get("TORCHELASTIC_RUN_ID"), "role": role}
         self._log = EventLog({**common, "attempt": _number_of(attempt)}, sink=spec.event_sink)
 
     def listens(self, level: str = "warning") -> bool:
@@ -51,7 +52,7 @@ class EventEmitter:
         self.emit(fact)
         spec, result = self._describer.attempt.spec, fact.result
         if result is not None and result.outcome == "failed" and spec.plain is None:
-            self._log.show_at_last(failed_line(spec.name, result, next(iter(result.failures.values()))))
+            self._log.show_at_last(failed_line(spec, result, next(iter(result.failures.values()))))
 
     def disk_full(self, iostream: str, error: OSError) -> None:
         """Report a disk that is full when the ranks have ended: to listeners, or else on stderr."""

@@ -1,17 +1,15 @@
-"""The restarts of single ranks: their sweeps, announcements and next lives, and the history of replaced lives."""
+"""The restarts of single ranks: their announcements and next lives, and the history of replaced lives."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING
 
 from supervise import messages as say
-from supervise._core import steps
+from supervise._core import facts, steps
 from supervise._core.strategy import role_of
 from supervise._gang.results import rank_end
-from supervise._gang.sweep import Sweep
 from supervise.errors import SuperviseError
 from supervise.result import RankRestart
 
@@ -50,7 +48,7 @@ class RankRestarts:
             gang: The state of the gang.
             loop: The gang's loop.
             events: Emits the events of restarts.
-            subscribers: Are told about restarts.
+            subscribers: The actors that receive `WorkerRestarting`.
             timers: The timers of the gang.
             step: Decides on an event.
         """
@@ -60,7 +58,6 @@ class RankRestarts:
         self._subscribers = subscribers
         self._timers = timers
         self._step = step
-        self._sweeps: dict[int, Sweep] = {}
         self._ends: dict[int, RankEnd] = {}
         """Rank to the end of the life that is to be replaced."""
         self.history: deque[RankRestart] = deque(maxlen=_MOST_KEPT)
@@ -71,32 +68,6 @@ class RankRestarts:
         """Restart the ranks of this attempt from now on."""
         self._attempt = attempt
         self._ranks = ranks
-
-    def sweep(self, action: steps.SweepRanks) -> None:
-        """Sweep what these ranks' present lives have left; then report `RanksSwept`."""
-        contained = self._attempt.contained
-        if contained is None or not (contained.ends or self._events.listens()):
-            self._loop.post(self._step, steps.RanksSwept(action.number))
-            return
-        self._sweeps[action.number] = sweep = Sweep(
-            self._loop,
-            contained,
-            end=contained.ends,
-            timeout_s=action.timeout_s,
-            skip=(),
-            ranks=action.ranks,
-            done=partial(self._swept, action.number),
-        )
-        sweep.begin()
-
-    def _swept(self, number: int, found: steps.Swept) -> None:
-        del self._sweeps[number]
-        self._step(steps.RanksSwept(number, found))
-
-    def cancel_sweeps(self) -> None:
-        """Cancel all sweeps: the gang ends, and sweeps as a whole."""
-        while self._sweeps:
-            self._sweeps.popitem()[1].cancel()
 
     def announce(self, action: steps.AnnounceRestarts) -> None:
         """Tell subscribers about the restart of these ranks and set its timer."""
@@ -114,15 +85,17 @@ class RankRestarts:
             self._subscribers.tell(message)
         self._timers.set(steps.SetTimer(name="backoff", delay_s=delay_s, key=action.number))
 
-    def note(self, fact: steps.LifeReplaced) -> None:
+    def note(self, fact: facts.LifeReplaced) -> None:
         """Add a replaced life to the history."""
         end = self._ends.pop(fact.local_rank)
         self._add(RankRestart(fact.local_rank, fact.attempt, end, time.monotonic_ns(), fact.counted))
         self._subscribers.forget(fact.local_rank)
 
     def note_all(self, result: RunProcsResult, *, counted: bool) -> None:
-        """Add the lives of an attempt to the history, which the restart of all ranks replaces."""
+        """Add the lives of an attempt to the history when a restart of all ranks replaces them."""
         for local_rank, end in result.ends.items():
+            if self._gang.ranks[local_rank].terminated:  # it stays down
+                continue
             caused = counted and end.role == "root_cause"
             attempt = self._gang.ranks[local_rank].attempt
             self._add(RankRestart(local_rank, attempt, end, time.monotonic_ns(), caused))
@@ -141,8 +114,7 @@ class RankRestarts:
             self._ranks.launch(action.local_rank)
 
     def end(self) -> None:
-        """Cancel all sweeps and drop the callback."""
-        self.cancel_sweeps()
+        """Drop the callback."""
         self._step = _nothing
 
 

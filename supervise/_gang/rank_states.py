@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from supervise.messages import RankStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from supervise._core.model import Gang
+    from supervise._gang.notify_sockets import RankNotes
     from supervise._process.exits.handle import Process
     from supervise.messages import RankState
 
@@ -25,17 +27,36 @@ class RankStates:
         """Note that a rank was reported as suspended."""
         self._suspended.add(local_rank)
 
-    def rows(self, gang: Gang, processes: Mapping[int, Process]) -> dict[int, RankStatus]:
-        """Return local rank to its present state. The kernel is asked about ranks that were suspended."""
+    def rows(
+        self, gang: Gang, processes: Mapping[int, Process], notes: Callable[[int], RankNotes | None]
+    ) -> dict[int, RankStatus]:
+        """Return local rank to its present state. The kernel is asked about ranks that were suspended.
+
+        Args:
+            gang: The state of the gang.
+            processes: Rank to process.
+            notes: Returns what the present life of a rank has reported; None if ranks have no notify sockets.
+        """
         self._suspended = {
             rank for rank in self._suspended if rank in processes and processes[rank].kernel_state() in ("T", "t")
         }
-        return {
-            number: RankStatus(
-                pid=rank.pid, state=self._state(gang, number), attempt=rank.attempt, restarts=rank.restarts
-            )
-            for number, rank in enumerate(gang.ranks)
-        }
+        return {number: self._row(gang, number, notes(number)) for number in range(gang.nprocs)}
+
+    def _row(self, gang: Gang, number: int, notes: RankNotes | None) -> RankStatus:
+        rank = gang.ranks[number]
+        state = self._state(gang, number)
+        if notes is None:
+            return RankStatus(pid=rank.pid, state=state, attempt=rank.attempt, restarts=rank.restarts)
+        beat_age_s = None if notes.beat_ns is None else (time.monotonic_ns() - notes.beat_ns) / 1e9
+        return RankStatus(
+            pid=rank.pid,
+            state=state,
+            attempt=rank.attempt,
+            restarts=rank.restarts,
+            status=notes.status,
+            step=notes.step,
+            beat_age_s=beat_age_s,
+        )
 
     def _state(self, gang: Gang, number: int) -> RankState:
         rank, found = gang.ranks[number], gang.set_of.get(number)
@@ -47,7 +68,8 @@ class RankStates:
             return rank.state
         if rank.state == "running":
             stopping = gang.phase == "stopping" or rank.told
-            return "suspended" if number in self._suspended else "stopping" if stopping else "ready"
+            running: RankState = "ready" if rank.ready else "starting"
+            return "suspended" if number in self._suspended else "stopping" if stopping else running
         if rank.terminated:
             return "terminated"
         return "finished" if rank.end is not None and not gang.failed(rank.end) else "failed"

@@ -11,8 +11,9 @@ import pykka
 
 from supervise._core.steps import TailsStarted
 from supervise._gang import orders
-from supervise._gang.describe import LogFailed
+from supervise._gang.describe import LogFailed, LogTrimmed
 from supervise._gang.error_files import recorded_ns
+from supervise._gang.rank_spec import held_by_rank
 from supervise._gang.worker import Worker
 from supervise._logs.files import make_ready, no_room, size_of
 from supervise._logs.sinks import CancelToken
@@ -22,12 +23,14 @@ from supervise.errors import SpecError
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from supervise._gang.attempt import Attempt, TailSpec
     from supervise._gang.event_emitter import EventEmitter
+    from supervise._gang.notify_sockets import NotifySockets
     from supervise._gang.tail import Tail
     from supervise._logs.reader import LogReader
+    from supervise._logs.trim import Trimming
     from supervise._runtime.loop import Loop
     from supervise.messages import WorkerExited
 
@@ -35,7 +38,14 @@ if TYPE_CHECKING:
 class RankActors:
     """Starts the actors of a gang and sends them orders, by tell only: an ask would block the loop."""
 
-    def __init__(self, attempt: Attempt, loop: Loop, owner: pykka.ActorRef[Any], events: EventEmitter) -> None:
+    def __init__(
+        self,
+        attempt: Attempt,
+        loop: Loop,
+        owner: pykka.ActorRef[Any],
+        events: EventEmitter,
+        sockets: NotifySockets | None = None,
+    ) -> None:
         """Prepare without starting anything.
 
         Args:
@@ -43,17 +53,21 @@ class RankActors:
             loop: The gang's loop.
             owner: The Supervisor.
             events: Reports failures of logs.
+            sockets: The notify sockets of the ranks; None if they have none.
         """
         self._attempt = attempt
         self._loop = loop
         self._owner = owner
         self._events = events
+        self._sockets = sockets
         self._workers: list[pykka.ActorRef[Worker]] = []
         self._tails: list[pykka.ActorRef[Tail]] = []
         self._abandons: list[CancelToken] = []
         self._joined: dict[tuple[int, int], list[LogReader]] = {}
         """Number of a Tail and rank to the readers of the rank's present life, if that is not the first."""
         self.slots = ExitSlots()
+        self._trimming = _trimming(attempt, partial(loop.post, self._log_trimmed), self._log_trimmed)
+        self._untrimmed = False
         self._spoiled = False
         self._roomy = True
 
@@ -62,14 +76,14 @@ class RankActors:
 
         Raises:
             SpecError: A limit is too low.
-            OSError: A log file cannot be made. In either case nothing was started.
+            OSError: A log file or notify socket cannot be made. In either case no actor is left.
         """
         attempt = self._attempt
         if self._spoiled:
             msg = f"{attempt.spec.name}: an earlier start of this gang has failed half-way; make another gang"
             raise SpecError(msg)
         shown = sum(len(tail.sources) for tail in attempt.tails)
-        each = limits.held_by_rank(attempt.spec.start_method)
+        each = held_by_rank(attempt.spec.parts, sockets=self._sockets is not None)
         try:
             spare = limits.check_open_files(attempt.nprocs, each=each, shown=2 * shown)
             self._roomy = True
@@ -79,20 +93,22 @@ class RankActors:
         attempt.line.keeps = spare >= 2 * attempt.nprocs  # half of the spare descriptors stay free for the application
         make_ready(attempt.dest)
         try:
+            for rank in range(attempt.nprocs):
+                self._begin_trimming(rank)
             for tail in attempt.tails:
                 self._tails.append(self._new_tail(tail))
+            for rank in range(attempt.nprocs):
+                self._workers.append(self._new_worker(rank, attempt.number))
         except BaseException:
-            self._give_up_tails()
+            self._give_up()
             raise
-        self._workers = [self._new_worker(rank, attempt.number) for rank in range(attempt.nprocs)]
-        return TailsStarted(
-            tails=len(self._tails), values=attempt.spec.kind == "function" and attempt.spec.plain is None
-        )
+        returning = attempt.spec.plain is None and any(part.kind == "function" for part in attempt.spec.parts)
+        return TailsStarted(tails=len(self._tails), values=returning)
 
     def _new_tail(self, tail: TailSpec) -> pykka.ActorRef[Tail]:
         from supervise._gang.tail import Tail  # lazy: most gangs have no Tail
 
-        abandon = CancelToken()
+        attempt, abandon = self._attempt, CancelToken()
         self._abandons.append(abandon)
         return Tail.start(
             name=tail.name,
@@ -104,11 +120,18 @@ class RankActors:
             on_error=partial(self._loop.post, self._log_failed, tail.name),
             warns=not self._events.listens(),
             follows_writers=self._roomy and tail.sink.is_console,
+            screen=attempt.spec.screen,
+            trimming=self._trimming,
         )
 
-    def _give_up_tails(self) -> None:
-        """End the started Tails after the start of one has failed; close the destinations of the others."""
+    def _give_up(self) -> None:
+        """End the started actors after the start of one has failed; close sockets, and destinations without a Tail."""
+        self._dismiss_workers()
+        if self._sockets is not None:
+            self._sockets.close_all()
         self.abandon_tails()
+        if self._trimming is not None:
+            self._trimming.end_all()
         for abandon in self._abandons[len(self._tails) :]:
             abandon.close()
         for tail in self._attempt.tails[len(self._tails) :]:
@@ -116,13 +139,15 @@ class RankActors:
         self._spoiled = True
 
     def _new_worker(self, rank: int, life: int) -> pykka.ActorRef[Worker]:
+        if self._sockets is not None:
+            self._sockets.open(rank, life)
         return Worker.start(
             self._loop,
             local_rank=rank,
             launcher=self._attempt.launchers[rank],
             owner=self._owner,
             slots=self.slots,
-            log_paths=self._log_paths(rank),
+            log_paths=self.log_paths(rank),
             error_file=self._attempt.dest.error_files.get(rank, ""),
             attempt=life,
         )
@@ -137,7 +162,9 @@ class RankActors:
         attempt = self._attempt
         past = [source for sources in attempt.sources(rank).values() for source in sources]
         sizes = {source.path: size_of(source.path) for source in past}  # before the files of the next life are made
+        earlier = self.log_paths(rank)
         attempt.renew(rank, life)
+        self._begin_trimming(rank, earlier)
         with contextlib.suppress(pykka.ActorDeadError):
             self._workers[rank].tell(orders.Leave())
         if (outcome := self.slots.outcomes.pop(rank, None)) is not None:
@@ -145,6 +172,14 @@ class RankActors:
         self._workers[rank] = self._new_worker(rank, life)
         for number, tail in enumerate(self._tails):
             self._change_files(number, tail, rank, sizes)
+
+    def _begin_trimming(self, rank: int, earlier: Iterable[str] = ()) -> None:
+        """Bound the logs of a rank's present life, if the gang has a bound, in place of those of its past life."""
+        if self._trimming is not None:
+            for path in earlier:
+                self._trimming.end(path)
+            for path in self.log_paths(rank):
+                self._trimming.begin(path)
 
     def _change_files(self, number: int, tail: pykka.ActorRef[Tail], rank: int, sizes: dict[str, int | None]) -> None:
         """Order a Tail to show the files of a rank's present life in place of those of its past life."""
@@ -154,16 +189,25 @@ class RankActors:
             feed.writer_ended()
         spec, sources = self._attempt.tails[number], self._attempt.sources(rank)
         shown = [each for name in spec.streams for each in sources.get(name, ())]
-        feeds = readers(spec.sink, shown, spec.line_filter, follow_writers=self._roomy and spec.sink.is_console)
+        feeds = readers(
+            spec.sink,
+            shown,
+            spec.line_filter,
+            follow_writers=self._roomy and spec.sink.is_console,
+            screen=self._attempt.spec.screen,
+            trimming=self._trimming,
+        )
         for feed in feeds:
             feed.expect_present_file()
         self._joined[number, rank] = feeds
         with contextlib.suppress(pykka.ActorDeadError):
             tail.tell(orders.ChangeFiles(feeds=feeds, sizes=sizes))
 
-    def _log_paths(self, rank: int) -> tuple[str, ...]:
+    def log_paths(self, rank: int) -> tuple[str, ...]:
+        """Return the log files that the present life of a rank writes."""
         dest = self._attempt.dest
-        return tuple(path for path in (dest.stdouts[rank], dest.stderrs[rank]) if path and path != os.devnull)
+        found = dict.fromkeys((dest.stdouts[rank], dest.stderrs[rank]))  # both streams may have one file
+        return tuple(path for path in found if path and path != os.devnull)
 
     def launch(self, rank: int) -> None:
         """Launch a rank."""
@@ -195,6 +239,8 @@ class RankActors:
         """Order the Tails to show the rest of the output and end."""
         sizes = {path: size for end in ends for path, size in end.log_bytes.items()}
         self._look_for_room(sizes)
+        if self._trimming is not None:
+            self._trimming.trim_all()
         for tail in self._tails:
             with contextlib.suppress(pykka.ActorDeadError):  # it has ended and sent `TailEnded`
                 tail.tell(orders.Drain(sizes=sizes))
@@ -211,6 +257,15 @@ class RankActors:
     def _log_failed(self, iostream: str, path: str, error: OSError) -> None:
         self._events.emit(LogFailed(iostream, path, str(error)))
 
+    def _log_trimmed(self, path: str, error: OSError | None) -> None:
+        iostream = "stdout" if path in self._attempt.dest.stdouts.values() else "stderr"
+        if error is None:
+            self._events.emit(LogTrimmed(iostream, path, self._attempt.spec.log_max_bytes or 0))
+        elif not self._untrimmed:  # the other logs have the same file system
+            self._untrimmed = True
+            why = f"log_max_bytes has no effect, its oldest part cannot be removed: {error.strerror}"
+            self._log_failed(iostream, path, OSError(error.errno, why, path))
+
     def abandon_tails(self) -> None:
         """End the Tails now, even during a write."""
         for abandon in self._abandons:
@@ -218,10 +273,9 @@ class RankActors:
 
     def dismiss(self) -> None:
         """Order the Workers to leave the registry, and release resources. The Tails have ended. Idempotent."""
-        workers, self._workers = self._workers, []
-        for worker in workers:
-            with contextlib.suppress(pykka.ActorDeadError):
-                worker.tell(orders.Leave())
+        if self._trimming is not None:
+            self._trimming.end_all()
+        self._dismiss_workers()
         while self._joined:  # a Tail whose destination failed has not taken them
             for feed in self._joined.popitem()[1]:
                 feed.close()
@@ -229,3 +283,22 @@ class RankActors:
         self._attempt.line.cut()
         if not self._tails:  # Tails own their destinations
             self._attempt.close()
+
+    def _dismiss_workers(self) -> None:
+        workers, self._workers = self._workers, []
+        for worker in workers:
+            with contextlib.suppress(pykka.ActorDeadError):
+                worker.tell(orders.Leave())
+
+
+def _trimming(
+    attempt: Attempt,
+    report: Callable[[str, OSError | None], object],
+    tell: Callable[[str, OSError | None], object],
+) -> Trimming | None:
+    max_bytes = attempt.spec.log_max_bytes
+    if max_bytes is None:
+        return None
+    from supervise._logs.trim import Trimming  # lazy: most gangs have no bound
+
+    return Trimming(max_bytes, report, tell)

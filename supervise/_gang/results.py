@@ -6,18 +6,21 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from supervise._core.facts import StartFailed
 from supervise._logs.files import last_lines
 from supervise._printable import one_line
 from supervise.errors import SpawnError
 from supervise.result import ProcessFailure, RankEnd, RunProcsResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from supervise._core.model import Gang
     from supervise._core.steps import WorkerFailedToStart
     from supervise._core.verdict import Verdict
     from supervise._gang.attempt import Attempt
+    from supervise._gang.notify_sockets import RankNotes
+    from supervise._gang.spec import GangSpec
     from supervise.messages import WorkerExited
     from supervise.result import Role
 
@@ -102,7 +105,10 @@ def _failure(gang: Gang, rank: int, attempt: Attempt, to_wall_ns: int, *, stoppe
             return ProcessFailure.of(rank, stuck.pid, LOST_CODE, "", message=message)
         message = f"rank {rank} was not started: the gang was closed first"
         return ProcessFailure.of(rank, 0, -gang.stop.death_sig, "", message=message)
-    message = end.complaint or ""
+    fault = gang.ranks[rank].fault
+    message = fault.why if fault is not None else end.complaint or ""
+    if fault is None and not stopped and not gang.ranks[rank].ready and end.exitcode in gang.success:
+        message = f"ended with {_code(end)} before it was ready"
     if end.oom_kill:
         message = f"{OUT_OF_MEMORY}: killed by the kernel (SIGKILL, PID {end.pid}) as its memory cgroup was full"
     if rank == gang.culprit and not gang.failed(end):
@@ -119,7 +125,7 @@ def _failure(gang: Gang, rank: int, attempt: Attempt, to_wall_ns: int, *, stoppe
     )
 
 
-def failed_line(name: str, result: RunProcsResult, root: ProcessFailure) -> str:
+def failed_line(spec: GangSpec, result: RunProcsResult, root: ProcessFailure) -> str:
     """Return one line about a failed gang: the rank, the cause and the path of a log."""
     recorded = root.message.get("message") if isinstance(root.message, dict) else None
     if recorded is None:
@@ -129,15 +135,41 @@ def failed_line(name: str, result: RunProcsResult, root: ProcessFailure) -> str:
     where = f"; see {logs[0]}" if logs else ""
     cause = one_line(str(recorded))
     cause = cause if len(cause) <= _CAUSE_CHARS else f"{cause[:_CAUSE_CHARS]} ..."
-    return f"supervise: {one_line(name)} failed: rank {root.local_rank} (pid {root.pid}): {cause}{one_line(where)}"
+    who = one_line(f"{spec.name} failed: {spec.title(root.local_rank)}")
+    return f"supervise: {who} (pid {root.pid}): {cause}{one_line(where)}"
 
 
-def start_error(failure: WorkerFailedToStart) -> Exception:
+def start_error(
+    gang: Gang,
+    failure: WorkerFailedToStart | StartFailed,
+    notes: Callable[[int], RankNotes | None],
+    spec: GangSpec,
+) -> Exception:
     """Return the exception for the asker of the start. An `OSError` keeps its class, errno and file name."""
+    if isinstance(failure, StartFailed):
+        return _not_ready_error(gang, failure, notes(failure.local_rank), spec)
     error, rank = failure.error, failure.local_rank
     if isinstance(error, OSError) and error.errno is not None:
-        raised: Exception = OSError(error.errno, f"rank {rank} could not be started: {error.strerror}", error.filename)
+        raised: Exception = OSError(
+            error.errno, f"{spec.title(rank)} could not be started: {error.strerror}", error.filename
+        )
     else:
-        raised = SpawnError(f"{type(error).__name__}: {error}", local_rank=rank)
+        raised = SpawnError(f"{spec.role_of_error(rank)}{type(error).__name__}: {error}", local_rank=rank)
     raised.__cause__ = error
     return raised
+
+
+def _not_ready_error(gang: Gang, failure: StartFailed, notes: RankNotes | None, spec: GangSpec) -> SpawnError:
+    end = gang.ranks[failure.local_rank].end
+    why = failure.why
+    if end is not None and gang.ranks[failure.local_rank].fault is None:
+        why = f"{why}, with {_code(end)}"
+    if notes is not None and notes.status:
+        why = f"{why}; its last status: {notes.status}"
+    return SpawnError(f"{spec.role_of_error(failure.local_rank)}{why}", local_rank=failure.local_rank)
+
+
+def _code(end: WorkerExited) -> str:
+    if end.exitcode is None:
+        return "a lost exit status"
+    return f"exit code {end.exitcode}" if end.exitcode >= 0 else f"signal {-end.exitcode}"

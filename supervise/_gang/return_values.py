@@ -36,16 +36,17 @@ class ReturnValues:
         """Local rank to loaded value."""
 
     def load(self, gang: Gang, loaded: Callable[[dict[int, str]], object]) -> None:
-        """Load the values if all ranks but terminated ones exited with a code of success.
+        """Load the values if all ranks but terminated ones and stopped services exited with a code of success.
 
         Args:
             gang: The state of the gang; all ranks have ended.
             loaded: Called on the loop with local rank to complaint, for values that could not be loaded.
         """
         self._loaded = loaded
-        ends = [end for end in gang.ends if not gang.ranks[end.local_rank].terminated]
+        over = {number for number, rank in enumerate(gang.ranks) if rank.terminated or rank.dismissed}
+        ends = [end for end in gang.ends if end.local_rank not in over]
         good = {end.local_rank for end in ends if end.has_value and not gang.failed(end)}
-        expected = sum(not rank.terminated for rank in gang.ranks)
+        expected = self._nprocs - len(over)
         if not good or sum(end.exitcode in gang.success for end in ends) < expected:
             self._loop.post(self._arrived, {}, {})
             return

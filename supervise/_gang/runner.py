@@ -9,10 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from supervise import messages as say
-from supervise._core import steps
+from supervise._core import facts, steps
 from supervise._core.decide import decide
 from supervise._core.model import Gang
 from supervise._core.verdict import judge
+from supervise._gang import shutdown_at_exit
 from supervise._gang.describe import Signaled
 from supervise._gang.event_emitter import EventEmitter
 from supervise._gang.rank_restarts import RankRestarts
@@ -21,7 +22,7 @@ from supervise._gang.ranks import RankActors
 from supervise._gang.results import build_result, start_error
 from supervise._gang.return_values import ReturnValues
 from supervise._gang.suspend_poll import SuspendPoll
-from supervise._gang.sweep import Sweep
+from supervise._gang.sweeps import Sweeps
 from supervise._gang.timers import Timers
 from supervise.errors import SpawnError, SuperviseError
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     import pykka
 
     from supervise._gang.attempt import Attempt
+    from supervise._gang.notify_sockets import RankNotes
+    from supervise._gang.rank_health import RankHealth
     from supervise._gang.replies import PendingReplies
     from supervise._gang.subscribers import Subscribers
     from supervise._process.launch.return_value import OutcomeFile
@@ -38,11 +41,10 @@ if TYPE_CHECKING:
     from supervise._runtime.loop import Loop
     from supervise.errors import SupervisorCrashed
     from supervise.result import RunProcsResult
+    from supervise.stacks import RankStacks
 
 _SETTLED_S = 0.02
 """Delay from the start to the first read of the kernel's OOM counters, so that the launch does not wait for it."""
-_LEAST_SWEEP_S = 1.0
-"""Minimum from SIGTERM to SIGKILL for escaped processes, even if the process groups used up the grace."""
 
 
 class Listener(Protocol):
@@ -69,6 +71,7 @@ class GangRunner:
         listener: Listener | None,
         closed: Callable[[], object],
         crashed: Callable[[BaseException], object],
+        stacks: Callable[[], Reply[dict[int, RankStacks]]],
     ) -> None:
         """Prepare a runner; `start` starts the gang.
 
@@ -81,6 +84,7 @@ class GangRunner:
             listener: An internal observer, or None.
             closed: Called when no process of the gang remains that can be killed.
             crashed: Called with an error that leaves the gang's state inconsistent.
+            stacks: Requests the stacks of all ranks.
         """
         spec = attempt.spec
         self._loop = loop
@@ -100,13 +104,21 @@ class GangRunner:
             policy=spec.restart_policy,
             strategy=spec.strategy,
             success=spec.success_exit_codes,
+            notifies=spec.awaited,
+            stop_signal=spec.stop_signal,
+            **spec.in_core(),
         )
         """Only the core changes it; others read it."""
         self.events = EventEmitter(attempt)
         self.timers = Timers(loop, partial(self._guarded, self.step))
         self.suspend_poll = SuspendPoll(loop, self._look_for_suspended)
-        self._sweep: Sweep | None = None
+        self._health: RankHealth | None = None
+        if spec.notify_token or spec.watchdog is not None:
+            from supervise._gang.rank_health import RankHealth  # lazy: most gangs have neither sockets nor a watchdog
+
+            self._health = RankHealth(self, loop, subscribers, stacks)
         self.states = RankStates()
+        self._sweeps = Sweeps(self.gang, loop, events=self.events, timers=self.timers, step=self.step)
         self._restarts = RankRestarts(
             self.gang, loop, events=self.events, subscribers=subscribers, timers=self.timers, step=self.step
         )
@@ -117,7 +129,9 @@ class GangRunner:
 
     def _use(self, attempt: Attempt) -> None:
         self.attempt = attempt
-        self.ranks = RankActors(attempt, self._loop, self._owner, self.events)
+        sockets = self._health.sockets if self._health is not None else None
+        self.ranks = RankActors(attempt, self._loop, self._owner, self.events, sockets)
+        self._sweeps.use(attempt)
         self._restarts.use(attempt, self.ranks)
         self._values = ReturnValues(attempt.spec.name, attempt.nprocs, self._loop, self.ranks.slots)
 
@@ -137,13 +151,23 @@ class GangRunner:
         self.step(steps.StartAsked())
         return reply
 
-    def close(self, death_sig: signal.Signals = signal.SIGTERM, timeout_s: float | None = None) -> None:
-        """Request the end from the core; `timeout_s` None means the gang's grace."""
-        grace_s = self.gang.grace_s if timeout_s is None else timeout_s
-        self.step(steps.CloseAsked(death_sig=death_sig, timeout_s=grace_s))
+    def close(self, death_sig: signal.Signals | None = None, timeout_s: float | None = None) -> None:
+        """Request the end from the core; `timeout_s` None means the gang's grace, for each of its roles in turn."""
+        bound_s = self.gang.grace_s if timeout_s is None else timeout_s
+        order: steps.StopOrder = "each" if timeout_s is None else "whole"
+        sig = death_sig or self.gang.stop_signal
+        if sig == signal.SIGKILL or shutdown_at_exit.is_exiting():
+            order = ""
+        self.step(steps.CloseAsked(death_sig=sig, timeout_s=bound_s, order=order))
+
+    def notes(self, rank: int) -> RankNotes | None:
+        """Return what the present life of a rank has reported."""
+        return self._health.sockets.state(rank) if self._health is not None else None
 
     def report(self, event: steps.Event) -> None:
         """Process a report of a Worker or a Tail."""
+        if isinstance(event, say.WorkerExited) and self._health is not None:
+            self._health.exited(event.local_rank)
         if (
             isinstance(event, say.WorkerExited) and self.attempt.spec.plain is not None
         ):  # the gang does not use return values
@@ -165,14 +189,15 @@ class GangRunner:
     def halt(self) -> None:
         """Stop all decisions: the Supervisor has crashed or leaves."""
         self._halted = True
-        self._restarts.cancel_sweeps()
-        if self._sweep is not None:
-            self._sweep.cancel()
+        self._sweeps.cancel()
 
     def release(self) -> None:
         """Break the reference cycle with the Supervisor, so that reference counting frees both."""
         self.halt()
         self.timers.end()
+        self._sweeps.end()
+        if self._health is not None:
+            self._health.end()
         self._restarts.end()
         self.suspend_poll.end()
         self._closed = self._crashed = _nothing
@@ -202,13 +227,20 @@ class GangRunner:
     def _post(self, event: steps.Event) -> None:
         self._loop.post(self._guarded, self.step, event)
 
-    def _tell(self, fact: steps.Fact) -> None:
+    def _tell(self, fact: facts.Fact) -> None:
         self.events.emit(fact)
         if isinstance(fact, say.WorkerStarted):
             self._subscribers.tell(fact)
-        elif isinstance(fact, steps.LifeReplaced):
+            if self._health is not None:
+                self._health.started(fact)
+        elif isinstance(fact, steps.RankReady):
+            pid, number = self.gang.ranks[fact.local_rank].pid or 0, fact.local_rank
+            self._subscribers.tell(
+                say.WorkerReady(local_rank=number, pid=pid, ready_ns=fact.at_ns, attempt=fact.attempt)
+            )
+        elif isinstance(fact, facts.LifeReplaced):
             self._restarts.note(fact)
-        elif isinstance(fact, steps.RankExited):
+        elif isinstance(fact, facts.RankExited):
             self._subscribers.tell(fact.end)
             if self._listener is not None:
                 self._listener.exited(fact.end, self.ranks.slots.outcomes.get(fact.end.local_rank))
@@ -236,13 +268,11 @@ class GangRunner:
                 self.ranks.abandon_tails()
                 self._values.abandon()
             case steps.SweepUp():
-                self._restarts.cancel_sweeps()
-                self._sweep_up(action.timeout_s)
+                self._sweeps.begin(action)
             case steps.HurrySweep():
-                if self._sweep is not None:
-                    self._sweep.hurry(action.timeout_s)
+                self._sweeps.hurry(action.timeout_s)
             case steps.SweepRanks():
-                self._restarts.sweep(action)
+                self._sweeps.begin_set(action)
             case steps.AnnounceRestarts():
                 self._restarts.announce(action)
             case steps.RelaunchRank():
@@ -292,28 +322,6 @@ class GangRunner:
     def _values_loaded(self, complaints: dict[int, str]) -> None:
         self.step(steps.ValuesLoaded(complaints=complaints))
 
-    # Escaped processes
-
-    def _sweep_up(self, timeout_s: float) -> None:
-        """Sweep. Skip a sweep that only reports if there is no listener."""
-        contained = self.attempt.contained
-        if contained is None or not (contained.ends or self.events.listens()):
-            self._post(steps.Swept())
-            return
-        grace_left_s = self.timers.left_s("grace")
-        if grace_left_s is not None:  # the groups had the same time: what is left of it, or a moment
-            timeout_s = min(timeout_s, max(grace_left_s, _LEAST_SWEEP_S))
-        stuck = [found.pid for found in self.gang.unkillable.values()]
-        sweep = Sweep(self._loop, contained, end=contained.ends, timeout_s=timeout_s, skip=stuck, done=self._swept)
-        self._sweep = sweep
-        sweep.begin()
-
-    def _swept(self, found: steps.Swept) -> None:
-        self._sweep = None
-        if self.attempt.contained is not None:
-            self.attempt.contained.close()
-        self._guarded(self.step, found)
-
     # Restarts
 
     def _announce_restart(self, delay_s: float) -> None:
@@ -362,10 +370,12 @@ class GangRunner:
     def _publish(self) -> None:
         self.timers.cancel("drain", "deadline", "backoff", "oom")
         self.suspend_poll.end()
+        if self._health is not None:
+            self._health.end()
         self.ranks.slots.close_outcomes()
         replies = self._replies
         if replies.error is None and self.gang.start_failure is not None:
-            replies.error = start_error(self.gang.start_failure)
+            replies.error = start_error(self.gang, self.gang.start_failure, self.notes, self.attempt.spec)
         if replies.error is None:
             replies.result = self.result()
         elif self._failed is not None:  # a restart failed: the error also has the previous failure

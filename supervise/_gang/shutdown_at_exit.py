@@ -26,6 +26,7 @@ _supervisors: dict[str, tuple[ActorRef[Any], float]] = {}
 """Urn to the Supervisor and the grace of its ranks at the exit, in seconds."""
 
 
+_exiting = threading.Event()
 _first: list[Callable[[], object]] = []
 """Called at the exit before any gang is closed."""
 
@@ -50,7 +51,20 @@ def forget(ref: ActorRef[Any]) -> None:
     _supervisors.pop(ref.actor_urn, None)
 
 
+def is_exiting() -> bool:
+    """Whether the interpreter exits, so that every stop concerns all roles at once."""
+    return _exiting.is_set()
+
+
 def _close_all() -> None:
+    _exiting.set()
+    try:
+        _close_each()
+    finally:
+        _exiting.clear()
+
+
+def _close_each() -> None:
     for act in _first:
         act()
     pending = [(ref, ref.ask(Close(timeout=grace_s), block=False)) for ref, grace_s in list(_supervisors.values())]
@@ -71,6 +85,7 @@ def _drop_in_child() -> None:
     refs[:] = [ref for ref in refs if not getattr(ref.actor_class, "ends_with_its_thread", False)]
     MUST_NOT_BLOCK.clear()  # the thread that forked may have been a loop
     _supervisors.clear()
+    _exiting.clear()
 
 
 fork_hooks.register("shutdown_at_exit", in_child=_drop_in_child)

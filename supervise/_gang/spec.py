@@ -5,28 +5,35 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Required, TextIO, TypedDict
+from signal import SIGTERM, Signals
+from typing import TYPE_CHECKING, Any, Required, TextIO, TypedDict, cast
 
+from supervise._gang.notify_protocol import without_host_variables
 from supervise._process.launch import dispositions
 from supervise._seconds import GRACE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from supervise._gang.rank_spec import RankSpec
+    from supervise._logs.screen import Screen
     from supervise._process.containment.escapees import Containment
     from supervise._process.launch.function import Pickled, StartMethod
+    from supervise._process.launch.launch_spec import Stdin
     from supervise._process.launch.settings import Plain
     from supervise.events import Sink
     from supervise.logs import LogsSpecs
     from supervise.restarts import RestartPolicy, Strategy
+    from supervise.roles import Readiness, Role
+    from supervise.watchdog import Watchdog
 
 
 class GangSettings(TypedDict, total=False):
     """The keyword arguments of a gang as callers pass them; `Supervisor` describes them."""
 
     name: Required[str]
-    entrypoint: Required[Callable[..., Any] | str]
-    args: Required[Mapping[int, Any]]
+    entrypoint: Callable[..., Any] | str | None
+    args: Mapping[int, Any] | None
     envs: Mapping[int, dict[str, Any]] | None
     logs_specs: LogsSpecs | None
     log_line_prefixes: Mapping[int, str] | None
@@ -45,6 +52,14 @@ class GangSettings(TypedDict, total=False):
     plain: Plain | None
     strategy: str
     success_exit_codes: Collection[int]
+    ready: str
+    ready_timeout_s: float
+    watchdog: Watchdog | None
+    roles: Sequence[Role] | None
+    stop_signal: Signals
+    log_max_bytes: int | None
+    screen: Screen | None
+    stdin: Mapping[int, Stdin]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +67,10 @@ class GangSpec:
     """The settings of all attempts of a gang. Every mapping is keyed by local rank."""
 
     name: str
-    entrypoint: Callable[..., Any] | str
-    args: Mapping[int, tuple[Any, ...]]
+    entrypoint: Callable[..., Any] | str | None = None
+    """None if the gang has roles; `of` has what each rank runs, and the start method and folder of it."""
+    args: Mapping[int, tuple[Any, ...]] = cast("Any", None)
+    """None until the settings are checked if the gang has roles."""
     envs: Mapping[int, Mapping[str, str]] | None = field(default=None, repr=False)
     """Variables that each rank gets in addition to the host's environment, in the first attempt."""
     logs_specs: LogsSpecs | None = None
@@ -62,6 +79,8 @@ class GangSpec:
     """None for programs."""
     duplicate_stdout_filters: Sequence[str] | None = None
     duplicate_stderr_filters: Sequence[str] | None = None
+    log_max_bytes: int | None = None
+    """How many bytes of each log stay on the disk; None: all."""
     grace_s: float = GRACE_S
     cwd: str | None = None
     timeout_s: float | None = None
@@ -71,35 +90,77 @@ class GangSpec:
     gate: bool = False
     strategy: Strategy = "one_for_all"
     success_exit_codes: frozenset[int] = frozenset({0})
+    ready: Readiness = "exec"
+    ready_timeout_s: float = 60.0
+    """Time from the launch of a rank until it must be ready, if `ready` is ``notify``."""
+    watchdog: Watchdog | None = None
+    notify_token: str = ""
+    """Part of the addresses of the ranks' notify sockets; "" if they have none."""
     stop_on_failure: bool = True
     """Whether the failure of a rank stops the others, until the caller changes it."""
+    roles: Sequence[Role] | None = None
+    stop_signal: Signals = SIGTERM
+    """The first signal of each stop for which the caller does not give one."""
+    stdin: Mapping[int, Stdin] = field(default_factory=dict)
+    """Rank to stdin, for ranks whose stdin is not the null device. Only programs, and not with `gate`."""
     plain: Plain | None = None
     """None if the result has the functions' return values."""
 
+    parts: tuple[RankSpec, ...] = ()
+    """What the ranks of each role run, in the order of roles."""
+    role_of: tuple[int, ...] = ()
+    """Local rank to the number of its role; empty for a gang without roles."""
     cpus: Mapping[int, frozenset[int]] = field(default_factory=dict)
     """Local rank to CPUs, for ranks that are bound."""
-    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
-    """The host's environment."""
+    environ: Mapping[str, str] = field(default_factory=lambda: without_host_variables(os.environ), repr=False)
+    """The host's environment, without the variables of systemd's notify protocol."""
     reset: frozenset[int] = field(default_factory=dispositions.to_reset)
     """Signals that the host ignores and whose default action the ranks restore."""
     consoles: tuple[TextIO, TextIO] = field(default_factory=lambda: (sys.stdout, sys.stderr))
+    screen: Screen | None = None
+    """How the consoles of `supervise run` show unfinished lines; None for any other gang."""
     pickled: dict[int, Pickled] = field(default_factory=dict, repr=False)
     """Calls of functions in new interpreters. Without restarts, the launch removes each from here."""
     remove_folders: Callable[[], object] | None = None
     """Removes log folders that the caller did not request, unless they hold files."""
 
     @property
-    def kind(self) -> Literal["function", "binary"]:
-        """What each rank runs, in PyTorch's terms."""
-        return "binary" if isinstance(self.entrypoint, str) else "function"
+    def heartbeat_timeout_s(self) -> float | None:
+        """Seconds within which each rank is to send a heartbeat; None if it need not."""
+        return self.watchdog.heartbeat_timeout_s if self.watchdog is not None else None
+
+    def of(self, local_rank: int) -> RankSpec:
+        """Return what a rank runs."""
+        return self.parts[self.role_of[local_rank] if self.role_of else 0]
 
     @property
-    def travels(self) -> bool:
-        """Whether each rank's call is pickled."""
-        return self.kind == "function" and self.start_method in ("spawn", "forkserver")
+    def awaited(self) -> frozenset[int]:
+        """The ranks that report that they are ready."""
+        return frozenset(rank for part in self.parts if part.ready == "notify" for rank in part.ranks)
 
-    @property
-    def what(self) -> str:
-        """The program or the function's name."""
-        entrypoint = self.entrypoint
-        return entrypoint if isinstance(entrypoint, str) else getattr(entrypoint, "__qualname__", repr(entrypoint))
+    def in_core(self) -> dict[str, Any]:
+        """Return the arguments of the core's `Gang` that concern roles; none for a gang without roles."""
+        if not self.role_of:
+            return {}
+        kind = self.restart_policy.restart if self.restart_policy is not None else "transient"
+        each = [self.parts[number] for number in self.role_of]
+        return {
+            "role_of": self.role_of,
+            "services": frozenset(rank for rank, part in enumerate(each) if part.service),
+            "kinds": [part.restart or kind for part in each],
+        }
+
+    def default_prefix(self, local_rank: int) -> str:
+        """Return the prefix of a rank's shown lines: the name of its role and its role rank, or those of the gang."""
+        part = self.of(local_rank)
+        return f"[{part.name or self.name}{part.role_rank(local_rank)}]:"
+
+    def title(self, local_rank: int) -> str:
+        """Return ``rank 3``, or ``rank 3 (trainer 1)`` in a gang with roles: the role and the role rank."""
+        part = self.of(local_rank)
+        return f"rank {local_rank} ({part.name} {part.role_rank(local_rank)})" if part.name else f"rank {local_rank}"
+
+    def role_of_error(self, local_rank: int) -> str:
+        """Return the role and the role rank as the beginning of an error, ``trainer 1: ``; "" without roles."""
+        part = self.of(local_rank)
+        return f"{part.name} {part.role_rank(local_rank)}: " if part.name else ""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pykka
 
@@ -11,7 +10,7 @@ from supervise import messages as say
 from supervise._core import steps
 from supervise._core.verdict import judge
 from supervise._gang import orders, shutdown_at_exit
-from supervise._gang.ask_checks import as_signal, check_ref, checked_ranks, stray
+from supervise._gang.ask_checks import as_signal, check_ref, checked_ranks, requested_ranks, stray
 from supervise._gang.replies import PendingReplies
 from supervise._gang.subscribers import Subscribers
 from supervise._runtime.actor import Inbox, LoopActor
@@ -21,16 +20,22 @@ from supervise.errors import SpecError, SuperviseError
 
 if TYPE_CHECKING:
     import os
+    import signal
     from collections.abc import Callable, Mapping, Sequence
 
     from supervise._gang.attempt import Attempt
     from supervise._gang.runner import Listener
+    from supervise._gang.spec import GangSettings
+    from supervise._gang.stack_requests import StackRequests
     from supervise._process.containment.escapees import Containment
     from supervise._runtime.future import Reply
     from supervise.events import Sink
     from supervise.logs import LogsSpecs
     from supervise.restarts import RestartPolicy, Strategy
     from supervise.result import RunProcsResult
+    from supervise.roles import Role
+    from supervise.stacks import RankStacks
+    from supervise.watchdog import Watchdog
 
 _REPORTS: tuple[type, ...] = (say.WorkerStarted, say.WorkerExited, steps.WorkerFailedToStart, steps.WorkerUnkillable)
 _REPORTS += (steps.GroupEmptied, steps.TailEnded)
@@ -40,24 +45,23 @@ _REPORTS += (steps.GroupEmptied, steps.TailEnded)
 class Supervisor(LoopActor):
     """Owns one gang: one Worker actor per rank, one Tail actor per destination of logs.
 
-    Ask it `Start`, `Wait`, `Poll`, `Pids`, `Status`, `Close`, `Signal`, `Subscribe` and `Unsubscribe`;
-    with a proxy, call `launch`, `wait`, `poll`, `pids`, `status`, `close` and `send_signal`.
-    A stop of the actor closes the gang: it is answered when every process is reaped, every wait is
-    answered and pykka's registry has none of its actors.
+    Ask it the messages of `supervise.messages`; with a proxy, call the methods. A stop of the actor closes the gang: it
+    is answered when every process is reaped, every wait is answered and pykka's registry has none of its actors.
     """
 
     def __init__(
         self,
         *,
         name: str,
-        entrypoint: Callable[..., Any] | str,
-        args: Mapping[int, Any],
+        entrypoint: Callable[..., Any] | str | None = None,
+        args: Mapping[int, Any] | None = None,
         envs: Mapping[int, dict[str, Any]] | None = None,
         logs_specs: LogsSpecs | None = None,
         log_line_prefixes: Mapping[int, str] | None = None,
         start_method: str = "spawn",
         duplicate_stdout_filters: Sequence[str] | None = None,
         duplicate_stderr_filters: Sequence[str] | None = None,
+        log_max_bytes: int | None = None,
         grace: float = GRACE_S,
         cwd: str | os.PathLike[str] | None = None,
         timeout: float | None = None,
@@ -67,6 +71,10 @@ class Supervisor(LoopActor):
         gate: bool = False,
         strategy: Strategy = "one_for_all",
         success_exit_codes: frozenset[int] = frozenset({0}),
+        ready: str = "exec",
+        ready_timeout_s: float = 60.0,
+        watchdog: Watchdog | None = None,
+        roles: Sequence[Role] | None = None,
     ) -> None:
         """Check and prepare a gang; `Start` launches it. Every mapping is keyed by local rank, ``0 .. n-1``.
 
@@ -80,46 +88,32 @@ class Supervisor(LoopActor):
             start_method: ``spawn``, ``fork`` or ``forkserver``, for functions.
             duplicate_stdout_filters: Shown stdout lines that contain one of these are also written to one file.
             duplicate_stderr_filters: The same for stderr.
+            log_max_bytes: How many bytes of each log stay on the disk, the newest ones; at least 65536. None for all.
             grace: Seconds from the first signal to SIGKILL, in every stop.
             cwd: Working directory of the ranks; None for this process's.
             timeout: Seconds from the start after which the gang is stopped, with the outcome ``timed_out``.
             event_sink: Called on the gang's thread with every event as a dictionary.
             restart_policy: When and how often ranks are restarted; None for never.
-            containment: Treatment of processes that leave the process groups of their ranks: ``group`` reports
-                them at the close, ``sweep`` finds them by what they have inherited and ends them, ``cgroup``
-                keeps each rank in a control group (Linux, with a writable cgroup v2 tree).
-            gate: Whether each program waits, in a shell, until its lifeline is armed. Otherwise a program whose
-                launch is pending may outlive this process if that dies. A function never does.
+            containment: Treatment of processes that leave the groups of their ranks: ``group`` reports them,
+                ``sweep`` finds and ends them, ``cgroup`` keeps ranks in control groups (a writable cgroup v2 tree).
+            gate: Whether each program waits, in a shell, until its lifeline is armed, so that it never outlives this
+                process. A function never does.
             strategy: Which ranks the failure of a rank concerns: ``one_for_all`` stops (with a policy: restarts) all,
                 ``one_for_one`` only the failed rank, ``rest_for_one`` it and the ranks above it.
             success_exit_codes: Exit codes that are a success. Functions need 0 among them.
+            ready: When a rank is ready: ``exec``, when its process runs, or ``notify``, when it sends READY=1.
+            ready_timeout_s: Seconds from the launch of a rank until it must be ready, with ``ready="notify"``.
+            watchdog: When a rank counts as hung, and what follows; None for never.
+            roles: What the ranks run if they do not all run the same, in place of `entrypoint` and `args`.
 
         Raises:
             SpecError: A setting is not valid or cannot be pickled; names it, the rank and the remedy.
             OSError: The log folder cannot be used.
         """
+        settings = cast("GangSettings", {name: value for name, value in locals().items() if name != "self"})
         from supervise._gang.attempt import first_attempt  # lazy, see `_own`
 
-        attempt = first_attempt(
-            name=name,
-            entrypoint=entrypoint,
-            args=args,
-            envs=envs,
-            logs_specs=logs_specs,
-            log_line_prefixes=log_line_prefixes,
-            start_method=start_method,
-            duplicate_stdout_filters=duplicate_stdout_filters,
-            duplicate_stderr_filters=duplicate_stderr_filters,
-            grace=grace,
-            cwd=cwd,
-            timeout=timeout,
-            event_sink=event_sink,
-            restart_policy=restart_policy,
-            containment=containment,
-            gate=gate,
-            strategy=strategy,
-            success_exit_codes=success_exit_codes,
-        )
+        attempt = first_attempt(**settings)
         try:
             self._own(attempt)
         except BaseException:
@@ -150,6 +144,7 @@ class Supervisor(LoopActor):
         super().__init__(Loop(f"supervise-{attempt.spec.name}", lost=self._loop_lost, own_thread=own_thread))
         self._replies = PendingReplies(self.loop)
         self._subscribers = Subscribers()
+        self._stack_requests: StackRequests | None = None
         self._runner = GangRunner(
             attempt,
             self.loop,
@@ -159,6 +154,7 @@ class Supervisor(LoopActor):
             listener=listener,
             closed=self._closed,
             crashed=self.on_crash,
+            stacks=self.stacks,
         )
         self._shutdown = Shutdown(
             self._runner,
@@ -238,7 +234,7 @@ class Supervisor(LoopActor):
             leftovers=frozenset(gang.leftovers),
             waiters=self._replies.waiting,
             attempt=gang.attempt,
-            ranks=self._runner.states.rows(gang, self._runner.ranks.slots.processes),
+            ranks=self._runner.states.rows(gang, self._runner.ranks.slots.processes, self._runner.notes),
         )
 
     def restart_ranks(self, ranks: frozenset[int]) -> Reply[dict[int, int]]:
@@ -261,15 +257,7 @@ class Supervisor(LoopActor):
 
     def _request(self, kind: type[steps.RestartAsked | steps.TerminateAsked], ranks: Any) -> Reply[dict[int, int]]:
         self._raise_crash()
-        gang = self._runner.gang
-        wanted = checked_ranks(ranks if ranks is not None else (), gang.nprocs)
-        if not wanted:
-            raise SpecError(f"ranks is {ranks!r}; give the local ranks, such as {{0}}")
-        if gang.phase in ("new", "finished") or gang.end_asked or (gang.phase == "stopping" and gang.policy is None):
-            phase = "stopping" if gang.end_asked and gang.phase != "finished" else gang.phase
-            name = self._runner.attempt.spec.name
-            raise SpecError(f"{name}: the gang is {phase}; its ranks cannot be restarted or terminated")
-        return self._runner.request(kind, wanted)
+        return self._runner.request(kind, requested_ranks(ranks, self._runner.gang, self._runner.attempt.spec.name))
 
     def close(
         self, death_sig: signal.Signals | None = None, timeout: float | None = None
@@ -282,7 +270,7 @@ class Supervisor(LoopActor):
         """
         if timeout is not None:
             check_seconds("timeout", timeout)
-        sig = signal.SIGTERM if death_sig is None else as_signal("death_sig", death_sig)
+        sig = None if death_sig is None else as_signal("death_sig", death_sig)
         reply = self._replies.close()
         self._runner.close(sig, timeout)
         return reply
@@ -299,6 +287,21 @@ class Supervisor(LoopActor):
         reached = wanted & self._runner.gang.running
         self._runner.signal(reached, sig, "user")
         return reached
+
+    def stacks(self, ranks: frozenset[int] | None = None) -> Reply[dict[int, RankStacks]]:
+        """Answer with the stacks of running ranks among `ranks` (None: all), within 2 s; see `Stacks`.
+
+        Raises:
+            SpecError: A rank is not in this gang.
+            OSError: No thread is available to collect them.
+        """
+        wanted = checked_ranks(ranks, self._runner.gang.nprocs)
+        self._raise_crash()
+        if self._stack_requests is None:
+            from supervise._gang.stack_requests import StackRequests  # lazy: most gangs are never asked
+
+            self._stack_requests = StackRequests(self._runner, self.loop)
+        return self._stack_requests.add(wanted)
 
     def on_receive(self, message: Any) -> Any:  # noqa: C901, PLR0911, PLR0912 - one line a message
         """Answer asks and process reports of Workers and Tails."""
@@ -323,6 +326,8 @@ class Supervisor(LoopActor):
                 return self.restart_ranks(message.ranks)
             case say.TerminateRanks():
                 return self.terminate_ranks(message.ranks)
+            case say.Stacks():
+                return self.stacks(message.ranks)
             case say.Subscribe():
                 check_ref(message.ref)
                 return self._subscribers.admit(message.ref)
@@ -364,6 +369,8 @@ class Supervisor(LoopActor):
         self._shutdown.closed()
 
     def _leave(self) -> None:
+        if self._stack_requests is not None:
+            self._stack_requests.end(self._shutdown.crash)
         shutdown_at_exit.forget(self.actor_ref)
         self.leave()
 

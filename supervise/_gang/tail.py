@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
     from supervise._gang.attempt import Source
     from supervise._logs.reader import LogReader
+    from supervise._logs.screen import Screen
     from supervise._logs.sinks import Sink
+    from supervise._logs.trim import Trimming
 
 log = logging.getLogger("supervise")
 
@@ -67,6 +69,8 @@ class Tail(pykka.ThreadingActor):
         on_error: Callable[[str, OSError], object] | None = None,
         warns: bool = False,
         follows_writers: bool = False,
+        screen: Screen | None = None,
+        trimming: Trimming | None = None,
     ) -> None:
         """Make a Tail; it opens its sources when it starts.
 
@@ -81,15 +85,18 @@ class Tail(pykka.ThreadingActor):
             warns: Whether to report an overwritten log on stderr, too, because events have no listener.
             follows_writers: Whether to keep a copy of the descriptor that each rank writes to, whose offset shows
                 what the rank has written.
+            screen: How the consoles of `supervise run` show unfinished lines; None for any other gang.
+            trimming: The bounds of the files; None if they have none.
         """
         super().__init__()
         self.name = name
         self._owner = owner
         self._abandon = abandon or CancelToken()
-        self._destination = TailDestination(sink, self._abandon)
+        self._destination = _destination(sink, self._abandon, screen)
         self._on_error = on_error
         self._warns = warns
-        self._feeds = TailFiles(readers(sink, sources, line_filter, follow_writers=follows_writers))
+        found = readers(sink, sources, line_filter, follow_writers=follows_writers, screen=screen, trimming=trimming)
+        self._feeds = TailFiles(found)
         self._lock = threading.Lock()  # guards the next two, which other threads use
         self._changed: dict[LogReader, None] = {}
         self._told = False
@@ -184,6 +191,7 @@ class Tail(pykka.ThreadingActor):
                 feed.open(partial(self._notice, feed))
             except OSError as error:
                 self._report(feed.path, error)
+                feed.let_go_of_trimmer()
             if feed.is_open:
                 self._ready[feed] = None
 
@@ -288,6 +296,8 @@ class Tail(pykka.ThreadingActor):
         if feed.hole_bytes and not hole_bytes:
             self._report(feed.path, OSError(errno.ENODATA, "the log has a hole, which is not shown", feed.path))
         self._destination.show(feed, chunk, now_ns)
+        if feed.trimmer is not None:
+            feed.trimmer.trim()
         if len(chunk) < CHUNK_BYTES:  # end of file, at least for now
             if self._draining or self._feeds.is_past(feed):
                 self._finish(feed)
@@ -349,3 +359,11 @@ class Tail(pykka.ThreadingActor):
             act()
         except BaseException as error:
             log.debug("the Tail of %s, at its end: %r", self.name, error)
+
+
+def _destination(sink: Sink, abandon: CancelToken, screen: Screen | None) -> TailDestination:
+    if screen is None or not screen.is_on(getattr(sink, "fd", -1)):
+        return TailDestination(sink, abandon)
+    from supervise._gang.screen_destination import ScreenDestination
+
+    return ScreenDestination(sink, abandon, screen)

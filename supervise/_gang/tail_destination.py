@@ -30,6 +30,7 @@ class TailDestination:
         self._writing = False
         self._ended = False
         self._updating: set[LogReader] = set()  # those with an update that is not yet due
+        self._prompt: LogReader | None = None  # the file whose prompt is the end of what is shown
         self._unfinished = False  # the last line ended without a newline
 
     @property
@@ -44,14 +45,15 @@ class TailDestination:
             Canceled: The Tail was abandoned.
             DestinationError: The destination failed. The same holds for `show_updates` and `finish`.
         """
-        continues = feed.lines.reserved
+        continues = feed.lines.continues
         self._show(feed, feed.lines.feed(chunk, now_ns), continues=continues)
 
     def show_updates(self, now_ns: int) -> None:
-        r"""Show the lines that are rewritten with ``\r`` and whose update is due."""
+        r"""Show the lines that are rewritten with ``\r``, and the prompts, whose update is due."""
         if self.reserved is None:
             for feed in list(self._updating):
-                self._show(feed, feed.lines.update(now_ns), continues=False)
+                continues = feed.lines.continues
+                self._show(feed, feed.lines.update(now_ns), continues=continues)
 
     def next_update_ns(self) -> int | None:
         """Return when the next update is due; None: never."""
@@ -61,7 +63,7 @@ class TailDestination:
 
     def finish(self, feed: LogReader) -> None:
         """Show the unfinished last line of a file."""
-        continues = feed.lines.reserved
+        continues = feed.lines.continues
         self._show(feed, feed.lines.finish(), continues=continues)
 
     def _show(self, feed: LogReader, out: bytes, *, continues: bool) -> None:
@@ -69,7 +71,10 @@ class TailDestination:
             if out and self._unfinished and not continues:
                 self._write(b"\n")
             if out:
+                if self._prompt is not None and self._prompt is not feed:
+                    self._prompt.lines.interrupt()
                 self._write(out)
+                self._prompt = feed if feed.lines.prompted else None
                 self._unfinished = not out.endswith(b"\n")
         except Canceled as given_up:
             shown = source_bytes(out, given_up.written_bytes, feed.lines.prefix, continues=continues)

@@ -12,18 +12,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from supervise._gang.attempt import Source
+    from supervise._logs.screen import Screen
     from supervise._logs.sinks import Sink
+    from supervise._logs.trim import Trimming
     from supervise._logs.watch import Watch
 
 
 def readers(
-    sink: Sink, sources: Sequence[Source], line_filter: Callable[[bytes], bool] | None, *, follow_writers: bool
+    sink: Sink,
+    sources: Sequence[Source],
+    line_filter: Callable[[bytes], bool] | None,
+    *,
+    follow_writers: bool,
+    screen: Screen | None = None,
+    trimming: Trimming | None = None,
 ) -> list[LogReader]:
     """Return a reader of each file that is to be shown; see `Tail` for the arguments. Before the ranks are launched."""
-    found = [LogReader(source.path, lines_to(sink, source.prefix, line_filter)) for source in sources]
-    if follow_writers:
-        for feed in found:
+    found = [
+        LogReader(
+            source.path,
+            lines_to(sink, source.prefix, line_filter, screen, prompts=source.prompts),
+            source.local_rank,
+        )
+        for source in sources
+    ]
+    for feed in found:
+        if follow_writers:
             feed.follow_writer()
+        if trimming is not None:
+            feed.be_trimmed_by(trimming.of(feed.path))
     return found
 
 

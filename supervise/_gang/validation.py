@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from supervise._process.launch import limits
+from supervise._gang.notify_protocol import SOCKET
+from supervise._gang.rank_spec import RankSpec, held_by_rank, naming
+from supervise._process.launch import dispositions, limits
 from supervise._seconds import check_seconds
 from supervise.errors import SpecError
-from supervise.logs import validate_full_rank
+from supervise.logs import LEAST_LOG_BYTES, validate_full_rank
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from supervise._gang.spec import GangSpec
+    from supervise.roles import Role
 
 _METHODS = ("spawn", "fork", "forkserver")
+_OF_ALL = ("ready", "ready_timeout_s")
+_OF_A_ROLE = ("restart", "service")
+"""The fields that `Role` and `RankSpec` share and a gang without roles has not."""
 _LONGEST = 80
 
 
@@ -29,23 +37,106 @@ def shown(value: object) -> str:
 def checked(spec: GangSpec) -> dict[str, Any]:
     """Check the settings; return the fields to change.
 
-    These are arguments as tuples, environments as text, the working directory as a path, and None as the start method
-    of a program.
+    These are arguments as tuples, environments as text, and what the ranks of each role run.
 
     Raises:
         SpecError: A setting is not valid; names it and the value, or the rank.
     """
-    _check_end(spec)
-    _check_entrypoint(spec)
-    cwd = _folder(spec.cwd)
-    method = None if spec.kind == "binary" else spec.start_method
-    if isinstance(spec.args, Mapping):  # first: the number of ranks may be a mistake
-        limits.check_host(len(spec.args), None if spec.travels else cwd)  # pickled calls name this process's folder
-        limits.check_open_files(len(spec.args), each=limits.held_by_rank(method), shown=0)
-    args = _arguments(spec.args)
+    sources = _sources(spec)
+    _check_end(spec, sources)
+    if not isinstance(spec.gate, bool):
+        raise SpecError(f"gate is {shown(spec.gate)}; give True or False")
+    parts = tuple(_parts(spec, sources))
+    if spec.stdin:
+        _check_stdin(spec, parts)
+    if nprocs := parts[-1].ranks.stop:  # first: the number of ranks may be a mistake
+        here = any(part.travels or part.cwd is None for part in parts)  # pickled calls name this process's folder
+        limits.check_host(nprocs, None if here else parts[0].cwd)
+        limits.check_open_files(nprocs, each=held_by_rank(parts, sockets=_needs_sockets(spec, parts)), shown=0)
+    args: dict[int, tuple[Any, ...]] = {}
+    for part, source in zip(parts, sources, strict=True):
+        with naming(part.name):
+            args |= {part.ranks[rank]: given for rank, given in _arguments(source.args).items()}
     envs = _environments(spec.envs, len(args))
     _check_logs(spec)
-    return {"args": args, "envs": envs, "cwd": cwd, "start_method": method}
+    changes: dict[str, Any] = {"args": args, "envs": envs, "parts": parts}
+    if spec.roles is not None:
+        changes["role_of"] = tuple(number for number, part in enumerate(parts) for _ in part.ranks)
+        changes["envs"] = _role_environments(spec.roles, parts, envs)
+    if _needs_sockets(spec, parts):
+        _check_unset(changes["envs"])
+        changes["notify_token"] = os.urandom(8).hex()
+    return changes
+
+
+def _check_stdin(spec: GangSpec, parts: Sequence[RankSpec]) -> None:
+    """Refuse a stdin for functions, and beside a gate, which is a pipe on the stdin of the shell that waits."""
+    for part in parts:
+        for rank in sorted(spec.stdin.keys() & set(part.ranks)):
+            if part.kind != "binary":
+                raise SpecError(f"rank {rank}: only a program can have a stdin, and a function cannot")
+            if spec.gate or dispositions.kernel_reaps():
+                reason = "gate=True" if spec.gate else "an ignored SIGCHLD"
+                raise SpecError(f"rank {rank}: with {reason}, programs wait on their stdin at the start; omit one")
+
+
+def _needs_sockets(spec: GangSpec, parts: Iterable[RankSpec]) -> bool:
+    """Whether the ranks have notify sockets."""
+    return spec.watchdog is not None or any(part.ready == "notify" for part in parts)
+
+
+def _check_unset(envs: Mapping[int, Mapping[str, str]]) -> None:
+    """Raise `SpecError` if the caller sets the address of a rank's notify socket."""
+    for rank, env in envs.items():
+        if SOCKET in env:
+            raise SpecError(f"rank {rank}: its envs set {SOCKET}, which the gang sets; leave it out")
+
+
+def _sources(spec: GangSpec) -> Sequence[GangSpec | Role]:
+    """Return the objects that state what ranks run: the roles, or the settings of a gang without them."""
+    if spec.roles is not None:
+        from supervise._gang.role_checks import check_roles
+
+        check_roles(spec)
+        return spec.roles
+    if spec.entrypoint is None and spec.args is None:
+        raise SpecError("there is nothing to start; give entrypoint and args, or roles")
+    return (spec,)
+
+
+def _parts(spec: GangSpec, sources: Sequence[GangSpec | Role]) -> Iterator[RankSpec]:
+    """Yield what the ranks of each role run; its ranks are none if its arguments are not a mapping.
+
+    Raises:
+        SpecError: An entrypoint, a start method or a working directory is not valid.
+    """
+    first = 0
+    for source in sources:
+        role = "" if spec.roles is None else source.name
+        with naming(role):
+            _check_entrypoint(source)
+            cwd = _folder(source.cwd)
+        end = first + (len(source.args) if isinstance(source.args, Mapping) else 0)
+        entrypoint: Any = source.entrypoint
+        method: Any = None if isinstance(entrypoint, str) else source.start_method
+        own = {name: getattr(source, name) for name in (_OF_ALL + _OF_A_ROLE if role else _OF_ALL)}
+        yield RankSpec(entrypoint, range(first, end), method, cwd, role, **own)
+        first = end
+
+
+def _role_environments(
+    roles: Sequence[Role], parts: Sequence[RankSpec], envs: Mapping[int, Mapping[str, str]]
+) -> dict[int, dict[str, str]]:
+    """Return local rank to variables: those that describe the role, the gang's, and the role's own."""
+    found = {}
+    for role, part in zip(roles, parts, strict=True):
+        with naming(role.name):
+            own = _environments(role.envs, len(part.ranks))
+        for role_rank, rank in enumerate(part.ranks):
+            size = str(len(part.ranks))
+            told = {"ROLE_NAME": role.name, "ROLE_RANK": str(role_rank), "ROLE_WORLD_SIZE": size}
+            found[rank] = {**told, **envs[rank], **own[role_rank]}
+    return found
 
 
 def check_times(spec: GangSpec) -> None:
@@ -59,12 +150,13 @@ def check_times(spec: GangSpec) -> None:
         check_seconds("timeout", spec.timeout_s, above_zero=True)
 
 
-def _check_end(spec: GangSpec) -> None:
+def _check_end(spec: GangSpec, sources: Sequence[GangSpec | Role]) -> None:
     """Raise `SpecError` for invalid times, an invalid event sink or an invalid restart policy."""
     check_times(spec)
     if spec.event_sink is not None and not callable(spec.event_sink):
         raise SpecError(f"event_sink is {spec.event_sink!r}; give a function of one argument, the event, or None")
-    _check_strategy(spec)
+    _check_strategy(spec, sources)
+    _check_ready(spec)
     if spec.restart_policy is None:
         return
     from supervise.restarts import RestartPolicy, check_disjoint
@@ -81,7 +173,7 @@ def _check_end(spec: GangSpec) -> None:
     )
 
 
-def _check_strategy(spec: GangSpec) -> None:
+def _check_strategy(spec: GangSpec, sources: Sequence[GangSpec | Role]) -> None:
     """Raise `SpecError` for an invalid strategy or set of exit codes."""
     if spec.strategy == "one_for_all" and spec.success_exit_codes == {0}:
         return
@@ -89,19 +181,30 @@ def _check_strategy(spec: GangSpec) -> None:
 
     check_strategy(spec.strategy)
     codes = exit_codes("success_exit_codes", spec.success_exit_codes)
-    if spec.kind == "function" and 0 not in codes:
+    if 0 not in codes and not all(isinstance(source.entrypoint, str) for source in sources):
         raise SpecError(f"success_exit_codes is {sorted(codes)}; functions exit with 0, so add 0")
 
 
-def _check_entrypoint(spec: GangSpec) -> None:
-    """Raise `SpecError` for an invalid entrypoint, start method or gate."""
-    entrypoint: object = spec.entrypoint
+def _check_ready(spec: GangSpec) -> None:
+    """Raise `SpecError` for an invalid kind of readiness, an invalid time, or an invalid watchdog."""
+    if spec.ready not in ("exec", "notify"):
+        raise SpecError(f"ready is {shown(spec.ready)}; it is one of exec, notify")
+    check_seconds("ready_timeout_s", spec.ready_timeout_s, above_zero=True)
+    if spec.watchdog is not None:
+        from supervise.watchdog import Watchdog
+
+        watchdog: object = spec.watchdog
+        if not isinstance(watchdog, Watchdog):
+            raise SpecError(f"watchdog is {shown(watchdog)}; give a Watchdog, such as Watchdog(30.0), or None")
+
+
+def _check_entrypoint(source: GangSpec | Role) -> None:
+    """Raise `SpecError` for an invalid entrypoint or start method."""
+    entrypoint: object = source.entrypoint
     if not (isinstance(entrypoint, str) and entrypoint) and not callable(entrypoint):
         raise SpecError(f"entrypoint is {shown(entrypoint)}; give a function, or a program's name or path as a string")
-    if spec.start_method not in _METHODS:
-        raise SpecError(f"start_method is {shown(spec.start_method)}; it is one of {', '.join(_METHODS)}")
-    if not isinstance(spec.gate, bool):
-        raise SpecError(f"gate is {shown(spec.gate)}; give True or False")
+    if source.start_method not in _METHODS:
+        raise SpecError(f"start_method is {shown(source.start_method)}; it is one of {', '.join(_METHODS)}")
 
 
 def _folder(cwd: object) -> str | None:
@@ -138,6 +241,9 @@ def _check_logs(spec: GangSpec) -> None:
         needles = getattr(spec, what)
         if needles is not None and not _is_list_of_texts(needles):
             raise SpecError(f"{what} is {shown(needles)}; give a list of texts, such as ['loss']")
+    most: object = spec.log_max_bytes
+    if most is not None and not (isinstance(most, int) and not isinstance(most, bool) and most >= LEAST_LOG_BYTES):
+        raise SpecError(f"log_max_bytes is {shown(most)}; give at least {LEAST_LOG_BYTES} bytes, or None for no bound")
 
 
 def _is_list_of_texts(value: object) -> bool:

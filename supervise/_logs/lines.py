@@ -9,6 +9,8 @@ A line ends with ``\n``. Its bytes pass unchanged in any encoding, with these ex
 - On a console, a segment after ``\r`` replaces the segment before it. Such a line is shown as its last segment. Until
   its newline, its present segment is shown as a separate line, at most once per `UPDATE_INTERVAL_NS`. ``\r\n`` is an
   ordinary line end.
+- A stream with prompts shows an unfinished line after `PROMPT_NS` without further bytes, and rewrites it in place if it
+  has updates. Output of another stream interrupts it: the rest is then shown as a separate line.
 - A filter gets each raw line with its newline. For a line longer than the limit, it gets the first bytes up to the
   limit, and its answer holds for the whole line.
 """
@@ -26,6 +28,10 @@ LIMIT_BYTES = 64 * 1024
 UPDATE_INTERVAL_NS = 100_000_000
 r"""The shortest interval between two updates of a line that is rewritten with ``\r``."""
 
+_ERASE_LINE = b"\r\x1b[K"
+PROMPT_NS = 50_000_000
+"""How long a stream with prompts must be silent until its unfinished line is shown."""
+
 
 class LineStream:
     """A stream from one source to one destination. It buffers at most the limit and one chunk."""
@@ -36,8 +42,10 @@ class LineStream:
         *,
         console: bool,
         rewrites: bool | None = None,
+        updates: bool = True,
         line_filter: Callable[[bytes], bool] | None = None,
         limit_bytes: int = LIMIT_BYTES,
+        prompts: bool = False,
     ) -> None:
         r"""Start at the beginning of a line.
 
@@ -45,15 +53,20 @@ class LineStream:
             prefix: Written before each line; may be empty.
             console: Whether the destination is a console, where a last line without newline gets one.
             rewrites: Whether ``\r`` rewrites the line; None: if it is a console.
+            updates: Whether `feed` returns the present segments of a rewritten line before its end.
             line_filter: Returns whether to show a raw line; None: show all lines.
             limit_bytes: The longest unfinished line that is buffered.
+            prompts: Whether to show an unfinished line after a short silence. Not with a filter.
         """
         self.prefix = prefix
+        self._prompts = prompts
         self.reserved = False
         """Whether part of a line was passed on, so that no other stream may write before its end."""
         self._between = b"\n" + prefix
         self._console = console
         self._rewrites_lines = console if rewrites is None else rewrites
+        self._updates = updates
+        self._again = _ERASE_LINE if updates else b"\n"  # before a line that is shown in part is shown again
         self._limit = limit_bytes
         self._select = _Selection(line_filter, limit_bytes) if line_filter is not None else None
         self._shown_ns = -UPDATE_INTERVAL_NS
@@ -61,6 +74,8 @@ class LineStream:
 
     def _begin_line(self) -> None:
         self.reserved = False
+        self.prompted = False
+        """Whether the beginning of the line was shown as a prompt, and is the end of what the destination shows."""
         self.due_ns: int | None = None
         """When an update is due (see `update`); None: no update is pending."""
         self._held = b""  # the current segment so far
@@ -70,10 +85,29 @@ class LineStream:
         self._update: bytes | None = None  # the segment of this line that was shown last
 
     @property
+    def continues(self) -> bool:
+        """Whether the next output continues a line that is shown in part."""
+        return self.reserved or self.prompted
+
+    def interrupt(self) -> None:
+        """Note that another stream is shown after the prompt: the rest of the line begins with the prefix again."""
+        self.prompted = False
+
+    @property
     def held_bytes(self) -> int:
         """The number of buffered bytes of an unfinished line."""
         waiting = self._select.held_bytes if self._select is not None else 0
         return len(self._held or self._before) + self._ends_in_cr + waiting
+
+    @property
+    def unfinished(self) -> bytes:
+        """The present segment of a line that has no newline yet; empty if the line is shown in pieces."""
+        return b"" if self.reserved else self._held or self._before
+
+    @property
+    def is_rewritten(self) -> bool:
+        r"""Whether the present line has a ``\r``."""
+        return self._rewrites or self._ends_in_cr
 
     def feed(self, chunk: bytes, now_ns: int = 0) -> bytes:
         r"""Process the next chunk of the stream and return the bytes to write now.
@@ -92,29 +126,49 @@ class LineStream:
         if self._select is not None and (rest := self._select.finish()):
             out.append(self._pass(rest, None))
         text = self._held or self._before
-        if self.reserved:
-            out.append(b"\n" if self._console else b"")
+        if self.prompted and self.is_rewritten and text:
+            out += (self._again, self.prefix, text, b"\n")
+        elif self.reserved or self.prompted:
+            out.append(self._held + b"\n" if self._console else b"")
         elif text and text != self._update:
             out += (self.prefix, text, b"\n" if self._console else b"")
         self._begin_line()
         return b"".join(out)
 
     def update(self, now_ns: int) -> bytes:
-        r"""Return the present segment of a line that is rewritten with ``\r``, if an update is due at `now_ns`."""
+        r"""Return the present segment of a line that is rewritten with ``\r``, or a prompt, if one is due."""
         if self.due_ns is None or now_ns < self.due_ns:
             return b""
         self.due_ns = None
+        if not self.is_rewritten:
+            text, self._held = self._held, b""
+            start, self.prompted = b"" if self.prompted else self.prefix, True
+            return start + text
         self._shown_ns = now_ns
         self._update = self._held or self._before
-        return b"".join((self.prefix, self._update, b"\n"))
+        if not self._prompts:
+            return b"".join((self.prefix, self._update, b"\n"))
+        start, self.prompted = self._again if self.prompted else b"", True
+        return b"".join((start, self.prefix, self._update))
 
     def _pass(self, chunk: bytes, now_ns: int | None) -> bytes:
         """Return the bytes to write for the lines in `chunk`; without a time, no updates."""
         if not self._rewrites_lines or not (self._rewrites or self._ends_in_cr or _has_bare_cr(chunk)):
-            return self._whole_lines(chunk)
+            shown = self._whole_lines(chunk)
+            if self._prompts and now_ns is not None:
+                self.due_ns = now_ns + PROMPT_NS if self._held else None
+            return shown
         out: list[bytes] = []
+        prompted, shown_before = self.prompted, self._update
+        if prompted:  # what is shown is erased, and so is shown again
+            self._update = None
         self._rewrite(chunk, out)
-        if now_ns is not None:
+        if prompted and any(out):
+            out.insert(0, self._again)
+            self.prompted = False
+        elif prompted:
+            self._update = shown_before
+        if now_ns is not None and self._updates:
             self._schedule(now_ns)
             out.append(self.update(now_ns))
         return b"".join(out)
@@ -128,6 +182,9 @@ class LineStream:
                 return chunk
             self.reserved = False
             first, chunk = chunk[:cut], chunk[cut:]
+        elif self.prompted and (cut := chunk.find(b"\n") + 1):
+            first, chunk = self._held + chunk[:cut], chunk[cut:]
+            self.prompted, self._held = False, b""
         end = chunk.rfind(b"\n")
         if end < 0:
             self._held += chunk
@@ -142,7 +199,8 @@ class LineStream:
             return b""
         piece, self._held = self._held, b""
         self.reserved = True
-        return self.prefix + piece
+        start, self.prompted = b"" if self.prompted else self.prefix, False
+        return start + piece
 
     def _rewrite(self, chunk: bytes, out: list[bytes]) -> None:
         r"""Process a chunk that has a ``\r`` line by line."""

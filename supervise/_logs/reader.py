@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from supervise._logs.lines import LineStream
+    from supervise._logs.trim import LogTrimmer
     from supervise._logs.watch import Watch
 
 CHUNK_BYTES = 64 * 1024
@@ -34,10 +35,11 @@ _COMPARED_BYTES = 1024
 class LogReader:
     """A reader of one file for one destination. It keeps reading a file that was unlinked or renamed."""
 
-    def __init__(self, path: str, lines: LineStream) -> None:
-        """Prepare; `open` opens the file."""
+    def __init__(self, path: str, lines: LineStream, local_rank: int = 0) -> None:
+        """Prepare; `open` opens the file, which this rank writes."""
         self.path = path
         self.lines = lines
+        self.local_rank = local_rank
         self.offset = 0
         """Position of the next read."""
         self.shown_bytes = 0
@@ -50,6 +52,8 @@ class LogReader:
         """Whether the file was overwritten before."""
         self.hole_bytes = 0
         """How many bytes of holes were skipped."""
+        self.trimmer: LogTrimmer | None = None
+        """Removes the oldest part of the file once it is shown; None: the file keeps all bytes."""
         self._head = b""  # the first bytes of the file, as read
         self._before = b""  # the bytes before the offset, as read
         self._fd = -1
@@ -121,7 +125,8 @@ class LogReader:
         if room <= 0:
             return b""
         chunk = os.pread(self._fd, room, self.offset)
-        if len(chunk) == room and chunk.startswith(b"\0") and not chunk.strip(b"\0") and self._pass_by_hole():
+        of_nul = chunk.startswith(b"\0") and (not self.offset or (len(chunk) == room and not chunk.strip(b"\0")))
+        if of_nul and self._pass_by_hole():  # at the offset 0: a log that was trimmed before, however short the hole
             return self.read()
         if self.offset < _COMPARED_BYTES:
             self._head = (self._head + chunk)[:_COMPARED_BYTES]
@@ -166,7 +171,7 @@ class LogReader:
 
     def is_done(self) -> bool:
         """Return whether the whole file was read and shown; if so, set the limit there."""
-        if not self.is_open or self.lines.held_bytes or self.lines.reserved or self.size_bytes() != self.offset:
+        if not self.is_open or self.lines.held_bytes or self.lines.continues or self.size_bytes() != self.offset:
             return False
         if self.was_written_over():
             return False
@@ -198,6 +203,8 @@ class LogReader:
 
     def _now(self) -> tuple[bytes, bytes]:
         head = os.pread(self._fd, len(self._head), 0)
+        if self.trimmer is not None and self.trimmer.trimmed_bytes:  # also if the removal is in progress
+            head = self._head = b""
         return head, os.pread(self._fd, len(self._before), self.offset - len(self._before))
 
     def start_again(self) -> None:
@@ -230,9 +237,21 @@ class LogReader:
         watching, self._watch = self._watch, None
         return [] if watching is None else [watching]
 
+    def be_trimmed_by(self, trimmer: LogTrimmer | None) -> None:
+        """Register at `trimmer`, which then removes no part of the file that is not shown."""
+        self.trimmer = trimmer
+        if trimmer is not None:
+            trimmer.add(self)
+
+    def let_go_of_trimmer(self) -> None:
+        """Unregister at the trimmer, because this reader shows no more. Idempotent."""
+        if self.trimmer is not None:
+            self.trimmer.remove(self)
+
     def close(self) -> None:
         """End the watch and close the file. Idempotent."""
         cancel_all(self.let_go_of_watch())
+        self.let_go_of_trimmer()
         forget_reader(self.path, self._take_writer)
         with self._lock:
             self._closed = True

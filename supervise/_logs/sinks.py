@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TextIO
 
+    from supervise._logs.screen import Screen
+
 _POLLED_BYTES = 4096
 """The number of bytes that a pipe accepts without blocking when it polls as writable (PIPE_BUF)."""
 
@@ -287,10 +289,26 @@ def file_sink(path: str) -> Sink:
     return FdSink(open_to_append(path), is_console=False)
 
 
-def lines_to(sink: Sink, prefix: bytes, line_filter: Callable[[bytes], bool] | None) -> LineStream:
+def lines_to(
+    sink: Sink,
+    prefix: bytes,
+    line_filter: Callable[[bytes], bool] | None,
+    screen: Screen | None = None,
+    *,
+    prompts: bool = False,
+) -> LineStream:
     r"""Return the line stream from one source to `sink`.
 
     Without a prefix, a sink that is not a terminal gets every byte: a program that reads it may treat ``\r`` as data.
+    Under `supervise run`, which has a screen, a line that is rewritten with ``\r`` is otherwise shown once, at its
+    end, except on a terminal that cannot have rows.
     """
-    rewrites = sink.is_console and (bool(prefix) or os.isatty(getattr(sink, "fd", -1)))
-    return LineStream(prefix, console=sink.is_console, rewrites=rewrites, line_filter=line_filter)
+    terminal = os.isatty(fd := getattr(sink, "fd", -1))
+    return LineStream(
+        prefix,
+        console=sink.is_console,
+        rewrites=sink.is_console and (bool(prefix) or terminal),
+        updates=screen is None or (terminal and not screen.is_on(fd)),
+        line_filter=line_filter,
+        prompts=prompts and sink.is_console and line_filter is None,
+    )

@@ -272,9 +272,9 @@ class _Hub:
         self._wake_fd.clear()
         changed: list[InotifyWatch | PollingWatch] = [w for w in self._polled if w.has_changed()]
         if self._inotify is not None:
-            wds = {event.wd for event in self._inotify.read(timeout=0)}
+            wds = dict.fromkeys(event.wd for event in self._inotify.read(timeout=0))  # in the order of the writes
             if _OVERFLOWN in wds:
-                wds = set(self._by_wd)
+                wds = dict.fromkeys(self._by_wd)
             for wd in wds:
                 changed += self._by_wd.get(wd, ())
         return changed

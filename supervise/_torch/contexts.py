@@ -199,7 +199,7 @@ class SubprocessContext(PolledContext):
             with contextlib.suppress(pykka.ActorDeadError):
                 supervisor.tell(ask.Signal(sig=sig, ranks=frozenset([rank])))
 
-        commands = {rank: [self._spec.what, *map(str, args)] for rank, args in self._spec.args.items()}
+        commands = {rank: [self._spec.of(rank).what, *map(str, args)] for rank, args in self._spec.args.items()}
         handlers = RankHandlers(self._pids, commands, send)
         try:
             reply = supervisor.ask(ask.Subscribe(ref=cast("Any", handlers)), block=False)

@@ -32,7 +32,7 @@ class PolledContext(GangContext):
         """
         super().__init__(**settings)
         self._until_polled = until_polled
-        self._may_live_on = self._spec.kind == "binary" and self._spec.restart_policy is None
+        self._may_live_on = self._spec.of(0).kind == "binary" and self._spec.restart_policy is None
         self._stops_on_failure = True
         self._reported = False
         """Whether a failure was reported while other ranks continued."""

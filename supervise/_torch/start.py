@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from supervise._process.containment.escapees import Containment
     from supervise.destinations import LogsDest
     from supervise.restarts import RestartPolicy, Strategy
+    from supervise.roles import Role
+    from supervise.watchdog import Watchdog
 
     Streams = Std | dict[int, Std]
 else:
@@ -48,15 +50,15 @@ _NOW = (
 _ONCE = ("log_dir", "start_method", "redirects", "tee")
 _OURS = (
     *("grace", "cwd", "timeout", "restart_policy", "containment", "gate", "strategy", "success_exit_codes"),
-    "until_polled",
+    *("ready", "ready_timeout_s", "watchdog", "roles", "until_polled"),
 )
 
 
 @overload
 def start_processes(  # noqa: PLR0917 - PyTorch's
     name: str,
-    entrypoint: Callable[..., Any] | str,
-    args: Mapping[int, Any],
+    entrypoint: Callable[..., Any] | str | None = None,
+    args: Mapping[int, Any] | None = None,
     envs: Mapping[int, dict[str, Any]] | None = None,
     logs_specs: LogsSpecs | None = None,
     log_line_prefixes: Mapping[int, str] | None = None,
@@ -73,14 +75,18 @@ def start_processes(  # noqa: PLR0917 - PyTorch's
     gate: bool = False,
     strategy: Strategy = "one_for_all",
     success_exit_codes: frozenset[int] = frozenset({0}),
+    ready: str = "exec",
+    ready_timeout_s: float = 60.0,
+    watchdog: Watchdog | None = None,
+    roles: Sequence[Role] | None = None,
 ) -> PContext: ...
 
 
 @overload
 def start_processes(  # noqa: F811, PLR0917 - PyTorch's, of another generation
     name: str,
-    entrypoint: Callable[..., Any] | str,
-    args: Mapping[int, Any],
+    entrypoint: Callable[..., Any] | str | None = None,
+    args: Mapping[int, Any] | None = None,
     envs: Mapping[int, dict[str, Any]] | None = None,
     log_dir: str | os.PathLike[str] | None = None,
     start_method: str = "spawn",
@@ -95,13 +101,17 @@ def start_processes(  # noqa: F811, PLR0917 - PyTorch's, of another generation
     gate: bool = False,
     strategy: Strategy = "one_for_all",
     success_exit_codes: frozenset[int] = frozenset({0}),
+    ready: str = "exec",
+    ready_timeout_s: float = 60.0,
+    watchdog: Watchdog | None = None,
+    roles: Sequence[Role] | None = None,
 ) -> PContext: ...
 
 
 def start_processes(  # noqa: F811 - implements both overloads
     name: str,
-    entrypoint: Callable[..., Any] | str,
-    args: Mapping[int, Any],
+    entrypoint: Callable[..., Any] | str | None = None,
+    args: Mapping[int, Any] | None = None,
     envs: Mapping[int, dict[str, Any]] | None = None,
     *positional: Any,
     **named: Any,
@@ -127,9 +137,13 @@ def start_processes(  # noqa: F811 - implements both overloads
             ``restart_policy`` (a `RestartPolicy`; None: no rank is restarted),
             ``strategy`` (which ranks the failure of a rank concerns: ``one_for_all``, ``one_for_one``,
             ``rest_for_one``), ``success_exit_codes`` (exit codes that are a success),
+            ``ready`` (``notify``: a rank is ready, and the start succeeds, when it says so by `supervise.notify`),
+            ``ready_timeout_s`` (seconds from the launch of a rank until it must be ready),
+            ``watchdog`` (a `Watchdog`: when a rank counts as hung, and what follows),
             ``containment`` (treatment of processes that leave their process group: ``group`` reports them at the
             close, ``cgroup`` and ``sweep`` end them),
             ``gate`` (True: a program waits until its lifeline is armed, so that it cannot outlive this process).
+            ``roles`` (a list of `Role`, in place of `entrypoint` and `args`: ranks that do not all run the same).
             ``numa_options`` (`NumaOptions`, also PyTorch's) binds each rank to the CPUs of its GPU.
 
     Raises:
@@ -137,24 +151,34 @@ def start_processes(  # noqa: F811 - implements both overloads
         OSError: A rank could not be started, or the log folder cannot be used; no rank is left running.
         SignalException: A termination signal arrived during the start; no rank is left running.
     """
-    from supervise._torch.contexts import (
-        MultiprocessContext,
-        SubprocessContext,
-    )  # lazy: a rank may import this module without using it
-
-    given = _sort_out(positional, named)
-    context: GangContext
-    if isinstance(entrypoint, str):
-        given.pop("start_method", None)
-        context = SubprocessContext(name, entrypoint, args, envs, **given)
-    else:
-        context = MultiprocessContext(name, entrypoint, args, envs, **given)
+    context = _context(name, entrypoint, args, envs, _sort_out(positional, named))
     try:
         context.start()
     except BaseException as error:
         context.__exit__(type(error), error, None)
         raise
     return context
+
+
+def _context(
+    name: str,
+    entrypoint: Callable[..., Any] | str | None,
+    args: Mapping[int, Any] | None,
+    envs: Mapping[int, dict[str, Any]] | None,
+    given: dict[str, Any],
+) -> GangContext:
+    # lazy: a rank may import this module without using it
+    if entrypoint is None or args is None or given.get("roles") is not None:
+        from supervise._api.context import GangContext
+
+        given.pop("until_polled", None)  # roles have no counterpart in PyTorch
+        return GangContext(name=name, entrypoint=entrypoint, args=args, envs=envs, **given)
+    from supervise._torch.contexts import MultiprocessContext, SubprocessContext
+
+    if isinstance(entrypoint, str):
+        given.pop("start_method", None)
+        return SubprocessContext(name, entrypoint, args, envs, **given)
+    return MultiprocessContext(name, entrypoint, args, envs, **given)
 
 
 # help() and editors show the present generation.

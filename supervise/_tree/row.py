@@ -21,6 +21,8 @@ class Row:
         self.spec = spec
         self.number = 0
         """Number of the life that was started last."""
+        self.begun_ns = 0
+        """When the start function of this life was called, monotonic."""
         self.life: Life | None = None
         self.reason: Reason = None
         """Reason of the last end."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from functools import partial
@@ -18,6 +17,7 @@ from supervise._runtime.actor import LoopActor
 from supervise._runtime.future import Reply
 from supervise._runtime.loop import Loop
 from supervise._tree import interpreter_exit
+from supervise._tree.event_emitter import EventEmitter
 from supervise._tree.lives import GangLife, Life, TreeLife
 from supervise._tree.observers import Subscribers, Waits
 from supervise._tree.outcome import ask_error, end_error
@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from supervise._tree.monitor import Reason
+    from supervise.events import Sink
     from supervise.restarts import Strategy
-
-log = logging.getLogger("supervise")
 
 
 class ActorSupervisor(LoopActor):
@@ -52,25 +51,28 @@ class ActorSupervisor(LoopActor):
         children: Iterable[trees.ChildSpec],
         strategy: Strategy = "one_for_all",
         restart_policy: RestartPolicy | None = None,
+        event_sink: Sink | None = None,
     ) -> None:
         """Check and prepare a tree.
 
         Args:
-            name: Name of the tree, in errors and log messages.
+            name: Name of the tree, in errors and events.
             children: The children, in the order of their start.
             strategy: Which children the tree restarts after a failure: all (``one_for_all``), the failed child
                 (``one_for_one``), or the failed child and all that started after it (``rest_for_one``).
             restart_policy: How often, and how soon; None is ``RestartPolicy()``. At the next failure the tree gives up:
                 it stops all children and fails.
+            event_sink: Called on the tree's thread with every event of the tree as a dictionary. It must not block.
 
         Raises:
             SpecError: A setting is not valid; the text names it.
         """
-        specs = checked_specs(name, children, strategy, restart_policy)
+        specs = checked_specs(name, children, strategy, restart_policy, event_sink)
         super().__init__(Loop(f"supervise-{name}", lost=self.on_crash))
         self._name = name
         self._policy = restart_policy or RestartPolicy()
         self._tree = ts.Tree(strategy, self._policy)
+        self._events = EventEmitter(name, self._tree, event_sink)
         self._rows: dict[str, Row] = {}
         for spec in specs:
             self._tree.children[spec.id] = ts.Child(spec.id, spec.restart or self._policy.restart)
@@ -96,6 +98,7 @@ class ActorSupervisor(LoopActor):
 
     def on_start(self) -> None:
         """Start the first child."""
+        self._events.emit(ts.StartAsked())
         self._step(ts.StartAsked())
 
     # Messages
@@ -194,7 +197,7 @@ class ActorSupervisor(LoopActor):
         if what == "ready":
             if self._tree.children[name].state == "starting":
                 row.cancel("start")
-                self._subscribers.tell(trees.ChildStarted(id=name, ref=life.ref))
+                self._tell(trees.ChildStarted(id=name, ref=life.ref), row)
             self._step(ts.Ready(name, number))
         elif what == "ended":
             self._ended(row, *details)
@@ -211,7 +214,7 @@ class ActorSupervisor(LoopActor):
             row.life.ended = True
         row.cancel("start")
         row.reason = reason
-        self._subscribers.tell(trees.ChildDown(id=row.spec.id, reason=reason, normal=normal))
+        self._tell(trees.ChildDown(id=row.spec.id, reason=reason, normal=normal), row)
         self._step(ts.Ended(row.spec.id, row.number, normal, time.monotonic_ns()))
 
     def _not_started(self, row: Row, number: int, error: BaseException) -> None:
@@ -228,11 +231,12 @@ class ActorSupervisor(LoopActor):
         if what == "started":
             self._ended(row, error, normal=False)
             return
-        log.error("%s; its thread cannot be ended, and is abandoned", error)
         if not life.ended:
-            self._subscribers.tell(trees.ChildDown(id=row.spec.id, reason=error, normal=False))
+            self._tell(trees.ChildDown(id=row.spec.id, reason=error, normal=False), row)
         row.reason, row.life = error, None
-        self._step(ts.StopExpired(row.spec.id, row.number))
+        expired = ts.StopExpired(row.spec.id, row.number)
+        self._events.emit(expired, row)
+        self._step(expired)
 
     def _guarded(self, act: Callable[..., object], *args: Any) -> None:
         """Call the callback of a timer or a post. An exception is a crash of the tree."""
@@ -260,7 +264,7 @@ class ActorSupervisor(LoopActor):
             case ts.Start():
                 self._start_child(self._rows[action.id], action.life)
             case ts.Stop():
-                self._stop_child(self._rows[action.id])
+                self._stop_child(self._rows[action.id], action)
             case ts.SetBackoff():
                 delay_s = action.delay_s * random.uniform(0.75, 1.25)  # noqa: S311 - jitter: many trees do not restart at once
                 self._set_timer(action.id, "backoff", delay_s, self._step, ts.BackoffExpired(action.id))
@@ -271,23 +275,29 @@ class ActorSupervisor(LoopActor):
             case ts.Answer():
                 self._answer(action)
             case ts.Started():
-                refs = {name: row.ref for name, row in self._rows.items()}
-                while self._starts:
-                    self._starts.pop().set(refs)
+                self._all_started(action)
+            case ts.Stopping():
+                self._events.emit(action)
             case ts.Publish():
                 reasons = {name: row.reason for name, row in self._rows.items()}
                 self._leave(end_error(self._name, self._tree, reasons))
+
+    def _all_started(self, action: ts.Started) -> None:
+        self._events.emit(action)
+        refs = {name: row.ref for name, row in self._rows.items()}
+        while self._starts:
+            self._starts.pop().set(refs)
 
     def _set_timer(self, name: str, what: str, delay_s: float, act: Callable[..., object], *args: Any) -> None:
         timer = self.loop.call_later(delay_s, partial(self._guarded, act, *args))
         self._rows[name].timers[what] = timer
 
     def _start_child(self, row: Row, number: int) -> None:
-        row.number = number
+        row.number, row.begun_ns = number, time.monotonic_ns()
         try:
             ref = row.spec.start()
             if ref is None:
-                self.loop.post(self._guarded, self._step, ts.Ignored(row.spec.id, number))
+                self.loop.post(self._guarded, self._ignored, row, number)
                 return
             life = row.life = _life_of(ref, self._told)
             life.begin()
@@ -298,10 +308,18 @@ class ActorSupervisor(LoopActor):
         if life.start_limit_s is not None:
             self._set_timer(row.spec.id, "start", life.start_limit_s, self._overdue, row, life, "started")
 
-    def _stop_child(self, row: Row) -> None:
+    def _ignored(self, row: Row, number: int) -> None:
+        """Handle a start function that has returned None."""
+        ignored = ts.Ignored(row.spec.id, number)
+        self._events.emit(ignored, row)
+        self._step(ignored)
+
+    def _stop_child(self, row: Row, action: ts.Stop) -> None:
         life = row.life
         if life is None:
             return
+        if not life.ended:
+            self._events.emit(action, row)
         row.cancel("start")
         limit_s = life.ask_to_stop(row.spec.shutdown_s)
         if row.spec.shutdown_s is not None and not isinstance(life, GangLife):
@@ -309,19 +327,16 @@ class ActorSupervisor(LoopActor):
         if limit_s is not None:
             self._set_timer(row.spec.id, "stop", limit_s, self._overdue, row, life, "stopped")
 
+    def _tell(self, message: trees.ChildStarted | trees.ChildDown | trees.ChildRestarting, row: Row) -> None:
+        """Emit the event for a message about a child, and send the message to all subscribers."""
+        self._events.emit(message, row)
+        self._subscribers.tell(message)
+
     def _restarting(self, action: ts.Restarting) -> None:
         self._restarts_total += 1
-        counted, reason = len(self._tree.restarts_ns), self._rows[action.id].reason
-        log.warning(
-            "%s: child %r has ended (%r); restart %d of %d",
-            self._name,
-            action.id,
-            reason,
-            counted,
-            self._policy.max_restarts,
-        )
+        counted = len(self._tree.restarts_ns)
         message = trees.ChildRestarting(id=action.id, ids=action.ids, restarts=counted, delay_s=action.delay_s)
-        self._subscribers.tell(message)
+        self._tell(message, self._rows[action.id])
 
     def _answer(self, action: ts.Answer) -> None:
         event, reply = self._asks.pop(action.key)
@@ -347,13 +362,14 @@ class ActorSupervisor(LoopActor):
 
     def _leave(self, error: BaseException | None) -> None:
         """Set all pending replies and leave the registry; with an exception if the tree failed, for monitors to see."""
+        finished = trees.TreeFinished(error=error)
+        self._events.finish(finished)
         for row in self._rows.values():
             for name in list(row.timers):
                 row.cancel(name)
         unanswered = error or SuperviseError(f"{self._name}: the tree was stopped before all children had started")
         for reply in [*self._starts, *(reply for _, reply in self._asks.values())]:
             reply.fail(unanswered)
-        finished = trees.TreeFinished(error=error)
         self._waits.finish(finished)
         self._subscribers.tell(finished)
         interpreter_exit.forget(self.actor_ref)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def checked_specs(
-    name: object, children: Iterable[trees.ChildSpec], strategy: object, restart_policy: object
+    name: object, children: Iterable[trees.ChildSpec], strategy: object, restart_policy: object, event_sink: object
 ) -> list[trees.ChildSpec]:
     """Return the specs of the children.
 
@@ -25,6 +25,11 @@ def checked_specs(
     check_strategy(strategy)
     if restart_policy is not None and not isinstance(restart_policy, RestartPolicy):
         raise SpecError(f"restart_policy is {restart_policy!r}; give a RestartPolicy, or None")
+    for what in ("uncounted_exit_codes", "never_restart_exit_codes"):
+        if getattr(restart_policy, what, None):
+            raise SpecError(f"restart_policy has {what}, which are for gangs only; give them to the gang's own policy")
+    if event_sink is not None and not callable(event_sink):
+        raise SpecError(f"event_sink is {event_sink!r}; give a function of one argument, the event, or None")
     try:
         specs = list(children)
     except TypeError:

@@ -11,15 +11,28 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _INTERRUPTED = 130
+_NO_READER = 141
+_COMMANDS = ("check", "ls", "show", "logs", "clean", "completion")
+"""The commands besides `run`: each is a function in the module of the same name."""
 
 _USAGE = """\
 usage: supervise run [OPTIONS] [--] PROGRAM [ARGS...]
+       supervise run [OPTIONS] --file FILE
+       supervise check FILE
+       supervise ls | show RUN | logs RUN | clean
+       supervise completion SHELL
        supervise --version
 
 Start a gang of processes, know which one failed first and why, and leave nothing behind.
 
 commands:
-  run        run PROGRAM on several ranks of this machine (see: supervise run --help)
+  run         run PROGRAM on several ranks of this machine (see: supervise run --help)
+  check       check a file for "supervise run --file", and print what it would run
+  ls          list the runs, the newest first
+  show        tell what a run did, from its files
+  logs        show the output of the ranks of a run
+  clean       remove the directories of runs that are over
+  completion  print the completion script of bash, zsh or fish
 
 options:
   -h, --help  show this text
@@ -46,28 +59,60 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _dispatch(words: list[str], *, own_process: bool) -> int:
     command = words[0] if words else None
     if command == "run":
-        from supervise.cli.options import parse
+        from supervise.cli import parser
+
+        given = parser.read(words[1:])  # first, because --help needs no more
+        from supervise.cli.options import validated
         from supervise.cli.run import run
 
-        return run(parse(words[1:]), own_process=own_process)
-    if command == "help" and words[1:2] == ["run"]:
-        return _dispatch(["run", "--help"], own_process=own_process)
+        return run(validated(*given), own_process=own_process)
+    if command in _COMMANDS:
+        return _report(command, words[1:])
+    if command == "help" and words[1:2] and words[1] in ("run", *_COMMANDS):
+        return _dispatch([words[1], "--help"], own_process=own_process)
     if command in ("-h", "--help", "help"):
         print(_USAGE, end="")
         return 0
     if command == "--version":
         print(f"supervise {_version()}")
         return 0
-    if command is None:
-        print(_USAGE, end="", file=sys.stderr)
-    else:
-        import shlex
-
-        from supervise._printable import one_line
-
-        line = one_line(shlex.join(["supervise", "run", *words]))
-        print(f"supervise: {command!r} is not a command; did you mean: {line}", file=sys.stderr)
+    print(_USAGE if command is None else _unknown(words), end="", file=sys.stderr)
     return 2
+
+
+def _report(command: str, words: list[str]) -> int:
+    """Run a command that writes to stdout; end as a shell's command does if its reader has gone."""
+    from importlib import import_module
+
+    try:
+        code: int = getattr(import_module(f"supervise.cli.{command}"), command)(words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        import os
+
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())  # for the flush at the exit of Python
+        os.close(null)
+        return _NO_READER
+    return code
+
+
+def _unknown(words: list[str]) -> str:
+    """Return the message about a command that does not exist, with the one that is probably meant."""
+    import os
+    import shlex
+    import shutil
+
+    from supervise._printable import one_line
+    from supervise.cli import suggestions
+
+    first = words[0]
+    meant = suggestions.command(first, ("run", *_COMMANDS))
+    if meant and not os.path.exists(first) and shutil.which(first) is None:
+        line = ["supervise", meant, *words[1:]]
+    else:  # a program, or options without the command
+        line = ["supervise", "run", *words]
+    return f"supervise: {first!r} is not a command; did you mean: {one_line(shlex.join(line))}\n"
 
 
 def _version() -> str:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import select
+import stat
 import sys
 import threading
 from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from supervise._logs.screen import ERASE, Screen, width_of
 from supervise._printable import as_prefix, below_itself, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 _PATIENCE_S = 2.0
 """How long to wait for a stderr that blocks; afterwards output is buffered."""
@@ -27,8 +29,6 @@ _LEFT_LINES = 1000
 """The largest number of buffered lines from other threads."""
 _COLUMNS = 80
 """The width of a terminal that reports 0 x 0, such as a serial line or a new pty."""
-_ERASE = "\r\x1b[J"
-"""Erase to the end of the screen: in a narrowed window the status line occupies several rows."""
 _RANK_COLORS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 
 
@@ -38,25 +38,33 @@ class Console:
     Only the main thread writes. Other threads pass lines to `leave`, which never blocks.
     """
 
-    def __init__(self, color: str = "auto") -> None:
+    def __init__(self, color: str = "auto", *, quiet: bool = False, json: bool = False, shared: bool = False) -> None:
         """Inspect stdout and stderr.
 
         Args:
             color: ``auto``, ``always`` or ``never``; auto: color on a terminal unless ``NO_COLOR`` is set.
+            quiet: Whether to show errors only.
+            json: Whether to show JSON objects only.
+            shared: Whether ranks write to the terminal themselves, so that it has no rows below the lines.
         """
+        self._quiet, self._json = quiet, json
         self._fd = sys.stderr.fileno() if sys.stderr is not None else -1
+        out_fd = sys.stdout.fileno() if sys.stdout is not None else -1
         self.terminal = os.isatty(self._fd)
         able = os.environ.get("TERM", "dumb") != "dumb"
         wanted = color == "always" or (color == "auto" and able and not os.environ.get("NO_COLOR"))
-        both = self.terminal and sys.stdout is not None and os.isatty(sys.stdout.fileno())
+        both = self.terminal and os.isatty(out_fd)
         self.color = wanted and (self.terminal or color == "always")
         self.rank_color = wanted and (both or color == "always")
         """Whether prefixes are colored, on stdout and stderr alike."""
         self.live = both and able
         """Whether a status line may be shown; output of ranks overwrites it."""
+        rows_fd = -1 if shared or not able else _terminal_of_rows(out_fd, self._fd)
+        self.screen = Screen(rows_fd)
+        """Where the unfinished lines of ranks are shown."""
+        self._own = self.screen if rows_fd in (self._fd, -1) else Screen()  # the rows below our own lines
         self.on_left: Callable[[], object] | None = None
         """Called by `leave`, on its thread, to make the main thread call `show_left`."""
-        self._status = False
         self._pending = b""
         self._lost_lines = 0
         self._left: deque[str] = deque(maxlen=_LEFT_LINES)
@@ -71,17 +79,33 @@ class Console:
 
     def note(self, text: str) -> None:
         """Show a message after ``supervise:``; control characters are removed."""
-        self.show([f"{self.paint('supervise:', '1')} {below_itself(text)}"])
+        if not self._quiet and not self._json:
+            self.show([f"{self.paint('supervise:', '1')} {below_itself(text)}"])
+
+    def error(self, text: str) -> None:
+        """Show an error, as `note` shows a message; as JSON an object with the keys ``level`` and ``message``."""
+        if not self._json:
+            self.show([f"{self.paint('supervise:', '1')} {below_itself(text)}"])
+            return
+        import json
+
+        self.show([json.dumps({"level": "error", "message": text})])
 
     def show(self, lines: list[str]) -> None:
-        """Write lines unchanged."""
-        self._write(self._erased() + "".join(f"{line}\n" for line in lines))
+        """Write lines unchanged. They replace the status line."""
+        self._own.status = ""
+        self._write(self._own.erasure() + "".join(f"{line}\n" for line in lines) + self._own.drawing())
 
     def leave(self, lines: list[str]) -> None:
         """Pass lines to the main thread. Thread-safe; beyond the limit the oldest lines are lost."""
         self._left.extend(lines)
         if self.on_left is not None:
             self.on_left()
+
+    def leave_note(self, text: str) -> None:
+        """Pass a message to the main thread, as `leave` passes lines."""
+        if not self._quiet and not self._json:
+            self.leave([f"supervise: {below_itself(text)}"])
 
     def show_left(self) -> None:
         """Show the lines that other threads left."""
@@ -90,32 +114,48 @@ class Console:
             self.show(lines)
 
     def status(self, text: str) -> None:
-        """Show the status line, which the next output replaces: the cursor stays at its start."""
-        if self._pending:
+        """Show the status line, below the unfinished lines of ranks."""
+        if self._pending or self._quiet or self._json:
             return
-        self._status = True
         text, room = f"supervise: {one_line(text)}", max(self.width - 1, 20)
         text = text if len(text) <= room else f"{text[: room - 1]}…"
-        self._write(f"{_ERASE}{self.paint(text, '2')}\r")
+        self._own.status = self.paint(text, "2")
+        self._write(ERASE + self._own.drawing())
 
     def clear(self) -> None:
-        """Erase the status line."""
-        if self._status:
-            self._write(self._erased())
-
-    def _erased(self) -> str:
-        erase, self._status = _ERASE if self._status else "", False
-        return erase
+        """Erase the status line, and unfinished lines, when no rank's output is shown any more."""
+        self._own.status, self._own.rows = "", ()
+        if erasure := self._own.erasure():
+            self._write(erasure)
 
     def paint(self, text: str, style: str) -> str:
         """Return `text` in a style (SGR numbers) if color is enabled."""
         return f"\x1b[{style}m{text}\x1b[0m" if self.color else text
 
-    def prefix(self, role: str, rank: int) -> str:
-        """Return the prefix of a rank's lines; on a terminal it first erases the status line."""
-        plain = as_prefix(f"[{role}{rank}]:")
+    def prefix(self, text: str, rank: int) -> str:
+        """Return the prefix of a rank's lines, in its color; on a terminal it first erases the status line."""
+        plain = as_prefix(text)
         shown = f"\x1b[{_RANK_COLORS[rank % len(_RANK_COLORS)]}m{plain}\x1b[0m" if self.rank_color else plain
         return f"\x1b[K{shown}" if self.live else shown
+
+    def add_variables(self, envs: dict[int, dict[str, str]], prefixes: Mapping[int, str]) -> None:
+        """Add the variables that tell ranks that a terminal shows their output, unless the user has set them.
+
+        ``TTY_INTERACTIVE`` keeps rich, which obeys ``FORCE_COLOR``, from moving the cursor.
+
+        Args:
+            envs: Local rank to variables of the rank.
+            prefixes: Local rank to prefix of each rank that is shown.
+        """
+        if not self.live:
+            return
+        size = os.get_terminal_size(self._fd)
+        color = {"FORCE_COLOR": "1", "TTY_INTERACTIVE": "0"} if self.rank_color else {}
+        for rank, prefix in prefixes.items():
+            found = dict(color)
+            if size.columns and size.lines:
+                found |= {"COLUMNS": str(max(size.columns - width_of(prefix), 1)), "LINES": str(size.lines)}
+            envs[rank] = {name: value for name, value in found.items() if name not in os.environ} | envs[rank]
 
     def finish(self) -> None:
         """Write buffered output at the end of the run, with a longer wait."""
@@ -143,6 +183,18 @@ class Console:
                 self._pending = self._pending[os.write(self._fd, self._pending[:_PIECE_BYTES]) :]
         except (OSError, ValueError):  # closed: write nothing more
             self._fd, self._pending = -1, b""
+
+
+def _terminal_of_rows(out_fd: int, err_fd: int) -> int:
+    """Return the terminal that may have rows below the lines; -1 if there is none.
+
+    The reader of a pipe, such as ``tee``, may write to the terminal of stderr as well, over the rows.
+    """
+    if out_fd >= 0 and os.isatty(out_fd):
+        same = os.isatty(err_fd) and os.fstat(err_fd).st_rdev == os.fstat(out_fd).st_rdev
+        return err_fd if same else out_fd
+    piped = out_fd >= 0 and stat.S_ISFIFO(os.fstat(out_fd).st_mode)
+    return err_fd if os.isatty(err_fd) and not piped else -1
 
 
 class LibraryLog(logging.NullHandler):

@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING
 
 from supervise.cli import option_values
 from supervise.cli.option_values import add_option
-from supervise.errors import SpecError
-from supervise.restarts import RestartPolicy, check_disjoint
 
 if TYPE_CHECKING:
     import argparse
 
+    from supervise.restarts import RestartPolicy
+
 
 def policy(parser: argparse.ArgumentParser, found: argparse.Namespace) -> RestartPolicy | None:
     """Return the restart policy that the options describe; None without ``--max-restarts``."""
+    from supervise.errors import SpecError
+    from supervise.restarts import RestartPolicy, check_disjoint
+
     given = {
         "within_s": ("--restart-window", found.restart_window),
         "backoff": ("--backoff", found.backoff),
@@ -76,16 +79,16 @@ def add_options(group: argparse._ArgumentGroup) -> None:
     add_option(
         group,
         "--restart-window",
-        metavar="SEC",
+        metavar="DUR",
         type=option_values.span_s,
-        help="count only the restarts of the last SEC seconds (all)",
+        help="count only the restarts of the last DUR (all)",
     )
     add_option(
         group,
         "--backoff",
-        metavar="SEC",
+        metavar="DUR",
         type=option_values.seconds,
-        help="delay before the first restart (1); it doubles with each restart in a row, up to a minute; a longer SEC"
+        help="delay before the first restart (1); it doubles with each restart in a row, up to a minute; a longer DUR"
         " stays constant",
     )
     add_option(

@@ -8,18 +8,20 @@ from itertools import pairwise
 from signal import SIGINT, SIGKILL, Signals
 from typing import TYPE_CHECKING, Any
 
-from supervise._logs.files import no_room
+from supervise._logs.files import last_lines, no_room
 from supervise._printable import one_line, printable
 from supervise.cli import program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from supervise.cli.options import Options
+    from supervise.cli.parts import Part
     from supervise.result import ProcessFailure, RankEnd, RunProcsResult
 
 _WHY_LINES = 20
 _WHY_HEAD = 3
+_FAULTS = ("hung: ", "was not ready within ")
+"""Beginnings of the messages of ranks that failed while they ran."""
 _ROWS = 10
 _SPANS = 12
 _LINE_CHARS = 300
@@ -35,11 +37,21 @@ class Story:
 
     nproc: int
     grace_s: float
+    hosts: int = 1
+    """Number of hosts, each with as many ranks."""
+    host: int = 0
+    """Number of this host, from 0."""
+    titles: tuple[str, ...] = ()
+    """Role and role rank of each local rank; empty if all have the same role."""
     timeout_s: float | None = None
+    stacks: str = ""
+    """The file with the stacks of the last hang; empty: none."""
     directory: str | None = None
     """The run directory; None: no files."""
     user_signal: Signals | None = None
     """The signal with which the user stopped the run."""
+    interrupted: int | None = None
+    """The local rank that had the terminal and ended at Ctrl-C, which stopped the run."""
     killed: bool = False
     """Whether the user sent a second signal."""
     restarts: int = 0
@@ -50,6 +62,8 @@ class Story:
     """Local rank to the signals that supervise sent to stop it."""
     passed_on: dict[int, list[Signals]] = field(default_factory=dict)
     """Local rank to the signals that supervise passed on: SIGUSR1, SIGUSR2."""
+    halted: bool = False
+    """Whether `--halt-on-broken-pipe` has stopped the run."""
     stderr_shown: frozenset[int] = frozenset()
     """Ranks whose stderr was both shown and written."""
 
@@ -62,12 +76,14 @@ def lines(result: RunProcsResult, story: Story, paint: Callable[[str, str], str]
         story: Further facts.
         paint: Applies a style (SGR numbers) to a text, or returns it unchanged.
     """
-    root = result.root_cause if result.outcome == "failed" else None
+    root = result.root_cause if result.outcome == "failed" and result.root_cause != story.interrupted else None
     shown = [f"{paint('supervise:', '1')} {paint(one_line(_headline(result, story, root)), '1;31')}"]
     if root is not None and (why := _why(result, root, story)):
         shown += ["", *(f"  {one_line(line)}".rstrip() for line in why), ""]
     rows = _rows(result, story, root)
     shown += [f"  {paint(spans(who) + ':', '1')} {how}" for who, how in rows]
+    if story.stacks and root is not None:
+        shown.append(f"  {paint('stacks:', '1')} {one_line(story.stacks)}")
     if story.directory is not None:
         shown.append(f"  {paint('logs:', '1')} {one_line(story.directory)}")
     return shown
@@ -77,19 +93,23 @@ def _headline(result: RunProcsResult, story: Story, root: int | None) -> str:
     if root is not None:
         failure = result.failures[root]
         how = ending(failure.exitcode, core_dumped=_core(result, root)) + _origin(root, failure.exitcode, story)
-        if stopped_by_us(root, failure.exitcode, story):
+        if (fault := _fault(failure)) is not None:
+            how = fault
+        elif stopped_by_us(root, failure.exitcode, story):
             how = _raised(failure).partition(":")[0]
         if root in result.ends:
             how += _memory(result.ends[root])
-        of = f" of {story.nproc}" if story.nproc > 1 else ""
-        where = f"host {os.uname().nodename}, pid {failure.pid}{_uptime(result, root)}"
-        return f"rank {root}{of} failed: {how} ({where}){_no_restart(story)}"
+        of = f" of {story.nproc * story.hosts}" if story.nproc * story.hosts > 1 else ""
+        local = f"local rank {root}, " if story.hosts > 1 else ""
+        local += f"{story.titles[root]}, " if story.titles else ""
+        where = f"host {os.uname().nodename}, {local}pid {failure.pid}{_uptime(result, root)}"
+        return f"rank {story.host * story.nproc + root}{of} failed: {how} ({where}){_no_restart(story)}"
     if result.outcome == "timed_out":
         return f"stopped: --timeout of {seconds(story.timeout_s or 0)} exceeded"
     if story.user_signal is not None:
         name = _by_user(story.user_signal)
         return f"killed after {name} and a second signal" if story.killed else f"stopped by {name}"
-    return "stopped"
+    return "stopped: no program reads the output (--halt-on-broken-pipe)" if story.halted else "stopped"
 
 
 def _by_user(sig: Signals) -> str:
@@ -169,24 +189,39 @@ def _why(result: RunProcsResult, rank: int, story: Story) -> list[str]:
         return _shortened(_without_our_frame(rows), f"in {failure.error_file}")
     said = _shortened(_clean(str(failure.message)), f"in {failure.error_file}") if _tells_more(failure) else []
     if end is None or not end.stderr_tail.strip():
-        return [*said, *_nothing_in(result.stderrs.get(rank))]
+        return [*said, *_nothing_in(result.stderrs.get(rank), _stream(result, rank)), *_stdout(end, story)]
     if alone:
         return said
     cut = ", cut off because its disk is full" if no_room(end.stderr_log) else ""
-    return [*said, f"the end of its stderr{cut}:", *(f"  {line}" for line in _clean(end.stderr_tail)[-_WHY_LINES:])]
+    shown = [f"  {line}" for line in _clean(end.stderr_tail)[-_WHY_LINES:]]
+    return [*said, f"the end of its {_stream(result, rank)}{cut}:", *shown]
 
 
-def _nothing_in(log: str | None) -> list[str]:
+def _stdout(end: RankEnd | None, story: Story) -> list[str]:
+    """Return the end of the stdout of a rank that wrote nothing to stderr; none if it was just shown."""
+    if end is None or end.stdout_log == end.stderr_log or (story.nproc == 1 and story.stderr_shown):
+        return []
+    rows = _clean(last_lines(end.stdout_log, _WHY_LINES))
+    return ["the end of its stdout:", *(f"  {row}" for row in rows)] if any(rows) else []
+
+
+def _stream(result: RunProcsResult, rank: int) -> str:
+    """Return what the log of a rank's stderr has: with ``--merge``, both streams."""
+    log = result.stderrs.get(rank)
+    return "output" if log and log != os.devnull and log == result.stdouts.get(rank) else "stderr"
+
+
+def _nothing_in(log: str | None, stream: str) -> list[str]:
     """Return why the report has no stderr of a rank."""
     if not log:
         return ["its stderr was not recorded", "the rank inherited it from supervise; its output is above"]
     if log == os.devnull:
         return ["its stderr was not recorded", "--local-ranks-filter excludes the rank"]
     if not os.path.lexists(log):
-        return [f"the log of its stderr was removed: {log}"]
+        return [f"the log of its {stream} was removed: {log}"]
     if no_room(log):
-        return [f"the log of its stderr is empty, and its disk is full: {log}"]
-    return ["it wrote nothing to stderr"]
+        return [f"the log of its {stream} is empty, and its disk is full: {log}"]
+    return ["it wrote nothing to stderr" if stream == "stderr" else "it wrote nothing"]
 
 
 def _recorded(message: str | dict[str, Any]) -> str | None:
@@ -209,7 +244,12 @@ def _without_our_frame(rows: list[str]) -> list[str]:
 
 def _tells_more(failure: ProcessFailure) -> bool:
     """Return whether the message of a failure has more than the headline."""
-    return not str(failure.message).startswith(("To enable traceback see:", "Signal "))
+    return not str(failure.message).startswith(("To enable traceback see:", "Signal ", *_FAULTS))
+
+
+def _fault(failure: ProcessFailure) -> str | None:
+    """Return why a rank failed while it ran: ``hung: no output for 30.0 s``; None if its exit is the failure."""
+    return _clean(str(failure.message))[0] if str(failure.message).startswith(_FAULTS) else None
 
 
 def _clean(text: str) -> list[str]:
@@ -245,7 +285,8 @@ def _rows(result: RunProcsResult, story: Story, root: int | None) -> list[tuple[
     )
     for end in ends:
         if end.local_rank != root:
-            kinds.setdefault(_fate(end, result, story), []).append(end.local_rank)
+            how = "interrupted at the terminal" if end.local_rank == story.interrupted else _fate(end, result, story)
+            kinds.setdefault(how, []).append(end.local_rank)
     never = [rank for rank in range(story.nproc) if rank not in result.ends]
     if never:
         kinds["not started"] = never
@@ -283,6 +324,8 @@ def _cause(end: RankEnd, how: str, failure: ProcessFailure | None, story: Story)
 
 def _raised(failure: ProcessFailure) -> str:
     """Return the recorded exception of a rank in one line: ``ValueError: the 7th shard is empty``."""
+    if (fault := _fault(failure)) is not None:
+        return fault[:120]
     if failure.error_file_data.get("message") == "<NONE>":
         return "an exception without a readable record"
     recorded = failure.message.get("message") if isinstance(failure.message, dict) else failure.message
@@ -304,14 +347,14 @@ def spans(ranks: Iterable[int]) -> str:
     return f"rank{'s' if len(numbers) > 1 else ''} {text}"
 
 
-def not_started(error: BaseException, rank: int | None, options: Options) -> str:
+def not_started(error: BaseException, rank: int | None, part: Part) -> str:
     """Format the error of a start: ``cannot start rank 0: nope.py: No such file or directory``."""
     if isinstance(error, OSError) and rank is None and error.filename is None and error.strerror:
         return f"cannot start: {error.strerror}"
     if isinstance(error, OSError) and error.errno is not None:
         who = "" if rank is None else f" rank {rank}"
-        file = options.program if error.filename is None else os.fsdecode(error.filename)
-        why = program.complaint(error.errno, options) if file == options.program else None
+        file = part.program if error.filename is None else os.fsdecode(error.filename)
+        why = program.complaint(error.errno, part) if file == part.program else None
         return f"cannot start{who}: {why or f'{file}: {os.strerror(error.errno)}'}"
     return f"cannot start: {error}"
 

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from supervise.cli.options import Options
+    from supervise.cli.parts import Part
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 USAGE = 2
@@ -17,33 +17,36 @@ _FIRST_LINE_BYTES = 256
 _REFUSED = {errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.EISDIR, errno.ENOTDIR, errno.E2BIG, errno.ETXTBSY}
 
 
-def command(options: Options) -> tuple[str, ...]:
+def command(part: Part) -> tuple[str, ...]:
     """Return the program to execute and its arguments.
 
     Raises:
         OSError: It does not exist or is not executable; no file or process was created.
     """
-    program = options.program
-    if options.module:
-        return sys.executable, "-m", program, *options.args
-    if options.python and program.endswith(".py"):
-        with open(program, "rb") as file:  # otherwise each rank reports the error
+    program = part.program
+    if part.module:
+        return sys.executable, "-m", program, *part.args
+    path = _from_cwd(program, part)
+    if part.runs_python:
+        with open(path, "rb") as file:  # otherwise each rank reports the error
             file.fileno()
-        return sys.executable, program, *options.args
+        return sys.executable, program, *part.args
     import shutil
 
-    if shutil.which(program) is None:
-        if os.path.isdir(program) and os.path.dirname(program):
+    if shutil.which(path, path=part.env.get("PATH")) is None:
+        if os.path.isdir(path) and os.path.dirname(program):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), program)
-        if not os.path.exists(program) or not os.path.dirname(program):
+        if not os.path.exists(path) or not os.path.dirname(program):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), program)
-    return program, *options.args
+    return program, *part.args
 
 
-def runs_python(options: Options) -> bool:
-    """Return whether PROGRAM runs under this Python."""
-    return options.module or (options.python and options.program.endswith(".py"))
+def _from_cwd(program: str, part: Part) -> str:
+    """Return the path of PROGRAM from this process's folder; the name of a program without a folder is unchanged."""
+    if part.cwd is None or not (os.path.dirname(program) or part.runs_python):
+        return program
+    return os.path.join(part.cwd, program)
 
 
 def start_code(error: BaseException, logs: str | None = None) -> int:
@@ -62,17 +65,18 @@ def start_code(error: BaseException, logs: str | None = None) -> int:
     return 1
 
 
-def complaint(number: int, options: Options) -> str | None:
+def complaint(number: int, part: Part) -> str | None:
     """Return advice for an errno of executing PROGRAM; None if there is none."""
-    program = options.program
-    if runs_python(options):
+    program = part.program
+    if part.runs_python:
         return None
+    path = _from_cwd(program, part)
     if number == errno.ENOENT and not os.path.dirname(program):
         here = f"; for the file in this directory, give ./{program}" if os.path.isfile(program) else ""
         return f"{program} is not in PATH{here}"
-    if number == errno.ENOENT and os.path.exists(program):
-        return f"{program}: {_without_interpreter(program)}"
-    if number == errno.EACCES and os.path.isfile(program) and not os.access(program, os.X_OK):
+    if number == errno.ENOENT and os.path.exists(path):
+        return f"{program}: {_without_interpreter(path)}"
+    if number == errno.EACCES and os.path.isfile(path) and not os.access(path, os.X_OK):
         return f"{program}: {os.strerror(number)}; to make it executable: chmod +x {shlex.quote(program)}"
     if number == errno.ENOEXEC:
         return f"{program}: {os.strerror(number)}; a script needs a first line such as #!/bin/sh"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import re
 import time
@@ -27,7 +28,9 @@ OF_INTEREST = frozenset(
         "supervise.gang.started",
         "supervise.gang.starting",
         "supervise.gang.stopping",
+        "supervise.gang.stacks",
         "supervise.process.exited",
+        "supervise.process.hung",
         "supervise.process.leaked",
         "supervise.process.restarting",
         "supervise.process.signaled",
@@ -37,6 +40,12 @@ OF_INTEREST = frozenset(
     }
 )
 """The events that `Progress.take` processes."""
+
+
+def has_no_reader(event: dict[str, Any]) -> bool:
+    """Return whether an event says that no process reads the console any more."""
+    broken = str(event.get("error")).startswith(f"[Errno {errno.EPIPE}]")
+    return event["event"] == "supervise.log.failed" and event["path"] is None and broken
 
 
 class Progress:
@@ -53,11 +62,17 @@ class Progress:
         self._left_behind = left_behind
         self._options = options
         self._console = console
+        read = console.live or not options.output.merge  # otherwise the end of stderr may be in the file of stdout only
         self.story = Story(
             nproc=options.nproc,
             grace_s=options.grace_s,
+            hosts=options.hosts.count,
+            host=options.hosts.number,
+            titles=tuple(f"{role} {number}" for role, number in options.titles) if options.file is not None else (),
             timeout_s=options.timeout_s,
-            stderr_shown=frozenset(rank for rank in range(options.nproc) if options.shows_recorded_stderr(rank)),
+            stderr_shown=frozenset(
+                rank for rank in range(options.nproc) if read and options.shows_recorded_stderr(rank)
+            ),
         )
         self.reason: str | None = None
         """Why the gang is being stopped: the event's reason, ``user``, or ``left behind`` for remaining processes."""
@@ -98,18 +113,28 @@ class Progress:
                 self._console.note(
                     f"rank {rank} (pid {pid}) was stopped by {event['signal']}; kill -CONT {pid} continues it"
                 )
+            case "supervise.process.hung", int():
+                self._hangs(rank, event)
+            case "supervise.gang.stacks", _:
+                self._shows_stacks(event)
             case "supervise.process.leaked", _:
                 self._leaked(event)
             case "supervise.gang.started", _:
                 pass
             case _:  # a log file, or the stream that shows it
                 self.story.stderr_shown = frozenset()
-                why = re.sub(r"^\[Errno \d+\] ", "", str(event["error"]))
-                if event["path"] is not None:
-                    self._console.note(f"{event['log_iostream']}: {why}")
-                    return
-                rest = f"; the logs are in {self.story.directory}" if self.story.directory else ""
-                self._console.note(f"{event['log_iostream']} is no longer shown: {why}{rest}")
+                self._not_shown(event)
+
+    def _not_shown(self, event: dict[str, Any]) -> None:
+        why = re.sub(r"^\[Errno \d+\] ", "", str(event["error"]))
+        name, directory = event["log_iostream"], self.story.directory
+        if event["path"] is not None:
+            self._console.note(f"{name}: {why}")
+        elif not has_no_reader(event):
+            rest = f"; the logs are in {directory}" if directory else ""
+            self._console.note(f"{name} is no longer shown: {why}{rest}")
+        elif not self._options.output.halt_on_broken_pipe:
+            self._console.note(f"the reader of {name} is gone; the run continues, its output goes to {directory}")
 
     def _restarts(self, event: dict[str, Any]) -> None:
         rank, how = event["root_cause_rank"], shortened(event["error_type"], 60)
@@ -120,6 +145,19 @@ class Progress:
         self.story.restarts, self.story.waiting = event["attempt"] - 1, count
         if self.story.user_signal is None:  # no stop is in progress: the next attempt is pending
             self.reason, self._announced = None, False
+
+    def _hangs(self, rank: int, event: dict[str, Any]) -> None:
+        seen = [f"step {event['step']}"] if event["step"] is not None else []
+        seen += [f'"{event["status"]}"'] if event["status"] else []
+        details = f" ({', '.join(seen)})" if seen else ""
+        self._console.note(f"rank {rank} hangs: no {event['tier']} for {seconds(event['age_s'])}{details}")
+
+    def _shows_stacks(self, event: dict[str, Any]) -> None:
+        for place in event["places"]:
+            self._console.note(place)
+        if event["path"]:
+            self.story.stacks = event["path"]
+            self._console.note(f"stacks of all ranks: {event['path']}")
 
     def _rank_restarts(self, rank: int, event: dict[str, Any]) -> None:
         """Note that a rank restarts alone, or because of another, which is noted."""
@@ -214,6 +252,8 @@ class Progress:
     def _why(self) -> str:
         if self.story.user_signal is not None:
             return f"{self.story.user_signal.name}: "
+        if self.story.halted:
+            return "no program reads the output: "
         if self.reason == "timeout":
             return f"--timeout of {seconds(self._options.timeout_s or 0)} exceeded: "
         if self._first_failure is not None:

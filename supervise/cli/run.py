@@ -7,16 +7,20 @@ import shlex
 import signal
 import time
 from contextlib import suppress
-from signal import SIGCHLD, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, Signals
+from signal import SIGCHLD, SIGKILL, SIGTSTP, SIGUSR1, SIGUSR2, Signals
 from typing import TYPE_CHECKING, Any
 
 import pykka
 
 from supervise import messages as say
-from supervise.cli import failure_screen, program, ranks
+from supervise.cli import exit_code, failure_screen, gang_settings, program, ranks, reaping
 from supervise.cli.console import Console, library_log
-from supervise.cli.progress import OF_INTEREST, Progress
-from supervise.cli.run_directory import EventFile, write_result
+from supervise.cli.job_control import JobControl
+from supervise.cli.keep_result import complaint, keep_result
+from supervise.cli.options import stem
+from supervise.cli.progress import OF_INTEREST, Progress, has_no_reader
+from supervise.cli.rank_stdin import RankStdin, reads_terminal
+from supervise.cli.run_directory import EventFile, write_info
 from supervise.cli.signal_inbox import SignalInbox
 from supervise.errors import SuperviseError
 
@@ -27,9 +31,8 @@ if TYPE_CHECKING:
     from supervise.cli.signal_inbox import Received
     from supervise.result import RunProcsResult
 
-_STOPPING = (SIGINT, SIGTERM, SIGHUP, SIGQUIT)
 _PASSED_ON = (SIGUSR1, SIGUSR2)
-_INTERNAL, _TIMED_OUT = 1, 124
+_INTERNAL = 1
 _ONE_SIGNAL_S = 0.05
 """Two equal signals within this time count as one: `timeout` sends each signal twice."""
 _LEAVE_S = 10.0
@@ -44,26 +47,40 @@ def run(options: Options, *, own_process: bool = True) -> int:
         options: The validated options.
         own_process: Whether this process only runs the command, so that signal handlers are not restored.
     """
-    console = Console(options.color)
+    shared = options.straight_through or reads_terminal(options)
+    console = Console(options.color, quiet=options.quiet, json=options.json_log, shared=shared)
     if signal.getsignal(SIGCHLD) == signal.SIG_IGN:  # inherited: the kernel would discard exit statuses
         signal.signal(SIGCHLD, signal.SIG_DFL)
-    with library_log(console), SignalInbox((*_STOPPING, *_PASSED_ON, SIGCHLD), restore=not own_process) as inbox:
+    received = {*options.stopping_signals, *_PASSED_ON, SIGCHLD, SIGTSTP}
+    with library_log(console), SignalInbox(received, restore=not own_process) as inbox:
         console.on_left = inbox.wake
+        stdin = None
         try:
-            return _Run(options, console, inbox).main()
+            stdin = RankStdin(options, console.leave_note)
+            return _Run(options, console, inbox, stdin).main()
+        except OSError as error:
+            if stdin is not None:
+                raise
+            console.error(f"cannot start: {complaint(error)}")
+            return _INTERNAL
         finally:
+            if stdin is not None:
+                stdin.close(restore=not own_process)
             console.finish()
 
 
 class _Run:
     """One run. All methods except `_event` are called on the main thread."""
 
-    def __init__(self, options: Options, console: Console, inbox: SignalInbox) -> None:
+    def __init__(self, options: Options, console: Console, inbox: SignalInbox, stdin: RankStdin) -> None:
         self._options = options
         self._console = console
         self._inbox = inbox
         self._progress = Progress(options, console, self._left_behind)
         self._story = self._progress.story
+        self._stdin = stdin
+        self._jobs = JobControl(stdin, console, self._ask)
+        self._reaps = reaping.is_needed()
         self._events = EventFile(None)
         self._run_id = options.run_id or f"{_title(options)}-{os.urandom(4).hex()}"
         self._gang: pykka.ActorRef[Supervisor]
@@ -71,67 +88,92 @@ class _Run:
         self._to_pass_on: list[Signals] = []
         self._started = False
         self._stopped_s = 0.0
+        self._begun_s = time.monotonic()
+        self._shows_events = options.verbose or options.json_log
 
     def main(self) -> int:
         """Run the gang and return the exit code."""
+        rank = 0
+        for part in self._options.parts:
+            try:
+                program.command(part)
+            except OSError as error:
+                self._console.error(failure_screen.not_started(error, rank, part))
+                return program.start_code(error)
+            rank += part.count
+        if self._options.dry_run:
+            return self._print()
         try:
-            command = program.command(self._options)
-        except OSError as error:
-            self._console.note(failure_screen.not_started(error, 0, self._options))
-            return program.start_code(error)
-        try:
-            return self._refused(command) or self._supervise()
+            return self._refused() or self._supervise()
         finally:
             self._leave()
 
-    def _refused(self, command: tuple[str, ...]) -> int:
+    def _refused(self) -> int:
         """Create the run directory and the Supervisor; return 0, or an exit code after an error."""
         try:
-            self._prepare(command)
+            self._prepare()
         except (OSError, SuperviseError) as error:
             of_a_file = isinstance(error, NotADirectoryError) or getattr(error, "filename", None) is not None
             advice = "; give --log-dir a writable directory" if self._options.log_dir else ""
-            self._console.note(f"{_complaint(error)}{advice if of_a_file else ''}")
+            self._console.error(f"{complaint(error)}{advice if of_a_file else ''}")
             return program.USAGE if of_a_file or isinstance(error, SuperviseError) else _INTERNAL
         return 0
 
-    def _prepare(self, command: tuple[str, ...]) -> None:
+    def _prepare(self) -> None:
         """Create the run directory and the Supervisor; start no process."""
+        from supervise._gang.attempt import first_attempt
         from supervise._gang.supervisor import Supervisor
-        from supervise.logs import DefaultLogsSpecs
+        from supervise.cli import log_specs
 
         options = self._options
-        self._master = ranks.choose_master()
-        specs = DefaultLogsSpecs(options.log_dir, options.redirects, options.tee, set(options.ranks_shown) or None)
-        prefix = self._console.prefix if options.prefix else _bare
-        self._gang = Supervisor.start(
-            name=options.role,
-            entrypoint=command[0],
-            args=dict.fromkeys(range(options.nproc), command[1:]),
-            envs=ranks.environments(
-                options.nproc,
-                run_id=self._run_id,
-                role=options.role,
-                master=self._master,
-                max_restarts=options.restarts.max_restarts if options.restarts else 0,
-                record=options.record and program.runs_python(options),
-            ),
-            logs_specs=specs,
-            log_line_prefixes={rank: prefix(options.role, rank) for rank in range(options.nproc)},
-            grace=options.grace_s,
-            timeout=options.timeout_s,
-            event_sink=self._event,
-            restart_policy=options.restarts,
-            containment=options.containment,
-            gate=options.gate,
-            strategy=options.strategy,
-            success_exit_codes=options.success_exit_codes,
-        )
+        self._master = ranks.choose_master(options.hosts)
+        specs = log_specs.of(options)
+        prefixes = {rank: self._prefix(rank) for rank in range(options.nproc)}
+        envs = self._environments()
+        self._console.add_variables(envs, {rank: prefixes[rank] for rank in prefixes if options.shows(rank)})
+        settings = gang_settings.settings(options, envs)
+        settings["logs_specs"] = specs
+        settings["log_line_prefixes"] = prefixes
+        settings["event_sink"] = self._event
+        settings["screen"] = self._console.screen
+        settings["stdin"] = self._stdin.of_ranks()
+        attempt = first_attempt(**settings)
+        self._gang = Supervisor.start_attempt(attempt)
         self._story.directory = specs._run_log_dir  # noqa: SLF001 - no public name, as in PyTorch
+        if self._story.directory is None:
+            return
         try:
             self._events = EventFile(self._story.directory)
+            write_info(self._story.directory, options, run_id=self._run_id)
         except OSError as error:
-            self._console.note(f"no events.jsonl: {_complaint(error)}")
+            self._console.error(f"no events.jsonl: {complaint(error)}")
+
+    def _environments(self) -> dict[int, dict[str, str]]:
+        return ranks.environments(self._options, run_id=self._run_id, master=self._master)
+
+    def _print(self) -> int:
+        """Print what would run; return the exit code."""
+        from supervise.cli import dry_run
+
+        try:
+            self._master = ranks.choose_master(self._options.hosts)
+            envs = self._environments()
+        except (OSError, SuperviseError) as error:
+            self._console.error(complaint(error))
+            return program.USAGE
+        finally:
+            if self._master.claim is not None:
+                self._master.claim.close()
+        print(*dry_run.lines(self._options, envs), sep="\n", flush=True)
+        return 0
+
+    def _prefix(self, rank: int) -> str:
+        options = self._options
+        if not options.prefix:
+            return ""
+        role, role_rank = options.titles[rank]
+        whole = options.hosts.number * options.nproc + rank
+        return self._console.prefix(options.output.prefix(role, role_rank, rank=whole, local_rank=rank), rank)
 
     def _supervise(self) -> int:
         self._introduce()
@@ -144,35 +186,50 @@ class _Run:
                 self._pass_on()
         if _error(start) is None:
             self._progress.all_ended()
+        options = self._options
         closed = self._ask(say.Close())  # also ends what finished ranks left behind
         while not closed.done():
             self._take()
         self._sort(self._inbox.take(0))
+        self._stdin.warn_if_dropped()
         self._console.clear()
         lost = _error(end)
         if (stuck := _error(closed)) is not None and stuck is not lost:
-            self._console.note(_complaint(stuck))
+            self._console.error(complaint(stuck))
         if not end.done():  # the loop has crashed; otherwise the reply to Wait comes before the reply to Close
             return self._no_result(_INTERNAL, "the gang ended without a result")
         stopped = self._story.user_signal is not None or (lost is None and end.get(timeout=0).outcome == "timed_out")
         if (failed := _error(start)) is not None and not stopped:
-            text = failure_screen.not_started(failed, self._progress.unstarted_rank, self._options)
+            rank = self._progress.unstarted_rank
+            text = failure_screen.not_started(failed, rank, options.part_of(rank or 0))
             return self._no_result(program.start_code(failed, self._story.directory), text)
         if lost is None:
             return self._report(end.get(timeout=0))
         if (failed_before := getattr(lost, "previous_result", None)) is None:
-            return self._no_result(_INTERNAL, _complaint(lost))
+            return self._no_result(_INTERNAL, complaint(lost))
         self._story.waiting = None
-        self._console.note(text := f"the restart failed: {_complaint(lost)}")
+        self._console.error(text := f"the restart failed: {complaint(lost)}")
         return self._report(failed_before, text)
 
     def _left_behind(self) -> bool:
         """Return whether processes remain in the groups of ranks that have ended."""
-        try:
-            status: say.GangStatus = self._ask(say.Status()).get(timeout=_STATUS_S)
-        except (pykka.ActorDeadError, pykka.Timeout):
-            return False
-        return bool(status.leftovers)
+        status = self._status()
+        return status is not None and bool(status.leftovers)
+
+    def _status(self) -> say.GangStatus | None:
+        with suppress(pykka.ActorDeadError, pykka.Timeout):
+            # Not by `_ask`: the reply would wake the main thread, which shows the status line and asks again
+            status: say.GangStatus = self._gang.ask(say.Status(), block=False).get(timeout=_STATUS_S)
+            return status
+        return None
+
+    def _rank_pids(self) -> set[int] | None:
+        """Return the pids of all ranks that were started until the call.
+
+        A rank that is being started at the first reply is known at the second: its Worker has reported it by then.
+        """
+        first, second = self._status(), self._status()
+        return {*first.pids.values(), *second.pids.values()} if first is not None and second is not None else None
 
     def _ask(self, message: object) -> Any:
         reply = self._gang.ask(message, block=False)
@@ -191,12 +248,14 @@ class _Run:
     def _event(self, event: dict[str, Any]) -> None:
         """Write an event to the file and pass it to the main thread. Runs on the gang's thread: must not block."""
         self._events.write(event)
-        if event["event"] in OF_INTEREST:
+        if self._shows_events or event["event"] in OF_INTEREST:
             self._inbox.put(event)
 
     def _take(self) -> None:
         """Wait for signals, events and replies, and process them."""
         self._sort(self._inbox.take(self._progress.wait_s()))
+        if self._reaps:
+            reaping.reap_strangers(self._rank_pids)
         self._console.show_left()
         self._progress.announce()
 
@@ -212,15 +271,38 @@ class _Run:
             if isinstance(item, Signals):
                 self._signal(item)
             else:
-                self._progress.take(item)
+                self._process(item)
+
+    def _process(self, event: dict[str, Any]) -> None:
+        if self._shows_events:
+            from supervise.cli import event_lines
+
+            line = event_lines.as_json if self._options.json_log else event_lines.as_text
+            self._console.show([line(event)])
+        if event["event"] not in OF_INTEREST or self._jobs.takes(event):
+            return
+        self._progress.take(event)
+        if (sig := self._jobs.typed(event)) is not None and self._story.user_signal is None:
+            self._story.interrupted = event["local_rank"]
+            self._signal(sig)
+        if self._options.output.halt_on_broken_pipe and has_no_reader(event):
+            self._halt()
+
+    def _halt(self) -> None:
+        """Stop the run politely, because no process reads its output. Idempotent."""
+        if not self._story.halted and self._story.user_signal is None:
+            self._story.halted = True
+            self._ask(say.Close())
 
     def _signal(self, sig: Signals) -> None:
-        if sig in _PASSED_ON:
+        if sig in _PASSED_ON and sig not in self._options.stopping_signals:
             self._to_pass_on.append(sig)
             self._pass_on()
+        elif sig == SIGTSTP:
+            self._jobs.suspend(sig)
         elif self._story.user_signal is None:
             self._progress.user_stops(sig)
-            self._ask(say.Close(death_sig=sig))
+            self._ask(say.Close(death_sig=self._options.stop_signal or sig))
             self._stopped_s = time.monotonic()
         elif not self._story.killed and (sig != self._story.user_signal or self._is_later()):
             self._progress.user_kills(sig)
@@ -241,61 +323,50 @@ class _Run:
     def _introduce(self) -> None:
         options = self._options
         if self._console.terminal:
-            what = shlex.join([*(["-m"] if options.module else []), options.program, *options.args])
+            what = shlex.join(options.words)
             on = "1 rank" if options.nproc == 1 else f"{options.nproc} ranks"
             where = f", logs in {self._story.directory}" if self._story.directory else ", no logs are kept"
             self._console.note(f"{failure_screen.shortened(what, 60)} on {on}{where}")
-        if ranks.limits_threads(options.nproc):
+        for text in options.notes:
+            self._console.note(text)
+        if ranks.limits_threads(options):
             self._console.note("each rank gets OMP_NUM_THREADS=1; set it to use more threads in each")
+        self._stdin.warn_if_dropped()
 
     # The end
 
     def _report(self, result: RunProcsResult, error: str | None = None) -> int:
-        code = self._exit_code(result)
-        self._keep_result(code, result, error)
-        if result.outcome != "succeeded":
+        code = exit_code.exit_code(result, self._story, self._options.exit_code_from)
+        plain = failure_screen.lines(result, self._story) if result.outcome != "succeeded" else []
+        self._keep_result(code, result, error, plain)
+        if self._options.summary and not self._options.json_log:
+            from supervise.cli import summary
+
+            self._console.show(summary.table(result))
+        if result.outcome == "succeeded" and not self._console.terminal and self._story.directory is not None:
+            self._console.note(f"logs: {self._story.directory}")  # a terminal has shown it at the start
+        if result.outcome != "succeeded" and not self._options.json_log:
             self._console.show(failure_screen.lines(result, self._story, self._console.paint))
         return code
 
-    def _exit_code(self, result: RunProcsResult) -> int:
-        if result.outcome == "succeeded":
-            return 0
-        if self._story.waiting is not None and self._story.user_signal is not None:  # a pending restart was canceled
-            return 128 + self._story.user_signal
-        if self._story.waiting is not None or result.outcome == "timed_out":
-            return _TIMED_OUT
-        root = result.root_cause if result.outcome == "failed" else None
-        if root is not None:
-            code = result.failures[root].exitcode
-            if failure_screen.stopped_by_us(root, code, self._story):  # it had raised an exception and was exiting
-                return 1
-            return 128 - code if code < 0 else code or 1
-        return 128 + self._story.user_signal if self._story.user_signal is not None else 1
-
     def _no_result(self, code: int, text: str) -> int:
-        self._keep_result(code, None, text)
-        self._console.note(text)
+        self._keep_result(code, None, text, [text])
+        self._console.error(text)
         return code
 
-    def _keep_result(self, code: int, result: RunProcsResult | None, error: str | None) -> None:
-        if self._story.directory is None:
-            return
-        try:
-            write_result(
-                self._story.directory,
-                self._options,
-                run_id=self._run_id,
-                exit_code=code,
-                attempts=self._story.restarts + 1,
-                result=result,
-                error=error,
-            )
-        except OSError as e:
-            self._console.note(f"no result.json: {_complaint(e)}")
-
-
-def _bare(_role: str, _rank: int) -> str:
-    return ""
+    def _keep_result(self, code: int, result: RunProcsResult | None, error: str | None, report: list[str]) -> None:
+        duration_s = time.monotonic() - self._begun_s
+        for text in keep_result(
+            self._options,
+            self._story,
+            run_id=self._run_id,
+            exit_code=code,
+            result=result,
+            error=error,
+            report=report,
+            duration_s=duration_s,
+        ):
+            self._console.error(text)
 
 
 def _error(reply: Reply[Any]) -> BaseException | None:
@@ -309,13 +380,8 @@ def _error(reply: Reply[Any]) -> BaseException | None:
     return None
 
 
-def _complaint(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
-    return str(error) or repr(error)
-
-
 def _title(options: Options) -> str:
-    if options.module:
-        return options.program
-    return os.path.splitext(os.path.basename(options.program))[0] or "run"
+    if options.file is not None:
+        return stem(options.file)
+    [part] = options.parts
+    return part.program if part.module else stem(part.program) or "run"

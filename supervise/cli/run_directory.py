@@ -1,8 +1,9 @@
-"""The files of a run directory that `run` writes: ``events.jsonl`` and ``result.json``."""
+"""The files of a run directory that `run` writes: ``run.json``, ``events.jsonl`` and ``result.json``."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 from dataclasses import asdict
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from supervise.result import ProcessFailure
 
 RESULT_SCHEMA_VERSION = 1
+INFO_SCHEMA_VERSION = 1
 
 
 class EventFile:
@@ -35,6 +37,8 @@ class EventFile:
         self._fd = -1
         if directory is not None:
             self._fd = open_to_append(os.path.join(directory, "events.jsonl"))
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # shows readers that this process lives
 
     def write(self, event: dict[str, Any]) -> None:
         """Append an event; drop it if the write fails, for instance on a full disk."""
@@ -60,6 +64,7 @@ def write_result(
     attempts: int,
     result: RunProcsResult | None,
     error: str | None,
+    report: list[str],
 ) -> None:
     """Write ``result.json`` in one step.
 
@@ -71,6 +76,7 @@ def write_result(
         attempts: Number of attempts that were started.
         result: The result of the gang; None if there is none.
         error: Why there is no result.
+        report: The lines of the report on the failure, or the message; empty after a success.
 
     Raises:
         OSError: It cannot be written; an existing file is unchanged.
@@ -81,7 +87,7 @@ def write_result(
         "timestamp": datetime.now(UTC).isoformat(),
         "run_id": run_id,
         "role": options.role,
-        "program": [options.program, *options.args],
+        "program": list(options.words),
         "world_size": options.nproc,
         "host_name": os.uname().nodename,
         "exit_code": exit_code,
@@ -89,12 +95,18 @@ def write_result(
         "outcome": found.outcome,
         "root_cause": found.root_cause,
         "error": error,
+        "report": report,
         "ends": {rank: asdict(end) for rank, end in found.ends.items()},
         "failures": {rank: _failure(failure) for rank, failure in found.failures.items()},
         "stdouts": found.stdouts,
         "stderrs": found.stderrs,
     }
-    name, new = "result.json", "result.json.new"
+    _write(directory, "result.json", whole)
+
+
+def _write(directory: str, name: str, whole: dict[str, Any]) -> None:
+    """Write a file of JSON in one step."""
+    new = f"{name}.new"
     at = open_folder(directory)
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -112,6 +124,29 @@ def write_result(
         raise
     finally:
         os.close(at)
+
+
+def write_info(directory: str, options: Options, *, run_id: str) -> None:
+    """Write ``run.json``: what was started, when and where.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    whole = {
+        "schema_version": INFO_SCHEMA_VERSION,
+        "started": datetime.now(UTC).isoformat(),
+        "run_id": run_id,
+        "role": options.role,
+        "program": list(options.words),
+        "world_size": options.nproc,
+        "roles": [{"name": part.role, "count": part.count, "program": list(part.words)} for part in options.parts],
+        "host_name": os.uname().nodename,
+        "node_rank": options.hosts.number,
+        "nnodes": options.hosts.count,
+        "pid": os.getpid(),
+        "cwd": os.getcwd(),
+    }
+    _write(directory, "run.json", whole)
 
 
 def _failure(failure: ProcessFailure) -> dict[str, Any]:

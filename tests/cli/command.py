@@ -1,5 +1,6 @@
 """Runs the real program in a process of its own, on pipes or on a terminal."""
 
+import codecs
 import os
 import pty
 import re
@@ -9,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,16 @@ HANG = "exec sleep 1000"
 def environment(tmp_path: Path, **extra: str) -> dict[str, str]:
     """Return ours, without what a launcher above may have set."""
     plain = {key: value for key, value in os.environ.items() if not OURS.match(key)}
-    return plain | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "TERM": "xterm"} | extra
+    return (
+        plain
+        | {
+            "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(tmp_path),
+            "TERM": "xterm",
+            "SUPERVISE_RUNS_DIR": str(tmp_path / "runs"),
+        }
+        | extra
+    )
 
 
 @dataclass
@@ -53,8 +63,14 @@ class Command:
     @contextmanager
     def started(self, *words: str, before: tuple[str, ...] = (), **env: str) -> Iterator["Started"]:
         """Start ``supervise run`` on pipes; it is gone afterwards."""
+        with self.started_command("run", *words, before=before, **env) as started:
+            yield started
+
+    @contextmanager
+    def started_command(self, *words: str, before: tuple[str, ...] = (), **env: str) -> Iterator["Started"]:
+        """Start ``supervise`` on pipes; it is gone afterwards."""
         process = subprocess.Popen(
-            [*before, *SUPERVISE, "run", *words],
+            [*before, *SUPERVISE, *words],
             env=environment(self.tmp_path, **env),
             cwd=self.tmp_path,
             stdin=subprocess.DEVNULL,
@@ -99,7 +115,7 @@ class Command:
 
     def directory(self) -> Path:
         """Return the run directory, the only one."""
-        [found] = self.tmp_path.glob("torchelastic_*/*_*")
+        [found] = self.tmp_path.glob("runs/*_*")
         return found
 
 
@@ -141,6 +157,7 @@ class Terminal:
     master: int
     exit_notice: int
     raw: str = ""
+    decoder: codecs.IncrementalDecoder = field(default_factory=codecs.getincrementaldecoder("utf-8"))
 
     def until(self, text: str) -> str:
         """Read until this text is shown; return all that was shown."""
@@ -167,7 +184,7 @@ class Terminal:
     def _read(self) -> None:
         with suppress(BlockingIOError):
             while data := os.read(self.master, 65536):
-                self.raw += data.decode()
+                self.raw += self.decoder.decode(data)
 
     def type(self, keys: bytes) -> None:
         os.write(self.master, keys)

@@ -10,6 +10,7 @@ from supervise import messages as say
 from supervise._runtime.future import Reply
 from supervise.cli.console import Console
 from supervise.cli.options import parse
+from supervise.cli.rank_stdin import RankStdin
 from supervise.cli.run import _Run
 from supervise.cli.signal_inbox import SignalInbox
 from supervise.errors import SpecError
@@ -21,8 +22,10 @@ def sh(script: str) -> tuple[str, ...]:
 
 
 def test_0_where_all_succeed(supervise: Command):
-    """Success is quiet: nothing on stderr."""
+    """Success is quiet: only where the logs are, and with -q nothing."""
     done = supervise.run("-n", "2", "true", OMP_NUM_THREADS="2")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", f"supervise: logs: {supervise.directory()}\n")
+    done = supervise.run("-q", "-n", "2", "true")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -132,7 +135,8 @@ def test_after_a_refused_start_nothing_is_said_to_be_left(capfd: pytest.CaptureF
     replies[say.Wait].fail(SpecError("no such containment here"))
     replies[say.Close].set(None)
     with SignalInbox((), restore=True) as mailbox:
-        run = _Run(parse(["true"]), Console("never"), mailbox)
+        options = parse(["--stdin", "none", "true"])
+        run = _Run(options, Console("never"), mailbox, RankStdin(options, pytest.fail))
         run._gang = SimpleNamespace(ask=lambda message, **_: replies[type(message)])
         assert run._supervise() == 1
     assert run._progress.reason is None
@@ -142,7 +146,9 @@ def test_after_a_refused_start_nothing_is_said_to_be_left(capfd: pytest.CaptureF
 @pytest.mark.parametrize("words", [["--standalone"], ["--nnodes", "1"], ["--nnodes=1:1", "--node_rank", "0"]])
 def test_torchruns_words_for_one_node_change_nothing(supervise: Command, words: list[str]):
     """A line of torchrun's works as it is."""
-    done = supervise.run(*words, "--nproc_per_node", "2", "--", "sh", "-c", "echo $WORLD_SIZE", OMP_NUM_THREADS="1")
+    done = supervise.run(
+        "-q", *words, "--nproc_per_node", "2", "--", "sh", "-c", "echo $WORLD_SIZE", OMP_NUM_THREADS="1"
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(done.stdout.splitlines()) == ["[default0]:2", "[default1]:2"]
 
@@ -159,26 +165,47 @@ def test_torchruns_words_for_one_node_change_nothing(supervise: Command, words: 
         (["-n", "2", "--local-ranks-filter", "0,7", "true"], "names rank 7; with -n 2 the ranks are 0 to 1"),
         (["--local-ranks-filter", "x", "true"], "'x' is not a valid list of ranks"),
         (["--timeout", "0", "true"], "omit the option for no limit"),
-        (["--shutdown-timeout", "-1", "true"], "'-1' is not a valid number of seconds"),
-        (["--shutdown-timeout", "nan", "true"], "'nan' is not a valid number of seconds"),
+        (
+            ["--shutdown-timeout", "-1", "true"],
+            "'-1' is not a valid duration; give seconds, or a unit, such as 0.5, 90s",
+        ),
+        (["--shutdown-timeout", "nan", "true"], "'nan' is not a valid duration"),
         (["--color", "red", "true"], "invalid choice: 'red'"),
         (["-m", "--no-python", "true"], "omit one of them"),
         (["--role", "a/b", "true"], "'a/b' is not a valid name in paths"),
         (["--nope", "true"], "unrecognized arguments: --nope"),
-        (["--time", "3", "true"], "unrecognized arguments: --time; did you mean --timeout?"),
-        (["--max_restart=3", "true"], "unrecognized arguments: --max_restart=3; did you mean --max-restarts?"),
         ([""], "PROGRAM is empty"),
-        (["--timeout", "-1", "true"], "'-1' is not a valid time limit; give seconds, more than 0"),
+        (["--timeout", "-1", "true"], "'-1' is not a valid duration"),
         (["--role", "a\nb", "true"], "give printable characters without '/'"),
         (["--log-dir", "", "true"], "'' is not a directory; omit the option"),
-        (["--nnodes", "2", "true"], "'2': supervise run starts ranks only on this machine; omit the option"),
-        (["--nnodes=1:4", "true"], "omit the option, or use torchrun for several nodes"),
-        (["--node_rank", "1", "true"], "'1': supervise run starts ranks only on this machine, as node 0"),
-        (["--rdzv_backend=c10d", "true"], "it needs no rendezvous; omit the option"),
-        (["--rdzv-endpoint", "a:1", "true"], "it needs no rendezvous; omit the option"),
-        (["--rdzv-id", "job", "true"], "use --run-id to name the run"),
-        (["--master-addr", "a", "true"], "set MASTER_ADDR in the environment"),
-        (["--master_port=29500", "true"], "set MASTER_PORT in the environment"),
+        (
+            ["--nnodes", "2", "true"],
+            "--nnodes 2 needs --node-rank, the number of this host; hosts are numbered from 0 to 1",
+        ),
+        (["--nnodes", "2", "--node-rank", "0", "true"], "--nnodes 2 needs --master-addr, the address of the host"),
+        (["--nnodes", "2", "--standalone", "true"], "--standalone is one host, and --nnodes is 2"),
+        (["--nnodes=1:4", "true"], "supervise run starts a fixed number of hosts; give one number, such as --nnodes 4"),
+        (["--nnodes=0", "true"], "'0' is not a number of hosts; give 1 or more"),
+        (["--node_rank", "1", "true"], "--node-rank is 1; with --nnodes 1 it is 0"),
+        (["--node_rank", "x", "true"], "'x' is not the number of a host"),
+        (["--rdzv_backend=etcd", "true"], "'etcd': supervise run needs no rendezvous server; give --nnodes"),
+        (["--nnodes=2", "--node-rank=0", "--rdzv-endpoint", ":1", "true"], "--rdzv-endpoint is ':1'; give HOST:PORT"),
+        (["--logs-specs", "mine", "true"], "'mine': supervise run has no plug-ins for logs"),
+        (["--start-method", "x", "true"], "'x' is not a start method; give spawn, fork, forkserver"),
+        (["--master_port=0", "true"], "'0' is not a port; give a number from 1 to 65535"),
+        (["--run-path", "--no-python", "true"], "--run-path runs a file under Python; omit it or --no-python"),
+        (["--env", "FOO", "true"], "'FOO' has no '='; give NAME=VALUE; the ranks inherit your environment"),
+        (["--env", "1A=2", "true"], "'1A' is not the name of a variable"),
+        (["--env", "RANK=2", "true"], "supervise sets RANK in each rank; omit it"),
+        (["--env", "MASTER_PORT=2", "true"], "supervise sets MASTER_PORT in each rank; give --master-port"),
+        (["--env-file", "none.env", "true"], "'none.env': No such file or directory"),
+        (["--cwd", "none", "true"], "'none' does not exist; create it, or give another path"),
+        (["--stop-signal", "KILL", "true"], "no process can handle SIGKILL; give another signal"),
+        (["--signals-to-handle", "SIGNOPE", "true"], "'SIGNOPE' is not a signal; give a name, such as SIGTERM"),
+        (["--signals-to-handle", ",", "true"], "',' names no signal; give names, such as SIGTERM,SIGINT"),
+        (["-q", "-v", "true"], "-q and -v contradict each other; omit one of them"),
+        (["--exit-code-from", "1", "true"], "--exit-code-from names rank 1; the ranks are 0 only"),
+        (["--exit-code-from", "x", "true"], "'x' is not a rank; give a number, or root-cause"),
         (["--log-dir", os.devnull, "-t", "3", "true"], "--tee needs files, and --log-dir /dev/null keeps none"),
         (["--log-dir", os.devnull, "-r", "0:1", "true"], "--redirects needs files, and --log-dir /dev/null keeps"),
         (["--log-dir", os.devnull, "--local-ranks-filter", "0", "--", "true"], "--local-ranks-filter needs files"),
@@ -206,7 +233,7 @@ def test_the_command_itself(supervise: Command):
     """Help and version go to stdout; a missing or unknown command is wrong usage."""
     assert supervise.supervise("--version").stdout.startswith("supervise ")
     assert "usage: supervise run" in supervise.supervise("--help").stdout
-    assert "--shutdown-timeout SEC" in supervise.run("--help").stdout
+    assert "--shutdown-timeout DUR" in supervise.run("--help").stdout
     assert supervise.supervise().returncode == 2
     wrong = supervise.supervise("train.py")
     assert (wrong.returncode, wrong.stdout) == (2, "")
@@ -214,7 +241,10 @@ def test_the_command_itself(supervise: Command):
     wrong = supervise.supervise("-n", "2", "my train.py", "--lr", "1")
     assert wrong.returncode == 2
     assert wrong.stderr.endswith("did you mean: supervise run -n 2 'my train.py' --lr 1\n")
+    assert "did you mean: supervise check gang.toml" in supervise.supervise("chek", "gang.toml").stderr
+    assert "did you mean: supervise run -n 2 x.py" in supervise.supervise("rnu", "-n", "2", "x.py").stderr
     assert supervise.supervise("help").stdout == supervise.supervise("--help").stdout
+    assert supervise.supervise("help", "check").stdout == supervise.supervise("check", "--help").stdout
     assert supervise.supervise("help", "run").stdout == supervise.run("--help").stdout
 
 

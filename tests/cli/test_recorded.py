@@ -74,7 +74,7 @@ def test_o14_a_plain_script_that_raises_and_is_slow_to_exit_is_the_root_cause(su
     )
     (supervise.tmp_path / "work.py").write_text(source)
     words = ["-m", "work"] if module else ["work.py"]
-    done = supervise.run("-n", "3", "--log-dir", "torchelastic_logs", *words)
+    done = supervise.run("-n", "3", "--log-dir", "runs", *words)
     screen = screen_of(done)
     assert done.returncode == 1
     assert screen[0].startswith("supervise: rank 1 of 3 failed: ValueError (host ")
@@ -132,7 +132,7 @@ def test_o14_nothing_of_a_rank_differs_from_a_bare_run(supervise: Command, words
         "-c",
         "import sys; sys.path.insert(0, sys.argv.pop(1)); from supervise.cli import main; main()",
     ]
-    commands = ([sys.executable], [*run, str(Path(__file__).parents[2]), "run", "--no-prefix"])
+    commands = ([sys.executable], [*run, str(Path(__file__).parents[2]), "run", "-q", "--no-prefix"])
     bare, ranked = (
         subprocess.run(
             [*command, *words],
@@ -175,7 +175,7 @@ def test_hooks_and_record_of_the_program_and_ours_record_once(supervise: Command
         "import atexit, glob, os, sys, threading\nfrom supervise import record\n"
         "rank, before, path = os.environ['RANK'], sys.excepthook, os.environ['TORCHELASTIC_ERROR_FILE']\n"
         "def wait_for_all():\n"
-        "    while len(glob.glob('torchelastic*/*/*/*/error.json')) < 4: threading.Event().wait(0.01)\n"
+        "    while len(glob.glob('runs/*/*/*/error.json')) < 4: threading.Event().wait(0.01)\n"
         "atexit.register(wait_for_all)\n"
         "if rank == '1': sys.excepthook = lambda *a: before(*a)\n"
         "if rank == '2': sys.excepthook = lambda *a: sys.__excepthook__(*a)\n"

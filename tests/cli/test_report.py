@@ -267,3 +267,14 @@ def test_the_example_fails_where_it_is_told_to(supervise: Command):
     assert "  Traceback (most recent call last):" in screen
     assert any(line.startswith("  RuntimeError: rank 2 was told to fail at byte") for line in screen)
     assert sys.executable not in done.stderr
+
+
+def test_the_end_of_stdout_where_stderr_has_nothing(supervise: Command):
+    """Test runners and many shell tools write to stdout why they fail."""
+    script = 'echo "1 of 3 failed"; echo "shard 7 is empty"; [ $RANK = 1 ] && exit 3; exec sleep 1000'
+    done = supervise.run("-n", "2", "--", "sh", "-c", script)
+    report = done.stderr[done.stderr.index("supervise: rank 1 of 2 failed") :]
+    told = "  it wrote nothing to stderr\n  the end of its stdout:\n    1 of 3 failed\n    shard 7 is empty\n"
+    assert told in report
+    alone = supervise.run("--", "sh", "-c", "echo shown; exit 3")
+    assert "the end of its stdout" not in alone.stderr

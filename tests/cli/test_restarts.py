@@ -16,6 +16,7 @@ from supervise._runtime.loop import Loop
 from supervise.cli.console import Console
 from supervise.cli.options import parse
 from supervise.cli.progress import Progress
+from supervise.cli.rank_stdin import RankStdin
 from supervise.cli.run import _Run
 from supervise.cli.signal_inbox import SignalInbox
 from tests.cli.command import HANG, Command
@@ -27,7 +28,7 @@ def test_a_run_is_restarted_until_it_succeeds(supervise: Command):
     run = supervise.run("--max-restarts", "2", "--backoff", "0.01", "--", "sh", "-c", FLAKY)
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines() == [f"[default0]:attempt {n} of 2" for n in range(3)]
-    [first, second] = [line for line in run.stderr.splitlines() if "restart" in line]
+    [first, second] = [line for line in run.stderr.splitlines() if "; restart" in line]
     assert first.startswith("supervise: rank 0 failed (exit code 1); restart 1 of 2 in ")
     assert second.startswith("supervise: rank 0 failed (exit code 1); restart 2 of 2 in ")
     folder = supervise.directory()
@@ -128,8 +129,8 @@ def test_s11_a_rank_that_is_stopped_right_at_its_start_is_named(supervise: Comma
 def test_s11_all_are_looked_at_when_a_start_is_over():
     """Once in every attempt: a SIGCHLD may have come before it was known whose it was."""
     told: list[object] = []
-    options = parse(["true"])
-    run = _Run(options, Console("never"), SignalInbox((), restore=True))
+    options = parse(["--stdin", "none", "true"])
+    run = _Run(options, Console("never"), SignalInbox((), restore=True), RankStdin(options, pytest.fail))
     run._gang = SimpleNamespace(tell=told.append)  # type: ignore[assignment]
     run._sort([{"event": "supervise.gang.starting"}])
     assert told == []

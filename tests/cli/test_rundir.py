@@ -6,18 +6,23 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from supervise.cli.run_directory import EventFile
-from tests.cli.command import HANG, Command
+from tests.cli.command import HANG, ROOT, Command
+
+SCHEMA = json.loads((ROOT / "docs/reference/result.schema.json").read_text())
 
 
 def read(directory: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     for name in ("result.json", "events.jsonl"):
         assert stat.S_IMODE((directory / name).stat().st_mode) == 0o600
-    assert sorted(path.name for path in directory.iterdir()) == ["attempt_0", "events.jsonl", "result.json"]
+    assert sorted(path.name for path in directory.iterdir()) == ["attempt_0", "events.jsonl", "result.json", "run.json"]
     lines = (directory / "events.jsonl").read_text().splitlines()
-    return json.loads((directory / "result.json").read_text()), [json.loads(line) for line in lines]
+    result = json.loads((directory / "result.json").read_text())
+    jsonschema.validate(result, SCHEMA)
+    return result, [json.loads(line) for line in lines]
 
 
 def test_a_success(supervise: Command):
@@ -99,3 +104,22 @@ def test_a_full_disk_costs_the_events_and_not_the_run(tmp_path: Path):
     file.close()
     file.write({"event": "y"})
     EventFile(None).write({"event": "z"})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--max-restarts", "1", "--backoff", "0", "sh", "-c", "exit 3"),
+        ("--output-timeout", "0.2", "--on-hang", "fail", "sh", "-c", "echo up; exec sleep 1000"),
+        ("--timeout", "0.2", "sleep", "1000"),
+        ("-n", "2", "--keep-going", "python3", "-c", "raise ValueError"),
+    ],
+    ids=["restart", "hang", "timeout", "failures"],
+)
+def test_each_result_has_the_form_of_the_schema(supervise: Command, words: tuple[str, ...]):
+    """The report of the console is in it, too."""
+    done = supervise.run(*words)
+    result = json.loads((supervise.directory() / "result.json").read_text())
+    jsonschema.validate(result, SCHEMA)
+    assert result["exit_code"] == done.returncode
+    assert done.stderr.endswith("\n".join(result["report"]) + "\n")

@@ -86,11 +86,12 @@ def test_a_terminal_of_size_0_x_0_has_room_for_the_countdown(supervise: Command)
 def test_the_ranks_lines_go_over_the_countdown(supervise: Command):
     """A line that is shorter than the countdown leaves nothing of it beside itself."""
     program = STUBBORN.replace("signal.pause()", "signal.sigtimedwait([], 0.1), print('still here', flush=True)")
-    with supervise.on_terminal("--shutdown-timeout", "600", sys.executable, "-c", program) as terminal:
+    words = ("--stdin", "none", "--shutdown-timeout", "600", sys.executable, "-c", program)
+    with supervise.on_terminal(*words) as terminal:
         terminal.until("ready")
         terminal.type(b"\x03")
         terminal.until("SIGKILL in 600 s")
-        terminal.until(f"now\x1b[0m\r{ERASE}\x1b[36m[default0]:\x1b[0mstill here")
+        terminal.until(f"now\x1b[0m\r\r\x1b[J{ERASE}\x1b[36m[default0]:\x1b[0mstill here")
         until_another_signal()
         terminal.type(b"\x03")
         assert terminal.end()[0] == 130

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervise._core import decide as core
+from supervise._core.facts import GangStopping, RankExited
 from supervise._core.model import Gang
 from supervise._core.steps import (
     AbandonTails,
@@ -15,13 +16,11 @@ from supervise._core.steps import (
     AnswerStart,
     CloseAsked,
     DrainTails,
-    GangStopping,
     GroupEmptied,
     LaunchRank,
     LoadValues,
     PeersStopped,
     Publish,
-    RankExited,
     ReapAll,
     ReportUnkillable,
     SendSignal,
@@ -44,7 +43,7 @@ PID = 100
 
 
 def _failed(end):
-    return Gang(nprocs=1, grace_s=1.0).failed(end)
+    return Gang(nprocs=end.local_rank + 1, grace_s=1.0).failed(end)
 
 
 def started(rank):

@@ -18,6 +18,8 @@ from supervise._core.steps import (
     NotAssembled,
     Publish,
     RanksSwept,
+    RelaunchRank,
+    RestartAsked,
     StartAsked,
     StopOnFailure,
     SweepUp,
@@ -209,3 +211,51 @@ def test_timers_and_sweeps_of_a_restart_set_that_is_no_more_do_nothing():
     for name in ("grace", "kill", "backoff"):
         assert decide(gang, TimerExpired(name=name, key=7))[1] == []
     assert decide(gang, RanksSwept(7))[1] == []
+
+
+def one_terminated():
+    """Return a gang of two whose rank 1 was terminated, and whose rank 0 has failed: the next attempt is assembled."""
+    gang = Gang(nprocs=2, grace_s=1.0, window=1, policy=RestartPolicy(max_restarts=5))
+    return run(
+        gang,
+        *(StartAsked(), started(0), started(1), TerminateAsked(1, frozenset({1})), exited(-15, 0.5, 1), RanksSwept(1)),
+        *(exited(3), census(), Swept(), expired("backoff"), Assembled()),
+    )[0]
+
+
+def test_a_terminated_rank_that_is_asked_for_while_all_restart_gets_a_new_life():
+    """Its old life is not launched once more: it would be ready, and its end would be told, from the beginning."""
+    gang = one_terminated()
+    assert (gang.phase, gang.attempt, gang.ranks[1].attempt) == ("starting", 1, 0)
+    gang, _ = decide(gang, RestartAsked(2, frozenset({1})))
+    gang, actions = decide(gang, started(0))
+    assert not [action for action in actions if isinstance(action, LaunchRank)]
+    gang, actions = run(gang, RanksSwept(2), TimerExpired(name="backoff", key=2))
+    assert [action for action in actions if isinstance(action, RelaunchRank)] == [RelaunchRank(local_rank=1, attempt=2)]
+    assert not gang.ranks[1].told
+    assert gang.ranks[1].end is None
+
+
+def test_the_failed_launch_of_a_rank_that_was_terminated_in_an_earlier_attempt_is_its_own():
+    """It stops no other rank, and no `Wait` raises."""
+    gang, _ = decide(one_terminated(), started(0))
+    gang, actions = run(gang, RestartAsked(2, frozenset({1})), RanksSwept(2), TimerExpired(name="backoff", key=2))
+    assert RelaunchRank(local_rank=1, attempt=2) in actions
+    gang, _ = decide(gang, WorkerFailedToStart(local_rank=1, error=OSError("no room"), at_ns=3 * S))
+    assert gang.start_failure is None
+    assert gang.ranks[1].end is not None
+
+
+@pytest.mark.parametrize("later", ["uncounted", "never"])
+def test_an_earlier_failure_of_a_temporary_rank_does_not_cause_the_restart_of_all(later):
+    """Its exit code neither forbids nor excuses the restart, and it is not the root cause."""
+    codes = {"uncounted": {"uncounted_exit_codes": {75}}, "never": {"never_restart_exit_codes": {75}}}[later]
+    policy = RestartPolicy(max_restarts=1, **{name: frozenset(value) for name, value in codes.items()})
+    gang = Gang(nprocs=2, grace_s=1.0, window=2, policy=policy, kinds=("transient", "temporary"))
+    gang, _ = run(gang, StartAsked(), started(0), started(1), exited(75, 0.5, 1))
+    assert gang.phase == "running"
+    gang, actions = run(gang, exited(3, 1.0, 0), census(), Swept())
+    assert judge(gang).blamed == (0, 1)
+    assert AnnounceRestart(delay_s=1.0) in actions
+    gang, _ = decide(gang, expired("backoff"))
+    assert len(gang.restarts_ns) == 1  # counted, by the code of rank 0

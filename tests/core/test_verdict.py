@@ -16,7 +16,7 @@ CLOSE = CloseAsked(death_sig=SIGTERM, timeout_s=30.0)
 
 
 def _failed(end):
-    return Gang(nprocs=1, grace_s=1.0).failed(end)
+    return Gang(nprocs=end.local_rank + 1, grace_s=1.0).failed(end)
 
 
 def exited(rank, code=0, at=0, **more):

@@ -14,11 +14,12 @@ import pytest
 
 import supervise
 from supervise import messages
-from supervise.cli import options
+from supervise.cli import parser
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
+NAME_EVENTS = [ROOT / "supervise/_gang/describe.py", ROOT / "supervise/_tree/describe.py"]
 EXECUTED = [ROOT / "README.md", ROOT / "docs/tutorial.md", *sorted((ROOT / "docs/how-to").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INHERITED = re.compile(r"^(RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|OMP_|PYTHON|NO_COLOR)")
@@ -65,6 +66,7 @@ class _Shell:
         plain = {key: value for key, value in os.environ.items() if not INHERITED.match(key)}
         path = f"{programs}{os.pathsep}{os.environ['PATH']}"
         self._env = plain | {"PATH": path, "TMPDIR": str(home), "PYTHONPATH": str(ROOT), "TERM": "xterm"}
+        self._env["SUPERVISE_RUNS_DIR"] = f"{home}/.local/state/supervise/runs"
 
     def __call__(self, command: str) -> list[str]:
         done = subprocess.run(
@@ -133,18 +135,19 @@ def test_the_readme_and_continuous_integration_run_the_same_tests():
 
 
 def test_the_reference_lists_every_event_with_its_levels_and_fields():
-    """Neither more nor less than what the one module that names events can emit."""
+    """Neither more nor less than what the modules that name events can emit."""
     listed = {
         row[0]: (row[1], row[2]) for row in _rows(ROOT / "docs/reference/events.md") if row[0].startswith("supervise.")
     }
-    assert listed == _emitted(ROOT / "supervise/_gang/describe.py")
+    of_gangs, of_trees = map(_emitted, NAME_EVENTS)
+    assert listed == of_gangs | of_trees
 
 
-def test_events_are_named_in_one_place():
+def test_events_are_named_in_one_place_for_gangs_and_one_for_trees():
     """So the list above is a list of all."""
     said = re.compile(r"\bEvent\(\"supervise\.")
     modules = [path for path in (ROOT / "supervise").rglob("*.py") if said.search(path.read_text())]
-    assert modules == [ROOT / "supervise/_gang/describe.py"]
+    assert sorted(modules) == NAME_EVENTS
 
 
 def _rows(page: Path) -> Iterator[list[str]]:
@@ -208,7 +211,7 @@ def test_the_reference_names_everything_public():
 def test_the_reference_names_every_option_of_run():
     """As the parser has them, with the spelling that the help shows."""
     page = (ROOT / "docs/reference/command-line.md").read_text()
-    actions = options._parser()._actions
+    actions = parser.run_parser()._actions
     shown = [word for one in actions if one.help is not argparse.SUPPRESS for word in one.option_strings]
     assert shown
     assert [word for word in shown if f"`{word}" not in page] == []

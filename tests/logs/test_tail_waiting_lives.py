@@ -209,6 +209,7 @@ def test_a_slow_console_gets_all_and_costs_no_descriptors(bench, logs):
     with os.fdopen(writer, "w") as stream:
         sink = console(stream)
         rank = Rank(bench.tail(sink, paths), sink, paths[0])
+        settle(bench, rank)  # its thread has opened what it needs
         before = open_files()
         most = before
         for life in range(30):

@@ -5,6 +5,8 @@ time and up to 0.5 GB. "told late" is the exception: it has more than two millio
 been searched to its end. It comes last; ``--only`` chooses settings by a part of their name, such as "a restart".
 
 ``--lives`` searches the restarts of single ranks in the settings that the tests leave out.
+``--health`` searches readiness and hangs in all settings.
+``--roles`` searches gangs with up to three roles.
 ``--trees`` searches a tree with two asks instead: half a million states for each strategy, two minutes each.
 """
 
@@ -16,7 +18,8 @@ from dataclasses import replace
 from typing import Any
 
 from tests.model.search import search
-from tests.model.test_model import LIVES, SETTINGS
+from tests.model.test_model import HEALTH, LIVES, SETTINGS
+from tests.model.test_roles_model import LARGER, ROLES
 from tests.model.test_tree_model import LARGEST, STRATEGIES
 from tests.model.tree_search import TreeSetting, search_tree
 
@@ -27,10 +30,17 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=3, metavar="N")
     parser.add_argument("--only", default="", metavar="TEXT", help="settings whose name holds this")
     parser.add_argument("--lives", action="store_true", help="search the restarts of single ranks instead")
+    parser.add_argument("--health", action="store_true", help="search readiness and hangs instead")
+    parser.add_argument("--roles", action="store_true", help="search gangs with roles instead")
     parser.add_argument("--trees", action="store_true", help="search trees instead of gangs")
     given = parser.parse_args()
+    if given.health:
+        return max(report(name, lambda: search(HEALTH[name])) for name in HEALTH if given.only in name)  # noqa: B023
     if given.lives:
         return max(report(name, lambda: search(LIVES[name])) for name in LIVES if given.only in name)  # noqa: B023
+    if given.roles:
+        settings = {name: setting for name, setting in (ROLES | LARGER).items() if given.only in name}
+        return max(report(name, lambda: search(settings[name])) for name in settings)  # noqa: B023
     return search_trees() if given.trees else search_gangs(given.ranks, given.only)
 
 

@@ -22,8 +22,9 @@ def _exited(local_rank: int, exitcode: int | None, ended_ns: int, **more: Any) -
     return said.WorkerExited(local_rank=local_rank, pid=_pid(local_rank), exitcode=exitcode, ended_ns=ended_ns, **more)
 
 
-def _close(death_sig: str, timeout_s: float, reason: str) -> steps.CloseAsked:
-    return steps.CloseAsked(death_sig=Signals[death_sig], timeout_s=timeout_s, reason=reason)  # type: ignore[arg-type]
+def _close(death_sig: str, timeout_s: float, reason: str, order: str = "") -> steps.CloseAsked:
+    named: Any = {"reason": reason, "order": order}
+    return steps.CloseAsked(death_sig=Signals[death_sig], timeout_s=timeout_s, **named)
 
 
 def _pid(local_rank: int) -> int:
@@ -54,6 +55,8 @@ _EVENTS: dict[str, Callable[..., object]] = {
     "WorkerUnkillable": lambda local_rank: steps.WorkerUnkillable(
         local_rank=local_rank, pid=_pid(local_rank), state="D"
     ),
+    "RankReady": steps.RankReady,
+    "RankFaulted": partial(steps.RankFaulted, why="hung"),
     "GroupEmptied": steps.GroupEmptied,
     "Swept": steps.Swept,
     "RanksSwept": steps.RanksSwept,
@@ -111,6 +114,9 @@ class LiveCore:
             policy=policy,
             strategy=spec.strategy,  # type: ignore[arg-type]
             kinds=spec.kinds,  # type: ignore[arg-type]
+            notifies=range(spec.nprocs) if spec.notify else (),
+            role_of=spec.role_of,
+            services=spec.services,
         )
 
     def copy(self) -> Self:
@@ -119,7 +125,10 @@ class LiveCore:
         return other
 
     def feed(self, event: Neutral) -> list[Neutral]:
-        told: Any = _EVENTS[event.name](**event.fields)
+        fields = event.fields
+        if event.name in ("RankReady", "RankFaulted"):
+            fields = {**fields, "attempt": self._gang.ranks[fields["local_rank"]].attempt}
+        told: Any = _EVENTS[event.name](**fields)
         actions = map(neutral_of, decide(self._gang, told).actions)
         return [_comparable(action) for action in actions if action.name != "LoadValues"]
 
@@ -168,6 +177,7 @@ class LiveCore:
             rest=(
                 (gang.phase, gang.stop_on_failure, gang.attempt, len(gang.restarts_ns), gang.end_asked),
                 (stop.reason, stop.death_sig, stop.timeout_s, stop.signaled, stop.killed),
+                (stop.order, stop.turn, stop.turn_killed),
                 (drain.tails, drain.values, drain.begun, sweep.state, sweep.timeout_s, gang.restart_announced),
                 *self._lives(),
             ),
@@ -181,7 +191,9 @@ class LiveCore:
             for _, each in sorted(gang.sets.items())
         )
         asks = tuple((key, ask.kind, frozenset(ask.pending), ask.attempt) for key, ask in sorted(gang.asks.items()))
-        ranks = tuple((rank.told, rank.terminated, rank.caused) for rank in gang.ranks)
+        ranks = tuple((rank.told, rank.terminated, rank.dismissed, rank.caused) for rank in gang.ranks)
+        if gang.notifies or any(rank.fault for rank in gang.ranks):
+            ranks += tuple((rank.ready, rank.fault is not None) for rank in gang.ranks)
         lives = sets, asks, ranks, tuple(gang.queue), gang.culprit
         if gang.strategy != "one_for_all":
             return (*lives, tuple(rank.heeded for rank in gang.ranks))

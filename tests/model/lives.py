@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.model.neutral import Neutral, neutral
+from tests.model.roles import check_dismissed, check_launch, clients_are_over
 
 if TYPE_CHECKING:
     from tests.model.world import World
@@ -80,7 +81,7 @@ def _alive(world: "World", ranks: tuple[int, ...]) -> set[int]:
 def ended(world: "World", number: int, *, failed: bool) -> "World":
     """Return the world behind the end of a rank, which may concern others."""
     lives = world.lives
-    concerned = {number}
+    concerned = {number} | (world.roles.services if clients_are_over(world) else set())
     if failed and lives.strategy == "rest_for_one":
         concerned |= set(range(number, len(world.ranks)))
     return world._replace(lives=lives._replace(concerned=lives.concerned | concerned))
@@ -127,6 +128,7 @@ def _signaled(world: "World", targets: tuple[int, ...], sig: str) -> Lives:
     from tests.model.world import ALIVE, DEAD
 
     lives = world.lives
+    check_dismissed(world, targets)
     for number in targets:
         rank = world.ranks[number]
         check(rank.stage in (ALIVE, DEAD) or rank.group, "a signal to a rank that does not run")
@@ -145,6 +147,7 @@ def _relaunched(world: "World", number: int) -> "World":
     check(not world.ended, "a launch after the end was asked for")
     check(not (world.counting or world.counted or world.published), "a launch during the stop")
     check(number not in lives.down, "a terminated rank starts again")
+    check_launch(world, number)
     again = rank.again + 1
     check(lives.asked > 0 or (lives.most is not None and again <= lives.most), "the intensity was exceeded")
     owed = frozenset(
@@ -174,6 +177,7 @@ def _answered(world: "World", key: int) -> "World":
         rank = world.ranks[number]
         if kind == "restart":
             check(rank.stage != LAUNCHING, "a rank is said to run that is being launched")
+            check(rank.ready, "a rank is said to be ready")
         else:
             check(rank.stage not in (LAUNCHING, 2, 3), "a terminated rank lives")
     return world._replace(lives=lives._replace(owed=lives.owed - {found[0]}))
@@ -200,11 +204,26 @@ def check_answered(world: "World") -> None:
         found = [world.ranks[number] for number in ranks]
         if kind == "restart":
             again = {rank for *_, others in lives.owed for rank in others}  # a later request stops them once more
-            done = not must and again.isdisjoint(ranks) and all(rank.stage != LAUNCHING for rank in found)
+            done = (
+                not must and again.isdisjoint(ranks) and all(rank.stage != LAUNCHING and rank.ready for rank in found)
+            )
         else:
             over = all(rank.stage in (ABSENT, REAPED) and not rank.left for rank in found)
             done = over and swept.isdisjoint(ranks)
         check(not done, f"a request is forgotten: {kind} {ranks}")
+
+
+def check_hung(world: "World") -> None:
+    """Check that a rank that hangs is stopped."""
+    from tests.model.world import ALIVE
+
+    if world.counting or world.counted or world.published:
+        return
+    for number, rank in enumerate(world.ranks):
+        check(
+            not (rank.hung and rank.stage == ALIVE and number not in world.lives.told),
+            "a rank that hangs is left alone",
+        )
 
 
 def without_stale(world: "World", numbers: dict[int, int]) -> "World":

@@ -57,6 +57,10 @@ class Spec(NamedTuple):
     """`max_restarts`, `within_s`, `backoff` of its `RestartPolicy`."""
     strategy: str = "one_for_all"
     kinds: tuple[str, ...] | None = None
+    role_of: tuple[int, ...] | None = None
+    services: frozenset[int] = frozenset()
+    notify: bool = False
+    """Whether each rank reports that it is ready."""
 
 
 class Known(NamedTuple):

@@ -3,10 +3,10 @@
 from typing import Any
 from unittest.mock import patch
 
-from supervise._core import steps, stopping, strategy
+from supervise._core import restart_sets, steps, stopping, strategy
 
 
-def _instead(name: str, new: Any, module: Any = strategy) -> Any:
+def _instead(name: str, new: Any, module: Any = restart_sets) -> Any:
     """Replace a function of the core by `new`, which is given the old one first."""
     old = getattr(module, name)
     return patch.object(module, name, lambda *args, **more: new(old, *args, **more))
@@ -19,7 +19,7 @@ def a_restart_is_not_counted() -> Any:
         old(gang, *rest)
         gang.restarts_ns = ()
 
-    return _instead("_restart", forget)
+    return _instead("_restart", forget, strategy)
 
 
 def a_set_does_not_wait_for_its_ranks() -> Any:
@@ -29,7 +29,7 @@ def a_set_does_not_wait_for_its_ranks() -> Any:
         found.pending = set()
         old(gang, found, decision)
 
-    return _instead("_check_empty", at_once)
+    return _instead("check_empty", at_once)
 
 
 def a_set_is_not_swept() -> Any:
@@ -38,14 +38,14 @@ def a_set_is_not_swept() -> Any:
     def unswept(_old: Any, gang: Any, found: Any, decision: Any) -> None:
         if found.state == "stopping" and not found.pending:
             found.state = "sweeping"
-            strategy._swept(gang, steps.RanksSwept(found.number), decision)
+            restart_sets.swept(gang, steps.RanksSwept(found.number), decision)
 
-    return _instead("_check_empty", unswept)
+    return _instead("check_empty", unswept)
 
 
 def a_request_is_never_answered() -> Any:
     """Every ask is answered."""
-    return _instead("_answer", lambda _old, *_: None)
+    return _instead("answer", lambda _old, *_: None)
 
 
 def a_close_does_not_answer_requests() -> Any:
@@ -70,7 +70,7 @@ def the_lower_ranks_are_stopped_too() -> Any:
     def everyone(old: Any, gang: Any, ranks: Any, decision: Any) -> Any:
         return old(gang, range(gang.nprocs) if len(ranks) > 1 or ranks[0] else ranks, decision)
 
-    return _instead("_begin", everyone)
+    return _instead("begin", everyone)
 
 
 def a_rank_that_a_restart_stopped_is_blamed() -> Any:
@@ -82,7 +82,7 @@ def a_rank_that_a_restart_stopped_is_blamed() -> Any:
             gang.ranks[rank].told = False
         return made
 
-    return _instead("_begin", untold)
+    return _instead("begin", untold)
 
 
 def a_terminated_rank_starts_again() -> Any:
@@ -92,7 +92,7 @@ def a_terminated_rank_starts_again() -> Any:
         found.down = set()
         old(gang, found, decision)
 
-    return _instead("_leave_down", forget)
+    return _instead("leave_down", forget)
 
 
 PLANTED_IN_LIVES = (

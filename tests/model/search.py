@@ -8,10 +8,11 @@ from typing import Any
 
 from tests.model.graph import Graph
 from tests.model.live import LiveCore
-from tests.model.lives import Lives, check_answered, renumbered, without_stale
+from tests.model.lives import Lives, check_answered, check_hung, renumbered, without_stale
 from tests.model.lives import moves as moves_of_lives
 from tests.model.neutral import Core, Known, Neutral, Spec, neutral
-from tests.model.world import CLOSES, FATE, BrokenPromiseError, Rank, World, causes, moves, obey
+from tests.model.roles import Roles, check_verdict, must_end
+from tests.model.world import FATE, BrokenPromiseError, Rank, World, causes, moves, obey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,17 +27,23 @@ class Setting:
     window: int | None = None
     """How many launches at once; None: all, so that ranks are symmetric."""
     stop_on_failure: bool = True
-    closes: tuple[str, ...] = tuple(CLOSES)
+    closes: tuple[str, ...] = ("close, 9 s", "close, 1 s", "kill", "deadline")
     late: bool = False
     strategy: str = "one_for_all"
     kinds: tuple[str, ...] | None = None
+    role_of: tuple[int, ...] | None = None
+    services: frozenset[int] = frozenset()
+    notify: bool = False
+    """Whether each rank reports that it is ready."""
+    hangs: int = 0
+    """How many ranks hang, or are not ready in time."""
     requests: int = 0
     """How many restarts and terminations of ranks are asked for."""
 
     @property
     def single(self) -> bool:
         """Whether single ranks may restart or be terminated."""
-        return self.strategy != "one_for_all" or self.requests > 0 or self.kinds is not None
+        return self.strategy != "one_for_all" or self.requests > 0 or self.kinds is not None or self.role_of is not None
 
     def spec(self) -> Spec:
         """Return the gang."""
@@ -49,6 +56,9 @@ class Setting:
             stop_on_failure=self.stop_on_failure,
             strategy=self.strategy,
             kinds=self.kinds,
+            role_of=self.role_of,
+            services=self.services,
+            notify=self.notify,
         )
 
 
@@ -79,13 +89,15 @@ def search(setting: Setting, *, most: int | None = None, new: Callable[[Spec], C
     core = new(setting.spec())
     core.feed(neutral("TailsMade", count=setting.tails))
     lives = Lives(strategy=setting.strategy, most=setting.max_restarts)
-    begin: State = World(ranks=ranks, tails=setting.tails, heeds_failures=setting.stop_on_failure, lives=lives), core
+    world = World(ranks=ranks, tails=setting.tails, heeds_failures=setting.stop_on_failure, lives=lives)
+    world = world._replace(notify=setting.notify, hangs=setting.hangs)
+    begin: State = world._replace(roles=Roles(of=setting.role_of or (), services=setting.services)), core
     graph, found = Graph(), Found()
     graph.visit(key(begin[0], core.known(), setting, graph), 0, "")
     queue = deque([(begin, 0)])
     ends: list[int] = []
     asked = bytearray([begin[0].ended])
-    """For each state whether the end was asked for."""
+    """For each state whether the end was asked for, or only services run."""
     while queue:
         state, place = queue.popleft()
         if _is_over(state[0]):
@@ -104,7 +116,7 @@ def search(setting: Setting, *, most: int | None = None, new: Callable[[Spec], C
             there, is_new = graph.visit(key(after[0], known, setting, graph, after[1].numbers()), place, name)
             graph.add_move(place, there, flag=name in FATE)
             if is_new:
-                asked.append(after[0].ended)
+                asked.append(after[0].ended or must_end(after[0]))
                 queue.append((after, there))
         if most is not None and len(graph) > most:
             found.broken, found.path = "unbounded", graph.path(place)
@@ -130,6 +142,7 @@ def step(state: State, event: Neutral | None, setting: Setting) -> State:
     numbers = core.numbers()
     _hold(core.counted() <= (setting.max_restarts or 0), "the intensity was exceeded")
     check_answered(world)
+    check_hung(world)
     return without_stale(world, numbers), core
 
 
@@ -148,6 +161,7 @@ def _check_verdict(world: World, core: Core, setting: Setting) -> None:
         return
     if setting.single:
         _check_verdict_of_lives(world, result)
+        check_verdict(world, result)
         return
     guilty = causes(world)
     roots = [rank for rank, role in result["roles"].items() if role == "root_cause"]
@@ -164,8 +178,9 @@ def _check_verdict_of_lives(world: World, result: dict[str, Any]) -> None:
     _hold((result["outcome"] == "failed") == bool(roots), f"{result['outcome']} with the root causes {roots}")
     _hold(len(roots) <= 1 and all(result["blamed"][0] == rank for rank in roots), "the root cause is not the first")
     for rank in roots:
-        _hold(world.ranks[rank].failed or not world.ended, f"a rank is blamed that did not fail: {rank}")
-        _hold(rank not in world.lives.told, f"a rank is blamed that a restart stopped: {rank}")
+        _hold(world.ranks[rank].bad or not world.ended, f"a rank is blamed that did not fail: {rank}")
+        stopped = rank in world.lives.told and not world.ranks[rank].hung
+        _hold(not stopped, f"a rank is blamed that a restart stopped: {rank}")
 
 
 def _hold(holds: bool, what: str) -> None:
@@ -196,6 +211,7 @@ def key(
     """
     judged = world.published
     stamps = {rank.died for rank in world.ranks} | {rank.recorded for rank in world.ranks} | {known.census_ns, 0}
+    stamps |= {rank.hung for rank in world.ranks}
     order = dict.fromkeys(stamps, 0) if judged else {stamp: number for number, stamp in enumerate(sorted(stamps))}
     ends = {rank: position for position, rank in enumerate(known.ended)}
     ranks = []
@@ -209,9 +225,19 @@ def key(
             not judged and known.start_failure == number,
             order[rank.recorded],
             order[rank.died],
+            order[rank.hung],
         )
         places = (number in known.starting, number in known.running, number in known.leftovers, number in known.stuck)
-        mine = (rank.stage, rank.group, rank.stuck, rank.given_up, rank.late, rank.again, number < known.launched)
+        mine = (
+            rank.stage,
+            rank.group,
+            rank.stuck,
+            rank.given_up,
+            rank.late,
+            rank.again,
+            rank.ready,
+            number < known.launched,
+        )
         ranks.append(graph.part((mine, places, blame)))
     if setting.window is None and not setting.single:
         ranks.sort()

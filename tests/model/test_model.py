@@ -3,6 +3,7 @@
 import pytest
 
 from tests.model.planted import PLANTED
+from tests.model.planted_health import PLANTED_IN_HEALTH
 from tests.model.planted_lives import PLANTED_IN_LIVES
 from tests.model.search import Setting, search
 
@@ -55,8 +56,27 @@ LIVES = {
         nprocs=2, max_restarts=1, tails=0, asks=0, requests=1, kinds=("permanent", "temporary"), strategy=ONE, window=1
     ),
 }
+HEALTH = {
+    "ready": Setting(nprocs=1, tails=0, asks=1, closes=POLITE_OR_NOT, notify=True, hangs=1),
+    "ready, all": Setting(nprocs=2, tails=0, asks=0, notify=True, hangs=1, window=1),
+    "ready, all again": Setting(nprocs=2, max_restarts=1, tails=0, asks=0, notify=True, hangs=1, window=1),
+    "hangs": Setting(nprocs=2, tails=0, asks=1, closes=POLITE_OR_NOT, hangs=1),
+    "hangs, one for one": Setting(nprocs=2, max_restarts=1, tails=0, asks=0, strategy=ONE, hangs=2, window=1),
+    "ready, one for one": Setting(nprocs=2, max_restarts=1, tails=0, asks=0, strategy=ONE, notify=True, window=1),
+    "ready, rest for one": Setting(
+        nprocs=2, max_restarts=1, tails=0, asks=0, strategy=REST, notify=True, hangs=1, window=1
+    ),
+    "ready, without a policy": Setting(nprocs=2, tails=0, asks=0, strategy=REST, notify=True, hangs=1, window=1),
+    "ready, requests": Setting(nprocs=1, tails=0, asks=0, notify=True, hangs=1, requests=2),
+    "ready, kinds": Setting(
+        nprocs=2, max_restarts=1, tails=0, asks=0, strategy=ONE, kinds=("permanent", "temporary"), notify=True, hangs=1
+    ),
+}
 QUICK = ("one rank, requests", "one rank alone", "without a policy", "one for one", "rest for one", "kinds")
-LONGER = ("all, a request", "one for one, a close")
+HEALTHY = ("ready", "ready, requests", "ready, one for one")
+SICK = ("ready, all", "hangs")
+"""Longer searches; the others of `HEALTH` are searched by ``python -m tests.model --health``."""
+LONGER = ("one for one, a close",)
 """The others are searched by ``python -m tests.model --lives``."""
 
 
@@ -66,6 +86,20 @@ def test_every_order_of_events_around_single_restarts_keeps_every_promise(name):
     found = search(LIVES[name])
     assert not found.broken, f"{found.broken}, by: {', '.join(found.path)}"
     assert found.states > 300, "the search has hardly begun"
+
+
+@pytest.mark.parametrize("name", [*HEALTHY, *(pytest.param(name, marks=pytest.mark.stress) for name in SICK)])
+def test_every_order_of_events_around_readiness_and_hangs_keeps_every_promise(name):
+    """To the fixpoint."""
+    found = search(HEALTH[name])
+    assert not found.broken, f"{found.broken}, by: {', '.join(found.path)}"
+    assert found.states > 300, "the search has hardly begun"
+
+
+@pytest.mark.parametrize("bug", PLANTED_IN_HEALTH, ids=lambda bug: bug.__name__)
+def test_a_bug_that_is_planted_in_readiness_is_found(bug):
+    with bug():
+        assert any(search(HEALTH[name]).broken for name in HEALTHY)
 
 
 @pytest.mark.parametrize("bug", PLANTED_IN_LIVES, ids=lambda bug: bug.__name__)

@@ -132,6 +132,9 @@ def obey(world: World, action: ts.Action, tree: ts.Tree) -> World:  # noqa: PLR0
         case ts.Started():
             check(all(actor.stage in (UP, NONE) for _, actor in world.actors), "started beside a start")
             return world
+        case ts.Stopping():
+            check(world.ending, "an end is told that has no cause")
+            return world
         case ts.Publish():
             return _published(world)
 

@@ -7,9 +7,10 @@ stamps, and the stamps of a state are always the numbers from 1.
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from tests.model import lives
+from tests.model import lives, roles
 from tests.model.lives import Lives
 from tests.model.neutral import Neutral, neutral
+from tests.model.roles import Roles
 
 ABSENT, LAUNCHING, ALIVE, DEAD, REAPED = range(5)
 """What the kernel knows of a rank: a dead one is not told to the core yet."""
@@ -38,8 +39,16 @@ class Rank(NamedTuple):
     given_up: bool = False
     again: int = 0
     """How often it was restarted alone, or with a part of the gang."""
+    ready: bool = True
+    hung: int = 0
+    """Stamp of its fault: it hangs, or was not ready in time, and the core must act."""
     late: bool = False
     """Whether its launch was not answered until SIGKILL had had its time: nothing waits for it any more."""
+
+    @property
+    def bad(self) -> bool:
+        """Whether its end, or its present state, is a failure."""
+        return self.failed or not self.ready or self.hung > 0
 
     @property
     def left(self) -> bool:
@@ -78,7 +87,12 @@ class World(NamedTuple):
     aborted: bool = False
     """Whether the next attempt's files and actors could not be had."""
     restarts: int = 0
+    notify: bool = False
+    """Whether each rank reports that it is ready."""
+    hangs: int = 0
+    """How many ranks may still hang, or not be ready in time."""
     lives: Lives = Lives()
+    roles: Roles = Roles()
 
     def with_rank(self, number: int, **changes: Any) -> "World":
         """Return this world with one rank changed."""
@@ -93,6 +107,8 @@ Move = tuple[str, World, Neutral | None]
 CLOSES = {
     "close, 9 s": neutral("CloseAsked", death_sig="SIGTERM", timeout_s=9.0, reason="close"),
     "close, 1 s": neutral("CloseAsked", death_sig="SIGINT", timeout_s=1.0, reason="close"),
+    "close in turn": neutral("CloseAsked", death_sig="SIGTERM", timeout_s=9.0, reason="close", order="each"),
+    "close in turn, 4 s": neutral("CloseAsked", death_sig="SIGTERM", timeout_s=4.0, reason="close", order="whole"),
     "kill": neutral("CloseAsked", death_sig="SIGKILL", timeout_s=0.0, reason="close"),
     "deadline": neutral("CloseAsked", death_sig="SIGTERM", timeout_s=5.0, reason="timeout"),
 }
@@ -119,17 +135,20 @@ def moves(world: World, *, asks: int, closes: Iterable[str], late: bool) -> Iter
         yield "heed failures", world._replace(heeds_failures=True), neutral("StopOnFailure", on=True)
     if world.closes < asks:
         for name in closes:
-            yield name, _closed(world, CLOSES[name].fields["reason"]), CLOSES[name]
+            yield name, _closed(world, CLOSES[name].fields), CLOSES[name]
 
 
-def _closed(world: World, reason: str) -> World:
-    owed = world.close_owed or reason == "close"
-    return world._replace(closes=world.closes + 1, close_owed=owed, ended=True)
+def _closed(world: World, fields: dict[str, Any]) -> World:
+    owed = world.close_owed or fields["reason"] == "close"
+    after = roles.closed(world, fields)
+    return world._replace(closes=world.closes + 1, close_owed=owed, ended=True, roles=after)
 
 
 def _rank_moves(world: World, number: int, rank: Rank, *, late: bool) -> Iterator[Move]:
+    yield from _health_moves(world, number, rank)
     if rank.stage == LAUNCHING:
-        yield "starts", world.with_rank(number, stage=ALIVE), neutral("WorkerStarted", local_rank=number)
+        begun = world.with_rank(number, stage=ALIVE, ready=not world.notify)
+        yield "starts", begun, neutral("WorkerStarted", local_rank=number)
         yield "fails to start", *_not_started(world, number, rank)
     if rank.stage == ALIVE:
         now = world.clock + 1
@@ -150,6 +169,22 @@ def _rank_moves(world: World, number: int, rank: Rank, *, late: bool) -> Iterato
         yield "is stuck", world.with_rank(number, stuck=False, given_up=left), told
 
 
+def _health_moves(world: World, number: int, rank: Rank) -> Iterator[Move]:
+    if rank.stage == ALIVE and not rank.ready:
+        yield "is ready", world.with_rank(number, ready=True), neutral("RankReady", local_rank=number)
+    if rank.stage == ALIVE and world.hangs and not rank.hung:
+        now = world.clock + 1
+        yield "hangs", _hung(world, number, now), neutral("RankFaulted", local_rank=number, at_ns=now)
+
+
+def _hung(world: World, number: int, now: int) -> World:
+    """Return the world behind a fault, which is none of a rank that is being stopped."""
+    if world.counting or world.counted or world.published or number in world.lives.told:
+        return world
+    after = world._replace(clock=now, hangs=world.hangs - 1).with_rank(number, hung=now)
+    return lives.ended(after, number, failed=True)
+
+
 def _not_started(world: World, number: int, rank: Rank) -> tuple[World, Neutral]:
     if not rank.again:
         return world.with_rank(number, stage=ABSENT), neutral("WorkerFailedToStart", local_rank=number)
@@ -160,8 +195,10 @@ def _not_started(world: World, number: int, rank: Rank) -> tuple[World, Neutral]
 
 def _reaped(world: World, number: int, rank: Rank) -> tuple[World, Neutral]:
     known = not rank.given_up  # the end of a rank that was given up is not told any more
-    after = world.with_rank(number, stage=REAPED, group=rank.group and known, failed=rank.failed and known)
-    after = lives.ended(after, number, failed=rank.failed)
+    after = world.with_rank(
+        number, stage=REAPED, group=rank.group and known, failed=rank.failed and known, ready=rank.ready or not known
+    )
+    after = lives.ended(after, number, failed=rank.bad)
     told = neutral(
         "WorkerExited",
         local_rank=number,
@@ -198,7 +235,7 @@ def _expired(world: World, name: str) -> World:
     world = world._replace(timers=world.timers - {name})
     if name == "kill":
         for number, rank in enumerate(world.ranks):
-            if rank.stage == LAUNCHING:
+            if rank.stage == LAUNCHING and roles.late(world, number):
                 world = world.with_rank(number, late=True)
     return world
 
@@ -213,7 +250,7 @@ def obey(world: World, action: Neutral, *, tails: int) -> World:  # noqa: C901, 
     Raises:
         BrokenPromiseError: Names the invariant.
     """
-    if (after := lives.obey(world, action)) is not None:
+    if (after := roles.obey(world, action)) is not None or (after := lives.obey(world, action)) is not None:
         return after
     match action.name:
         case "LaunchRank":
@@ -222,9 +259,14 @@ def obey(world: World, action: Neutral, *, tails: int) -> World:  # noqa: C901, 
             _check(not world.published, "a launch after the end")
             _check(not world.ended, "a launch after the end was asked for")
             _check(action.fields["local_rank"] not in world.lives.down, "a terminated rank starts again")
+            roles.check_launch(world, action.fields["local_rank"])
             return world.with_rank(action.fields["local_rank"], stage=LAUNCHING)
         case "AnswerStart":
             _check(not world.running, "a start announced twice")
+            runs = [rank for rank in world.ranks if rank.stage in (ALIVE, DEAD)]
+            _check(all(rank.ready for rank in runs), "a rank is said to be ready")
+            over = [rank for rank in world.ranks if rank.stage == REAPED and world.notify and not world.restarts]
+            _check(not any(rank.bad for rank in over), "a failed start is said to have succeeded")
             return world._replace(running=True, start="answered")
         case "ReapAll":
             _check(not (world.counting or world.counted), "the dead counted twice")
@@ -275,9 +317,12 @@ def _assembled(world: World, tails: int) -> World:
     fresh = World(ranks=(Rank(),) * len(world.ranks), tails=tails, assembling=True, restarts=world.restarts + 1)
     return fresh._replace(
         start=world.start,
+        notify=world.notify,
+        hangs=world.hangs,
         closes=world.closes,
         heeds_failures=world.heeds_failures,
         lives=lives.assembled(world.lives),
+        roles=world.roles,
     )
 
 
@@ -304,6 +349,8 @@ def causes(world: World) -> list[int]:
     """Return the ranks that failed by themselves, the first cause first."""
     found = []
     for number, rank in enumerate(world.ranks):
-        if rank.stage == REAPED and rank.failed and (rank.accused or not rank.signaled):
+        if rank.hung and (rank.stage == REAPED or rank.given_up):
+            found.append((rank.hung, number))
+        elif rank.stage == REAPED and rank.bad and (rank.accused or not rank.signaled):
             found.append((rank.recorded or rank.died, number))
     return [number for _, number in sorted(found)]

@@ -105,14 +105,14 @@ class Gang:
 
 @contextmanager
 def launched(
-    folder: Path, entrypoint: Callable[..., Any] | str, args: dict[int, tuple[Any, ...]], **more: Any
+    folder: Path, entrypoint: Callable[..., Any] | str | None, args: dict[int, tuple[Any, ...]], **more: Any
 ) -> Iterator[Gang]:
     """Yield a gang that is made and not started; afterwards, stop it.
 
     Args:
         folder: For logs and pipes.
-        entrypoint: As for the Supervisor.
-        args: As for the Supervisor.
+        entrypoint: As for the Supervisor; None for a gang with roles.
+        args: As for the Supervisor; for a gang with roles, only its keys matter.
         more: Further arguments of the Supervisor.
     """
     with ExitStack() as stack:
@@ -128,14 +128,15 @@ def launched(
         events: SimpleQueue[dict[str, Any]] = SimpleQueue()
         logs = DefaultLogsSpecs(str(folder / "logs"), redirects=Std.ALL)
         settings = {"name": "fault", "logs_specs": logs, "event_sink": events.put} | more
-        supervisor = Supervisor.start(entrypoint=entrypoint, args=args, envs=envs, **settings)
+        what = {} if entrypoint is None else {"entrypoint": entrypoint, "args": args}
+        supervisor = Supervisor.start(envs=envs, **what, **settings)
         stack.callback(supervisor.stop, timeout=PATIENCE_S)
         yield Gang(supervisor, ear, gates, events)
 
 
 @contextmanager
-def faulty(folder: Path, kind: str, sources: list[str], **more: Any) -> Iterator[Gang]:
-    """Yield a started gang whose ranks run Python source.
+def prepared(folder: Path, kind: str, sources: list[str], **more: Any) -> Iterator[Gang]:
+    """Yield a gang that is made and not started, whose ranks run Python source.
 
     Args:
         folder: For logs and pipes.
@@ -151,6 +152,13 @@ def faulty(folder: Path, kind: str, sources: list[str], **more: Any) -> Iterator
         args = {rank: (source,) for rank, source in enumerate(sources)}
         more["start_method"] = kind
     with launched(folder, entrypoint, args, **more) as gang:
+        yield gang
+
+
+@contextmanager
+def faulty(folder: Path, kind: str, sources: list[str], **more: Any) -> Iterator[Gang]:
+    """Yield such a gang that is started."""
+    with prepared(folder, kind, sources, **more) as gang:
         yield gang.start()
 
 

@@ -81,6 +81,11 @@ class Host:
         line, _, self._rest = self._rest.partition(b"\n")
         return line.decode()
 
+    def suspend(self) -> None:
+        """Stop all its threads, which the kernel reports when the last one has stopped."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
+
     def kill(self) -> None:
         """Kill it as the kernel's memory killer would, and wait until it is dead."""
         self.process.kill()

@@ -35,6 +35,7 @@ WITHOUT_END = {
     ("_runtime/wakeup.py", "self._lock.acquire()"): "a lock that was made in the line above",
     ("_gang/runner.py", "self.result()"): "builds the result, and waits for nothing",
     ("_gang/supervisor.py", "self._runner.result()"): "the same",
+    ("_process/stacks/gather.py", "thread.join()"): "on a thread: threads that end at their own deadline",
     ("multiprocessing/_gang.py", "slot.wait()"): "the interpreter's exit waits for processes that are no daemons",
     ("multiprocessing/_gang.py", "slots.wait()"): "the same",
 }

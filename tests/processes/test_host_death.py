@@ -55,7 +55,7 @@ def test_k1_the_children_of_a_rank_that_is_killed_with_its_host_die_as_well(tmp_
         assert host.hear() == "runs"
         ranks = [pids_of([line])[0] for line in said]
         with watched(ranks) as leaders, watched([pid for pid in pids_of(said) if pid not in ranks]) as children:
-            host.process.send_signal(signal.SIGSTOP)
+            host.suspend()
             for rank in ranks:
                 os.kill(rank, signal.SIGKILL)
             assert leaders.survivors() == set()

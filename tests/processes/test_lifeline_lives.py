@@ -68,7 +68,7 @@ def test_k1_the_children_of_a_second_life_that_is_killed_with_its_host_die_as_we
         watched([leader]) as leaders,
         watched([child]) as children,
     ):
-        host.process.send_signal(signal.SIGSTOP)
+        host.suspend()
         os.kill(leader, signal.SIGKILL)
         assert leaders.survivors() == set()
         assert children.survivors(0) == {child}

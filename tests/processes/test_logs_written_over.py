@@ -108,7 +108,7 @@ def test_l11_the_command_says_it_in_one_line(tmp_path):
     done = Command(tmp_path).run("--log-dir", str(tmp_path / "logs"), "sh", "-c", BURST)
     assert done.returncode == 0
     shown = done.stderr.splitlines()
-    notes = [line for line in shown if line.startswith("supervise:")]
+    notes = [line for line in shown if line.startswith("supervise: stderr: ")]
     assert len(notes) == 1
     assert ">> /dev/stderr" in notes[0]
     assert str(log_of(tmp_path, stream="stderr")) in notes[0]

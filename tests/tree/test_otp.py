@@ -332,8 +332,19 @@ def test_otp_a_supervisor_goes_on_when_all_its_children_have_finished(parts, gro
     assert tree.ask(RestartChild(id="a"), timeout=PATIENCE_S).is_alive()
 
 
+def test_otp_a_backoff_doubles_with_each_restart_that_counts(parts, grow, ear, boom):
+    """OTP has none."""
+    tree = grow(parts.spec("a"), restart_policy=RestartPolicy(backoff=0.01))
+    for delay_s in (0.01, 0.02, 0.04):
+        ref_of(tree, "a").tell(boom)
+        assert ear.until(ChildRestarting).delay_s == delay_s
+        ear.until(ChildStarted)
+
+
 def test_the_table_of_the_rules_names_every_test_here():
-    """And no other."""
+    """And no other; each rule has one."""
     page = (Path(__file__).parents[2] / "docs/explanation/strategies.md").read_text()
+    (table,) = re.findall(r"^\| rule \| OTP \| ours .*\n(?:\|.*\n)+", page, re.MULTILINE)
+    assert [row for row in table.splitlines()[2:] if "`test_otp_" not in row] == []
     here = {name for name in globals() if name.startswith("test_otp_")}
     assert set(re.findall(r"`(test_otp_\w+)`", page)) == here

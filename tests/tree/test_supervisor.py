@@ -283,6 +283,10 @@ def _spec(name="a"):
     return ChildSpec(id=name, start=print)
 
 
+def _codes():
+    return RestartPolicy(uncounted_exit_codes=frozenset({75}))
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -297,6 +301,7 @@ def _spec(name="a"):
         (lambda: ActorSupervisor.start(name="t", children=[_spec(), _spec()]), "two children have the id 'a'"),
         (lambda: ActorSupervisor.start(name="t", children=[], strategy="all"), "strategy is 'all'"),
         (lambda: ActorSupervisor.start(name="t", children=[], restart_policy=3), "restart_policy is 3"),
+        (lambda: ActorSupervisor.start(name="t", children=[], restart_policy=_codes()), "uncounted_exit_codes, which"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_starts(make, says):

@@ -18,6 +18,7 @@ from supervise import (
     Poll,
     ProcessFailure,
     RankEnd,
+    Role,
     RunProcsResult,
     Signal,
     SignalException,
@@ -82,6 +83,8 @@ def actors() -> None:
     ref: pykka.ActorRef[Supervisor] = Supervisor.start(
         name="trainer", entrypoint=train, args={0: (0,)}, grace=5.0, event_sink=sink
     )
+    store = Role(name="store", entrypoint="redis-server", args={0: ()}, service=True, restart="permanent")
+    Supervisor.start(name="app", roles=[store, Role(name="trainer", entrypoint=train, args={0: (0,)})])
     pids: dict[int, int] = ref.ask(Start(), block=True)
     future: pykka.Future[RunProcsResult] = ref.ask(Wait(timeout=None), block=False)
     result: RunProcsResult = future.get(timeout=5)

@@ -80,7 +80,8 @@ class GroupLeader(ABC):
             if found is None:
                 return None
             killed = (found.si_code, found.si_status) == (os.CLD_KILLED, signal.SIGKILL)
-            oom = killed and not self._killed and killed_for_memory(self.pid)
+            unexplained = killed and not self._killed
+            oom = unexplained and killed_for_memory(self.pid)
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
         except ChildProcessError:
             return None if found is None and self._is_being_reaped() else self._reaped_by_other(found)
@@ -88,12 +89,13 @@ class GroupLeader(ABC):
             return None
         code = os.waitstatus_to_exitcode(status)
         self._mark(code)
+        peak_bytes = self._peak(usage.ru_maxrss)
         return Exit(
             code=code,
             core_dumped=os.WCOREDUMP(status),
-            max_rss_bytes=self._peak(usage.ru_maxrss),
+            max_rss_bytes=peak_bytes,
             cpu_time_s=usage.ru_utime + usage.ru_stime,
-            oom_kill=oom,
+            oom_kill=oom or (unexplained and killed_elsewhere(peak_bytes)),
         )
 
     def _peek(self) -> os.waitid_result | None:
@@ -256,6 +258,13 @@ def killed_for_memory(pid: int | None) -> bool:
     from supervise._process.exits import oom
 
     return oom.killed_for_memory(pid)
+
+
+def killed_elsewhere(peak_bytes: int | None) -> bool:
+    """Return whether the OOM killer has probably killed a process in another cgroup; see `oom`."""
+    from supervise._process.exits import oom
+
+    return oom.killed_elsewhere(peak_bytes)
 
 
 def as_signal(number: int) -> signal.Signals:

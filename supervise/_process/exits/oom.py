@@ -2,6 +2,9 @@
 
 The kernel does not report which SIGKILL was its own, so the result is a guess: the process got a SIGKILL that supervise
 did not send, and the counter of its cgroup has grown by a kill that no other process of the host explains.
+
+cgroup v1 does not show which cgroup a dead process was in. There, a kill in a cgroup that is not below the host's
+explains the exit only of a process that was large: other programs are killed there, too.
 """
 
 from __future__ import annotations
@@ -49,7 +52,17 @@ class Counters:
         with self._lock:
             if not self._based:  # without a baseline, every kill so far counts as another process's
                 self._begin()
-            return self._takes_one(self._files_of(pid)) or self._takes_one(self._files_elsewhere())
+            return self._takes_one(self._files_of(pid))
+
+    def killed_elsewhere(self, peak_bytes: int | None) -> bool:
+        """Return whether a kill in another cgroup of v1 probably was of a dead process; if so, count it as explained.
+
+        Args:
+            peak_bytes: The peak memory of the process, which must be at least half of the limit of that cgroup.
+        """
+        with self._lock:
+            large = (path for path in self._files_elsewhere() if _is_large(peak_bytes, path))
+            return self._based and self._takes_one(large)
 
     def _takes_one(self, paths: Iterator[str]) -> bool:
         """Return whether one of these counters has an unexplained kill; if so, count it as explained."""
@@ -81,7 +94,7 @@ class Counters:
             if folder is None or not os.path.exists(_counter(found, folder)):
                 continue
             any_tree = True
-            if not found.controller:
+            if not found.controller or folder == found.mount:  # below the root are the cgroups of the whole machine
                 yield _counter(found, folder)
             else:
                 below = (path for path, _, _ in os.walk(folder))
@@ -97,11 +110,10 @@ class Counters:
         for found in self._memory_trees():
             if not found.controller:
                 continue
-            own = found.own(self._proc)
             folders = [path for path, _, _ in itertools.islice(os.walk(found.mount), _MOST_FOLDERS + 1)]
             if len(folders) <= _MOST_FOLDERS:
-                ours = (path for path in folders if own is None or (path != own and not path.startswith(f"{own}/")))
-                yield from (_counter(found, path) for path in ours)
+                ours = set(self._own_files())
+                yield from (file for path in folders if (file := _counter(found, path)) not in ours)
 
     def _memory_trees(self) -> list[Tree]:
         if self._trees is None:
@@ -115,7 +127,20 @@ class Counters:
 
 
 def _counter(found: Tree, folder: str) -> str:
-    return f"{folder}/memory.oom_control" if found.controller else f"{folder}/memory.events"
+    """Return the file that counts the kills of a cgroup itself; before Linux 5.2 also those of the cgroups below."""
+    if found.controller:
+        return f"{folder}/memory.oom_control"
+    local = f"{folder}/memory.events.local"
+    return local if os.path.exists(local) else f"{folder}/memory.events"
+
+
+def _is_large(peak_bytes: int | None, counter: str) -> bool:
+    """Return whether a process of this peak memory may be the one that is killed at the limit of a cgroup of v1."""
+    try:
+        with open(os.path.join(os.path.dirname(counter), "memory.limit_in_bytes"), encoding="ascii") as file:
+            return peak_bytes is not None and 2 * peak_bytes >= int(file.read())
+    except (OSError, ValueError):
+        return False
 
 
 def _read(path: str) -> int | None:
@@ -131,3 +156,4 @@ def _read(path: str) -> int | None:
 _counters = Counters()
 baseline = _counters.baseline
 killed_for_memory = _counters.killed_for_memory
+killed_elsewhere = _counters.killed_elsewhere

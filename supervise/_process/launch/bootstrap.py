@@ -12,7 +12,7 @@ import sys
 
 from supervise._process.containment import marker
 from supervise._process.files import clear_of_stdio
-from supervise._process.launch import dispositions
+from supervise._process.launch import dispositions, stack_signal
 from supervise._process.lifeline import lifeline
 
 try:
@@ -51,6 +51,7 @@ def spawned(file: BinaryIO) -> int:
     settings: Settings = pickle.load(file)
     lifeline.arm_self(settings.line)
     keep_private(file.fileno(), settings.channel, settings.tracker, *settings.fds)
+    stack_signal.enable_if_possible()
     from supervise._process.launch import bootstrap_spawn
 
     return bootstrap_spawn.live(settings, file)
@@ -99,6 +100,7 @@ def _arrive_frozen(payload: int) -> Any:
     settings: Settings = pickle.load(file)
     lifeline.arm_self(settings.line)
     keep_private(payload, settings.channel, settings.tracker, *settings.fds)
+    stack_signal.enable_if_possible()
     return _worker(settings, file)
 
 
@@ -165,6 +167,7 @@ def _settle_in(settings: Settings) -> None:
         marker.carry()
     if settings.cwd is not None:
         os.chdir(settings.cwd)
+    stack_signal.enable_if_possible()
 
 
 def changes(env: dict[str, str]) -> dict[str, str | None]:

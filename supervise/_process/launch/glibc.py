@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CLOSE_FROM: int = getattr(os, "POSIX_SPAWN_CLOSEFROM", 3)
 """The kind of file action. Python 3.13 and later have the same constant in `os`."""
-_SETSIGDEF, _SETSIGMASK, _SETSID = 0x04, 0x08, 0x80
+_SETPGROUP, _SETSIGDEF, _SETSIGMASK, _SETSID = 0x02, 0x04, 0x08, 0x80
 _ROOM = 1024
 """Size of a buffer for any of the structures; the largest, the attributes, takes 336 bytes."""
 _SIGNALS_BYTES = 128
@@ -49,6 +49,7 @@ def posix_spawn(
     setsigdef: frozenset[int],
     arm: int | None,
     hold: bool,
+    session: bool = True,
 ) -> tuple[int, int]:
     """Start a program in a session of its own, with an empty signal mask; return its pid and its pidfd.
 
@@ -61,6 +62,7 @@ def posix_spawn(
         setsigdef: Signals to reset to their default.
         arm: A prepared read end of a lifeline, to be armed for the program's group; None if there is none.
         hold: Whether to open a pidfd. The returned pidfd is -1 otherwise, and if none is available.
+        session: Whether the program gets a session of its own; otherwise only a process group.
 
     Raises:
         OSError: The program could not be started; ``filename`` is None.
@@ -74,7 +76,7 @@ def posix_spawn(
         for kind, *words in file_actions:
             _check(_ADD[kind](actions, *(_coded(word) if isinstance(word, str) else word for word in words)))
         (strings, text), (variables, more_text) = _array([_coded(word) for word in argv]), _array(env)
-        given = _coded(path), actions, _attributes(setsigdef), strings, variables
+        given = _coded(path), actions, _attributes(setsigdef, session), strings, variables
         steps = [partial(_LIBC.posix_spawn, ctypes.byref(pid), *given)]
         if arm is not None:
             steps.append(partial(_LIBC.fcntl, arm, _F_SETOWN_EX, owner))
@@ -90,8 +92,8 @@ def posix_spawn(
 
 
 @cache
-def _attributes(setsigdef: frozenset[int]) -> Any:
-    """Return the spawn attributes, which glibc only reads, so that all starts share them."""
+def _attributes(setsigdef: frozenset[int], session: bool) -> Any:
+    """Return the spawn attributes, which glibc only reads, so that all starts share them. The process group is new."""
     made = ctypes.create_string_buffer(_ROOM)
     _check(_LIBC.posix_spawnattr_init(made))
     signals = ctypes.create_string_buffer(_SIGNALS_BYTES)
@@ -100,7 +102,8 @@ def _attributes(setsigdef: frozenset[int]) -> Any:
     for number in setsigdef:
         _LIBC.sigaddset(signals, number)
     _check(_LIBC.posix_spawnattr_setsigdefault(made, signals))
-    _check(_LIBC.posix_spawnattr_setflags(made, ctypes.c_short(_SETSIGDEF | _SETSIGMASK | _SETSID)))
+    flags = _SETSIGDEF | _SETSIGMASK | (_SETSID if session else _SETPGROUP)
+    _check(_LIBC.posix_spawnattr_setflags(made, ctypes.c_short(flags)))
     return made
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervise._append import open_to_append, tell_reader
 from supervise._process.files import clear_of_stdio, close
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streams:
-    """Destinations of a worker's output: paths of files to append to, or "" for the host's own stream."""
+    """Destinations of a worker's output: paths of files to append to, or "" for the host's own stream.
+
+    If both paths are equal, the file is opened once, and its content is in the order of the writes.
+    """
 
     stdout: str = ""
     stderr: str = ""
@@ -30,6 +33,8 @@ class Streams:
         """
         out = append_to(self.stdout or _host_stream(sys.__stdout__, 1))
         try:
+            if out is not None and self.stderr == self.stdout:
+                return out, clear_of_stdio(os.dup(out))
             return out, append_to(self.stderr or _host_stream(sys.__stderr__, 2))
         except BaseException:
             close(out)
@@ -54,6 +59,16 @@ def append_to(path: str) -> int | None:
     return fd
 
 
+class Stdin(NamedTuple):
+    """The stdin of a program, in place of the null device."""
+
+    fd: int
+    """A descriptor of the host, which every life of the rank inherits."""
+    foreground: bool = False
+    """Whether `fd` is the terminal that controls the host: the program then stays in the host's session, in a process
+    group of its own, to which the host can give the foreground."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSpec:
     """Settings of one launch. An attempt makes one for each rank, and passes it whole to the launcher."""
@@ -63,6 +78,8 @@ class LaunchSpec:
     cwd: str | None = None
     """The working directory; None is the host's."""
     streams: Streams = field(default_factory=Streams)
+    stdin: Stdin | None = None
+    """The stdin of a program; None is the null device."""
     line: Lifeline
     reset: frozenset[int] = frozenset()
     """Signals that the host ignores and the rank must not ignore, from `dispositions.to_reset`."""

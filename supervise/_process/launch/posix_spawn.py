@@ -44,6 +44,7 @@ def spawn(
     cwd: str | None = None,
     arm: int | None = None,
     hold: bool = False,
+    session: bool = True,
 ) -> tuple[int, int]:
     """Start a program in a session of its own, with an empty signal mask; return its pid and its pidfd.
 
@@ -56,6 +57,7 @@ def spawn(
         cwd: Its working directory; None is this process's. Must be None unless `CHANGES_FOLDER`.
         arm: A prepared read end of a lifeline, armed for the program's group if `ARMS`; None if there is none.
         hold: Whether to open a pidfd. The pidfd is -1 if that was not possible, or without `ARMS`.
+        session: Whether the program gets a session of its own; otherwise only a process group.
 
     Raises:
         OSError: The program could not be started; ``filename`` is the program or `cwd`.
@@ -73,6 +75,7 @@ def spawn(
                 setsigdef=RESTORED | reset,
                 arm=arm,
                 hold=hold,
+                session=session,
             )
             return started
         pid = os.posix_spawn(
@@ -80,7 +83,7 @@ def spawn(
             list(argv),
             env,
             file_actions=_actions(stdio, fds),
-            setsid=True,
+            **({"setsid": True} if session else {"setpgroup": 0}),
             setsigmask=(),
             setsigdef=RESTORED | reset,
         )

@@ -1,4 +1,4 @@
-"""Start of one program: in its own session, with an empty stdin, default signals and an empty mask."""
+"""Start of one program: as leader of a process group, with default signals and an empty mask."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class UnreapedError(Exception):
 
 
 def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: Sequence[int] = ()) -> Child:
-    """Start `argv` with an empty stdin, and arm its lifeline.
+    """Start `argv`, and arm its lifeline.
 
     Args:
         argv: The program and its arguments.
@@ -61,17 +61,19 @@ def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: S
     with gate_if(how.gate or dispositions.kernel_reaps()) as gate:
         if gate is not None or how.enter is not None or not (cwd is None or posix_spawn.CHANGES_FOLDER):
             argv, env, cwd = shell.becoming(argv, how, gated=gate is not None)
+        stdin = how.line.empty if how.stdin is None else how.stdin.fd
         out, err = how.streams.open()
         try:
             pid, pidfd = posix_spawn.spawn(
                 argv,
                 env,
-                (how.line.empty if gate is None else gate.read_end, out, err),
+                (stdin if gate is None else gate.read_end, out, err),
                 (*pass_fds, read_end),
                 reset=how.reset,
                 cwd=cwd,
                 arm=read_end,
                 hold=platform.PIDFD,
+                session=how.stdin is None or not how.stdin.foreground,
             )
             if not posix_spawn.ARMS:
                 _arm(read_end, pid)

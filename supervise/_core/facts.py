@@ -1,0 +1,97 @@
+"""The decision of the core on an event: actions, and facts for events and subscribers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from supervise._core.steps import (
+        Action,
+        RankFaulted,
+        RankReady,
+        Reason,
+        Swept,
+        TailEnded,
+        WorkerFailedToStart,
+        WorkerUnkillable,
+    )
+    from supervise.messages import WorkerExited, WorkerStarted
+
+
+class RankExited(NamedTuple):
+    """A rank has exited."""
+
+    end: WorkerExited
+    by_itself: bool
+    """Whether it ended before the first signal."""
+    started_ns: int
+    """Monotonic time of the start of its process."""
+
+
+class StartFailed(NamedTuple):
+    """The first start has failed because a rank was not ready, or failed before all ranks were ready."""
+
+    local_rank: int
+    why: str
+
+
+class LifeReplaced(NamedTuple):
+    """The next life of a rank is about to be launched."""
+
+    local_rank: int
+    attempt: int
+    """Number of the replaced life."""
+    counted: bool
+    """Whether its end caused the restart, and the restart counts toward the limit."""
+
+
+class GangStopping(NamedTuple):
+    """A stop of the gang has begun."""
+
+    reason: Reason
+
+
+class Leaked(NamedTuple):
+    """A sweep has found escaped processes."""
+
+    found: Swept
+    pids: Mapping[int, int]
+    """Rank to pid of the rank's own process."""
+
+
+if TYPE_CHECKING:
+    Fact = (
+        WorkerStarted
+        | WorkerFailedToStart
+        | WorkerUnkillable
+        | TailEnded
+        | RankExited
+        | StartFailed
+        | RankReady
+        | RankFaulted
+        | LifeReplaced
+        | GangStopping
+        | Leaked
+    )
+
+
+class Decision:
+    """The actions and facts that follow from an event."""
+
+    __slots__ = ("actions", "facts")
+
+    def __init__(self) -> None:
+        self.actions: list[Action] = []
+        """Effects to carry out, in this order."""
+        self.facts: list[Fact] = []
+        """Occurrences to report before any action is carried out."""
+
+    def do(self, *actions: Action) -> None:
+        """Add actions."""
+        self.actions += actions
+
+    def tell(self, fact: Fact) -> None:
+        """Add a fact."""
+        self.facts.append(fact)

@@ -1,0 +1,143 @@
+"""The judgment of hangs: which ranks were silent for too long, and which of them the others wait for. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LATE_NS = 250_000_000
+"""A check that is late by more proves that the host had no processor, so that no rank is to blame."""
+CHECKS = 4
+"""Number of checks in a period, so that one of them is late if the host did not run in between."""
+_LEAST_NS = 1_000_000
+"""Minimum time between two checks."""
+
+
+class Pulse(NamedTuple):
+    """The last sign of a rank."""
+
+    at_ns: int
+    """Monotonic time."""
+    step: int | None = None
+    """The last step that the rank has reported."""
+
+
+class Hang(NamedTuple):
+    """A rank that hangs, and those that are silent because they wait for it."""
+
+    local_rank: int
+    age_ns: int
+    """Time since its last sign."""
+    waiting: tuple[int, ...] = ()
+
+
+class Silence:
+    """The deadlines of all ranks for one kind of sign. Times are monotonic nanoseconds, which the caller gives.
+
+    A check has three parts: `near` names the ranks whose signs the caller reads once more, `excuse` grants a
+    full period because of a rank, and `judge` returns the hangs.
+    """
+
+    def __init__(self, period_ns: int, *, together: bool) -> None:
+        """Begin without reports.
+
+        Args:
+            period_ns: Largest time between two signs of a rank.
+            together: Whether the ranks depend on each other, so that one hang makes others silent.
+        """
+        self.period_ns = period_ns
+        self._together = together
+        self._granted_ns: dict[int, int] = {}
+        """Rank to the beginning of a period that was granted to it alone."""
+        self._all_granted_ns = 0
+        self._reported: dict[int, int] = {}
+        """Rank to its last sign before it was reported, or was found to wait for a reported rank."""
+        self._waits_for: dict[int, int] = {}
+        """Rank to the reported rank that it waits for."""
+
+    def is_late(self, due_ns: int, now_ns: int) -> bool:
+        """Whether a check that was due then is late, which grants every rank a full period."""
+        if now_ns - due_ns <= LATE_NS:
+            return False
+        self._all_granted_ns = now_ns
+        return True
+
+    def excuse(self, local_rank: int, now_ns: int) -> None:
+        """Grant a rank a full period; also all others if the ranks depend on each other, since they may wait for it."""
+        if self._together:
+            self._all_granted_ns = max(self._all_granted_ns, now_ns)
+        else:
+            self._granted_ns[local_rank] = now_ns
+
+    def forget(self, local_rank: int) -> None:
+        """Forget a life of a rank."""
+        for told in (self._granted_ns, self._reported, self._waits_for):
+            told.pop(local_rank, None)
+
+    def note(self, local_rank: int, pulses: Mapping[int, Pulse]) -> None:
+        """Note that a rank was reported for another reason, so that its deadline does not cause a second report."""
+        if (pulse := pulses.get(local_rank)) is not None:
+            self._reported[local_rank] = pulse.at_ns
+            self._waits_for.pop(local_rank, None)
+
+    def near(self, pulses: Mapping[int, Pulse], now_ns: int) -> list[int]:
+        """Return the ranks that a judgment concerns: if one is overdue, all that are silent for most of a period."""
+        self._release(pulses, now_ns)
+        ages = {rank: now_ns - self._since(rank, pulse) for rank, pulse in pulses.items()}
+        if not any(age >= self.period_ns and not self._is_reported(rank, pulses[rank]) for rank, age in ages.items()):
+            return []
+        return [rank for rank, age in ages.items() if 4 * age >= 3 * self.period_ns]
+
+    def judge(self, pulses: Mapping[int, Pulse], now_ns: int) -> list[Hang]:
+        """Return the hangs that were not reported yet.
+
+        If the ranks depend on each other, the rank that hangs is the one with the lowest step among the silent ones,
+        then the one with the oldest sign; the others wait for it. It is reported when it is overdue itself. The others
+        have a full period once it has given a sign or has ended.
+        """
+        silent = self.near(pulses, now_ns)
+        overdue = [rank for rank in silent if now_ns - self._since(rank, pulses[rank]) >= self.period_ns]
+        if not self._together:
+            return [self._report(rank, pulses, now_ns) for rank in overdue if not self._is_reported(rank, pulses[rank])]
+        if not silent:
+            return []
+        culprit = min(silent, key=lambda rank: (_step(pulses[rank]), pulses[rank].at_ns, rank))
+        if culprit not in overdue:
+            return []
+        known = self._is_reported(culprit, pulses[culprit])
+        others = tuple(rank for rank in silent if rank != culprit)
+        for rank in others:
+            if not self._is_reported(rank, pulses[rank]):
+                self._reported[rank] = pulses[rank].at_ns
+                self._waits_for[rank] = culprit
+        return [] if known else [self._report(culprit, pulses, now_ns)._replace(waiting=others)]
+
+    def next_ns(self, pulses: Mapping[int, Pulse], now_ns: int) -> int:
+        """Return when the next check is due, at most a quarter of a period from now."""
+        dues = (self._since(rank, pulse) + self.period_ns for rank, pulse in pulses.items())
+        regular_ns = now_ns + max(self.period_ns // CHECKS, _LEAST_NS)
+        return min([regular_ns, *(max(due_ns, now_ns + _LEAST_NS) for due_ns in dues if due_ns > now_ns)])
+
+    def _report(self, rank: int, pulses: Mapping[int, Pulse], now_ns: int) -> Hang:
+        self._reported[rank] = pulses[rank].at_ns
+        return Hang(rank, now_ns - self._since(rank, pulses[rank]))
+
+    def _release(self, pulses: Mapping[int, Pulse], now_ns: int) -> None:
+        """Grant a full period to the ranks whose culprit has given a sign, or has ended."""
+        for rank, culprit in list(self._waits_for.items()):
+            if culprit not in pulses or not self._is_reported(culprit, pulses[culprit]):
+                self.forget(rank)
+                self._granted_ns[rank] = now_ns
+
+    def _since(self, rank: int, pulse: Pulse) -> int:
+        return max(pulse.at_ns, self._granted_ns.get(rank, 0), self._all_granted_ns)
+
+    def _is_reported(self, rank: int, pulse: Pulse) -> bool:
+        """Whether a rank was reported, and has given no sign since."""
+        return self._reported.get(rank, -1) >= pulse.at_ns
+
+
+def _step(pulse: Pulse) -> int:
+    return -1 if pulse.step is None else pulse.step

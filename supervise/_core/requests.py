@@ -1,0 +1,101 @@
+"""The requests to restart or to terminate ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from supervise._core import restart_sets, steps, stopping
+from supervise._core.model import Ask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from supervise._core.facts import Decision
+    from supervise._core.model import Gang, Rank
+
+_TERMINATED = "a later request terminated one of the ranks"
+
+
+def restart_asked(gang: Gang, event: steps.RestartAsked, decision: Decision) -> None:
+    """Restart exactly these ranks; the request is answered when all have started again."""
+    gang.asks[event.key] = Ask("restart", event.ranks, gang.attempt)
+    if gang.phase == "running":
+        _restart_now(gang, event.ranks, decision)
+    elif gang.phase == "finished" or gang.end_asked:
+        stopping.fail_asks(gang, decision)
+    elif gang.phase != "starting":
+        for local_rank in event.ranks:
+            _lift(gang.ranks[local_rank])  # a restart of all ranks starts it, too
+
+
+def _restart_now(gang: Gang, ranks: Iterable[int], decision: Decision) -> None:
+    fresh = []
+    for local_rank in sorted(ranks):
+        _lift(gang.ranks[local_rank])
+        found = gang.set_of.get(local_rank)
+        if found is not None:
+            found.down.discard(local_rank)
+            if found.state == "waiting":
+                decision.do(steps.SetTimer(name="backoff", delay_s=0.0, key=found.number))
+        elif local_rank not in gang.queue:
+            fresh.append(local_rank)
+    if fresh:
+        restart_sets.check_empty(gang, restart_sets.begin(gang, fresh, decision), decision)
+
+
+def _lift(rank: Rank) -> None:
+    """Let a terminated rank start again."""
+    if rank.terminated:
+        rank.terminated, rank.caused = False, "terminated"
+
+
+def terminate_asked(gang: Gang, event: steps.TerminateAsked, decision: Decision) -> None:
+    """Stop exactly these ranks; they stay down. The request is answered when nothing of them is left."""
+    ask = gang.asks[event.key] = Ask("terminate", event.ranks, gang.attempt)
+    if gang.phase == "running":
+        _terminate_now(gang, ask, decision)
+    elif gang.phase == "finished" or gang.end_asked:
+        stopping.fail_asks(gang, decision)
+
+
+def _terminate_now(gang: Gang, ask: Ask, decision: Decision) -> None:
+    restart_sets.fail_asks(gang, ask.ranks, decision, _TERMINATED)
+    fresh = []
+    for local_rank in sorted(ask.ranks):
+        found = gang.set_of.get(local_rank)
+        if found is not None:
+            gang.ranks[local_rank].terminated = True
+            found.down.add(local_rank)
+        elif local_rank in gang.queue:
+            gang.ranks[local_rank].terminated = True
+            gang.queue.remove(local_rank)
+        elif local_rank in gang.running or local_rank in gang.starting:
+            gang.ranks[local_rank].terminated = True
+            fresh.append(local_rank)
+    sets = {gang.set_of[rank].number for rank in ask.ranks if rank in gang.set_of}
+    if fresh:
+        made = restart_sets.begin(gang, fresh, decision)
+        made.down.update(fresh)
+        sets.add(made.number)
+    for number in sets:
+        found = gang.sets[number]
+        if found.state == "waiting":
+            restart_sets.leave_down(gang, found, decision)
+        else:
+            restart_sets.check_empty(gang, found, decision)
+    restart_sets.answer(gang, [rank for rank in ask.ranks if rank not in gang.set_of], decision, "terminate")
+
+
+def resume(gang: Gang, decision: Decision) -> None:
+    """Carry out the requests that came before the gang ran.
+
+    A request to restart ranks from before a restart of all is done by it, and only answered.
+    """
+    for key, ask in list(gang.asks.items()):
+        if ask.kind == "terminate":
+            _terminate_now(gang, ask, decision)
+        elif ask.attempt < gang.attempt:
+            del gang.asks[key]
+            decision.do(steps.AnswerAsk(key=key, ranks=ask.ranks))
+        else:
+            _restart_now(gang, ask.ranks, decision)

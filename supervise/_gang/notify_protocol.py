@@ -1,0 +1,81 @@
+"""Notify protocol of systemd: the variables of a rank's environment, and the content of a datagram. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from supervise._printable import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SOCKET, PERIOD = "NOTIFY_SOCKET", "WATCHDOG_USEC"
+HELD_BY_RANK = 1
+"""Number of descriptors of the host for each open socket; the gang has one more."""
+_OF_THE_HOST = frozenset({SOCKET, PERIOD, "WATCHDOG_PID"})
+_MOST_DIGITS = 18
+"""So that every number fits into 64 bits; `supervise.notify` has the same limit."""
+_CONTROLS = {**dict.fromkeys(range(0x80, 0xA0)), ord("\t"): " "}
+"""C1 is removed first: a pattern of `one_line` takes quadratic time for many of its opening characters."""
+
+
+class Message(NamedTuple):
+    """What one datagram says."""
+
+    ready: bool = False
+    stopping: bool = False
+    beat: bool = False
+    trigger: bool = False
+    """The rank asks to be treated as if its watchdog had expired."""
+    status: str | None = None
+    """One line without control characters; None if there is none."""
+    step: int | None = None
+    extend_usec: int | None = None
+
+
+def without_host_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the host's environment without the variables by which the host itself reports to its own supervisor."""
+    return {name: value for name, value in environ.items() if name not in _OF_THE_HOST}
+
+
+def address_of(token: str, rank: int, life: int) -> str:
+    """Return the address of a life's socket, in the abstract namespace."""
+    return f"@supervise/{token}/{rank}/{life}"
+
+
+def variables(address: str, watchdog_s: float | None) -> dict[str, str]:
+    """Return the variables for a rank.
+
+    ``WATCHDOG_PID`` is not among them: the process that sends heartbeats may be a descendant of the rank.
+
+    Args:
+        address: Of its socket.
+        watchdog_s: Seconds within which a heartbeat is due; None if none is.
+    """
+    return {SOCKET: address} | ({} if watchdog_s is None else {PERIOD: str(max(1, math.floor(watchdog_s * 1e6)))})
+
+
+def parse(datagram: bytes) -> Message:
+    """Return what a datagram of up to 4096 bytes says. Assignments that are not known, or not valid, are ignored.
+
+    As in systemd, the first assignment to a name counts. For every input there is a result.
+    """
+    values: dict[bytes, bytes] = {}
+    for line in datagram.rstrip(b"\0").replace(b"\r", b"\n").split(b"\n"):
+        name, _, value = line.partition(b"=")
+        values.setdefault(name, value)
+    status = values.get(b"STATUS")
+    return Message(
+        ready=values.get(b"READY") == b"1",
+        stopping=values.get(b"STOPPING") == b"1",
+        beat=values.get(b"WATCHDOG") == b"1",
+        trigger=values.get(b"WATCHDOG") == b"trigger",
+        status=None if status is None else one_line(status.decode("utf-8", "replace").translate(_CONTROLS)).strip(),
+        step=_number(values.get(b"X_SUPERVISE_STEP")),
+        extend_usec=_number(values.get(b"EXTEND_TIMEOUT_USEC")),
+    )
+
+
+def _number(value: bytes | None) -> int | None:
+    return int(value) if value is not None and value.isdigit() and len(value) <= _MOST_DIGITS else None

@@ -1,0 +1,320 @@
+"""Notify protocol of systemd, the host's side: one datagram socket for each life of a rank, read on the gang's loop.
+
+Each rank has a socket of its own, because the kernel's queue holds few datagrams (11 by default), so that one rank that
+floods a common socket would displace the heartbeats of the others.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import time
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from supervise._gang.notify_protocol import address_of, parse, variables
+from supervise._process.containment.senders import is_of_rank
+from supervise._process.files import clear_of_stdio
+from supervise._runtime import fork_hooks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervise._gang.notify_protocol import Message
+    from supervise._runtime.loop import Loop, Timer
+
+_MOST_BYTES = 4096
+_CREDENTIALS = struct.Struct("iII")
+"""pid, uid and gid of the sender, as the kernel knows them."""
+_ROOM = socket.CMSG_SPACE(_CREDENTIALS.size)
+"""Room for the credentials only. The kernel then closes the descriptors that come with a datagram itself, so none can
+leak, and a barrier ends when its datagram is read, after all earlier ones."""
+_A_TURN = 64
+"""Number of datagrams that are read before the loop serves others."""
+_PAUSE_S = 0.01
+_CALM_S = 0.1
+_WHOLE_QUEUE = 1024
+"""More than the queue of any usual machine holds; systemd sets ``net.unix.max_dgram_qlen`` to 512."""
+
+_alive: weakref.WeakSet[NotifySockets] = weakref.WeakSet()
+
+
+class Told(NamedTuple):
+    """What a rank has reported and the gang must act on."""
+
+    local_rank: int
+    what: Literal["ready", "extended", "trigger", "stopping"]
+    """``ready`` and ``stopping`` are told once in a life."""
+    usec: int = 0
+    """For ``extended``: microseconds from now."""
+
+
+@dataclass(slots=True)
+class RankNotes:
+    """What a life of a rank has reported so far; later datagrams change the object."""
+
+    status: str | None = None
+    """One line without control characters."""
+    step: int | None = None
+    beat_ns: int | None = None
+    """Monotonic time at which the last heartbeat or higher step was read."""
+    ready: bool = False
+    stopping: bool = False
+    dropped: int = 0
+    """Number of datagrams that were too long, or whose sender is not a process of the rank."""
+
+
+@dataclass(slots=True, eq=False)
+class _Socket:
+    """The socket of one life."""
+
+    rank: int
+    end: socket.socket
+    notes: RankNotes
+    pid: int = 0
+    """0 until the rank is launched; the socket is not read before."""
+    mode: Literal["new", "eager", "paused", "calm", "closed"] = "new"
+    """new: not read yet. eager: the loop watches it. paused: eager, but not watched for `_PAUSE_S`. calm: in the common
+    epoll set, from `ready` on."""
+
+
+class NotifySockets:
+    """The notify sockets of one gang. Used on the gang's loop.
+
+    Until a rank is ready, its socket is read at once; afterwards, all sockets are read at most every 0.1 s, so that
+    regular heartbeats of many ranks cost one wake-up.
+    """
+
+    def __init__(
+        self, loop: Loop, told: Callable[[Told], object], *, token: str = "", watchdog_s: float | None = None
+    ) -> None:
+        """Begin without sockets.
+
+        Args:
+            loop: Of the gang.
+            told: Called on the loop, also by `read_now`. It may call every method, also `close`.
+            token: Part of the addresses; "" for a random one.
+            watchdog_s: Seconds within which each rank is to send a heartbeat; None if it need not.
+        """
+        self._loop = loop
+        self._told = told
+        self._watchdog_s = watchdog_s
+        self._token = token or os.urandom(8).hex()
+        self._sockets: dict[int, _Socket] = {}
+        """The open ones by rank."""
+        self._notes: dict[int, RankNotes] = {}
+        """By rank, of the newest life."""
+        self._calm: select.epoll | None = None
+        self._by_fd: dict[int, _Socket] = {}
+        """The sockets in the common epoll set."""
+        self._next: Timer | None = None
+        """The next time at which the calm sockets are read; None while the loop watches the epoll set."""
+        _alive.add(self)
+
+    def open(self, rank: int, life: int) -> dict[str, str]:
+        """Make the socket for the next life of a rank, before its launch; close that of the life before.
+
+        Args:
+            rank: Local rank.
+            life: Number of its life, from 0.
+
+        Returns:
+            The variables that the environment of the rank must have.
+
+        Raises:
+            OSError: No descriptor is left; the text names the rank.
+        """
+        self.close(rank)
+        self._notes[rank] = RankNotes()
+        address = address_of(self._token, rank, life)
+        try:
+            if self._calm is None:
+                self._calm = select.epoll()
+                self._watch_calm()
+            made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+            end = socket.socket(fileno=clear_of_stdio(made.detach()))
+            self._sockets[rank] = _Socket(rank, end, self._notes[rank])  # before the bind: a forked child closes it
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # before the bind: no datagram lacks credentials
+            end.bind(f"\0{address[1:]}")
+        except OSError as error:
+            self.close(rank)
+            self._close_calm_if_unused()
+            msg = f"{os.strerror(error.errno or 0)}: local rank {rank} gets no notify socket"
+            raise OSError(error.errno, msg) from error
+        return variables(address, self._watchdog_s)
+
+    def launched(self, rank: int, pid: int, *, awaits_ready: bool = True) -> None:
+        """Begin to read the socket of a rank; what it has sent before is in the queue. No effect after `close`.
+
+        Args:
+            rank: Local rank.
+            pid: Its process, which leads a session.
+            awaits_ready: Whether the gang waits for ``READY=1``; otherwise the socket is read every 0.1 s from now on.
+        """
+        one = self._sockets.get(rank)
+        if one is None:
+            return
+        self._loop.watch(one.end.fileno(), lambda: self._read_eager(one))
+        one.pid, one.mode = pid, "eager"
+        if not awaits_ready:
+            self._calm_down(one)
+
+    def read_now(self, rank: int) -> None:
+        """Handle what is in the queue of a rank: before a deadline is judged, and after the rank has exited."""
+        one = self._sockets.get(rank)
+        if one is not None and one.mode != "new":
+            self._read(one, _WHOLE_QUEUE)
+
+    def state(self, rank: int) -> RankNotes:
+        """Return what the newest life of a rank has reported, also after `close`."""
+        return self._notes.get(rank) or RankNotes()
+
+    def close(self, rank: int) -> None:
+        """Close the socket of a rank without a read. Idempotent."""
+        one = self._sockets.pop(rank, None)
+        if one is None:
+            return
+        if one.mode == "eager":
+            self._loop.unwatch(one.end.fileno())
+        elif one.mode == "calm" and self._calm is not None:
+            self._by_fd.pop(one.end.fileno(), None)
+            self._calm.unregister(one.end.fileno())
+        one.mode = "closed"
+        one.end.close()
+        self._close_calm_if_unused()
+
+    def close_all(self) -> None:
+        """Close every socket. Idempotent."""
+        for rank in list(self._sockets):
+            self.close(rank)
+
+    def end(self) -> None:
+        """Close every socket and drop the callback. Idempotent."""
+        self.close_all()
+        self._told = _nothing
+
+    # Reading
+
+    def _read_eager(self, one: _Socket) -> None:
+        if self._read(one, _A_TURN) and one.mode == "eager":
+            one.mode = "paused"
+            self._loop.unwatch(one.end.fileno())
+            self._loop.call_later(_PAUSE_S, lambda: self._end_pause(one))
+
+    def _end_pause(self, one: _Socket) -> None:
+        if one.mode == "paused":  # it has neither become ready by a `read_now` nor been closed
+            one.mode = "eager"
+            self._loop.watch(one.end.fileno(), lambda: self._read_eager(one))
+
+    def _calm_down(self, one: _Socket) -> None:
+        if self._calm is None or one.mode == "calm":
+            return
+        fd = one.end.fileno()
+        try:
+            self._calm.register(fd, select.EPOLLIN)
+        except OSError:  # fs.epoll.max_user_watches is reached: the socket is read at once, as before
+            return
+        if one.mode == "eager":
+            self._loop.unwatch(fd)
+        one.mode, self._by_fd[fd] = "calm", one
+
+    def _watch_calm(self) -> None:
+        self._next = None
+        if self._calm is not None:
+            self._loop.watch(self._calm.fileno(), self._begin_ticks)
+
+    def _begin_ticks(self) -> None:
+        if self._calm is not None:
+            self._loop.unwatch(self._calm.fileno())
+            self._tick()
+
+    def _tick(self) -> None:
+        """Read the calm sockets that have a datagram, and set the next time; if none has, watch them all."""
+        found = [] if self._calm is None else self._calm.poll(0)
+        if not found:
+            self._watch_calm()
+            return
+        self._next = self._loop.call_later(_CALM_S, self._tick)
+        for fd, _ in found:
+            if (one := self._by_fd.get(fd)) is not None:
+                self._read(one, _A_TURN)
+
+    def _close_calm_if_unused(self) -> None:
+        if self._calm is None or self._sockets:
+            return
+        if self._next is None:
+            self._loop.unwatch(self._calm.fileno())
+        else:
+            self._next.cancel()
+            self._next = None
+        self._calm.close()
+        self._calm = None
+
+    def _read(self, one: _Socket, at_most: int) -> bool:
+        """Handle up to `at_most` datagrams; return whether there may be more."""
+        for _ in range(at_most):
+            if one.mode == "closed":
+                return False
+            try:
+                datagram, ancillary, flags, _ = one.end.recvmsg(_MOST_BYTES, _ROOM)
+            except BlockingIOError:
+                return False
+            except OSError:  # the kernel has no memory
+                return True
+            if flags & socket.MSG_TRUNC or not _is_from(one.pid, ancillary):
+                one.notes.dropped += 1
+            else:
+                self._handle(one, parse(datagram))
+        return True
+
+    def _handle(self, one: _Socket, message: Message) -> None:
+        notes, told = one.notes, list[Told]()
+        if message.status is not None:
+            notes.status = message.status
+        if message.beat or (message.step is not None and (notes.step is None or message.step > notes.step)):
+            notes.beat_ns = time.monotonic_ns()
+        if message.step is not None:
+            notes.step = message.step
+        if message.ready and not notes.ready:
+            notes.ready = True
+            self._calm_down(one)
+            told.append(Told(one.rank, "ready"))
+        if message.extend_usec is not None:
+            told.append(Told(one.rank, "extended", message.extend_usec))
+        if message.trigger:
+            told.append(Told(one.rank, "trigger"))
+        if message.stopping and not notes.stopping:
+            notes.stopping = True
+            told.append(Told(one.rank, "stopping"))
+        for each in told:
+            self._told(each)
+
+    def close_in_child(self) -> None:
+        """Close the descriptors in a forked child, which would otherwise keep the addresses alive."""
+        for one in self._sockets.values():
+            one.end.close()
+        if self._calm is not None:
+            self._calm.close()
+
+
+def _nothing(_: Told) -> None:
+    """Replace a callback that must not be called any more."""
+
+
+def _is_from(leader: int, ancillary: list[tuple[int, int, bytes]]) -> bool:
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) == _CREDENTIALS.size:
+            pid, uid, _ = _CREDENTIALS.unpack(data)
+            return is_of_rank(pid, uid, leader)
+    return False
+
+
+def _close_in_child() -> None:
+    for each in list(_alive):
+        each.close_in_child()
+
+
+fork_hooks.register("notify_sockets", in_child=_close_in_child)

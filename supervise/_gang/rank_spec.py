@@ -1,0 +1,71 @@
+"""What the ranks of each role run; a gang without roles is one role without a name."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from supervise._gang.notify_protocol import HELD_BY_RANK
+from supervise._process.launch import limits
+from supervise.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from supervise._process.launch.function import StartMethod
+    from supervise.restarts import RestartKind
+    from supervise.roles import Readiness
+
+
+class RankSpec(NamedTuple):
+    """The settings that the ranks of one role share. A gang without roles has one record, whose name is empty."""
+
+    entrypoint: Callable[..., Any] | str
+    ranks: range
+    """The local ranks of the role."""
+    start_method: StartMethod | None = "spawn"
+    """None for programs."""
+    cwd: str | None = None
+    name: str = ""
+    ready: Readiness = "exec"
+    ready_timeout_s: float = 60.0
+    restart: RestartKind | None = None
+    """None for that of the policy."""
+    service: bool = False
+
+    @property
+    def kind(self) -> Literal["function", "binary"]:
+        """What each rank runs, in PyTorch's terms."""
+        return "binary" if isinstance(self.entrypoint, str) else "function"
+
+    @property
+    def travels(self) -> bool:
+        """Whether each rank's call is pickled."""
+        return self.kind == "function" and self.start_method in ("spawn", "forkserver")
+
+    @property
+    def what(self) -> str:
+        """The program or the function's name."""
+        entrypoint = self.entrypoint
+        return entrypoint if isinstance(entrypoint, str) else getattr(entrypoint, "__qualname__", repr(entrypoint))
+
+    def role_rank(self, local_rank: int) -> int:
+        """Return the number of a rank within its role."""
+        return local_rank - self.ranks.start
+
+
+@contextmanager
+def naming(role: str) -> Iterator[None]:
+    """Name the role in a `SpecError` of the block, whose ranks are role ranks; "" changes nothing."""
+    try:
+        yield
+    except SpecError as error:
+        if not role:
+            raise
+        raise SpecError(f"role {role!r}: {error}") from error.__cause__
+
+
+def held_by_rank(parts: Sequence[RankSpec], *, sockets: bool) -> int:
+    """Return the number of descriptors that the host holds for each running rank, rounded up if the roles differ."""
+    held = sum(len(part.ranks) * limits.held_by_rank(part.start_method) for part in parts)
+    return HELD_BY_RANK * sockets + -(-held // max(1, sum(len(part.ranks) for part in parts)))

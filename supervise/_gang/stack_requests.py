@@ -1,0 +1,161 @@
+"""Pending requests for the stacks of ranks. A thread collects them; the loop signals the ranks and replies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, NamedTuple
+
+from supervise import _platform as platform
+from supervise import _threads
+from supervise._process.stacks import gather as gathering
+from supervise._process.stacks.threads import refusal
+from supervise._runtime.future import Reply
+from supervise.errors import SuperviseError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from supervise._gang.runner import GangRunner
+    from supervise._runtime.loop import Loop, Timer
+    from supervise.stacks import RankStacks
+
+_END_S = 2.0
+"""Seconds for which the end of a gang waits for py-spy, which ends at once unless a file system blocks it."""
+
+
+class _Request(NamedTuple):
+    ranks: frozenset[int]
+    reply: Reply[dict[int, RankStacks]]
+
+
+class StackRequests:
+    """The requests of one gang. Used on the gang's loop.
+
+    One collection runs at a time, because a process has one memory file. A request for ranks that the current
+    collection covers shares its result; others wait for the next one. A timer ends the wait for a thread that a file
+    system blocks; the requests then receive what the thread has found.
+    """
+
+    def __init__(self, runner: GangRunner, loop: Loop) -> None:
+        """Begin without requests."""
+        self._runner = runner
+        self._loop = loop
+        self._gather: gathering.Gather | None = None
+        self._thread: threading.Thread | None = None
+        """Of the present collection, or of the last one."""
+        self._timer: Timer | None = None
+        self._blocked: threading.Thread | None = None
+        """The last thread that did not end in time."""
+        self._covered: frozenset[int] = frozenset()
+        self._current: list[_Request] = []
+        self._next: list[_Request] = []
+        self._ended = False
+
+    def add(self, ranks: frozenset[int]) -> Reply[dict[int, RankStacks]]:
+        """Return the reply with the stacks of those of `ranks` that run.
+
+        Raises:
+            OSError: No thread is available.
+        """
+        request = _Request(ranks, Reply())
+        if self._gather is None:
+            self._begin([request])
+        elif ranks <= self._covered:
+            self._current.append(request)
+        else:
+            self._next.append(request)
+        return request.reply
+
+    def end(self, error: BaseException | None) -> None:
+        """Answer every request with `error`, or that the Supervisor has stopped. Idempotent."""
+        self._ended = True
+        if self._gather is not None:
+            self._gather.cancel(_END_S)
+            self._stop_timer()
+        name = self._runner.attempt.spec.name
+        requests, self._current, self._next = [*self._current, *self._next], [], []
+        for request in requests:
+            request.reply.fail(error or SuperviseError(f"{name}: the supervisor stopped while it collected stacks"))
+
+    def _begin(self, requests: Collection[_Request]) -> None:
+        gang, processes = self._runner.gang, self._runner.ranks.slots.processes
+        ranks = frozenset[int]().union(*(request.ranks for request in requests))
+        pids = {rank: processes[rank].pid for rank in sorted(ranks & gang.running) if rank in processes}
+        if not pids:
+            for request in requests:
+                request.reply.set({})
+            return
+        blocked = self._blocked is not None and self._blocked.is_alive()
+        reason = "py-spy is not run: an earlier collection of stacks is still blocked" if blocked else None
+        gather = gathering.Gather(pids, partial(self._request_signal, pids), without_py_spy=reason)
+        thread = threading.Thread(target=self._collect, args=(gather,), name="supervise-stacks", daemon=True)
+        _threads.start(thread, "the collection of stacks")
+        self._gather, self._covered, self._current = gather, ranks, list(requests)
+        self._thread = thread
+        self._timer = self._loop.call_later(gathering.LONGEST_S, partial(self._give_up, gather))
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self, gather: gathering.Gather) -> None:
+        """Reply with what was found, and leave the thread alone, which ends when nothing blocks it any more."""
+        gather.cancel()
+        self._blocked = self._thread
+        self._collected(gather, gather.found())
+
+    def _collect(self, gather: gathering.Gather) -> None:
+        """Collect on the thread, then post the result."""
+        self._loop.post(self._collected, gather, gather.run())
+
+    def _collected(self, gather: gathering.Gather, found: dict[int, RankStacks]) -> None:
+        if gather is not self._gather or self._ended:
+            return
+        self._gather = None
+        self._stop_timer()
+        gang = self._runner.gang
+        found = {rank: each for rank, each in found.items() if rank in gang.running and gang.pids[rank] == each.pid}
+        requests, self._current = self._current, []
+        for request in requests:
+            request.reply.set({rank: stacks for rank, stacks in found.items() if rank in request.ranks})
+        waiting, self._next = self._next, []
+        if waiting:
+            try:
+                self._begin(waiting)
+            except OSError as error:
+                for request in waiting:
+                    request.reply.fail(error)
+
+    # Signals
+
+    def _request_signal(self, pids: Mapping[int, int], rank: int, number: int) -> SimpleQueue[str | None]:
+        """Post a signal to the loop, on the collecting thread. Only the loop knows whether a stop has begun."""
+        answer: SimpleQueue[str | None] = SimpleQueue()
+        self._loop.post(self._signal, rank, pids[rank], number, answer)
+        return answer
+
+    def _signal(self, rank: int, pid: int, number: int, answer: SimpleQueue[str | None]) -> None:
+        """Signal the process, never its group: the signal would end members without a handler."""
+        gang = self._runner.gang
+        process = self._runner.ranks.slots.processes.get(rank)
+        if self._ended or not self._loop.in_loop or gang.phase not in ("starting", "running"):
+            answer.put("the gang is being stopped")
+        elif process is None or process.pid != pid or rank not in gang.running:
+            answer.put("the process has exited")
+        elif (reason := refusal(pid, number)) is not None:
+            answer.put(reason)
+        else:
+            try:
+                if platform.PIDFD:
+                    signal.pidfd_send_signal(process.fileno(), number)
+                else:
+                    os.kill(pid, number)
+            except OSError as error:
+                answer.put(f"the process cannot be signaled: {error.strerror}")
+            else:
+                answer.put(None)

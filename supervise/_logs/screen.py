@@ -1,0 +1,105 @@
+r"""Rows below the lines of a terminal: the unfinished line of each rank, such as a progress bar, and a status.
+
+Every write to the terminal leaves the cursor at the start of the first row. So the next write, also that of another
+thread, or after a resize of the terminal, erases all rows by erasing below the cursor.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from supervise._printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ERASE = "\r\x1b[J"
+"""Erase the cursor's row and those below. In a narrowed window a row occupies several rows of the terminal."""
+_COLUMNS, _LINES = 80, 24
+"""The size of a terminal that reports 0 x 0, such as a serial line or a new pty."""
+_BYTES_PER_COLUMN = 16
+"""How many bytes of a line are considered per column: escape sequences and wide characters need several."""
+
+
+class Screen:
+    """The rows of one terminal, or of none. Two threads may use it: each method reads or sets single attributes."""
+
+    def __init__(self, fd: int = -1) -> None:
+        """Show rows on the terminal `fd`, which the caller keeps open; -1: there is no terminal for rows."""
+        self._fd = fd
+        self._drawn = False
+        self.rows: tuple[tuple[bytes, bytes], ...] = ()
+        """Prefix and content of the unfinished lines."""
+        self.status = ""
+        """The last row, with its style; it fits the terminal. Empty: none."""
+
+    def is_on(self, fd: int) -> bool:
+        """Return whether `fd` is the terminal of the rows; it may be -1."""
+        return self._fd >= 0 and os.isatty(fd) and os.fstat(fd).st_rdev == os.fstat(self._fd).st_rdev
+
+    def erasure(self) -> str:
+        """Return what erases the rows; "" if none are drawn."""
+        drawn, self._drawn = self._drawn, False
+        return ERASE if drawn else ""
+
+    def drawing(self) -> str:
+        """Return what draws the rows and moves the cursor to their start; "" if there are none."""
+        rows, status = self.rows, self.status
+        if not rows and not status:
+            return ""
+        columns, lines = self._size()
+        room = max(lines - 1 - bool(status), 1)
+        kept = rows if len(rows) <= room else rows[: room - 1]
+        drawn = [_cut(prefix, text, columns - 1) for prefix, text in kept]
+        if len(kept) < len(rows):
+            drawn.append(f"... {len(rows) - len(kept)} more unfinished lines"[: columns - 1])
+        drawn += [status] if status else []
+        self._drawn = True
+        up = f"\x1b[{len(drawn) - 1}A" if len(drawn) > 1 else ""
+        return "\r\n".join(drawn) + f"{up}\r"
+
+    def _size(self) -> tuple[int, int]:
+        try:
+            size = os.get_terminal_size(self._fd)
+        except (OSError, OverflowError):
+            return _COLUMNS, _LINES
+        return size.columns or _COLUMNS, size.lines or _LINES
+
+
+def _cut(prefix: bytes, text: bytes, columns: int) -> str:
+    """Return a row of at most `columns` columns; control sequences of the text are removed."""
+    shown = prefix.decode(errors="replace")
+    room = columns - width_of(shown)
+    content = printable(text[: _BYTES_PER_COLUMN * max(columns, 0)].decode(errors="replace")).expandtabs()
+    return shown + _first_columns(content, max(room, 0))
+
+
+def width_of(text: str) -> int:
+    """Return how many columns a text has on a terminal; control sequences have none."""
+    text = printable(text)
+    return len(text) if text.isascii() else sum(map(_columns_of, text))
+
+
+def _first_columns(text: str, columns: int) -> str:
+    if text.isascii():
+        return text[:columns]
+    for at, char in enumerate(text):
+        columns -= _columns_of(char)
+        if columns < 0:
+            return text[:at]
+    return text
+
+
+def _columns_of(char: str) -> int:
+    import unicodedata  # lazy: most lines are ASCII
+
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def rows_of(lines: Sequence[tuple[int, bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the rows for unfinished lines (local rank, prefix, content): the last line of each rank, in order."""
+    by_rank = {rank: (prefix, text) for rank, prefix, text in lines}
+    return tuple(row for _, row in sorted(by_rank.items()))

@@ -1,0 +1,108 @@
+"""The kernel's view of the threads of a process, from procfs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import NamedTuple
+
+from supervise._process.stacks import syscalls
+from supervise.stacks import ThreadStack
+
+MOST_THREADS = 64
+"""Threads that are read of one process."""
+_DEAD = frozenset("ZXx")
+_SUSPENDED = frozenset("Tt")
+
+
+class KernelView(NamedTuple):
+    """Reading of the threads of a process."""
+
+    threads: dict[int, ThreadStack]
+    """By tid, the main thread first."""
+    suspended: bool
+    """Whether a signal or a tracer has suspended the main thread."""
+
+
+class SignalState(NamedTuple):
+    """State of one signal in a process. `tid` sets have at most `MOST_THREADS` members."""
+
+    pending: bool
+    """Whether the signal is sent and not handled yet."""
+    blocking: frozenset[int]
+    """Tids of threads that block it, which a thread does while it runs the handler."""
+    threads: int
+    """Number of threads that were read."""
+
+
+def kernel_view(pid: int) -> KernelView | None:
+    """Read the threads of a process; None if it has exited, which includes a zombie."""
+    threads: dict[int, ThreadStack] = {}
+    for tid in _tids(pid):
+        status = _status(pid, tid)
+        state = status.get("State", "")[:1]
+        if tid == pid and (not state or state in _DEAD):
+            return None
+        if state:
+            threads[tid] = ThreadStack(name=status.get("Name", ""), tid=tid, state=state)
+    if not threads:
+        return None
+    for tid, thread in threads.items():
+        wchan = _text(f"/proc/{pid}/task/{tid}/wchan").strip("\0\n ")
+        call = syscalls.name_of(_text(f"/proc/{pid}/task/{tid}/syscall"))
+        threads[tid] = replace(thread, wchan="" if wchan == "0" else wchan, syscall=call)
+    return KernelView(threads, threads[pid].state in _SUSPENDED if pid in threads else False)
+
+
+def signal_state(pid: int, number: int) -> SignalState | None:
+    """Read the state of a signal in a process; None if the process has exited."""
+    bit = 1 << (number - 1)
+    pending = False
+    blocking = set()
+    tids = _tids(pid)
+    for tid in tids:
+        status = _status(pid, tid)
+        if tid == pid and status.get("State", "Z")[:1] in _DEAD:
+            return None
+        pending = pending or _has(status, "SigPnd", bit) or _has(status, "ShdPnd", bit)
+        if _has(status, "SigBlk", bit):
+            blocking.add(tid)
+    return SignalState(pending, frozenset(blocking), len(tids)) if tids else None
+
+
+def refusal(pid: int, number: int) -> str | None:
+    """Return why the process must not get the signal now; None if it has a handler and is not suspended."""
+    status = _status(pid, pid)
+    if status.get("State", "Z")[:1] in _DEAD:
+        return "the process has exited"
+    if status["State"][:1] in _SUSPENDED:
+        return "the process is suspended"
+    if not _has(status, "SigCgt", 1 << (number - 1)):
+        return f"the process has no handler for signal {number} any more"
+    return None
+
+
+def _has(status: dict[str, str], name: str, bit: int) -> bool:
+    return bool(int(status.get(name, "0"), 16) & bit)
+
+
+def _tids(pid: int) -> list[int]:
+    try:
+        found = sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return []
+    return [pid, *(tid for tid in found if tid != pid)][:MOST_THREADS] if pid in found else found[:MOST_THREADS]
+
+
+def _status(pid: int, tid: int) -> dict[str, str]:
+    lines = (line.partition(":") for line in _text(f"/proc/{pid}/task/{tid}/status").splitlines())
+    return {name: value.strip() for name, _, value in lines}
+
+
+def _text(path: str) -> str:
+    """Return the content of a file; "" if the thread is gone or this process has no permission."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,47 @@
+"""The emission of a tree's events."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from supervise._printable import one_line
+from supervise._tree.describe import describe
+from supervise.errors import RestartLimitExceeded
+from supervise.events import EventLog
+from supervise.recording import text_of
+
+if TYPE_CHECKING:
+    from supervise._core.tree_state import Tree
+    from supervise._tree.describe import Fact
+    from supervise._tree.row import Row
+    from supervise.events import Sink
+    from supervise.trees import TreeFinished
+
+
+class EventEmitter:
+    """Emits the events of one tree. Used on its loop."""
+
+    def __init__(self, name: str, tree: Tree, sink: Sink | None) -> None:
+        """Take the name of the tree for every event."""
+        self._tree = tree
+        self._begun_ns = time.monotonic_ns()
+        self._log = EventLog({"tree": name}, sink=sink)
+
+    def emit(self, fact: Fact, row: Row | None = None) -> None:
+        """Emit the events for `fact`; `row` is its child. Without a listener, `fact` is not described."""
+        if not self._log.listens("error"):
+            return
+        begun_ns, attempt = (self._begun_ns, 0) if row is None else (row.begun_ns, row.number - 1)
+        duration_s = (time.monotonic_ns() - begun_ns) / 1e9
+        for event in describe(fact, self._tree, attempt, duration_s):
+            self._log.emit(event.name, event.level, **event.fields)
+
+    def finish(self, fact: TreeFinished) -> None:
+        """Emit the last event. Without a listener, show in one line that the tree has given up."""
+        self.emit(fact)
+        error = fact.error
+        if isinstance(error, RestartLimitExceeded):
+            cause = error.__cause__
+            why = "" if cause is None else f": {type(cause).__name__}: {text_of(cause).partition(chr(10))[0]}"
+            self._log.show_at_last(one_line(f"supervise: tree failed: {error}{why}"))

@@ -1,0 +1,64 @@
+"""``supervise clean``: remove the directories of runs that are over."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from supervise._printable import one_line
+from supervise.cli import option_values
+from supervise.cli.recorded_run import runs_in
+from supervise.cli.run_commands import parser
+from supervise.cli.runs_dir import runs_dir
+from supervise.cli.summary import size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from supervise.cli.recorded_run import RecordedRun
+
+
+def clean(words: Sequence[str]) -> int:
+    """Remove runs; return the exit code: 1 if one could not be removed.
+
+    Raises:
+        SystemExit: With code 2 after an error message, or 0 after the help.
+    """
+    options = parser("clean", "Remove the directories of runs that are over, from the default folder.", run=False)
+    options.add_argument(
+        "--older-than", metavar="DUR", type=option_values.seconds, default=0.0, help="only runs that began so long ago"
+    )
+    options.add_argument("--keep-failed", action="store_true", help="keep the runs that did not succeed")
+    found = options.parse_args(words)
+    before = datetime.now(UTC) - timedelta(seconds=min(found.older_than, 1e9))
+    removed, freed_bytes, code = 0, 0, 0
+    for run in runs_in(runs_dir()):
+        young = run.started is None or run.started > before
+        if young or run.state == "running" or (found.keep_failed and run.state != "succeeded"):
+            continue
+        used_bytes = _used_bytes(run)
+        try:
+            shutil.rmtree(run.path)  # follows no link
+        except OSError as error:
+            print(f"supervise clean: {one_line(run.name)}: {error.strerror}", file=sys.stderr)
+            code = 1
+            continue
+        print(f"removed {one_line(run.name)} ({run.state}, {size(used_bytes)})")
+        removed, freed_bytes = removed + 1, freed_bytes + used_bytes
+    print(f"{removed} {'run' if removed == 1 else 'runs'} removed, {size(freed_bytes)}")
+    return code
+
+
+def _used_bytes(run: RecordedRun) -> int:
+    """Return the bytes that the files of a run take on the disk."""
+    total = 0
+    for folder, _, names in os.walk(run.path):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+            except OSError:
+                continue
+    return total

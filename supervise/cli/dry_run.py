@@ -1,0 +1,49 @@
+"""``supervise run --dry-run``: what would run, as lines of a shell."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from supervise.cli import program
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from supervise.cli.options import Options
+    from supervise.cli.parts import Part
+
+_OF_SUPERVISE = ("SUPERVISE_RECORD", "PYTHONPATH")
+"""Variables that record exceptions of Python programs. They are valid only below the supervise that sets them."""
+
+
+def lines(options: Options, envs: Mapping[int, Mapping[str, str]]) -> list[str]:
+    """Return the shell lines that run each rank as supervise would, without supervision.
+
+    Args:
+        options: The validated options.
+        envs: Local rank to the variables that supervise adds to its environment.
+
+    Raises:
+        OSError: A program does not exist or is not executable.
+    """
+    shown = {rank: _shown(env, options.part_of(rank), options) for rank, env in envs.items()}
+    first = shown[min(shown)]
+    common = {key: value for key, value in first.items() if all(env.get(key) == value for env in shown.values())}
+    found = [f"# {len(shown)} {'rank' if len(shown) == 1 else 'ranks'}; this run would start them at the same time"]
+    found += [f"export {_assigned(key, value)}" for key, value in common.items()]
+    for rank, env in shown.items():
+        part = options.part_of(rank)
+        own = [_assigned(key, value) for key, value in env.items() if key not in common]
+        line = " ".join([*own, shlex.join(program.command(part))])
+        found.append(line if part.cwd is None else f"(cd {shlex.quote(part.cwd)} && {line})")
+    return found
+
+
+def _shown(env: Mapping[str, str], part: Part, options: Options) -> dict[str, str]:
+    hidden = _OF_SUPERVISE if options.record and part.runs_python else ()
+    return {key: value for key, value in env.items() if key not in hidden}
+
+
+def _assigned(name: str, value: str) -> str:
+    return f"{name}={shlex.quote(value)}"

@@ -1,0 +1,38 @@
+"""The run that a word on the command line means."""
+
+from __future__ import annotations
+
+import os
+
+from supervise._printable import one_line
+from supervise.cli.recorded_run import RecordedRun, runs_in
+from supervise.cli.runs_dir import runs_dir
+
+_MOST_LISTED = 10
+
+
+class NoSuchRunError(Exception):
+    """No run, or more than one, has this name; the text says what there is."""
+
+
+def find_run(word: str) -> RecordedRun:
+    """Return a run by the path of its directory, or by the beginning of its name in the default folder.
+
+    Raises:
+        NoSuchRunError: There is none, or more than one.
+    """
+    if os.sep in word or os.path.isdir(word):
+        run = RecordedRun(os.path.abspath(word))
+        if not run.is_run():
+            raise NoSuchRunError(f"{one_line(word)} is not the directory of a run: it has no readable run.json")
+        return run
+    folder = runs_dir()
+    found = [run for run in runs_in(folder) if run.name.startswith(word)]
+    exact = [run for run in found if run.name == word]
+    if len(found) == 1 or exact:
+        return (exact or found)[0]
+    if not found:
+        raise NoSuchRunError(f"no run in {one_line(folder)} is named {one_line(word)!r}; see: supervise ls")
+    names = ", ".join(one_line(run.name) for run in found[:_MOST_LISTED])
+    more = f" and {len(found) - _MOST_LISTED} more" if len(found) > _MOST_LISTED else ""
+    raise NoSuchRunError(f"{len(found)} runs are named {one_line(word)!r}...: {names}{more}; give more of the name")

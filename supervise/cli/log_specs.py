@@ -1,0 +1,33 @@
+"""The log layout of `supervise run`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from supervise.cli.runs_dir import make_runs_dir
+from supervise.logs import DefaultLogsSpecs
+
+if TYPE_CHECKING:
+    from supervise.cli.options import Options
+    from supervise.destinations import LogsDest
+
+
+class MergedLogsSpecs(DefaultLogsSpecs):
+    """PyTorch's log layout, with both streams of each rank in one file, the path of its stdout."""
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Return the file paths of one attempt, as `DefaultLogsSpecs.reify` does."""
+        dest = super().reify(envs)
+        dest.stderrs = dict(dest.stdouts)
+        dest.tee_stderrs = {}
+        return dest
+
+
+def of(options: Options) -> DefaultLogsSpecs:
+    """Return the layout that the options describe.
+
+    Raises:
+        OSError: The log directory cannot be used.
+    """
+    layout = MergedLogsSpecs if options.output.merge else DefaultLogsSpecs
+    return layout(options.log_dir or make_runs_dir(), options.redirects, options.tee, set(options.ranks_shown) or None)

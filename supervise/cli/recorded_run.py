@@ -1,0 +1,147 @@
+"""A run as its directory tells it, while it goes on and afterwards."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from supervise._opening import open_regular, read_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LARGEST_BYTES = 64 << 20
+"""The largest file that is read whole."""
+_LONGEST_LINE = 1 << 20
+_ATTEMPT = re.compile(r"attempt_(\d{1,9})")
+STREAMS = ("stdout.log", "stderr.log")
+
+
+class RecordedRun:
+    """The files of a run directory. Ranks may have replaced them by anything: what cannot be read counts as missing."""
+
+    def __init__(self, path: str) -> None:
+        """Describe a directory; nothing is read yet."""
+        self.path = path
+        self.name = os.path.basename(path)
+
+    @cached_property
+    def info(self) -> dict[str, Any]:
+        """``run.json``: what was started, when and where; empty if there is none."""
+        return self._json("run.json")
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        """``result.json``; empty if there is none."""
+        return self._json("result.json")
+
+    def _json(self, name: str) -> dict[str, Any]:
+        try:
+            found = json.loads(read_regular(os.path.join(self.path, name), _LARGEST_BYTES)[0])
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def is_run(self) -> bool:
+        """Return whether the directory is one of `supervise run`."""
+        return bool(self.info) and isinstance(self.info.get("program"), list)
+
+    def is_running(self) -> bool:
+        """Return whether supervise still runs: it holds a lock on ``events.jsonl``, which the kernel releases."""
+        try:
+            fd = open_regular(os.path.join(self.path, "events.jsonl"))
+        except OSError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
+    @cached_property
+    def state(self) -> str:
+        """``running``; the outcome of the result; or ``killed``: supervise ended without a result."""
+        if self.is_running():
+            return "running"
+        outcome = self.result.get("outcome")
+        return outcome if isinstance(outcome, str) else "killed"
+
+    @property
+    def started(self) -> datetime | None:
+        """When the run was started."""
+        return _time(self.info.get("started"))
+
+    @property
+    def duration(self) -> timedelta | None:
+        """How long it ran, or has run; None if the end is not known."""
+        end = datetime.now(UTC) if self.state == "running" else _time(self.result.get("timestamp"))
+        return None if end is None or self.started is None else max(end - self.started, timedelta())
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Yield the events of ``events.jsonl``; a line that is not valid, such as a torn last one, is skipped."""
+        try:
+            fd = open_regular(os.path.join(self.path, "events.jsonl"))
+        except OSError:
+            return
+        with open(fd, "rb") as file:
+            while line := file.readline(_LONGEST_LINE):
+                try:
+                    event = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(event, dict) and isinstance(event.get("event"), str):
+                    yield event
+
+    def logs(self) -> dict[int, list[str]]:
+        """Return local rank to the paths of its logs in its newest attempt, stdout first."""
+        found: dict[int, tuple[int, list[str]]] = {}
+        for attempt, folder in self._attempts():
+            for entry in os.scandir(folder):
+                if not (entry.name.isascii() and entry.name.isdigit()) or not entry.is_dir(follow_symlinks=False):
+                    continue
+                rank = int(entry.name)
+                paths = [os.path.join(entry.path, name) for name in STREAMS]
+                paths = [path for path in paths if os.path.lexists(path)]
+                if paths and attempt >= found.get(rank, (-1, []))[0]:
+                    found[rank] = attempt, paths
+        return {rank: paths for rank, (_, paths) in sorted(found.items())}
+
+    def _attempts(self) -> list[tuple[int, str]]:
+        with os.scandir(self.path) as entries:
+            named = [(_ATTEMPT.fullmatch(entry.name), entry) for entry in entries]
+        return [(int(name[1]), entry.path) for name, entry in named if name and entry.is_dir(follow_symlinks=False)]
+
+    def title(self, local_rank: int) -> tuple[str, int]:
+        """Return the role and the role rank of a rank."""
+        for role in self.info.get("roles") or []:
+            if isinstance(role, dict) and isinstance(role.get("count"), int):
+                if local_rank < role["count"]:
+                    return str(role.get("name")), local_rank
+                local_rank -= role["count"]
+        return "default", local_rank
+
+
+def _time(text: object) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None
+
+
+def runs_in(folder: str) -> list[RecordedRun]:
+    """Return the runs of a folder, the newest first."""
+    try:
+        with os.scandir(folder) as entries:
+            paths = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+    found = [run for path in paths if (run := RecordedRun(path)).is_run()]
+    return sorted(found, key=lambda run: (run.started or datetime.fromtimestamp(0, UTC), run.name), reverse=True)

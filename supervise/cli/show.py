@@ -1,0 +1,121 @@
+"""``supervise show RUN``: what ran, how it ended and why, from the files of the run alone."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from supervise._printable import one_line, printable
+from supervise.cli.failure_screen import ending, spans
+from supervise.cli.run_commands import as_object, parser, program_of, shown_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from supervise.cli.recorded_run import RecordedRun
+
+_LONGEST_LINE = 2000
+_MOST_RESTARTS = 20
+
+
+def show(words: Sequence[str]) -> int:
+    """Print the story of a run; return the exit code.
+
+    Raises:
+        SystemExit: With code 2 after an error message, or 0 after the help.
+    """
+    options = parser("show", "Tell what a run did, from its files.", run=True)
+    options.add_argument("--json", action="store_true", help="print a JSON object")
+    found = options.parse_args(words)
+    run: RecordedRun = found.run
+    story = _Story(run.events())
+    if found.json:
+        ranks = dict(sorted(story.states.items()))
+        whole = as_object(run) | {"ranks": ranks, "restarts": story.restarts, "result": run.result or None}
+        print(json.dumps(whole))
+        return 0
+    for line in [*_head(run), *_story(run, story), *_end(run, story)]:
+        print(printable(line)[:_LONGEST_LINE])
+    return 0
+
+
+class _Story:
+    """The last known state of each rank, and what happened on the way."""
+
+    def __init__(self, events: Iterable[dict[str, Any]]) -> None:
+        self.states: dict[int, str] = {}
+        """Local rank to its state."""
+        self.restarts: list[str] = []
+        """A line for each restart."""
+        self.notes: list[str] = []
+        """Lines about hangs and stacks."""
+        self.last = ""
+        """The time of the last event."""
+        for event in events:
+            self.last = str(event.get("timestamp", ""))
+            try:
+                self._take(event["event"].removeprefix("supervise."), event)
+            except (KeyError, TypeError, ValueError):  # a rank may have written the line
+                continue
+
+    def _take(self, name: str, event: dict[str, Any]) -> None:
+        rank = event.get("local_rank")
+        match name:
+            case "process.started" if isinstance(rank, int):
+                self.states[rank] = f"running, pid {int(event['pid'])}"
+            case "process.exited" if isinstance(rank, int):
+                code = event["exit_code"]
+                self.states[rank] = "ended, its exit status is unknown" if code is None else f"ended, {ending(code)}"
+            case "process.restarting" if isinstance(rank, int):
+                self.restarts.append(f"rank {rank} ended ({_how(event)}); restart {int(event['attempt'])} of this rank")
+                self.states[rank] = "waiting for a restart"
+            case "process.hung" if isinstance(rank, int):
+                self.notes.append(f"rank {rank} hung: no {event['tier']} for {float(event['age_s']):.1f} s")
+            case "gang.restarting":
+                self.restarts.append(
+                    f"rank {event['root_cause_rank']} failed ({event['error_type']}); restart {event['attempt']}"
+                )
+                self.states = dict.fromkeys(self.states, "waiting for a restart")
+            case "gang.stacks" if event["path"]:
+                self.notes.append(f"stacks: {event['path']}")
+            case "gang.stopping":
+                self.notes.append(f"supervise stopped the ranks ({event['reason']})")
+            case _:
+                pass
+
+
+def _how(event: dict[str, Any]) -> str:
+    return str(event["exit_signal"] or f"exit code {event['exit_code']}")
+
+
+def _head(run: RecordedRun) -> list[str]:
+    started = "-" if run.started is None else run.started.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    count = run.info.get("world_size")
+    return [
+        f"{one_line(run.name)}: {run.state}",
+        f"  program:  {program_of(run)}",
+        f"  ranks:    {count} on host {one_line(str(run.info.get('host_name')))}",
+        f"  started:  {started}, ran {shown_duration(run.duration)}",
+        f"  logs:     {one_line(run.path)}",
+    ]
+
+
+def _story(run: RecordedRun, story: _Story) -> list[str]:
+    restarts = [one_line(line) for line in story.restarts]
+    if len(restarts) > _MOST_RESTARTS:
+        restarts[:-_MOST_RESTARTS] = [f"{len(restarts) - _MOST_RESTARTS} restarts before"]
+    notes = story.notes if not run.result else [note for note in story.notes if not note.startswith("supervise ")]
+    return [f"  {line}" for line in (*restarts, *map(one_line, notes))]
+
+
+def _end(run: RecordedRun, story: _Story) -> list[str]:
+    report = run.result.get("report")
+    if run.result:
+        told = report if isinstance(report, list) else []
+        return ["", *map(str, told)] if told else [f"  exit:     {one_line(str(run.result.get('exit_code')))}"]
+    at = f" after {one_line(story.last)}" if story.last else ""
+    head = [] if run.state == "running" else ["", f"supervise was killed{at}; it wrote no result. The ranks were then:"]
+    kinds: dict[str, list[int]] = {}
+    for rank, state in sorted(story.states.items()):
+        kinds.setdefault(state if run.state == "running" else state.partition(", pid")[0], []).append(rank)
+    return [*(head or [""]), *(f"  {spans(ranks)}: {one_line(state)}" for state, ranks in kinds.items())]

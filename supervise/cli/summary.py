@@ -1,0 +1,102 @@
+"""The numbers of a run at its end: a table for people, and a file for Prometheus."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from supervise.cli.failure_screen import ending
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from supervise.result import RankEnd, RunProcsResult
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_STEP = 1024
+
+
+def table(result: RunProcsResult) -> list[str]:
+    """Return a table with a line for each rank: how it ended, its time, CPU time and peak memory."""
+    rows = [("rank", "pid", "end", "time", "cpu", "memory")]
+    for rank, end in sorted(result.ends.items()):
+        how = "not started" if end.pid is None else ending(end.exitcode, core_dumped=end.core_dumped)
+        cpu = "-" if end.cpu_time_s is None else f"{end.cpu_time_s:.2f} s"
+        rows.append((str(rank), str(end.pid or "-"), how, f"{_time_s(end):.2f} s", cpu, size(end.max_rss_bytes)))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(_aligned(row, widths)).rstrip() for row in rows]
+
+
+def _aligned(row: tuple[str, ...], widths: list[int]) -> Iterable[str]:
+    for column, (text, width) in enumerate(zip(row, widths, strict=True)):
+        yield text.ljust(width) if column == 2 else text.rjust(width)
+
+
+def _time_s(end: RankEnd) -> float:
+    return 0.0 if end.pid is None else (end.ended_ns - end.started_ns) / 1e9
+
+
+def size(size_bytes: float | None) -> str:
+    """Format a number of bytes; ``-`` for None."""
+    if size_bytes is None:
+        return "-"
+    for unit in _UNITS[:-1]:
+        if size_bytes < _STEP:
+            return f"{size_bytes:.0f} {unit}"
+        size_bytes /= _STEP
+    return f"{size_bytes:.1f} {_UNITS[-1]}"
+
+
+def write_metrics(
+    path: str, result: RunProcsResult | None, *, run_id: str, exit_code: int, restarts: int, duration_s: float
+) -> None:
+    """Write the numbers in the text format of Prometheus in one step, as node_exporter's textfile collector needs.
+
+    Args:
+        path: The file; an existing one is replaced.
+        result: The result of the gang; None if there is none.
+        run_id: The run ID, a label of each number.
+        exit_code: Exit code of `run`.
+        restarts: Number of restarts of all ranks.
+        duration_s: Seconds from the start of `run`.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    run = f'run_id="{_escaped(run_id)}"'
+    lines = [
+        *_family("run_exit_code", "Exit code of supervise run.", [(run, exit_code)]),
+        *_family("run_restarts_total", "Restarts of all ranks.", [(run, restarts)], "counter"),
+        *_family("run_duration_seconds", "Time from the start to the end of the run.", [(run, round(duration_s, 6))]),
+    ]
+    ends = [(f'{run},local_rank="{rank}"', end) for rank, end in sorted(result.ends.items())] if result else []
+    codes = [(who, end.exitcode) for who, end in ends if end.exitcode is not None]
+    peaks = [(who, end.max_rss_bytes) for who, end in ends if end.max_rss_bytes is not None]
+    cpu = [(who, round(end.cpu_time_s, 6)) for who, end in ends if end.cpu_time_s is not None]
+    lines += _family("rank_exit_code", "Exit code of a rank, -N for signal N.", codes)
+    lines += _family(
+        "rank_duration_seconds", "Time that a rank ran.", [(who, round(_time_s(end), 6)) for who, end in ends]
+    )
+    lines += _family("rank_max_rss_bytes", "Peak memory of a rank.", peaks)
+    lines += _family("rank_cpu_seconds_total", "CPU time of a rank.", cpu, "counter")
+    new = f"{path}.{os.getpid()}.new"
+    try:
+        with open(new, "x", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+        os.replace(new, path)
+    except OSError:
+        if os.path.exists(new):
+            os.unlink(new)
+        raise
+
+
+def _family(
+    name: str, text: str, values: list[tuple[str, int]] | list[tuple[str, float]], kind: str = "gauge"
+) -> list[str]:
+    name = f"supervise_{name}"
+    head = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+    return head + [f"{name}{{{labels}}} {value}" for labels, value in values] if values else []
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,0 +1,102 @@
+"""Notify protocol of systemd, the sender's side: a rank reports readiness, heartbeats, its step and its status.
+
+The module needs no other one of the package, and only built-in modules of Python, because every rank may import it.
+"""
+
+from __future__ import annotations
+
+import _operator
+import _socket
+import os
+
+__all__ = ["notify"]
+
+_PATIENCE_S = 1.0
+"""How long READY and STOPPING wait for room in the host's queue."""
+_MOST_BYTES = 3072
+"""Limit on a status, so that the whole datagram stays below 4096 bytes, above which systemd drops it, too."""
+_TOO_LARGE = 10**18
+
+
+def notify(
+    ready: bool = False,
+    status: str | None = None,
+    step: int | None = None,
+    heartbeat: bool = False,
+    stopping: bool = False,
+) -> None:
+    r"""Report to the host of this rank, or to systemd; do nothing where no host listens.
+
+    The function sends one datagram to the socket that the environment variable ``NOTIFY_SOCKET`` names. It may be
+    called from every thread and every descendant of the rank, and keeps no descriptor. If the host's
+    queue is full, a call with `ready` or `stopping` waits for room for at most 1 s; every other call drops its datagram
+    at once. Errors of the operating system, such as a host that is gone, are ignored.
+
+    Args:
+        ready: The rank is ready for work.
+        status: One line for people: ``\n`` and other control characters become spaces; at most 3072 bytes are sent.
+        step: The number of the step that the rank has reached, from 0 to 10**18 - 1. A higher one is a heartbeat, too.
+        heartbeat: The rank makes progress.
+        stopping: The rank is about to exit, so heartbeats end.
+
+    Raises:
+        TypeError: An argument has another type; also where no host listens.
+        ValueError: `step` is out of range; also where no host listens.
+    """
+    message = _message(ready, status, step, heartbeat, stopping)
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not message or not address.startswith(("@", "/")):
+        return
+    name = os.fsencode(address)
+    if name.startswith(b"@"):
+        name = b"\0" + name[1:]
+    try:
+        sender = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)  # close-on-exec
+        try:
+            sender.settimeout(_PATIENCE_S if ready or stopping else 0.0)
+            sender.connect(name)  # without it, poll reports room although the host's queue is full
+            sender.send(message, _socket.MSG_NOSIGNAL)
+        finally:
+            sender.close()
+    except OSError:  # the host is gone, in another network namespace, or has no room; or no descriptor is left
+        return
+
+
+def _message(ready: bool, status: str | None, step: int | None, heartbeat: bool, stopping: bool) -> bytes:
+    parts = []
+    for name, flag, assignment in (
+        ("heartbeat", heartbeat, b"WATCHDOG=1"),
+        ("ready", ready, b"READY=1"),
+        ("stopping", stopping, b"STOPPING=1"),
+    ):
+        if not isinstance(flag, bool):
+            msg = f"{name} must be a bool, not {flag!r}"
+            raise TypeError(msg)
+        if flag:
+            parts.append(assignment)
+    if step is not None:
+        parts.append(b"X_SUPERVISE_STEP=%d" % _checked(step))
+    if status is not None:
+        if not isinstance(status, str):
+            msg = f"status must be a str, not {status!r}"
+            raise TypeError(msg)
+        line = "".join([char if char >= " " and char != "\x7f" else " " for char in status[:_MOST_BYTES]])
+        cut = line.encode("utf-8", "replace")[:_MOST_BYTES]
+        parts.append(b"STATUS=" + cut.decode("utf-8", "ignore").encode())
+    return b"\n".join(parts)
+
+
+def _checked(step: int) -> int:
+    """Return a step as an int; NumPy's and PyTorch's integers have a method for that."""
+    if isinstance(step, bool):
+        msg = f"step must be an integer, not {step!r}"
+        raise TypeError(msg)
+    try:
+        number = _operator.index(step)
+    except TypeError:
+        msg = f"step must be an integer, not {step!r}"
+        raise TypeError(msg) from None
+    if not 0 <= number < _TOO_LARGE:
+        msg = f"step must be from 0 to 10**18 - 1, not {number}"
+        raise ValueError(msg)
+    return number

@@ -1,0 +1,69 @@
+"""The roles of a gang whose ranks run different programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from supervise._seconds import check_seconds
+from supervise.errors import SpecError
+from supervise.restarts import check_restart_kind
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+
+    from supervise.restarts import RestartKind
+
+Readiness = Literal["exec", "notify"]
+"""When a rank is ready: when its process runs, or when it has reported ``READY=1``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """The ranks of a gang that run the same program or function. A rank's number within its role is its role rank.
+
+    The gang numbers its local ranks through, in the order of its roles, and launches a role when all ranks of the role
+    before it are ready. Each rank gets ``ROLE_NAME``, ``ROLE_RANK`` and ``ROLE_WORLD_SIZE``, unless `envs` sets them.
+
+    Raises:
+        SpecError: A value is not valid; the text names the role and the field.
+    """
+
+    name: str
+    """Name of the role; unique in the gang."""
+    entrypoint: Callable[..., Any] | str
+    """A function that every rank of the role calls, or the name or path of a program."""
+    args: Mapping[int, Any]
+    """Role rank to its arguments. Those of a program become strings; a bare string is one argument."""
+    envs: Mapping[int, dict[str, Any]] | None = None
+    """Role rank to variables added to its environment; they take precedence over the `envs` of the gang."""
+    start_method: str = "spawn"
+    """``spawn``, ``fork`` or ``forkserver``, for a function."""
+    cwd: str | os.PathLike[str] | None = None
+    """Working directory of the ranks; None for this process's."""
+    ready: Readiness = "exec"
+    """``exec``: a rank is ready when its process runs. ``notify``: when it has reported it with `supervise.notify`."""
+    ready_timeout_s: float = 60.0
+    """Seconds from the launch of a rank until it must be ready."""
+    restart: RestartKind | None = None
+    """Restart kind of the ranks; None for that of the gang's `restart_policy`."""
+    service: bool = False
+    """Whether the ranks serve the other roles: they are stopped when every rank of every other role has ended."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise SpecError(f"the name of a role is {self.name!r}; give a text, such as 'trainer'")
+        try:
+            self._check()
+        except SpecError as error:
+            raise SpecError(f"role {self.name!r}: {error}") from None
+
+    def _check(self) -> None:
+        if self.ready not in get_args(Readiness):
+            raise SpecError(f"ready is {self.ready!r}; it is one of {', '.join(get_args(Readiness))}")
+        check_seconds("ready_timeout_s", self.ready_timeout_s, above_zero=True)
+        if self.restart is not None:
+            check_restart_kind(self.restart)
+        if not isinstance(self.service, bool):
+            raise SpecError(f"service is {self.service!r}; give True or False")

@@ -1,0 +1,102 @@
+"""The stacks of ranks, the reply to `Stacks`, and their summary as text."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from supervise._printable import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_LIBRARIES = ("/lib/python3", "/site-packages/", "/dist-packages/", "<frozen ")
+"""Parts of the paths of files that are not the user's code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackFrame:
+    """One call of a Python function."""
+
+    function: str
+    """Name of the function; py-spy also gives the class, as in ``Thread.run``."""
+    file: str
+    """Path of the source file, as Python has it."""
+    line: int
+    """Line number; 0 if it is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadStack:
+    """One thread of a rank. Text that the source does not give is "", a number is None."""
+
+    name: str = ""
+    """Name of the Python thread if the source gives it, otherwise the kernel's name of the thread."""
+    tid: int | None = None
+    """The kernel's number of the thread. faulthandler gives it only for the main thread, whose number is the pid."""
+    frames: tuple[StackFrame, ...] = ()
+    """Calls, the innermost first; empty for a thread without Python code."""
+    state: str = ""
+    """The kernel's letter: R running, S sleeping, D uninterruptible, T suspended by a signal, t traced."""
+    wchan: str = ""
+    """The function of the kernel in which the thread sleeps; needs the permission to trace the process."""
+    syscall: str = ""
+    """The system call in which the thread is, by name or number; needs the permission to trace the process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStacks:
+    """The threads of one rank, the main thread first."""
+
+    pid: int
+    source: Literal["py-spy", "faulthandler", "kernel"]
+    """Origin of the Python frames; ``kernel`` if there are none."""
+    threads: tuple[ThreadStack, ...] = ()
+    """At most 100 Python threads and 64 threads of the kernel."""
+    notes: tuple[str, ...] = ()
+    """Why each better source gave nothing, best source first."""
+
+
+def group_stacks(stacks: Mapping[int, RankStacks]) -> list[str]:
+    """Return one line for each place where main threads are, with its ranks; the place with the fewest ranks first.
+
+    ``rank 3: load_batch (data.py:41)`` or ``ranks 0-2, 4-7: all_reduce (train.py:88)``. The place is the innermost
+    call outside of Python's library and of installed packages; the innermost call follows if it is another one.
+
+    Args:
+        stacks: Local rank to stacks.
+    """
+    groups: dict[str, list[int]] = {}
+    for rank in sorted(stacks):
+        groups.setdefault(_place(stacks[rank]), []).append(rank)
+    ordered = sorted(groups.items(), key=lambda group: (len(group[1]), group[1]))
+    return [f"{_ranks(ranks)}: {one_line(place)}" for place, ranks in ordered]
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    """Return sorted ranks as text: ``rank 3`` or ``ranks 0-2, 4``."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return f"rank {text}" if text.isdigit() else f"ranks {text}"
+
+
+def _place(stacks: RankStacks) -> str:
+    main = next((thread for thread in stacks.threads if thread.tid == stacks.pid), None)
+    main = main or next(iter(stacks.threads), ThreadStack())
+    suspended = ", suspended" if main.state in ("T", "t") else ""
+    if not main.frames:
+        where = ", ".join(part for part in (main.syscall, main.wchan) if part) or "unknown"
+        return f"no Python frames; the kernel: {where} (state {main.state or 'unknown'}){suspended}"
+    inner = main.frames[0]
+    own = next((frame for frame in main.frames if not any(part in frame.file for part in _LIBRARIES)), inner)
+    return _call(own) + ("" if own is inner else f", in {_call(inner)}") + suspended
+
+
+def _call(frame: StackFrame) -> str:
+    return f"{frame.function.rpartition('.')[2]} ({os.path.basename(frame.file)}:{frame.line})"

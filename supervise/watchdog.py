@@ -1,0 +1,47 @@
+"""The watchdog of a gang: when a rank counts as hung, and what happens then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from supervise._seconds import check_seconds
+from supervise.errors import SpecError
+
+HangAction = Literal["report", "fail"]
+"""What follows a hang: a report only, or also the failure of the rank."""
+HangTier = Literal["heartbeat", "output"]
+"""What was missing: heartbeats and steps of `supervise.notify`, or output in the rank's logs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watchdog:
+    """When a rank counts as hung, and what happens then. At least one timeout is needed.
+
+    A rank has no deadline before it is ready, after it has reported that it is stopping, or while supervise stops it.
+    If all ranks are ready when they run, a rank has no deadline before its first heartbeat, or its first output.
+
+    Raises:
+        SpecError: A value is not valid; the text names the field.
+    """
+
+    heartbeat_timeout_s: float | None = None
+    """Seconds without a heartbeat or a higher step of `supervise.notify` after which a rank counts as hung."""
+    output_timeout_s: float | None = None
+    """Seconds in which no log file of a rank has grown. Only for ranks whose output is redirected or tee'd."""
+    action: HangAction = "report"
+    """``report`` tells subscribers and listeners of events. ``fail`` is also a failure of the rank, which supervise
+    stops; the strategy and the restart policy say what follows."""
+    stacks: bool = True
+    """Whether the report has the stacks of all ranks; with ``fail``, they are collected first, for at most 2 s."""
+
+    def __post_init__(self) -> None:
+        if self.heartbeat_timeout_s is None and self.output_timeout_s is None:
+            raise SpecError("a Watchdog needs heartbeat_timeout_s or output_timeout_s, in seconds")
+        for name in ("heartbeat_timeout_s", "output_timeout_s"):
+            if getattr(self, name) is not None:
+                check_seconds(name, getattr(self, name), above_zero=True)
+        if self.action not in get_args(HangAction):
+            raise SpecError(f"action is {self.action!r}; it is one of {', '.join(get_args(HangAction))}")
+        if not isinstance(self.stacks, bool):
+            raise SpecError(f"stacks is {self.stacks!r}; give True or False")

@@ -1,0 +1,42 @@
+"""Write the completion scripts that the package ships: ``python -m tests.cli.make_completions``.
+
+shtab makes them from the parser of ``supervise run``. A test compares them with those in the package.
+"""
+
+import argparse
+from pathlib import Path
+
+import shtab
+
+from supervise.cli.completion import FOLDER, SHELLS
+from supervise.cli.parser import run_parser
+
+_FOLDERS = ("--log-dir", "--cwd")
+_FILES = ("--env-file", "--file", "--metrics")
+
+
+def scripts() -> dict[str, str]:
+    """Return the name of each shell to its script."""
+    root = argparse.ArgumentParser(prog="supervise", description="Start and supervise gangs of processes.")
+    root.add_argument("--version", action="store_true", help="show the version")
+    commands = root.add_subparsers(dest="command")
+    run = run_parser()
+    for action in run._actions:
+        if set(action.option_strings) & set(_FOLDERS):
+            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+        elif set(action.option_strings) & set(_FILES) or action.dest == "command":
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+        if action.dest == "command":
+            action.help = "program and its arguments"
+    commands.add_parser("run", help="run PROGRAM on several ranks of this machine")
+    commands.choices["run"] = run
+    check = commands.add_parser("check", help='check a file for "supervise run --file"')
+    check.add_argument("file").complete = shtab.FILE  # type: ignore[attr-defined]
+    completion = commands.add_parser("completion", help="print the completion script of a shell")
+    completion.add_argument("shell", choices=SHELLS)
+    return {shell: shtab.complete(root, shell=shell) for shell in SHELLS}
+
+
+if __name__ == "__main__":
+    for shell, text in scripts().items():
+        Path(FOLDER, shell).write_text(text, encoding="utf-8")

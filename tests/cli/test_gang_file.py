@@ -1,0 +1,187 @@
+"""``supervise run --file`` and ``supervise check``: roles of a gang.toml, processes of a Procfile."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Command
+
+SHOW = 'echo "$RANK $LOCAL_RANK $WORLD_SIZE $ROLE_NAME $ROLE_RANK $ROLE_WORLD_SIZE"'
+GANG = f"""
+strategy = "one_for_one"
+max_restarts = 2
+backoff = 0
+env = {{ COLOR = "red", SIZE = 1 }}
+
+[roles.store]
+command = "sh -c 'echo store $COLOR $SIZE; exec sleep 1000'"
+service = true
+
+[roles.trainer]
+command = ["sh", "-c", '{SHOW}']
+count = 2
+"""
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    path = tmp_path / "gang.toml"
+    path.write_text(GANG)
+    return path
+
+
+def test_roles_of_a_file(supervise: Command, toml: Path):
+    """Ranks are numbered through; the service is stopped when the trainers have ended."""
+    done = supervise.run("-q", "--file", str(toml))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(done.stdout.splitlines()) == [
+        "[store0]:store red 1",
+        "[trainer0]:1 1 3 trainer 0 2",
+        "[trainer1]:2 2 3 trainer 1 2",
+    ]
+
+
+def test_roles_on_two_hosts(supervise: Command, toml: Path):
+    """Role ranks go on where those of the first host end."""
+    words = ("--nnodes", "2", "--node-rank", "1", "--master-addr", "a", "--file", str(toml), "--no-prefix")
+    assert sorted(supervise.run(*words).stdout.splitlines()) == [
+        "4 1 6 trainer 2 4",
+        "5 2 6 trainer 3 4",
+        "store red 1",
+    ]
+
+
+def test_options_of_the_line_take_precedence(supervise: Command, toml: Path):
+    """Over those of the file; variables of the line are common to all roles."""
+    toml.write_text(GANG.replace("max_restarts = 2", 'timeout = "1d"\nmax_restarts = 2'))
+    words = ("--file", str(toml), "--env", "COLOR=blue", "--timeout", "100", "--no-prefix", "--local-ranks-filter", "0")
+    assert supervise.run(*words).stdout == "store blue 1\n"
+
+
+def test_a_failure_names_the_role(supervise: Command, toml: Path):
+    """The report says which rank of which role it was."""
+    toml.write_text(GANG.replace(SHOW, "exit 3").replace("max_restarts = 2", "").replace("backoff = 0", ""))
+    done = supervise.run("--file", str(toml))
+    assert done.returncode == 3
+    assert re.search(r"rank [12] of 3 failed: exit code 3 \(host \S+, trainer [01], pid \d+", done.stderr), done.stderr
+
+
+def test_readiness_of_a_role(supervise: Command, tmp_path: Path):
+    """The trainer is launched when the store has said that it is ready."""
+    (tmp_path / "store.py").write_text(
+        "import time, supervise\ntime.sleep(0.1)\nopen('made', 'w').close()\n"
+        "supervise.notify(ready=True)\ntime.sleep(1000)\n"
+    )
+    (tmp_path / "gang.toml").write_text(
+        'strategy = "one_for_one"\nmax-restarts = 1\n'
+        "[roles.store]\ncommand = 'store.py'\nready = 'notify'\nready-timeout = '1m'\nservice = true\n"
+        "restart = 'permanent'\n"
+        "[roles.trainer]\ncommand = ['sh', '-c', 'test -e made && echo after']\n"
+    )
+    done = supervise.run("-q", "--file", "gang.toml")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[trainer0]:after\n", "")
+    told = supervise.supervise("check", "gang.toml").stdout
+    assert "  store: 1 rank, service, ready by notify within 1 min 00 s, permanent, in " in told
+
+
+def test_a_procfile(supervise: Command, tmp_path: Path):
+    """Each process is one rank of a shell, in the folder of the file."""
+    folder = tmp_path / "app"
+    folder.mkdir()
+    (folder / "Procfile").write_text("# an app\nweb: echo web $PORT; pwd\n\nworker-1: exit 4\n")
+    done = supervise.run("--file", "app/Procfile", "--keep-going", "--env", "PORT=80")
+    assert done.returncode == 4
+    assert sorted(done.stdout.splitlines()) == [f"[web0]:{folder.resolve()}", "[web0]:web 80"]
+    assert "worker-1 0, pid" in done.stderr
+
+
+def test_check_prints_what_would_run(supervise: Command, toml: Path):
+    """Nothing is started or made."""
+    before = sorted(toml.parent.iterdir())
+    done = supervise.supervise("check", "gang.toml")
+    assert (done.returncode, done.stderr) == (0, "")
+    head, store, _, trainer, command = done.stdout.splitlines()
+    assert head == "gang.toml: 2 roles, 3 ranks, one_for_one, max-restarts 2"
+    assert store == f"  store: 1 rank, service, in {toml.parent}"
+    assert trainer == f"  trainer: 2 ranks, in {toml.parent}"
+    assert command.startswith("    sh -c ")
+    assert sorted(toml.parent.iterdir()) == before
+    assert supervise.supervise("check", "--max-restarts", "5", "gang.toml").stdout.startswith(
+        head.replace("restarts 2", "restarts 5")
+    )
+
+
+WRONG = {
+    "": "it has no roles; give at least one table, such as [roles.trainer] with a command",
+    "roles = 3": "it has no roles",
+    "x": "Expected '=' after a key",
+    "stratgy = 'x'\n[roles.a]\ncommand = 'true'": "'stratgy' is not a key; did you mean 'strategy'?",
+    "nproc-per-node = 3\n[roles.a]\ncommand = 'true'": "'nproc-per-node' is not a key",
+    "max_restarts = {}\n[roles.a]\ncommand = 'true'": "max-restarts is {}; give a text, a number, true or false",
+    "max_restarts = -1\n[roles.a]\ncommand = 'true'": "'-1' is not a valid number of restarts",
+    "env = 3\n[roles.a]\ncommand = 'true'": "env is 3; give a table",
+    "env = { RANK = 1 }\n[roles.a]\ncommand = 'true'": "supervise sets RANK in each rank; omit it",
+    "[roles.a]": "roles.a: command is None; give a text or a list",
+    "[roles]\na = 3": "roles.a is 3; give a table with a command",
+    '[roles.a]\ncommand = "sh \'x"': 'roles.a: command is "sh \'x": No closing quotation',
+    "[roles.a]\ncommand = []": "roles.a: command is []; give a text or a list",
+    "[roles.a]\ncommand = 'true'\ncont = 2": "roles.a: 'cont' is not a key; did you mean 'count'?",
+    "[roles.a]\ncommand = 'true'\ncount = 0": "roles.a: count: '0' is not a valid number of ranks",
+    "[roles.a]\ncommand = 'true'\nready = 'soon'": "roles.a: ready is 'soon'; give exec, notify",
+    "[roles.a]\ncommand = 'true'\nready-timeout = 'x'": "roles.a: ready-timeout: 'x' is not a valid duration",
+    "[roles.a]\ncommand = 'true'\nrestart = 'often'": "roles.a: restart is 'often'; give ",
+    "[roles.a]\ncommand = 'true'\nservice = 1": "roles.a: service is 1; give true or false",
+    "[roles.a]\ncommand = 'true'\ncwd = 'nowhere'": "nowhere' does not exist; create it",
+    "[roles.a]\ncommand = 'true'\ncwd = 3": "roles.a: cwd is 3; give a path",
+    "[roles.a]\ncommand = 'true'\nenv = { 'A B' = 'x' }": "roles.a: env: 'A B' is not the name of a variable",
+    "[roles.a]\ncommand = 'true'\nenv = { LOCAL_RANK = 1 }": "supervise sets LOCAL_RANK in each rank",
+    "[roles.'a/b']\ncommand = 'true'": "'a/b' is not a valid name in paths",
+    "[roles.a]\ncommand = 'true'\nservice = true": "every role is a service; a gang needs a role that is not",
+    "[roles.a]\ncommand = 'true'\nrestart = 'permanent'": "the gang has no restart_policy; give it one",
+    "[roles.a]\ncommand = 'nope'": "roles.a: cannot start rank 0: nope is not in PATH",
+}
+"""Content of a gang.toml to a part of the message."""
+
+
+@pytest.mark.parametrize(("content", "told"), WRONG.items(), ids=range(len(WRONG)))
+def test_a_file_that_is_not_valid(supervise: Command, content: str, told: str):
+    """The message names the file or the role, the key and what to do; `check` and `run` refuse it alike."""
+    (supervise.tmp_path / "gang.toml").write_text(content)
+    done = supervise.supervise("check", "gang.toml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--file", "gang.toml", "true"], "PROGRAM and --file exclude each other; omit 'true' or --file"),
+        (["--file", "gang.toml", "-n", "2"], "-n and --file exclude each other; gang.toml says it for each role"),
+        (["--file", "none.toml"], "none.toml: No such file or directory"),
+        (["--file", "/dev/zero"], "/dev/zero: it is larger than 1 MiB"),
+    ],
+)
+@pytest.mark.usefixtures("toml")
+def test_options_that_do_not_go_with_a_file(supervise: Command, words: list[str], told: str):
+    """Two sources for one thing are refused."""
+    done = supervise.run(*words)
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "told"), [("web", "line 1: 'web' is not NAME"), ("a: b\na: c", "line 2: there are two")]
+)
+def test_a_procfile_that_is_not_valid(supervise: Command, content: str, told: str):
+    """The message has the number of the line."""
+    (supervise.tmp_path / "Procfile").write_text(content)
+    assert told in supervise.run("--file", "Procfile").stderr
+
+
+def test_the_help_of_check(supervise: Command):
+    """On stdout if it is asked for, else wrong usage."""
+    assert supervise.supervise("check", "--help").stdout.startswith("usage: supervise check")
+    done = supervise.supervise("check")
+    assert (done.returncode, done.stdout) == (2, "")

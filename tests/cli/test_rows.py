@@ -1,0 +1,174 @@
+"""Unfinished lines, such as progress bars: rows on a real terminal, the last state in a pipe."""
+
+import fcntl
+import re
+import signal
+import struct
+import sys
+import termios
+
+from supervise._logs.screen import ERASE, Screen, width_of
+from tests.cli.command import Command, Terminal, until_another_signal
+
+STEPS = """
+import signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+def step(text, sig=signal.SIGUSR1):
+    sys.stderr.write(text)
+    sys.stderr.flush()
+    signal.sigwait([sig])
+"""
+BAR = f"""{STEPS}
+step("\\r 10%|#\\r 50%|###")
+print("a line")
+sys.stderr.write("\\r 90%|#####\\r100%|######\\n")
+"""
+WIDE = f"""{STEPS}
+step("\\r 50%|" + "\u2588" * 100)
+step("\\r 60%|" + "\u2588" * 100)
+"""
+SEQUENCE = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|(\r)|(\n)|([^\x1b\r\n]+)")
+
+
+def rows(raw: str) -> list[str]:
+    """Return the rows that a terminal, which is high enough, shows after these bytes."""
+    lines, row, column = [""], 0, 0
+    for found in SEQUENCE.finditer(raw):
+        number, kind, back, down, text = found.groups()
+        if text:
+            lines[row] = lines[row].ljust(column)[:column] + text + lines[row][column + len(text) :]
+            column += len(text)
+        elif back:
+            column = 0
+        elif down:
+            row += 1
+            lines += [""] * (row == len(lines))
+        elif kind == "A":
+            row -= int(number)
+        elif kind in "JK":
+            lines[row] = lines[row][:column]
+            lines[row + 1 :] = lines[row + 1 :] if kind == "K" else []
+        else:
+            assert kind == "m", found
+    return [line.rstrip() for line in lines]
+
+
+def of_ranks(terminal: Terminal) -> list[str]:
+    """Return the rows with a prefix."""
+    return [row for row in rows(terminal.raw) if row.startswith("[")]
+
+
+def resize(terminal: Terminal, columns: int) -> None:
+    fcntl.ioctl(terminal.master, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+
+
+def test_a_bar_is_one_row_and_leaves_its_last_state(supervise: Command):
+    """Each rank's bar is redrawn in place below the lines; finished, it is a line like any other."""
+    with supervise.on_terminal(
+        "--stdin", "none", "-n", "2", sys.executable, "-c", BAR, OMP_NUM_THREADS="1"
+    ) as terminal:
+        terminal.until("###\r\r\n\x1b[K\x1b[33m[default1]:\x1b[0m 50%|###")
+        assert of_ranks(terminal)[-2:] == ["[default0]: 50%|###", "[default1]: 50%|###"]
+        terminal.process.send_signal(signal.SIGUSR1)
+        code, shown = terminal.end()
+    assert code == 0
+    found = [row for row in rows(shown) if row.startswith("[")]
+    assert sorted(found) == sorted(f"[default{rank}]:{text}" for rank in range(2) for text in ("100%|######", "a line"))
+    logs = (supervise.directory() / "attempt_0").glob("*/stderr.log")
+    assert {log.read_bytes() for log in logs} == {b"\r 10%|#\r 50%|###\r 90%|#####\r100%|######\n"}
+
+
+def test_a_row_is_cut_to_the_terminal_also_after_a_resize(supervise: Command):
+    """A row that wraps could not be redrawn in place."""
+    with supervise.on_terminal("--stdin", "none", sys.executable, "-c", WIDE, columns=60) as terminal:
+        terminal.until("50%|")
+        terminal.until("\u2588\r")
+        assert len(of_ranks(terminal)[-1]) == 59
+        resize(terminal, 30)
+        terminal.process.send_signal(signal.SIGUSR1)
+        terminal.until("60%|")
+        terminal.until(f"60%|{chr(0x2588) * 13}\r")
+        assert len(of_ranks(terminal)[-1]) == 29
+        terminal.process.send_signal(signal.SIGUSR1)
+        code, shown = terminal.end()
+    assert code == 0
+    assert rows(shown)[-2] == f"[default0]: 60%|{chr(0x2588) * 100}"
+
+
+def test_a_prompt_comes_before_the_traceback(supervise: Command):
+    """What a rank writes without a newline is shown before what it writes to the other stream later."""
+    with supervise.on_terminal("--stdin", "none", sys.executable, "-c", 'input("name? ")') as terminal:
+        code, shown = terminal.end()
+    assert code == 1
+    mine = [row for row in rows(shown) if row.startswith("[")]
+    assert mine[:2] == ["[default0]:name?", "[default0]:Traceback (most recent call last):"]
+    assert mine[-1] == "[default0]:EOFError: EOF when reading a line"
+
+
+def test_the_countdown_is_below_the_bars(supervise: Command):
+    """Both are redrawn together, and neither is left at the end."""
+    stubborn = "signal.signal(signal.SIGINT, signal.SIG_IGN); step('\\r 50%|##')"
+    with supervise.on_terminal(
+        "--stdin", "none", "--shutdown-timeout", "600", sys.executable, "-c", STEPS + stubborn
+    ) as terminal:
+        terminal.until("50%|##")
+        terminal.type(b"\x03")
+        terminal.until("SIGKILL in 598 s")
+        terminal.until("now\x1b[0m\x1b[1A\r")
+        bar, countdown = rows(terminal.raw)[-2:]
+        assert bar == "[default0]: 50%|##"
+        assert countdown.startswith("supervise: SIGINT: stopping 1 rank, SIGKILL in 59")
+        until_another_signal()
+        terminal.type(b"\x03")
+        code, shown = terminal.end()
+    assert code == 130
+    shown_rows = rows(shown)
+    assert [row for row in shown_rows if "SIGKILL in" in row] == []
+    assert [row for row in shown_rows if "50%" in row] == ["[default0]: 50%|##"]
+
+
+def test_rows_are_on_the_terminal_of_stderr_beside_a_file(supervise: Command):
+    """``supervise run ... > file``: the messages of supervise come between the lines and the rows."""
+    file = supervise.tmp_path / "file"
+    with (
+        file.open("wb") as stdout,
+        supervise.on_terminal("--stdin", "none", sys.executable, "-c", BAR, stdout=stdout) as terminal,
+    ):
+        terminal.until(" 50%|###\r")
+        assert of_ranks(terminal)[-1] == "[default0]: 50%|###"
+        terminal.process.send_signal(signal.SIGUSR1)
+        code, shown = terminal.end()
+    assert code == 0
+    assert [row for row in rows(shown) if row.startswith("[")] == ["[default0]:100%|######"]
+    assert file.read_bytes() == b"[default0]:a line\n"
+
+
+def test_a_pipe_gets_the_last_state_only(supervise: Command):
+    """However slowly the states follow each other."""
+    step = "print(f'\\r{i}', end='', flush=True); select.select([], [], [], 0.15)"
+    program = f"import select\nfor i in range(3): {step}"
+    done = supervise.run(sys.executable, "-c", program)
+    assert done.stdout == "[default0]:2\n"
+    assert (supervise.directory() / "attempt_0/0/stdout.log").read_bytes() == b"\r0\r1\r2"
+
+
+def test_rows_fit_the_height_of_the_terminal():
+    """The bars beyond it are counted. Without a terminal, the size is 80 x 24."""
+    screen = Screen()
+    assert (screen.erasure(), screen.drawing()) == ("", "")
+    screen.rows = tuple((b"[%d]:" % rank, b"\x1b[2Jbar\t\xff") for rank in range(30))
+    screen.status = "status"
+    drawn = screen.drawing()
+    assert drawn.endswith("\x1b[22A\r")
+    *bars, rest, status = drawn.removesuffix("\x1b[22A\r").split("\r\n")
+    assert bars == [f"[{rank}]:bar     \ufffd" for rank in range(21)]
+    assert (rest, status) == ("... 9 more unfinished lines", "status")
+    assert (screen.erasure(), screen.erasure()) == (ERASE, "")
+
+
+def test_wide_characters_take_two_columns():
+    """As terminals show them; combining characters and control sequences take none."""
+    assert [width_of(text) for text in ("abc", "\u6f22\u5b57", "e\u0301", "\x1b[31mred\x1b[0m")] == [3, 4, 1, 3]
+    screen = Screen()
+    screen.rows = ((b"", "\u6f22".encode() * 50),)
+    assert screen.drawing() == "\u6f22" * 39 + "\r"

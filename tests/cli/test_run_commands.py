@@ -1,0 +1,260 @@
+"""``supervise ls``, ``show``, ``logs`` and ``clean``: what the files of runs tell, also after a kill of supervise."""
+
+import json
+import os
+import re
+import select
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from supervise.cli.recorded_run import RecordedRun
+from supervise.cli.runs_dir import make_runs_dir, runs_dir
+from tests.cli.command import HANG, Command
+from tests.patience import PATIENCE_S
+
+_T = TypeVar("_T")
+FAILS = 'echo "out $RANK"; echo "err $RANK" >&2; [ "$RANK" = 1 ] && exit 3; exec sleep 1000'
+
+
+def until(holds: Callable[[], _T]) -> _T:
+    """Return what `holds` returns as soon as it is true."""
+    end_s = time.monotonic() + PATIENCE_S
+    while not (found := holds()):
+        assert time.monotonic() < end_s
+        select.select([], [], [], 0.01)
+    return found
+
+
+def told(supervise: Command, *words: str) -> str:
+    """Return what a command prints, which must succeed."""
+    done = supervise.supervise(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_the_runs_are_listed_the_newest_first(supervise: Command):
+    """State, exit code, ranks and program; a folder that is no run is not listed."""
+    assert told(supervise, "ls") == f"no runs in {supervise.tmp_path / 'runs'}\n"
+    supervise.run("-n", "2", "--run-id", "first", "true", "a b")
+    supervise.run("--run-id", "second", "sh", "-c", "exit 7")
+    (supervise.tmp_path / "runs" / "other").mkdir()
+    head, second, first = told(supervise, "ls").splitlines()
+    assert head.split() == ["NAME", "STATE", "EXIT", "STARTED", "TIME", "RANKS", "PROGRAM"]
+    assert re.fullmatch(r"second_\w+ +failed +7 +\S+ \S+ +[\d.]+ m?s +1 +sh -c 'exit 7'", second)
+    assert re.fullmatch(r"first_\w+ +succeeded +0 +\S+ \S+ +[\d.]+ m?s +2 +true 'a b'", first)
+    rows = [json.loads(line) for line in told(supervise, "ls", "--json").splitlines()]
+    assert [(row["state"], row["exit_code"], row["program"]) for row in rows] == [
+        ("failed", 7, ["sh", "-c", "exit 7"]),
+        ("succeeded", 0, ["true", "a b"]),
+    ]
+
+
+def test_a_failure_is_shown_again(supervise: Command):
+    """The report, from the files alone."""
+    failed = supervise.run("-n", "2", "--run-id", "job", "--", "sh", "-c", FAILS)
+    report = failed.stderr[failed.stderr.index("supervise: rank 1 of 2 failed") :]
+    shown = told(supervise, "show", "job")
+    assert shown.startswith(f"{supervise.directory().name}: failed\n")
+    assert shown.endswith(report)
+    whole = json.loads(told(supervise, "show", "--json", "job"))
+    assert whole["result"]["root_cause"] == 1
+    assert whole["ranks"]["1"] == "ended, exit code 3"
+
+
+def test_restarts_and_hangs_are_in_the_story(supervise: Command):
+    """Each restart is a line; so is each hang."""
+    supervise.run("--run-id", "a", "--max-restarts", "1", "--backoff", "0", "sh", "-c", "exit 3")
+    assert "  rank 0 failed (exit code 3); restart 1\n" in told(supervise, "show", "a")
+    supervise.run(
+        "--run-id", "b", "--output-timeout", "0.2", "--on-hang", "fail", "sh", "-c", "echo up; exec sleep 1000"
+    )
+    shown = told(supervise, "show", "b")
+    assert re.search(r"^  stacks: /.*stacks-1\.txt\n  logs: ", shown, re.MULTILINE)
+    assert re.search(r"^  rank 0 hung: no output for [\d.]+ s$", shown, re.MULTILINE)
+    assert re.search(r"^  stacks: /.*stacks-1\.txt$", shown, re.MULTILINE)
+
+
+def test_after_a_kill_of_supervise_in_a_flood_the_files_tell_the_story(supervise: Command):
+    """The host was killed, and what each rank was doing; a torn last event does not matter."""
+    script = '[ "$RANK" = 2 ] && exit 0; echo up >&2; while :; do echo flood; done'
+    with supervise.started("-n", "3", "--role", "r", "--run-id", "job", "--", "sh", "-c", script) as run:
+        events = until(lambda: [*supervise.tmp_path.glob("runs/job_*/events.jsonl")])[0]
+        until(lambda: "process.exited" in events.read_text() and events.read_text().count("process.started") == 3)
+        until(lambda: all(log.read_text() for log in events.parent.glob("attempt_0/[01]/stderr.log")))
+        assert told(supervise, "ls").splitlines()[1].split()[1] == "running"
+        assert "  rank 2: ended, exit code 0\n" in told(supervise, "show", "job")
+        run.signal(signal.SIGKILL)
+        run.process.wait()
+    with events.open("a") as file:
+        file.write('{"event": "supervise.process.exi')
+    assert told(supervise, "ls").splitlines()[1].split()[1] == "killed"
+    shown = told(supervise, "show", "job")
+    assert re.search(
+        r"^supervise was killed after \S+; it wrote no result\. The ranks were then:$", shown, re.MULTILINE
+    )
+    assert "  ranks 0-1: running\n  rank 2: ended, exit code 0\n" in shown
+    assert "[r0]:flood\n" in told(supervise, "logs", "job")
+    assert told(supervise, "logs", "--stderr", "job") == "[r0]:up\n[r1]:up\n"
+
+
+def test_the_logs_of_a_run(supervise: Command):
+    """With prefixes; of one rank without; a last line without an end gets one."""
+    supervise.run("-n", "2", "--run-id", "job", "--", "sh", "-c", 'echo "out $RANK"; printf "err $RANK" >&2')
+    assert sorted(told(supervise, "logs", "job").splitlines()) == [
+        *("[default0]:err 0", "[default0]:out 0", "[default1]:err 1", "[default1]:out 1")
+    ]
+    assert told(supervise, "logs", "job", "--rank", "1") == "out 1\nerr 1\n"
+    assert told(supervise, "logs", "job", "--since", "1d", "--stderr", "--rank", "0") == "err 0\n"
+    assert told(supervise, "logs", "job", "--since", "0") == ""
+    done = supervise.supervise("logs", "job", "--rank", "7")
+    assert done.returncode == 2
+    assert "rank 7 of job_" in done.stderr
+
+
+def test_the_logs_of_the_newest_attempt(supervise: Command):
+    """A restart writes new files."""
+    supervise.run(
+        "--run-id",
+        "job",
+        "--max-restarts",
+        "1",
+        "--backoff",
+        "0",
+        "sh",
+        "-c",
+        "echo $TORCHELASTIC_RESTART_COUNT; exit 3",
+    )
+    assert told(supervise, "logs", "job") == "[default0]:1\n"
+
+
+def test_logs_follow_a_run_to_its_end(supervise: Command):
+    """What is written later is shown, and the command ends with the run."""
+    script = "echo one; until [ -e word ]; do sleep 0.02; done; echo two; printf three"
+    with supervise.started("--run-id", "job", "sh", "-c", script) as run:
+        run.hear()
+        with supervise.started_command("logs", "-f", "job") as follower:
+            assert follower.hear() == ["[default0]:one\n"]
+            (supervise.tmp_path / "word").touch()
+            assert follower.end() == (0, "[default0]:two\n[default0]:three\n", "")
+        run.end()
+
+
+def test_logs_without_a_reader_end(supervise: Command):
+    """``supervise logs RUN | head`` ends with 141 and without a traceback."""
+    supervise.run("-q", "--run-id", "job", "sh", "-c", "yes | head -100000")
+    with supervise.started_command("logs", "job") as process:
+        process.hear()
+        assert process.process.stdout is not None
+        process.process.stdout.close()
+        assert process.process.stderr is not None
+        assert process.process.stderr.read() == ""
+        assert process.process.wait() == 141
+
+
+def test_clean_removes_what_is_over(supervise: Command):
+    """Never a run that goes on, nor a folder that is no run; a link in a run is not followed."""
+    supervise.run("--run-id", "good", "true")
+    supervise.run("--run-id", "bad", "false")
+    runs = supervise.tmp_path / "runs"
+    (runs / "other").mkdir()
+    outside = supervise.tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").touch()
+    [good] = runs.glob("good_*")
+    (good / "link").symlink_to(outside)
+    (runs / "link_x").symlink_to(outside)
+    with supervise.started("--run-id", "busy", "sh", "-c", f"echo up; {HANG}") as run:
+        run.hear()
+        assert "0 runs removed" in told(supervise, "clean", "--older-than", "1h")
+        assert re.match(
+            r"removed good_\w+ \(succeeded, \d+ KiB\)\n1 run removed, ", told(supervise, "clean", "--keep-failed")
+        )
+        assert re.match(r"removed bad_\w+ \(failed, \d+ KiB\)\n1 run removed, ", told(supervise, "clean"))
+        run.signal(signal.SIGTERM)
+        run.end()
+    assert sorted(path.name.partition("_")[0] for path in runs.iterdir()) == ["busy", "link", "other"]
+    assert (outside / "file").exists()
+
+
+def test_a_name_that_is_not_one_run(supervise: Command):
+    """The message lists the candidates."""
+    supervise.run("--run-id", "job-a", "true")
+    supervise.run("--run-id", "job-b", "true")
+    done = supervise.supervise("show", "job")
+    assert done.returncode == 2
+    assert re.search(r"2 runs are named 'job'\.\.\.: job-b_\w+, job-a_\w+; give more of the name", done.stderr)
+    assert "is named 'nope'; see: supervise ls" in supervise.supervise("logs", "nope").stderr
+    assert "is not the directory of a run" in supervise.supervise("show", ".").stderr
+    [path] = (supervise.tmp_path / "runs").glob("job-a_*")
+    assert told(supervise, "show", str(path)).startswith(f"{path.name}: succeeded\n")
+
+
+@pytest.mark.parametrize("what", ["fifo", "link", "list", "deep", "sequence"])
+def test_files_that_a_rank_has_replaced(supervise: Command, what: str):
+    """Readers neither block nor believe them, and no control sequence reaches the terminal."""
+    supervise.run("--run-id", "job", "sh", "-c", "exit 3")
+    for name in ("result.json", "events.jsonl", "attempt_0/0/stdout.log"):
+        path = supervise.directory() / name
+        path.unlink()
+        if what == "fifo":
+            os.mkfifo(path)
+        elif what == "link":
+            path.symlink_to("/etc/passwd")
+        else:
+            text = {
+                "list": "[]",
+                "deep": "[" * 100_000,
+                "sequence": '{"outcome": "\\u001b[2Jx", "report": ["\\u001b[2Jy"]}',
+            }
+            path.write_text(text[what])
+    for words in (["ls"], ["show", "job"], ["logs", "job"]):
+        done = supervise.supervise(*words)
+        assert done.returncode == 0, done.stderr
+        assert "\x1b[2J" not in done.stdout or words[0] == "logs"
+        assert "root:" not in done.stdout
+
+
+def test_where_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A variable, the user's state, or the temporary directory."""
+    monkeypatch.setenv("SUPERVISE_RUNS_DIR", str(tmp_path / "a"))
+    assert runs_dir() == str(tmp_path / "a")
+    monkeypatch.delenv("SUPERVISE_RUNS_DIR")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert runs_dir() == str(tmp_path / "state/supervise/runs")
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert runs_dir() == str(tmp_path / ".local/state/supervise/runs")
+    assert Path(make_runs_dir()).stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv("HOME", "/dev/null")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert runs_dir() == str(tmp_path / f"supervise-{os.geteuid()}")
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its owner could replace what is in it."""
+    monkeypatch.setenv("SUPERVISE_RUNS_DIR", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(PermissionError, match="belongs to another user; set SUPERVISE_RUNS_DIR"):
+        make_runs_dir()
+
+
+def test_a_run_without_a_lock_is_over(tmp_path: Path):
+    """A directory that was copied from elsewhere."""
+    (tmp_path / "run.json").write_text(
+        '{"program": ["x"], "started": "nonsense", "roles": [3, {"name": "a", "count": 2}]}'
+    )
+    (tmp_path / "events.jsonl").write_text('{"event": "supervise.process.exited", "local_rank": 0}\n3\n{"event": 3}\n')
+    run = RecordedRun(str(tmp_path))
+    assert (run.state, run.started, run.duration, run.title(1), run.title(5)) == (
+        "killed",
+        None,
+        None,
+        ("a", 1),
+        ("default", 3),
+    )
+    assert len(list(run.events())) == 1

@@ -1,0 +1,202 @@
+"""Which rank reads the stdin of ``supervise run``, from a pipe or a file."""
+
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from supervise._process.files import write_all
+from supervise._process.launch.launch_spec import Stdin
+from supervise.cli import stdin_copies
+from supervise.cli.stdin_copies import StdinCopies
+from supervise.errors import SpecError
+from tests.cli.command import SUPERVISE, Command, environment
+from tests.patience import PATIENCE_S
+
+COUNT = ("--no-prefix", "--", "wc", "-l")
+DROPPED = "stdin has input, but no rank reads it; --stdin RANK or --stdin all passes it on"
+
+
+def run(supervise: Command, *words: str, stdin=None, text: str | None = None, **env: str):
+    return subprocess.run(
+        [*SUPERVISE, "run", *words],
+        env=environment(supervise.tmp_path, **env),
+        cwd=supervise.tmp_path,
+        **({"input": text} if stdin is None else {"stdin": stdin}),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    found = tmp_path / "input"
+    found.write_text("0\n1\n2\n")
+    return found
+
+
+@pytest.mark.parametrize("without", ["", "pidfd,group,inotify,posix_spawn"])
+def test_the_only_rank_reads_a_pipe(supervise: Command, without: str):
+    """``printf 'a\\nb\\n' | supervise run wc -l`` prints 2, also by Python's own posix_spawn."""
+    done = run(supervise, "-q", *COUNT, text="a\nb\n", SUPERVISE_WITHOUT=without)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "2", "")
+
+
+def test_the_only_rank_reads_a_file_from_its_present_position(supervise: Command, file: Path):
+    """As a program in the place of supervise would."""
+    with file.open("rb") as stdin:
+        os.lseek(stdin.fileno(), 2, os.SEEK_SET)
+        assert run(supervise, *COUNT, stdin=stdin).stdout.strip() == "2"
+
+
+def test_one_of_several_ranks_reads_it(supervise: Command):
+    """The other ranks have an empty stdin."""
+    done = run(supervise, "-n", "3", "--stdin", "1", "--", "sh", "-c", "echo $RANK: $(wc -l)", text="a\nb\n")
+    assert sorted(done.stdout.splitlines()) == ["[default0]:0: 0", "[default1]:1: 2", "[default2]:2: 0"]
+    assert "stdin" not in done.stderr
+
+
+def test_each_rank_reads_all_of_a_file(supervise: Command, file: Path):
+    """Each rank has a position of its own, which begins at that of supervise."""
+    with file.open("rb") as stdin:
+        os.lseek(stdin.fileno(), 2, os.SEEK_SET)
+        done = run(supervise, "-n", "3", "--stdin", "all", "--no-prefix", "--", "head", "-n", "1", stdin=stdin)
+    assert done.stdout.split() == ["1", "1", "1"]
+
+
+def test_each_rank_reads_all_of_a_pipe_whatever_the_others_do(supervise: Command):
+    """One rank never reads, one ends at once, one reads last: more input than all pipes hold reaches the others."""
+    program = "case $RANK in 0) read a; exec sleep 1000;; 1) exit;; *) exec wc -c; esac"
+    size = 3_000_000
+    words = ("-n", "4", "--stdin", "all", "--strategy", "one_for_one", "--timeout", "1000", "--no-prefix")
+    with subprocess.Popen(
+        [*SUPERVISE, "run", *words, "--", "sh", "-c", program],
+        env=environment(supervise.tmp_path),
+        cwd=supervise.tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            process.stdin.write("x" * (size - 1) + "\n")
+            process.stdin.close()
+            assert [process.stdout.readline().strip() for _ in range(2)] == [str(size)] * 2
+            process.terminate()
+            assert process.wait(PATIENCE_S) == 143
+        finally:
+            process.kill()
+
+
+def test_no_rank_reads_it(supervise: Command):
+    """``none`` is a choice, so it warns of nothing."""
+    done = run(supervise, "-q", "--stdin", "none", *COUNT, text="a\n")
+    assert (done.stdout.strip(), done.stderr) == ("0", "")
+
+
+def test_input_that_no_rank_reads_is_reported_once(supervise: Command, file: Path):
+    """For a file and for a pipe, but not for the null device or without input."""
+    two = ("-n", "2", *COUNT)
+    with file.open("rb") as stdin:
+        both = run(supervise, *two, text="a\n"), run(supervise, *two, stdin=stdin)
+    for done in both:
+        assert done.stdout.split() == ["0", "0"]
+        assert done.stderr.count(DROPPED) == 1
+    assert DROPPED not in run(supervise, "-q", *two, text="a\n").stderr
+    assert DROPPED not in run(supervise, *two, text="").stderr
+    assert DROPPED not in run(supervise, *two, stdin=subprocess.DEVNULL).stderr
+
+
+def test_a_restarted_rank_reads_on(supervise: Command):
+    """The input goes on where the life before has stopped to read."""
+    program = "import os, sys; print(os.read(0, 2)); sys.exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')"
+    words = ("--max-restarts", "1", "--backoff", "0", "--no-prefix", "--no-python", sys.executable)
+    for more in ((), ("--stdin", "all")):
+        done = run(supervise, *more, *words, "-c", program, text="a\nb\n")
+        assert (done.returncode, done.stdout) == (0, "b'a\\n'\nb'b\\n'\n")
+
+
+def test_a_closed_stdin_is_empty(supervise: Command):
+    """``supervise run ... <&-``: the rank has the null device, and no other file of supervise."""
+    script = 'exec "$@" <&-'
+    for words in ((), ("--stdin", "0"), ("-n", "2", "--stdin", "all")):
+        done = supervise.run(*words, *COUNT, before=("sh", "-c", script, "sh"))
+        assert set(done.stdout.split()) == {"0"}
+        assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--stdin", "2", "-n", "2"), "--stdin names rank 2; with -n 2 the ranks are 0 to 1"),
+        (("--stdin", "1"), "--stdin names rank 1; with -n 1 the ranks are 0 only"),
+        (("--stdin", "first"), "'first' is not a rank; give a number from 0, all or none"),
+        (("--stdin", "all", "--gate"), "--stdin all and --gate exclude each other"),
+    ],
+)
+def test_a_wrong_choice_is_refused(supervise: Command, words: tuple[str, ...], complaint: str):
+    """Before any process starts."""
+    done = supervise.run(*words, "true")
+    assert done.returncode == 2
+    assert complaint in done.stderr
+
+
+def test_a_gate_has_the_stdin(supervise: Command):
+    """A gated rank has an empty stdin, which is reported if there is input."""
+    done = run(supervise, "--gate", *COUNT, text="a\n")
+    assert done.stdout.strip() == "0"
+    assert DROPPED in done.stderr
+
+
+@pytest.mark.parametrize(("entrypoint", "gate"), [(print, False), ("true", True)])
+def test_the_library_refuses_a_stdin_that_it_cannot_pass_on(entrypoint: object, gate: bool):
+    """Functions have the stdin of their start method, and a gated program waits on its own."""
+    from supervise._gang.attempt import first_attempt
+
+    with pytest.raises(SpecError, match="rank 0: "):
+        first_attempt(name="g", entrypoint=entrypoint, args={0: ()}, stdin={0: Stdin(0)}, gate=gate)
+
+
+def test_no_more_is_read_while_a_rank_is_too_late(monkeypatch: pytest.MonkeyPatch):
+    """The file is bounded: a rank that does not read stops the input in the end, and nothing is lost."""
+    monkeypatch.setattr(stdin_copies, "MOST_BYTES", 100_000)
+    source, write = os.pipe()
+    data = os.urandom(50_000) * 20
+    copies = StdinCopies(source, 1, pytest.fail)
+    writer = threading.Thread(target=lambda: (write_all(write, data), os.close(write)))
+    writer.start()
+    found, sizes = b"", []
+    while chunk := os.read(copies.read_ends[0], 10_000):
+        found += chunk
+        with suppress(ValueError):  # closed at the end
+            sizes.append(os.fstat(copies._file.fileno()).st_size)
+    writer.join()
+    assert found == data
+    assert max(sizes) == 100_000
+    copies.close()
+    os.close(source)
+    os.close(copies.read_ends[0])
+
+
+def test_a_full_disk_ends_the_copies(monkeypatch: pytest.MonkeyPatch):
+    """The ranks read to the end of their input, and supervise says why."""
+    said: list[str] = []
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(stdin_copies.os, "pwrite", full)
+    source, write = os.pipe()
+    copies = StdinCopies(source, 2, said.append)
+    os.write(write, b"a")
+    assert [os.read(fd, 1) for fd in copies.read_ends] == [b"", b""]
+    copies.close()
+    assert said == ["the copies of stdin end here: No space left on device"]
+    for fd in (source, write, *copies.read_ends):
+        os.close(fd)

@@ -1,0 +1,326 @@
+"""The watchdog, on real processes: who hangs, what follows, and who is left alone."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from supervise import (
+    DefaultLogsSpecs,
+    GangFinished,
+    RestartPolicy,
+    Signal,
+    SpecError,
+    Std,
+    Subscribe,
+    Supervisor,
+    Watchdog,
+    WorkerHung,
+)
+from supervise._process.stacks.gather import Gather
+from supervise.testing import Recorder
+from tests.patience import PATIENCE_S
+from tests.processes.gangs import each_kind, faulty
+from tests.processes.hosts import ROOT
+from tests.processes.test_stacks import fake_py_spy
+
+BEATS = f"""
+sys.path.insert(0, {ROOT!r})
+from supervise import notify
+say("runs")
+for word in iter(wait_for_word, "end"):
+    if word == "stop":
+        notify(stopping=True)
+    elif word == "line":
+        print("a line", flush=True)
+    elif word == "fail":
+        os._exit(3)
+    elif word == "trigger":
+        import socket
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+            end.sendto(b"WATCHDOG=trigger", "\\0" + os.environ["NOTIFY_SOCKET"][1:])
+    else:
+        notify(step=int(word), status="all_reduce", heartbeat=True)
+    say("told")
+"""
+"""Beats with the step that it is told, and hangs while it is told nothing."""
+PERIOD_S = 2.0
+
+
+def beat(gang, rank, word):
+    gang.tell(rank, str(word))
+    assert gang.hear() == ["told"]
+
+
+@each_kind
+def test_w1_the_rank_with_the_lowest_step_is_reported_and_nobody_is_stopped(tmp_path, kind):
+    with faulty(tmp_path, kind, [BEATS] * 3, watchdog=Watchdog(PERIOD_S)) as gang, Recorder() as recorder:
+        gang.ask(Subscribe(ref=recorder.ref))
+        gang.hear(3)
+        beat(gang, 1, 5)
+        beat(gang, 0, 7)
+        beat(gang, 2, 7)
+        event = gang.await_event("supervise.process.hung")
+        assert (event["local_rank"], event["tier"], event["step"], event["status"]) == (1, "heartbeat", 5, "all_reduce")
+        assert event["age_s"] >= PERIOD_S
+        told = recorder.wait_for(WorkerHung)
+        assert (told.local_rank, told.attempt, told.tier, told.step, told.status) == (
+            1,
+            0,
+            "heartbeat",
+            5,
+            "all_reduce",
+        )
+        stacks = gang.await_event("supervise.gang.stacks")
+        assert stacks["places"]
+        for rank in range(3):
+            gang.tell(rank, "end")
+        assert gang.wait().outcome == "succeeded"
+        recorder.wait_for(GangFinished)
+        assert len([message for message in recorder.messages if isinstance(message, WorkerHung)]) == 1
+    text = Path(stacks["path"]).read_text()
+    assert text.startswith("rank 1 hung: no heartbeat for ")
+    assert Path(stacks["path"]).parent == next((tmp_path / "logs").iterdir())
+
+
+@each_kind
+def test_w2_a_hang_may_be_a_failure_whatever_the_exit_code(tmp_path, kind):
+    ends_well = "signal.signal(signal.SIGTERM, lambda *_: os._exit(0))\n" + BEATS
+    with faulty(tmp_path, kind, [ends_well] * 2, watchdog=Watchdog(PERIOD_S, action="fail")) as gang:
+        gang.hear(2)
+        beat(gang, 1, 5)
+        result = gang.wait()
+    assert result.outcome == "failed"
+    assert list(result.failures) == [1]
+    assert result.failures[1].message.startswith("hung: no heartbeat for 2.")
+    assert result.failures[1].message.endswith('(step 5, "all_reduce")')
+    assert (result.failures[1].exitcode, result.ends[1].role, result.ends[0].role) == (0, "root_cause", "bystander")
+
+
+def test_w2_a_peer_that_fails_while_stacks_are_collected_takes_no_blame(tmp_path, monkeypatch):
+    """Reading stacks interrupts system calls, which some libraries take for an error."""
+    fake_py_spy(monkeypatch, tmp_path, "exec sleep 100")
+    with faulty(tmp_path, "binary", [BEATS] * 2, watchdog=Watchdog(PERIOD_S, action="fail")) as gang:
+        gang.hear(2)
+        beat(gang, 1, 5)
+        gang.await_event("supervise.process.hung")
+        gang.tell(0, "fail")
+        result = gang.wait()
+    assert result.root_cause == 1
+    assert result.failures[1].message.startswith("hung: no heartbeat for 2.")
+
+
+def test_w2_a_rank_fails_even_if_its_stacks_never_come(tmp_path, monkeypatch):
+    """The thread that collects them is held up, as by a file system that does not answer."""
+    answers = threading.Event()
+    monkeypatch.setattr(Gather, "run", lambda _: answers.wait(PATIENCE_S) and {})
+    with faulty(tmp_path, "binary", [BEATS], watchdog=Watchdog(1.0, action="fail")) as gang:
+        gang.hear()
+        beat(gang, 0, 5)
+        result = gang.wait()
+        answers.set()
+    assert result.failures[0].message.startswith("hung: no heartbeat for 1.")
+
+
+def test_w2_the_policy_restarts_a_rank_that_hangs(tmp_path):
+    """It ignores SIGTERM, too; the others never notice."""
+    deaf = 'if os.environ["LOCAL_RANK"] == "1": signal.signal(signal.SIGTERM, signal.SIG_IGN)\n' + BEATS
+    more = {"strategy": "one_for_one", "restart_policy": RestartPolicy(max_restarts=1, backoff=0.0), "grace": 0.5}
+    with faulty(tmp_path, "binary", [deaf] * 2, watchdog=Watchdog(PERIOD_S, action="fail"), **more) as gang:
+        gang.hear(2)
+        before = gang.pids
+        beat(gang, 1, 5)
+        assert gang.hear() == ["runs"]
+        gang.tell(0, "end")
+        gang.tell(1, "end")
+        result = gang.wait()
+    assert result.outcome == "succeeded"
+    assert result.ends[0].pid == before[0]
+    (restart,) = result.restarts
+    assert (restart.local_rank, restart.end.role, restart.counted) == (1, "root_cause", True)
+    assert restart.end.exitcode == -signal.SIGKILL
+
+
+def test_w3_a_rank_whose_logs_do_not_grow_is_reported(tmp_path):
+    """A rank that has written nothing yet has no deadline."""
+    watchdog = Watchdog(output_timeout_s=PERIOD_S)
+    with faulty(tmp_path, "binary", [BEATS] * 2, watchdog=watchdog, strategy="one_for_one") as gang:
+        gang.hear(2)
+        beat(gang, 1, "line")
+        event = gang.await_event("supervise.process.hung")
+        assert (event["local_rank"], event["tier"]) == (1, "output")
+        assert event["age_s"] >= PERIOD_S
+        beat(gang, 1, "line")
+        assert gang.await_event("supervise.process.hung")["local_rank"] == 1
+        gang.close()
+
+
+def test_w3_a_rank_without_a_log_has_no_deadline_for_its_output(tmp_path):
+    """Rank 1 has one, and is reported twice meanwhile."""
+    source = BEATS.replace('say("runs")', 'notify(ready=True)\nsay("runs")')
+    logs = DefaultLogsSpecs(str(tmp_path / "logs"), redirects={0: Std.NONE, 1: Std.ALL})
+    watchdog = Watchdog(output_timeout_s=1.0, stacks=False)
+    more = {"ready": "notify", "strategy": "one_for_one", "logs_specs": logs}
+    with faulty(tmp_path, "binary", [source] * 2, watchdog=watchdog, **more) as gang:
+        gang.hear(2)
+        for _ in range(2):
+            beat(gang, 1, "line")
+            assert gang.await_event("supervise.process.hung")["local_rank"] == 1
+        gang.close()
+
+
+def test_w4_who_is_suspended_stops_or_has_not_begun_is_left_alone(tmp_path):
+    """Rank 3 hangs twice meanwhile. A rank that is continued has a full period from then on."""
+    with faulty(tmp_path, "binary", [BEATS] * 4, watchdog=Watchdog(PERIOD_S), strategy="one_for_one") as gang:
+        gang.hear(4)  # rank 2 sends nothing
+        beat(gang, 0, 1)
+        gang.ask(Signal(sig=signal.SIGSTOP, ranks=frozenset({0})))
+        beat(gang, 1, 1)
+        beat(gang, 1, "stop")
+        for step in (1, 2):
+            beat(gang, 3, step)
+            assert gang.await_event("supervise.process.hung")["local_rank"] == 3
+        gang.ask(Signal(sig=signal.SIGCONT, ranks=frozenset({0})))
+        event = gang.await_event("supervise.process.hung")
+        assert (event["local_rank"], event["step"]) == (0, 1)
+        gang.close()
+
+
+def test_w4_those_that_wait_for_a_suspended_rank_are_left_alone(tmp_path):
+    """A gang of one rank measures the time: it hangs after three periods of the other gang."""
+    (tmp_path / "clock").mkdir()
+    with (
+        faulty(tmp_path, "binary", [BEATS] * 2, watchdog=Watchdog(1.0, action="fail")) as gang,
+        faulty(tmp_path / "clock", "binary", [BEATS], watchdog=Watchdog(3.0)) as clock,
+    ):
+        gang.hear(2)
+        clock.hear(1)
+        beat(gang, 0, 1)
+        gang.ask(Signal(sig=signal.SIGSTOP, ranks=frozenset({0})))
+        beat(gang, 1, 1)  # and waits for rank 0
+        beat(clock, 0, 1)
+        clock.await_event("supervise.process.hung")
+        gang.ask(Signal(sig=signal.SIGCONT, ranks=frozenset({0})))
+        for rank in range(2):
+            gang.tell(rank, "end")
+        assert gang.wait().outcome == "succeeded"
+        clock.tell(0, "end")
+        assert clock.wait().outcome == "succeeded"
+
+
+def test_w4_a_rank_whose_socket_a_stranger_floods_is_left_alone(tmp_path):
+    """Rank 1 hangs twice meanwhile. The stranger fills the queue again as soon as it was read."""
+    source = "say(os.environ['NOTIFY_SOCKET'])\n" + BEATS
+    flood = "\nwhile True: end.sendto(b'x', address)"
+    with faulty(tmp_path, "binary", [source] * 2, watchdog=Watchdog(PERIOD_S), strategy="one_for_one") as gang:
+        (address,) = (word for word in gang.hear(4) if "/0/" in word)
+        beat(gang, 0, 1)
+        begin = f"import socket\nend = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\naddress = {address!r}"
+        begin = begin.replace("'@", "'\\0")
+        with subprocess.Popen([sys.executable, "-S", "-c", begin + flood]) as stranger:
+            for step in (1, 2):
+                beat(gang, 1, step)
+                assert gang.await_event("supervise.process.hung")["local_rank"] == 1
+            stranger.kill()
+        assert gang.await_event("supervise.process.hung")["local_rank"] == 0
+        gang.close()
+
+
+def test_w5_a_rank_may_say_itself_that_it_hangs(tmp_path):
+    """Once until its next heartbeat."""
+    with faulty(tmp_path, "binary", [BEATS], watchdog=Watchdog(600.0, stacks=False)) as gang, Recorder() as recorder:
+        gang.ask(Subscribe(ref=recorder.ref))
+        gang.hear()
+        for word in (1, "trigger", "trigger", 2, "trigger", "end"):
+            gang.tell(0, str(word))
+            if word != "end":
+                gang.hear()
+        gang.wait()
+        recorder.wait_for(GangFinished)
+        told = [message for message in recorder.messages if isinstance(message, WorkerHung)]
+    assert [(message.local_rank, message.tier, message.step) for message in told] == [
+        (0, "heartbeat", 1),
+        (0, "heartbeat", 2),
+    ]
+
+
+def test_w5_the_deadline_is_no_second_report_of_a_rank_that_said_itself_that_it_hangs(tmp_path):
+    """Rank 1 has the later deadline."""
+    watchdog = Watchdog(1.0, stacks=False)
+    with faulty(tmp_path, "binary", [BEATS] * 2, watchdog=watchdog, strategy="one_for_one") as gang:
+        gang.hear(2)
+        beat(gang, 0, 1)
+        beat(gang, 0, "trigger")
+        assert gang.await_event("supervise.process.hung")["local_rank"] == 0
+        beat(gang, 1, 1)
+        assert gang.await_event("supervise.process.hung")["local_rank"] == 1
+        gang.close()
+
+
+def test_w6_a_rank_knows_its_period(tmp_path):
+    with faulty(tmp_path, "binary", ["say(os.environ['WATCHDOG_USEC'])"], watchdog=Watchdog(30.0)) as gang:
+        assert gang.hear() == ["30000000"]
+        gang.wait()
+
+
+def test_w6_a_watchdog_leaves_no_thread_and_no_socket(tmp_path):
+    """Also if the gang is closed while it reports; the fixture of all tests looks for what is left."""
+    for _ in range(3):
+        with faulty(tmp_path, "binary", [BEATS], watchdog=Watchdog(0.3)) as gang:
+            gang.hear()
+            beat(gang, 0, 1)
+            gang.await_event("supervise.process.hung")
+            gang.close()
+
+
+def test_w6_each_gang_has_its_own_file_of_stacks_in_a_shared_folder(tmp_path):
+    """Without the folder, the event names no file."""
+    logs = DefaultLogsSpecs(str(tmp_path / "logs"))
+    paths = []
+    for _ in range(3):
+        with faulty(tmp_path, "binary", [BEATS], watchdog=Watchdog(1.0), logs_specs=logs) as gang:
+            gang.hear()
+            if len(paths) == 2:
+                shutil.rmtree(tmp_path / "logs")
+            beat(gang, 0, len(paths))
+            paths.append(gang.await_event("supervise.gang.stacks")["path"])
+            gang.close()
+    assert [Path(path).name for path in paths] == ["stacks-1.txt", "stacks-2.txt", ""]
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({}, "needs heartbeat_timeout_s or output_timeout_s"),
+        ({"heartbeat_timeout_s": 0}, "heartbeat_timeout_s is 0"),
+        ({"output_timeout_s": "1"}, "output_timeout_s is '1'"),
+        ({"heartbeat_timeout_s": 1.0, "action": "kill"}, "action is 'kill'; it is one of report, fail"),
+        ({"heartbeat_timeout_s": 1.0, "stacks": 1}, "stacks is 1; give True or False"),
+    ],
+)
+def test_w7_settings_that_are_not_valid_are_refused(settings, text):
+    with pytest.raises(SpecError, match=text):
+        Watchdog(**settings)
+    with pytest.raises(SpecError, match="watchdog is 30"):
+        Supervisor.start(name="x", entrypoint="true", args={0: ()}, watchdog=30)
+
+
+def test_w8_the_command_line_fails_a_run_that_hangs(tmp_path):
+    words = ["--output-timeout", "1", "--on-hang", "fail", "--log-dir", str(tmp_path), "--no-python"]
+    run = subprocess.run(
+        [sys.executable, "-m", "supervise", "run", *words, "sh", "-c", "echo begun; exec sleep 1000"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env={**os.environ, "PYTHONPATH": ROOT},
+        check=False,
+    )
+    assert run.returncode == 1, run.stderr
+    assert "rank 0 hangs: no output for 1" in run.stderr
+    assert run.stderr.count("hung") == 1
+    assert "supervise: rank 0 failed: hung: no output for 1" in run.stderr
