@@ -33,13 +33,18 @@ while True:
 HOST = f"""
 import sys
 import supervise
+from supervise._process.exits import oom
 open(sys.argv[1], "w").write("0")
 envs = {{0: {{"LIMITED": sys.argv[2]}}}}
+oom.baseline()
 with supervise.start_processes("w", sys.executable, {{0: ("-c", {"import os" + GREEDY!r})}}, envs) as context:
     [failure] = context.wait().failures.values()
     print(failure.exitcode, failure.message)
 """
-"""Enters the cgroup of its first argument; a rank of it enters that of the second, and takes what it can get."""
+"""Enters the cgroup of its first argument; a rank of it enters that of the second, and takes what it can get.
+
+The host counts the kills before the gang: the gang does so a moment after its start, when this rank may be dead.
+"""
 
 
 @pytest.fixture
