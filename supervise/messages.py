@@ -125,7 +125,7 @@ class TerminateRanks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stacks:
-    """Request what the threads of running ranks are doing. The reply is ``{rank: RankStacks}``, within 2 seconds.
+    """Request what the threads of running ranks are doing. The reply is ``{rank: RankStacks}``, in at most 2.5 s.
 
     It leaves out ranks that have ended. `supervise.stacks.group_stacks` makes text of it.
     """

@@ -94,6 +94,11 @@ def _report(command: str, words: list[str]) -> int:
         os.dup2(null, sys.stdout.fileno())  # for the flush at the exit of Python
         os.close(null)
         return _NO_READER
+    except OSError as error:  # the folder of the runs cannot be read
+        from supervise.cli.keep_result import complaint
+
+        print(f"supervise {command}: {complaint(error)}", file=sys.stderr)
+        return 1
     return code
 
 

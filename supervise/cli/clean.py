@@ -39,6 +39,10 @@ def clean(words: Sequence[str]) -> int:
         young = run.started is None or run.started > before
         if young or run.state == "running" or (found.keep_failed and run.state != "succeeded"):
             continue
+        if run.state == "unknown":
+            host = one_line(str(run.info.get("host_name")))
+            print(f"kept {one_line(run.name)}: it may still run on host {host}; use supervise clean there, or rm -r")
+            continue
         used_bytes = _used_bytes(run)
         try:
             shutil.rmtree(run.path)  # follows no link

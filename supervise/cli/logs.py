@@ -112,7 +112,8 @@ class _Logs:
             place = _after_hole(fd, shown)
             if place > shown:  # --log-max-bytes has removed what was there
                 self._rests.pop(path, None)
-            while piece := os.pread(fd, _PIECE_BYTES, place):
+            end = os.fstat(fd).st_size  # not what is written meanwhile: another log would wait for it
+            while piece := os.pread(fd, min(_PIECE_BYTES, max(end - place, 0)), place):
                 place += len(piece)
                 *lines, rest = (self._rests.get(path, b"") + piece).split(b"\n")
                 if len(rest) > _LARGEST_LINE:

@@ -25,7 +25,19 @@ def is_needed() -> bool:
     return prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(found), 0, 0, 0) == 0 and found.value != 0
 
 
-def reap_strangers(ranks: Callable[[], Collection[int] | None]) -> None:
+def inherited() -> set[int]:
+    """Return the pids of this process's children, for example those of a shell that became supervise by ``exec``."""
+    found: set[str] = set()
+    try:
+        for thread in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{thread}/children", encoding="ascii") as file:
+                found.update(file.read().split())
+    except OSError:  # there is no procfs, or the kernel has no such file
+        return set()
+    return set(map(int, found))
+
+
+def reap_strangers(ranks: Callable[[], Collection[int] | None], inherited: set[int]) -> None:
     """Reap exited children that supervise has not started. Never blocks except in `ranks`.
 
     The kernel reports one exited child at a time. If that is a rank or a helper, its owner reaps it soon; the next call
@@ -33,17 +45,20 @@ def reap_strangers(ranks: Callable[[], Collection[int] | None]) -> None:
 
     Args:
         ranks: Returns the pids of all ranks that have been started until the call; None if they are not known.
+        inherited: The result of `inherited`, before the first helper; a pid is removed when its process is reaped.
     """
     while (found := _next_exited()) is not None:
         try:
             group = os.getpgid(found)
         except ProcessLookupError:  # reaped meanwhile
             continue
-        if group == os.getpgrp():  # a helper; strangers descend from ranks, whose groups are their own
+        # A helper; strangers descend from ranks, whose groups are their own
+        if group == os.getpgrp() and found not in inherited:
             return
         known = ranks()
         if known is None or found in known:
             return
+        inherited.discard(found)
         try:
             os.waitpid(found, os.WNOHANG)
         except ChildProcessError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -11,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from supervise._opening import open_regular, read_regular
+from supervise.cli import run_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,26 +52,35 @@ class RecordedRun:
         return bool(self.info) and isinstance(self.info.get("program"), list)
 
     def is_running(self) -> bool:
-        """Return whether supervise still runs: it holds a lock on ``events.jsonl``, which the kernel releases."""
+        """Return whether supervise still runs, as far as this host knows."""
+        return self._still_runs() is True
+
+    def _still_runs(self) -> bool | None:
         try:
             fd = open_regular(os.path.join(self.path, "events.jsonl"))
         except OSError:
-            return False
+            return run_host.still_runs(self.info, None)
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
+            return run_host.still_runs(self.info, fd)
         finally:
             os.close(fd)
-        return False
 
     @cached_property
     def state(self) -> str:
-        """``running``; the outcome of the result; or ``killed``: supervise ended without a result."""
-        if self.is_running():
+        """The state.
+
+        - ``running``;
+        - the outcome of the result;
+        - ``killed``: supervise ended without a result;
+        - ``unknown``: it ran on another host and has written no result, so that it may still run.
+        """
+        still_runs = self._still_runs()
+        if still_runs:
             return "running"
         outcome = self.result.get("outcome")
-        return outcome if isinstance(outcome, str) else "killed"
+        if isinstance(outcome, str):
+            return outcome
+        return "unknown" if still_runs is None else "killed"
 
     @property
     def started(self) -> datetime | None:
@@ -137,7 +146,11 @@ def _time(text: object) -> datetime | None:
 
 
 def runs_in(folder: str) -> list[RecordedRun]:
-    """Return the runs of a folder, the newest first."""
+    """Return the runs of a folder, the newest first.
+
+    Raises:
+        OSError: The folder cannot be read, or is none.
+    """
     try:
         with os.scandir(folder) as entries:
             paths = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]

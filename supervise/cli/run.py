@@ -81,6 +81,7 @@ class _Run:
         self._stdin = stdin
         self._jobs = JobControl(stdin, console, self._ask)
         self._reaps = reaping.is_needed()
+        self._inherited = reaping.inherited() if self._reaps else set()
         self._events = EventFile(None)
         self._run_id = options.run_id or f"{_title(options)}-{os.urandom(4).hex()}"
         self._gang: pykka.ActorRef[Supervisor]
@@ -144,7 +145,7 @@ class _Run:
             return
         try:
             self._events = EventFile(self._story.directory)
-            write_info(self._story.directory, options, run_id=self._run_id)
+            write_info(self._story.directory, options, run_id=self._run_id, locked=self._events.locked)
         except OSError as error:
             self._console.error(f"no events.jsonl: {complaint(error)}")
 
@@ -255,7 +256,7 @@ class _Run:
         """Wait for signals, events and replies, and process them."""
         self._sort(self._inbox.take(self._progress.wait_s()))
         if self._reaps:
-            reaping.reap_strangers(self._rank_pids)
+            reaping.reap_strangers(self._rank_pids, self._inherited)
         self._console.show_left()
         self._progress.announce()
 
@@ -367,6 +368,9 @@ class _Run:
             duration_s=duration_s,
         ):
             self._console.error(text)
+        if self._events.error is not None:
+            lost = f"{self._events.lost} events are missing in events.jsonl"
+            self._console.error(f"{lost}: {complaint(self._events.error)}")
 
 
 def _error(reply: Reply[Any]) -> BaseException | None:

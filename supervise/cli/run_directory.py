@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from dataclasses import asdict
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervise._append import open_to_append
 from supervise._folders import open_folder
+from supervise.cli import run_host
 from supervise.result import RunProcsResult
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 RESULT_SCHEMA_VERSION = 1
 INFO_SCHEMA_VERSION = 1
+EVENTS_LOST = "supervise.events.lost"
+"""A line of ``events.jsonl`` about the file itself: how many events before it could not be written."""
 
 
 class EventFile:
@@ -35,18 +37,37 @@ class EventFile:
             OSError: The file cannot be created.
         """
         self._fd = -1
+        self.locked = False
+        """Whether this process holds the lock that shows readers that it runs."""
+        self.lost = 0
+        """The number of events that are missing in the file."""
+        self.error: OSError | None = None
+        """Why the last event that is missing could not be written."""
+        self._untold = 0
         if directory is not None:
             self._fd = open_to_append(os.path.join(directory, "events.jsonl"))
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # shows readers that this process lives
+            self.locked = run_host.lock(self._fd)
 
     def write(self, event: dict[str, Any]) -> None:
-        """Append an event; drop it if the write fails, for instance on a full disk."""
-        if self._fd >= 0:
-            data = json.dumps(event, default=str).encode() + b"\n"
-            with contextlib.suppress(OSError):
-                while data:
-                    data = data[os.write(self._fd, data) :]
+        """Append an event; count it as lost if the write fails, for instance on a full disk.
+
+        A line about lost events precedes the next event that can be written.
+        """
+        if self._fd < 0:
+            return
+        try:
+            if self._untold:
+                now = datetime.now(UTC).isoformat()
+                self._append({"event": EVENTS_LOST, "timestamp": now, "count": self._untold}, b"\n")  # ends a torn line
+                self._untold = 0
+            self._append(event)
+        except OSError as error:
+            self.lost, self._untold, self.error = self.lost + 1, self._untold + 1, error
+
+    def _append(self, event: dict[str, Any], before: bytes = b"") -> None:
+        data = before + json.dumps(event, default=str).encode() + b"\n"
+        while data:
+            data = data[os.write(self._fd, data) :]
 
     def close(self) -> None:
         """Close the file; later events are dropped."""
@@ -126,8 +147,14 @@ def _write(directory: str, name: str, whole: dict[str, Any]) -> None:
         os.close(at)
 
 
-def write_info(directory: str, options: Options, *, run_id: str) -> None:
+def write_info(directory: str, options: Options, *, run_id: str, locked: bool) -> None:
     """Write ``run.json``: what was started, when and where.
+
+    Args:
+        directory: The run directory.
+        options: The validated options.
+        run_id: The run ID.
+        locked: Whether this process holds a lock on ``events.jsonl``.
 
     Raises:
         OSError: It cannot be written.
@@ -140,11 +167,10 @@ def write_info(directory: str, options: Options, *, run_id: str) -> None:
         "program": list(options.words),
         "world_size": options.nproc,
         "roles": [{"name": part.role, "count": part.count, "program": list(part.words)} for part in options.parts],
-        "host_name": os.uname().nodename,
         "node_rank": options.hosts.number,
         "nnodes": options.hosts.count,
-        "pid": os.getpid(),
         "cwd": os.getcwd(),
+        **run_host.identity(locked=locked),
     }
     _write(directory, "run.json", whole)
 

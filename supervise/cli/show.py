@@ -51,6 +51,9 @@ class _Story:
         """Lines about hangs and stacks."""
         self.last = ""
         """The time of the last event."""
+        self.first_failure: tuple[int, str] | None = None
+        """The rank whose failure the events tell first, and how it ended."""
+        self._stopping = False
         for event in events:
             self.last = str(event.get("timestamp", ""))
             try:
@@ -64,8 +67,10 @@ class _Story:
             case "process.started" if isinstance(rank, int):
                 self.states[rank] = f"running, pid {int(event['pid'])}"
             case "process.exited" if isinstance(rank, int):
-                code = event["exit_code"]
-                self.states[rank] = "ended, its exit status is unknown" if code is None else f"ended, {ending(code)}"
+                how = _how(event)
+                self.states[rank] = f"ended, {how}"
+                if self.first_failure is None and not self._stopping and event["exit_code"] != 0:
+                    self.first_failure = rank, how
             case "process.restarting" if isinstance(rank, int):
                 self.restarts.append(f"rank {rank} ended ({_how(event)}); restart {int(event['attempt'])} of this rank")
                 self.states[rank] = "waiting for a restart"
@@ -76,16 +81,20 @@ class _Story:
                     f"rank {event['root_cause_rank']} failed ({event['error_type']}); restart {event['attempt']}"
                 )
                 self.states = dict.fromkeys(self.states, "waiting for a restart")
+                self.first_failure, self._stopping = None, False
             case "gang.stacks" if event["path"]:
                 self.notes.append(f"stacks: {event['path']}")
+            case "events.lost":
+                self.notes.append(f"{int(event['count'])} events could not be written")
             case "gang.stopping":
+                self._stopping = True
                 self.notes.append(f"supervise stopped the ranks ({event['reason']})")
             case _:
                 pass
 
 
 def _how(event: dict[str, Any]) -> str:
-    return str(event["exit_signal"] or f"exit code {event['exit_code']}")
+    return str(event["exit_signal"] or ending(event["exit_code"]))
 
 
 def _head(run: RecordedRun) -> list[str]:
@@ -114,8 +123,16 @@ def _end(run: RecordedRun, story: _Story) -> list[str]:
         told = report if isinstance(report, list) else []
         return ["", *map(str, told)] if told else [f"  exit:     {one_line(str(run.result.get('exit_code')))}"]
     at = f" after {one_line(story.last)}" if story.last else ""
-    head = [] if run.state == "running" else ["", f"supervise was killed{at}; it wrote no result. The ranks were then:"]
+    head = [""]
+    if run.state == "unknown":
+        head += [f"supervise may still run on host {one_line(str(run.info.get('host_name')))}. The last that is known:"]
+    elif run.state != "running":
+        head += [f"supervise was killed{at}; it wrote no result. The ranks were then:"]
     kinds: dict[str, list[int]] = {}
     for rank, state in sorted(story.states.items()):
         kinds.setdefault(state if run.state == "running" else state.partition(", pid")[0], []).append(rank)
-    return [*(head or [""]), *(f"  {spans(ranks)}: {one_line(state)}" for state, ranks in kinds.items())]
+    states = [f"  {spans(ranks)}: {one_line(state)}" for state, ranks in kinds.items()]
+    if story.first_failure is not None and len(story.states) > 1:
+        rank, how = story.first_failure
+        states.append(f"  the first failure: rank {rank}, {one_line(how)}")
+    return [*head, *states]

@@ -1,6 +1,13 @@
 """What `supervise run` says where the disk of its run directory is full."""
 
-from tests.cli.command import Command
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cli.command import Command, environment
+from tests.patience import PATIENCE_S
 from tests.processes.full_disk import FILL, on_small_disk
 
 
@@ -53,3 +60,42 @@ def test_l7_where_no_file_can_be_made_a_rank_says_that_its_exception_is_not_reco
     assert "    supervise: this exception could not be recorded: [Errno 28] No space left on device" in screen
     assert "    ValueError: the 7th shard is empty" in screen
     assert done.stderr.count(": No space left on device; what the ranks") == 1
+
+
+SMALL_FILES = ("sh", "-c", 'ulimit -f 6; exec "$@"', "sh")
+"""Blocks of 512 bytes: ``run.json`` has room, the events of some ranks have not."""
+LOSES = """
+import resource, sys
+from supervise.cli.run_directory import EventFile
+def limit(size_bytes):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
+events = EventFile(sys.argv[1])
+events.write({"event": "first"})
+limit(30)  # in the middle of the next line
+for number in range(3):
+    events.write({"event": f"lost {number}"})
+limit(resource.RLIM_INFINITY)
+events.write({"event": "last"})
+print(events.lost, events.error.strerror)
+"""
+
+
+def test_events_that_cannot_be_written_are_counted_at_the_end(supervise: Command):
+    """The run is not hindered."""
+    done = supervise.run("-n", "8", "--no-prefix", "true", before=SMALL_FILES)
+    assert done.returncode == 0
+    assert re.search(r"^supervise: \d+ events are missing in events\.jsonl: File too large$", done.stderr, re.MULTILINE)
+
+
+def test_the_file_of_events_tells_how_many_are_missing(tmp_path: Path):
+    """A torn line stays one, and what follows is readable."""
+    words = [sys.executable, "-c", LOSES, str(tmp_path)]
+    env = environment(tmp_path)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    assert done.stdout == "3 File too large\n"
+    first, torn, lost, last = (tmp_path / "events.jsonl").read_text().splitlines()
+    assert json.loads(first)["event"] == "first"
+    assert '{"event": "lost 0"}'.startswith(torn)
+    found = json.loads(lost)
+    assert (found["event"], found["count"]) == ("supervise.events.lost", 3)
+    assert json.loads(last)["event"] == "last"

@@ -83,19 +83,27 @@ def test_no_exit_code_of_a_rank_is_lost(supervise: Command, before: tuple[str, .
     assert {end["exit_code"] for end in ends if end["spontaneous"]} == {0, 75}
 
 
+def test_a_child_from_before_the_exec_is_reaped(supervise: Command, before: tuple[str, ...], tmp_path: Path):
+    """A shell has started it, in its own group, and has become supervise."""
+    shell = ("/bin/sh", "-c", 'sleep 0.3 & echo $! >child; exec "$@"', "sh")
+    program = 'while kill -0 "$(cat child)" 2>/dev/null; do sleep 0.02; done; echo reaped'
+    done = supervise.run("--timeout", "60", "--", "sh", "-c", program, before=(*before, *shell))
+    assert (done.returncode, done.stdout) == (0, "[default0]:reaped\n"), done.stderr
+
+
 def test_strangers_only():
     """A rank, and a process in the group of supervise, are left to their owners."""
     rank = subprocess.Popen(["true"], start_new_session=True)
     helper = subprocess.Popen(["true"])
     for process in (rank, helper):
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    reap_strangers(lambda: {rank.pid})
-    reap_strangers(lambda: None)
+    reap_strangers(lambda: {rank.pid}, set())
+    reap_strangers(lambda: None, set())
     assert rank.wait() == 0
-    reap_strangers(set)
+    reap_strangers(set, set())
     assert helper.wait() == 0
     stranger = os.posix_spawn("/bin/true", ["true"], {}, setsid=True)
     os.waitid(os.P_PID, stranger, os.WEXITED | os.WNOWAIT)
-    reap_strangers(set)
+    reap_strangers(set, set())
     with pytest.raises(ChildProcessError):
         os.waitpid(stranger, os.WNOHANG)

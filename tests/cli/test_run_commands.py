@@ -243,15 +243,37 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
         make_runs_dir()
 
 
-def test_a_run_without_a_lock_is_over(tmp_path: Path):
-    """A directory that was copied from elsewhere."""
+def test_the_files_tell_of_a_signal_and_of_the_first_failure(supervise: Command):
+    """Also where supervise is killed while it stops the others."""
+    script = 'trap "" TERM; echo "up $RANK"; [ "$RANK" = 1 ] && kill -9 $$; while :; do sleep 0.05; done'
+    with supervise.started("-n", "3", "--run-id", "job", "--", "sh", "-c", script) as run:
+        events = until(lambda: [*supervise.tmp_path.glob("runs/job_*/events.jsonl")])[0]
+        until(lambda: "gang.stopping" in events.read_text())
+        run.signal(signal.SIGKILL)
+        run.process.wait()
+    shown = told(supervise, "show", "job")
+    assert shown.endswith("  ranks 0, 2: running\n  rank 1: ended, SIGKILL\n  the first failure: rank 1, SIGKILL\n")
+
+
+def test_logs_end_beside_a_flood(supervise: Command):
+    """What is written after the look is not waited for."""
+    words = ("-n", "2", "-r", "3", "--log-max-bytes", "1000000", "--run-id", "job")
+    script = 'echo "up $RANK" >&2; [ "$RANK" = 0 ] && exec yes; exec sleep 1000'
+    with supervise.started(*words, "--", "sh", "-c", script) as run:
+        until(lambda: len([log for log in supervise.tmp_path.glob("runs/*/*/*/stderr.log") if log.read_text()]) == 2)
+        assert "[default1]:up 1\n" in told(supervise, "logs", "job")
+        run.signal(signal.SIGKILL)
+
+
+def test_a_run_json_that_tells_little(tmp_path: Path):
+    """Nothing says where it ran: it may go on elsewhere."""
     (tmp_path / "run.json").write_text(
         '{"program": ["x"], "started": "nonsense", "roles": [3, {"name": "a", "count": 2}]}'
     )
     (tmp_path / "events.jsonl").write_text('{"event": "supervise.process.exited", "local_rank": 0}\n3\n{"event": 3}\n')
     run = RecordedRun(str(tmp_path))
     assert (run.state, run.started, run.duration, run.title(1), run.title(5)) == (
-        "killed",
+        "unknown",
         None,
         None,
         ("a", 1),
