@@ -65,14 +65,18 @@ class SpawnError(SuperviseError):
     Args:
         msg: What happened; shown after the rank.
         local_rank: The rank that did not start.
+        exitcode: Its exit code, negative for a signal, if it ran and ended before it was ready; else None.
     """
 
     local_rank: int
     """The rank that did not start."""
+    exitcode: int | None
+    """Its exit code, negative for a signal, if it ran and ended before it was ready; else None."""
 
-    def __init__(self, msg: str, *, local_rank: int) -> None:
+    def __init__(self, msg: str, *, local_rank: int, exitcode: int | None = None) -> None:
         super().__init__(f"rank {local_rank} did not start: {msg}")
         self.local_rank = local_rank
+        self.exitcode = exitcode
 
 
 class UnkillableError(SuperviseError):

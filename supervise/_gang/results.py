@@ -161,15 +161,18 @@ def start_error(
 
 def _not_ready_error(gang: Gang, failure: StartFailed, notes: RankNotes | None, spec: GangSpec) -> SpawnError:
     end = gang.ranks[failure.local_rank].end
-    why = failure.why
+    why, code = failure.why, None
     if end is not None and gang.ranks[failure.local_rank].fault is None:
-        why = f"{why}, with {_code(end)}"
+        why, code = f"{why}, with {_code(end)}", end.exitcode
     if notes is not None and notes.status:
         why = f"{why}; its last status: {notes.status}"
-    return SpawnError(f"{spec.role_of_error(failure.local_rank)}{why}", local_rank=failure.local_rank)
+    return SpawnError(f"{spec.role_of_error(failure.local_rank)}{why}", local_rank=failure.local_rank, exitcode=code)
 
 
 def _code(end: WorkerExited) -> str:
     if end.exitcode is None:
         return "a lost exit status"
-    return f"exit code {end.exitcode}" if end.exitcode >= 0 else f"signal {-end.exitcode}"
+    from supervise._gang.describe import signal_name  # of events, which a gang without a listener does not import
+
+    how = f"exit code {end.exitcode}" if end.exitcode >= 0 else signal_name(-end.exitcode)
+    return f"{how}, out of memory suspected" if end.oom_kill else how

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from supervise.stacks import RankStacks
 
 _SETTLED_S = 0.02
-"""Delay from the start to the first read of the kernel's OOM counters, so that the launch does not wait for it."""
+"""Delay from the first launch to the first read of the kernel's OOM counters, which a small gang does not wait for."""
 
 
 class Listener(Protocol):
@@ -248,6 +248,8 @@ class GangRunner:
     def _do(self, action: steps.Action) -> None:  # noqa: C901, PLR0912 - one case an action
         match action:
             case steps.LaunchRank():
+                if not action.local_rank:  # before the others: a large gang starts so long that a rank may be dead then
+                    self.timers.call_later("oom", _SETTLED_S, _count_memory_kills)
                 self.ranks.launch(action.local_rank)
             case steps.AnswerStart():
                 self._answer_start()
@@ -291,13 +293,11 @@ class GangRunner:
                 self._closed()
 
     def _answer_start(self) -> None:
-        pids = self.gang.pids
-        started = say.GangStarted(pids=pids)
+        started = say.GangStarted(pids=self.gang.pids)
         self.events.emit(started)
-        self._replies.started(dict(pids))
+        self._replies.started(dict(started.pids))
         self._subscribers.tell(started)
         self.suspend_poll.begin()
-        self.timers.call_later("oom", _SETTLED_S, _count_memory_kills)
 
     def _report_dead(self) -> None:
         """Make the Workers post the exits of all dead ranks."""

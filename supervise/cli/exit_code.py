@@ -5,7 +5,7 @@ from __future__ import annotations
 from signal import SIGPIPE
 from typing import TYPE_CHECKING
 
-from supervise.cli import failure_screen
+from supervise.cli import failure_screen, program
 
 if TYPE_CHECKING:
     from supervise.cli.failure_screen import Story
@@ -30,7 +30,7 @@ def exit_code(result: RunProcsResult, story: Story, rank: int | None) -> int:
         return by_user  # also if a pending restart was canceled
     if rank is not None and rank in result.ends:
         code = result.ends[rank].exitcode
-        return 1 if code is None else _as_shell(code)
+        return 1 if code is None else program.as_shell(code)
     if result.outcome == "succeeded":
         return 0
     root = result.root_cause if result.outcome == "failed" else None
@@ -40,9 +40,4 @@ def exit_code(result: RunProcsResult, story: Story, rank: int | None) -> int:
 def _of_root_cause(root: int, code: int, story: Story) -> int:
     if failure_screen.stopped_by_us(root, code, story):  # it had raised an exception and was exiting
         return 1
-    return _as_shell(code) or 1
-
-
-def _as_shell(code: int) -> int:
-    """Return a code as shells do: 128 + N for signal N."""
-    return 128 - code if code < 0 else code
+    return program.as_shell(code) or 1

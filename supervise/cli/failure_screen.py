@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from supervise._logs.files import last_lines, no_room
 from supervise._printable import one_line, printable
 from supervise.cli import program
+from supervise.cli.recorded_run import RecordedRun
+from supervise.errors import SpawnError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -357,6 +359,21 @@ def not_started(error: BaseException, rank: int | None, part: Part) -> str:
         why = program.complaint(error.errno, part) if file == part.program else None
         return f"cannot start{who}: {why or f'{file}: {os.strerror(error.errno)}'}"
     return f"cannot start: {error}"
+
+
+def unready(error: BaseException, story: Story, paint: Callable[[str, str], str] = _plain) -> list[str]:
+    """Return the last output of a rank that ended, or was not ready in time, before the gang had started."""
+    rank = error.local_rank if isinstance(error, SpawnError) else None
+    if rank is None or story.directory is None:
+        return []
+    shown: list[str] = []
+    for log in reversed(RecordedRun(story.directory).logs().get(rank, [])):
+        rows = _clean(last_lines(log, _WHY_LINES))
+        if any(rows) and not (story.nproc == 1 and story.stderr_shown):
+            stream = os.path.basename(log).partition(".")[0]
+            shown = ["", f"  the end of its {stream}:", *(f"    {one_line(row)}".rstrip() for row in rows), ""]
+            break
+    return [*shown, f"  {paint('logs:', '1')} {one_line(story.directory)}"]
 
 
 def shortened(text: str, limit: int) -> str:

@@ -8,6 +8,8 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
+from supervise.errors import SpawnError
+
 if TYPE_CHECKING:
     from supervise.cli.parts import Part
 
@@ -62,7 +64,12 @@ def start_code(error: BaseException, logs: str | None = None) -> int:
         return NOT_FOUND
     if isinstance(error, OSError) and error.errno in _REFUSED:
         return NOT_EXECUTABLE
-    return 1
+    return (as_shell(error.exitcode or 0) or 1) if isinstance(error, SpawnError) else 1
+
+
+def as_shell(code: int) -> int:
+    """Return a code as shells do: 128 + N for signal N."""
+    return 128 - code if code < 0 else code
 
 
 def complaint(number: int, part: Part) -> str | None:

@@ -203,7 +203,8 @@ class _Run:
         if (failed := _error(start)) is not None and not stopped:
             rank = self._progress.unstarted_rank
             text = failure_screen.not_started(failed, rank, options.part_of(rank or 0))
-            return self._no_result(program.start_code(failed, self._story.directory), text)
+            code = program.start_code(failed, self._story.directory)
+            return self._no_result(code, text, failure_screen.unready(failed, self._story))
         if lost is None:
             return self._report(end.get(timeout=0))
         if (failed_before := getattr(lost, "previous_result", None)) is None:
@@ -350,9 +351,10 @@ class _Run:
             self._console.show(failure_screen.lines(result, self._story, self._console.paint))
         return code
 
-    def _no_result(self, code: int, text: str) -> int:
-        self._keep_result(code, None, text, [text])
+    def _no_result(self, code: int, text: str, more: list[str] | None = None) -> int:
+        self._keep_result(code, None, text, [text, *(more or [])])
         self._console.error(text)
+        self._console.show(more or [])
         return code
 
     def _keep_result(self, code: int, result: RunProcsResult | None, error: str | None, report: list[str]) -> None:

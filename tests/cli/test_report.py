@@ -278,3 +278,23 @@ def test_the_end_of_stdout_where_stderr_has_nothing(supervise: Command):
     assert told in report
     alone = supervise.run("--", "sh", "-c", "echo shown; exit 3")
     assert "the end of its stdout" not in alone.stderr
+
+
+def test_a_rank_that_ends_before_it_is_ready_is_shown_with_its_last_output(supervise: Command):
+    """The start fails, and the reason is on the screen as for any other failure."""
+    script = 'if [ "$RANK" = 1 ]; then echo loading; echo "no such file: shard7" >&2; exit 3; fi; exec sleep 1000'
+    done = supervise.run("-n", "2", "--ready", "notify", "--", "sh", "-c", script)
+    assert done.returncode == 3
+    expected = [
+        "supervise: cannot start: rank 1 did not start: ended before it was ready, with exit code 3",
+        "",
+        "  the end of its stderr:",
+        "    no such file: shard7",
+        "",
+        f"  logs: {supervise.directory()}",
+    ]
+    assert done.stderr.splitlines()[-6:] == expected
+    assert json.loads((supervise.directory() / "result.json").read_text())["report"] == [
+        expected[0].removeprefix("supervise: "),
+        *expected[1:],
+    ]

@@ -46,6 +46,32 @@ with supervise.start_processes("w", sys.executable, {{0: ("-c", {"import os" + G
 The host counts the kills before the gang: the gang does so a moment after its start, when this rank may be dead.
 """
 
+APART = ("sh", "-c", '"$@"; exit "$?"', "sh")
+"""Forks a host of its own. A program's peak memory is known only if it is above that of its host, and the kernel counts
+the peak of the process that forks (here a shell, not a worker of pytest, which may be large) as that of the host."""
+LOADS = """
+import os, time, supervise
+supervise.notify(status="loading")
+while not os.path.exists("counted"):
+    time.sleep(0.01)
+"""
+UNREADY = f"""
+import sys
+import supervise
+from supervise._process.exits import oom
+baseline = oom.baseline
+def counted():
+    baseline()
+    open("counted", "w").close()
+oom.baseline = counted
+envs = {{0: {{"LIMITED": sys.argv[1]}}}}
+try:
+    supervise.start_processes("w", sys.executable, {{0: ("-c", {LOADS + GREEDY!r})}}, envs, ready="notify")
+except supervise.SpawnError as error:
+    print(error)
+"""
+"""A gang whose rank takes what it can get before it is ready, and after the gang has counted the kills."""
+
 
 @pytest.fixture
 def _alone() -> Iterator[None]:
@@ -132,10 +158,30 @@ def test_o11_a_rank_that_has_gone_to_another_cgroup_of_the_first_version(tmp_pat
             (limited / "memory.limit_in_bytes").write_text(str(LIMIT_BYTES))
         except OSError:
             pytest.skip("no memory limit can be set here")
-        # A host of its own: a program's peak memory is known only if it is above that of its host
-        words = [sys.executable, "-c", HOST, str(host / "cgroup.procs"), str(limited / "cgroup.procs")]
+        words = [*APART, sys.executable, "-c", HOST, str(host / "cgroup.procs"), str(limited / "cgroup.procs")]
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout.startswith("-9 out of memory suspected"), done.stdout
+
+
+@pytest.mark.usefixtures("_alone")
+def test_o11_a_rank_that_is_killed_before_it_is_ready(tmp_path):
+    """A start may last minutes, while the ranks load their data: its error says so as well."""
+    found = tree("memory")
+    own = None if found is None else found.own()
+    if own is None:
+        pytest.skip("no cgroup v1 tree for memory is mounted here")
+    limited = Path(own, f"test-memory-{os.getpid()}")
+    with ExitStack() as stack:
+        try:
+            limited.mkdir()
+            stack.callback(limited.rmdir)
+            (limited / "memory.limit_in_bytes").write_text(str(LIMIT_BYTES))
+        except OSError:
+            pytest.skip("no memory limit can be set here")
+        words = [*APART, sys.executable, "-c", UNREADY, str(limited / "cgroup.procs")]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    why = "ended before it was ready, with SIGKILL, out of memory suspected; its last status: loading"
+    assert done.stdout == f"rank 0 did not start: {why}\n", done
 
 
 @each_kind
