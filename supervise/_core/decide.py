@@ -122,7 +122,7 @@ def _timer_expired(gang: Gang, event: steps.TimerExpired, decision: Decision) ->
 def _launch(gang: Gang, decision: Decision) -> None:
     """Launch ranks until the launch window is full, or a rank of a lower role is not ready."""
     while gang.launched < gang.nprocs and gang.may_launch(gang.launched):
-        if not gang.ranks[gang.launched].terminated:
+        if not gang.is_left_out(gang.launched):
             gang.move(gang.launched, "starting")
             decision.do(steps.LaunchRank(local_rank=gang.launched))
         gang.launched += 1
@@ -365,9 +365,13 @@ def _next_attempt(gang: Gang, decision: Decision) -> None:
     if gang.counts:
         gang.restarts_ns = (*gang.policy.counting(gang.restarts_ns, now_ns), now_ns)
     gang.all_restarts_ns = (*gang.policy.counting(gang.all_restarts_ns, now_ns), now_ns)
+    causes = judge(gang).blamed
+    for local_rank, rank in enumerate(gang.ranks):
+        if gang.stays_down(rank):  # what comes later does not change what its end was
+            rank.heeded, rank.told = True, local_rank not in causes
     gang.attempt = gang.next_attempt
     gang.phase = "starting"
     gang.begin_attempt()
-    for rank in gang.ranks:
-        rank.restarts += not rank.terminated
+    for local_rank, rank in enumerate(gang.ranks):
+        rank.restarts += not gang.is_left_out(local_rank)
     decision.do(steps.Assemble())

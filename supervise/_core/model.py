@@ -251,9 +251,9 @@ class Gang:
         """Ranks below this number were launched."""
         self.start_failure: WorkerFailedToStart | StartFailed | None = None
         """Why the start has failed."""
-        down = [number for number, rank in enumerate(self.ranks) if rank.terminated]
+        down = [number for number, rank in enumerate(self.ranks) if self.stays_down(rank)]
         for rank in self.ranks:
-            if not rank.terminated:  # it stays down, and keeps its end
+            if not self.stays_down(rank):  # otherwise it keeps its end
                 rank.begin_life(self.attempt)
         self.culprit: int | None = None
         """The rank whose end made the strategy stop the gang, if that is the root cause whatever its exit code."""
@@ -279,6 +279,19 @@ class Gang:
         self.restart_announced = False
         self.counts = True
         """Whether the announced restart counts toward the limit."""
+
+    def stays_down(self, rank: Rank) -> bool:
+        """Return whether a restart of all ranks leaves a rank out: it is terminated, or temporary and has ended."""
+        return rank.terminated or (self.policy is not None and rank.kind == "temporary" and rank.end is not None)
+
+    def is_left_out(self, local_rank: int) -> bool:
+        """Return whether the last restart of all ranks has left a rank out: its end is of an earlier attempt."""
+        return self.ranks[local_rank].attempt < self.attempt
+
+    @property
+    def left_out(self) -> frozenset[int]:
+        """The ranks that the last restart of all ranks has left out."""
+        return frozenset(filter(self.is_left_out, range(self.nprocs)))
 
     @property
     def next_attempt(self) -> int:

@@ -89,13 +89,17 @@ def _terminate_now(gang: Gang, ask: Ask, decision: Decision) -> None:
 def resume(gang: Gang, decision: Decision) -> None:
     """Carry out the requests that came before the gang ran.
 
-    A request to restart ranks from before a restart of all is done by it, and only answered.
+    A request to restart ranks from before a restart of all is done by it, except for the ranks that it has left out.
     """
     for key, ask in list(gang.asks.items()):
         if ask.kind == "terminate":
             _terminate_now(gang, ask, decision)
         elif ask.attempt < gang.attempt:
-            del gang.asks[key]
-            decision.do(steps.AnswerAsk(key=key, ranks=ask.ranks))
+            ask.pending = {rank for rank in ask.ranks if gang.is_left_out(rank)}
+            if ask.pending:
+                _restart_now(gang, ask.pending, decision)
+            else:
+                del gang.asks[key]
+                decision.do(steps.AnswerAsk(key=key, ranks=ask.ranks))
         else:
             _restart_now(gang, ask.ranks, decision)

@@ -65,9 +65,12 @@ def judge(gang: Gang) -> Verdict:
 
 
 def _is_over(gang: Gang, local_rank: int, role: Role | None) -> bool:
-    """Whether a rank did all that it had to do: it succeeded, was terminated, or is a service without clients."""
+    """Whether a rank did all that it had to do.
+
+    It succeeded, was terminated, is a service without clients, or stays down since an earlier attempt.
+    """
     dismissed = gang.ranks[local_rank].dismissed and local_rank not in gang.unkillable
-    return dismissed or role in ("finished", "terminated")
+    return dismissed or gang.is_left_out(local_rank) or role in ("finished", "terminated")
 
 
 def _is_cause(gang: Gang, end: WorkerExited) -> bool:

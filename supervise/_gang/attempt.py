@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from supervise._gang import validation
+from supervise._gang import rank_paths, validation
 from supervise._gang.notify_protocol import address_of, variables
 from supervise._gang.rank_spec import naming
 from supervise._gang.spec import GangSettings, GangSpec
@@ -21,7 +21,6 @@ from supervise._process.launch.function import FunctionLauncher
 from supervise._process.launch.launch_spec import LaunchSpec, Streams
 from supervise._process.launch.program_launcher import ProgramLauncher
 from supervise._process.lifeline.lifeline import Lifeline
-from supervise.destinations import LogsDest
 from supervise.logs import DefaultLogsSpecs, validate_full_rank
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from supervise._gang.worker import Launcher
     from supervise._process.containment.escapees import Contained
     from supervise._process.launch.function import Pickled, StartMethod
+    from supervise.destinations import LogsDest
 
 _SERVER_WINDOW = 32
 """Launch window of a fork server."""
@@ -39,8 +39,6 @@ _MOST = "TORCHELASTIC_MAX_RESTARTS"
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _KEPT_LIVES = 8
 """For how many numbers of lives the paths are kept, so that a rank that is restarted forever needs no more memory."""
-_BY_RANK = ("stdouts", "stderrs", "tee_stdouts", "tee_stderrs", "error_files")
-"""The fields of `LogsDest` that are keyed by local rank."""
 _FIELDS = {"grace": "grace_s", "timeout": "timeout_s"}
 """Argument to field of `GangSpec`, where the names differ."""
 
@@ -87,6 +85,8 @@ class Attempt:
     """Number of a later life to the environments and the log paths of all ranks; only the newest `_KEPT_LIVES`."""
     number: int = 0
     """Number of the attempt; the first is 0."""
+    left_out: frozenset[int] = frozenset()
+    """The ranks that stay down since an earlier attempt. They keep the log paths of that attempt, and are not shown."""
     pid: int = field(default_factory=os.getpid)
     """The host's pid: a forked child must not remove the log folders."""
 
@@ -106,18 +106,13 @@ class Attempt:
         spec, dest = self.spec, self.dest
         assert self.contained is not None  # noqa: S101 - made with the attempt
         envs, found = self._paths_of(life)
-        own = LogsDest()
-        for name in _BY_RANK:
-            if rank in (paths := getattr(found, name)):
-                getattr(own, name)[rank] = paths[rank]
+        own = rank_paths.of_ranks(found, (rank,))
         make_ready(own)
         if spec.of(rank).travels and rank not in spec.pickled:
             spec.pickled.update(_pickled([spec.of(rank)], {rank: spec.args[rank]}, spec.cpus))
         self.contained.begin_life(rank, life)
         self.envs[rank] = envs[rank]
-        for name in _BY_RANK:
-            getattr(dest, name).pop(rank, None)
-            getattr(dest, name).update(getattr(own, name))
+        rank_paths.replace(dest, rank, own)
         self.launchers[rank] = _launcher(self, rank, life, environ_of(spec, spec.of(rank)))
 
     def _paths_of(self, life: int) -> tuple[dict[int, dict[str, str]], LogsDest]:
@@ -134,9 +129,13 @@ class Attempt:
         shown = {"stdout": self.dest.tee_stdouts, "stderr": self.dest.tee_stderrs}
         return {name: list(_sources(self.spec, {rank: paths[rank]})) for name, paths in shown.items() if rank in paths}
 
-    def again(self, number: int) -> Attempt:
-        """Return a later attempt of the same gang; see `make_attempt`."""
-        return make_attempt(self.spec, number)
+    def again(self, number: int, left_out: frozenset[int]) -> Attempt:
+        """Return a later attempt of the same gang without these ranks; see `make_attempt`."""
+        return make_attempt(self.spec, number, left_out, self.dest)
+
+    def new_files(self) -> LogsDest:
+        """Return the log paths of the ranks that this attempt starts."""
+        return rank_paths.of_ranks(self.dest, set(range(self.nprocs)) - self.left_out)
 
     def close(self) -> None:
         """Release the lifeline, the destinations of logs, the control groups, and empty log folders."""
@@ -230,20 +229,31 @@ def _pickled_role(
     return function.pickle_calls(calls, method)
 
 
-def make_attempt(spec: GangSpec, number: int) -> Attempt:
+def make_attempt(
+    spec: GangSpec, number: int, left_out: frozenset[int] = frozenset(), past: LogsDest | None = None
+) -> Attempt:
     """Make the folders, the launchers and the destinations of an attempt; 0 is the first.
+
+    Args:
+        spec: The settings of the gang.
+        number: The number of the attempt.
+        left_out: The ranks that stay down since an earlier attempt.
+        past: The log paths of the attempt before; None for the first.
 
     Raises:
         SpecError: `logs_specs` returned paths that do not match the ranks.
         OSError: The log folder cannot be used.
     """
     envs, dest = _reified(spec, number)
+    if past is not None:
+        rank_paths.keep(dest, past, left_out)
     methods = {part.start_method for part in spec.parts}
     attempt = Attempt(
         spec=spec,
         envs=envs,
         dest=dest,
         number=number,
+        left_out=left_out,
         contained=escapees.make(spec.containment, spec.name, forked=not methods.isdisjoint(("fork", "forkserver"))),
         window=_SERVER_WINDOW if methods == {"forkserver"} else 1,
     )

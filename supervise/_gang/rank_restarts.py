@@ -94,7 +94,7 @@ class RankRestarts:
     def note_all(self, result: RunProcsResult, *, counted: bool) -> None:
         """Add the lives of an attempt to the history when a restart of all ranks replaces them."""
         for local_rank, end in result.ends.items():
-            if self._gang.ranks[local_rank].terminated:  # it stays down
+            if self._gang.stays_down(self._gang.ranks[local_rank]):
                 continue
             caused = counted and end.role == "root_cause"
             attempt = self._gang.ranks[local_rank].attempt

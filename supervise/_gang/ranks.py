@@ -91,7 +91,7 @@ class RankActors:
             spare = limits.check_open_files(attempt.nprocs, each=each, shown=shown)
             self._roomy = False
         attempt.line.keeps = spare >= 2 * attempt.nprocs  # half of the spare descriptors stay free for the application
-        make_ready(attempt.dest)
+        make_ready(attempt.new_files())
         try:
             for rank in range(attempt.nprocs):
                 self._begin_trimming(rank)

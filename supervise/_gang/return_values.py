@@ -38,12 +38,14 @@ class ReturnValues:
     def load(self, gang: Gang, loaded: Callable[[dict[int, str]], object]) -> None:
         """Load the values if all ranks but terminated ones and stopped services exited with a code of success.
 
+        A rank that stays down since an earlier attempt has no value.
+
         Args:
             gang: The state of the gang; all ranks have ended.
             loaded: Called on the loop with local rank to complaint, for values that could not be loaded.
         """
         self._loaded = loaded
-        over = {number for number, rank in enumerate(gang.ranks) if rank.terminated or rank.dismissed}
+        over = {n for n, rank in enumerate(gang.ranks) if rank.terminated or rank.dismissed or gang.is_left_out(n)}
         ends = [end for end in gang.ends if end.local_rank not in over]
         good = {end.local_rank for end in ends if end.has_value and not gang.failed(end)}
         expected = self._nprocs - len(over)

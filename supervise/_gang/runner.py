@@ -348,7 +348,7 @@ class GangRunner:
         self._values.dismiss()
         self.ranks.dismiss()
         try:
-            attempt = self.attempt.again(self.gang.attempt)
+            attempt = self.attempt.again(self.gang.attempt, self.gang.left_out)
             self._subscribers.begin_anew()
             self.events.begin(attempt)
             self._use(attempt)

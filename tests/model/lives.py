@@ -32,7 +32,9 @@ class Lives(NamedTuple):
     """Requests that are not answered: key, kind, ranks, ranks that must be launched anew."""
     asked: int = 0
     down: frozenset[int] = frozenset()
-    """Ranks that ran when they were terminated."""
+    """Ranks that ran when they were terminated, and temporary ranks that had ended when all ranks restarted."""
+    temporary: frozenset[int] = frozenset()
+    """Ranks of this restart kind."""
 
 
 def check(holds: bool, what: str) -> None:
@@ -183,12 +185,26 @@ def _answered(world: "World", key: int) -> "World":
     return world._replace(lives=lives._replace(owed=lives.owed - {found[0]}))
 
 
-def assembled(lives: Lives) -> Lives:
+def assembled(world: "World") -> Lives:
     """Return the state behind a restart of all ranks, for which requests may have waited."""
-    owed = frozenset((key, kind, ranks, ()) for key, kind, ranks, _ in lives.owed)
+    from tests.model.world import REAPED
+
+    lives = world.lives
+    stay = {number for number in lives.temporary if world.ranks[number].stage == REAPED}
+    owed = frozenset(
+        (key, kind, ranks, tuple(rank for rank in ranks if kind == "restart" and rank in stay))
+        for key, kind, ranks, _ in lives.owed
+    )
+    again = {rank for _, _, _, must in owed for rank in must}
     concerned = frozenset(rank for _, _, ranks, _ in lives.owed for rank in ranks)
     return Lives(
-        strategy=lives.strategy, most=lives.most, owed=owed, asked=lives.asked, concerned=concerned, down=lives.down
+        strategy=lives.strategy,
+        most=lives.most,
+        owed=owed,
+        asked=lives.asked,
+        concerned=concerned,
+        down=lives.down | (stay - again),
+        temporary=lives.temporary,
     )
 
 

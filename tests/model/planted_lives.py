@@ -4,6 +4,7 @@ from typing import Any
 from unittest.mock import patch
 
 from supervise._core import restart_sets, steps, stopping, strategy
+from supervise._core.model import Gang
 
 
 def _instead(name: str, new: Any, module: Any = restart_sets) -> Any:
@@ -95,6 +96,11 @@ def a_terminated_rank_starts_again() -> Any:
     return _instead("leave_down", forget)
 
 
+def a_temporary_rank_starts_again_with_all() -> Any:
+    """A restart of all ranks leaves it out."""
+    return patch.object(Gang, "stays_down", lambda _self, rank: rank.terminated)
+
+
 PLANTED_IN_LIVES = (
     a_restart_is_not_counted,
     a_set_does_not_wait_for_its_ranks,
@@ -105,4 +111,5 @@ PLANTED_IN_LIVES = (
     the_lower_ranks_are_stopped_too,
     a_rank_that_a_restart_stopped_is_blamed,
     a_terminated_rank_starts_again,
+    a_temporary_rank_starts_again_with_all,
 )

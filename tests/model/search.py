@@ -88,7 +88,8 @@ def search(setting: Setting, *, most: int | None = None, new: Callable[[Spec], C
     ranks = (Rank(),) * setting.nprocs
     core = new(setting.spec())
     core.feed(neutral("TailsMade", count=setting.tails))
-    lives = Lives(strategy=setting.strategy, most=setting.max_restarts)
+    temporary = frozenset(number for number, kind in enumerate(setting.kinds or ()) if kind == "temporary")
+    lives = Lives(strategy=setting.strategy, most=setting.max_restarts, temporary=temporary)
     world = World(ranks=ranks, tails=setting.tails, heeds_failures=setting.stop_on_failure, lives=lives)
     world = world._replace(notify=setting.notify, hangs=setting.hangs)
     begin: State = world._replace(roles=Roles(of=setting.role_of or (), services=setting.services)), core

@@ -52,6 +52,10 @@ LIVES = {
     "all, a request": Setting(nprocs=2, max_restarts=1, tails=0, asks=0, requests=1, window=1),
     "rest for one, a request": Setting(nprocs=2, max_restarts=1, tails=0, asks=0, requests=1, strategy=REST, window=1),
     "kinds": Setting(nprocs=2, max_restarts=1, tails=0, asks=0, strategy=REST, kinds=("permanent", "temporary")),
+    "kinds, all": Setting(nprocs=2, max_restarts=2, tails=0, asks=0, kinds=("transient", "temporary")),
+    "kinds, all, a request": Setting(
+        nprocs=2, max_restarts=1, tails=0, asks=0, requests=1, kinds=("transient", "temporary"), window=1
+    ),
     "kinds, a request": Setting(
         nprocs=2, max_restarts=1, tails=0, asks=0, requests=1, kinds=("permanent", "temporary"), strategy=ONE, window=1
     ),
@@ -72,7 +76,10 @@ HEALTH = {
         nprocs=2, max_restarts=1, tails=0, asks=0, strategy=ONE, kinds=("permanent", "temporary"), notify=True, hangs=1
     ),
 }
-QUICK = ("one rank, requests", "one rank alone", "without a policy", "one for one", "rest for one", "kinds")
+QUICK = (
+    *("one rank, requests", "one rank alone", "without a policy", "one for one", "rest for one"),
+    *("kinds", "kinds, all"),
+)
 HEALTHY = ("ready", "ready, requests", "ready, one for one")
 SICK = ("ready, all", "hangs")
 """Longer searches; the others of `HEALTH` are searched by ``python -m tests.model --health``."""

@@ -321,7 +321,7 @@ def _assembled(world: World, tails: int) -> World:
         hangs=world.hangs,
         closes=world.closes,
         heeds_failures=world.heeds_failures,
-        lives=lives.assembled(world.lives),
+        lives=lives.assembled(world),
         roles=world.roles,
     )
 

@@ -8,7 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from supervise import Close, RestartPolicy, Role, SpawnError, SpecError, Start, Supervisor, start_processes
+from supervise import (
+    Close,
+    DefaultLogsSpecs,
+    RestartPolicy,
+    RestartRanks,
+    Role,
+    SpawnError,
+    SpecError,
+    Start,
+    Status,
+    Std,
+    Supervisor,
+    start_processes,
+)
 from supervise._gang import shutdown_at_exit
 from tests.patience import PATIENCE_S
 from tests.processes import work
@@ -189,6 +202,58 @@ def test_r10_a_service_restarts_alone_and_ends_with_its_clients(tmp_path):
     assert list(result.failures) == [1]
     assert codes(result) == {0: -signal.SIGTERM, 1: 4}
     assert result.restarts_total == 1
+
+
+@pytest.mark.parametrize("kind", ["binary", "fork"])
+@pytest.mark.parametrize("before", [None, "0", "4"])
+def test_r2_a_temporary_rank_stays_down_in_a_restart_of_all_ranks(tmp_path, kind, before):
+    """Whether it was stopped, had succeeded or had failed: its end, and its logs, are those of its only life."""
+    policy = RestartPolicy(max_restarts=1, backoff=0.0)
+    roles = [role("job", ENDS, kind=kind), role("helper", ENDS, kind=kind, restart="temporary")]
+    logs = DefaultLogsSpecs(log_dir=str(tmp_path / "logs"), redirects=Std.ALL)
+    with made(tmp_path, *roles, restart_policy=policy, logs_specs=logs) as gang:
+        gang.hear(2)
+        if before is not None:
+            gang.tell(1, before)
+            gang.await_event("supervise.process.exited", local_rank=1)
+        gang.tell(0, "3")
+        assert gang.hear() == ["job runs"]
+        row = gang.supervisor.ask(Status(), timeout=PATIENCE_S).ranks[1]
+        assert (row.state, row.attempt, row.restarts) == ("finished" if before == "0" else "failed", 0, 0)
+        gang.tell(0, "0")
+        result = gang.wait()
+    assert codes(result) == {0: 0, 1: -signal.SIGTERM if before is None else int(before)}
+    assert result.restarts_total == 1
+    for paths in (result.stdouts, result.stderrs):
+        assert [Path(paths[rank]).parent.parent.name for rank in range(2)] == ["attempt_1", "attempt_0"]
+        assert all(Path(path).exists() for path in paths.values())
+    if before == "4":
+        assert (result.outcome, list(result.failures)) == ("failed", [1])
+    else:
+        assert (result.outcome, dict(result.failures)) == ("succeeded", {})
+        assert result.ends[1].role == ("bystander" if before is None else "finished")
+        assert result.return_values == {0: "0" if kind == "fork" else None, 1: None}
+
+
+def test_r4_a_temporary_rank_that_a_restart_of_all_has_left_out_can_be_restarted(tmp_path):
+    """Also by a request from before that restart, which does not do it."""
+    policy = RestartPolicy(max_restarts=1, backoff=0.0)
+    roles = [role("job", TELLS + "if wait_for_word(): os._exit(3)"), role("helper", WAITS, restart="temporary")]
+    with made(tmp_path, *roles, restart_policy=policy) as gang:
+        gang.hear(2)
+        gang.tell(0, "3")
+        assert gang.hear() == ["helper stops"]
+        early = gang.supervisor.ask(RestartRanks(ranks=frozenset({1})), block=False)
+        gang.tell(1)
+        assert sorted(gang.hear(2)) == ["helper runs", "job runs"]
+        assert set(early.get(timeout=PATIENCE_S)) == {1}
+        assert gang.supervisor.ask(Status(), timeout=PATIENCE_S).ranks[1].attempt == 2
+        reply = gang.supervisor.ask(Close(), block=False)
+        for rank in (1, 0):
+            assert gang.hear() == [f"{('job', 'helper')[rank]} stops"]
+            gang.tell(rank)
+        result = reply.get(timeout=PATIENCE_S)
+    assert (result.outcome, codes(result)) == ("stopped", {0: 0, 1: 0})
 
 
 def test_r11_a_close_stops_the_last_role_first(tmp_path):
