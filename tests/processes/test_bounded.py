@@ -105,6 +105,7 @@ wait_for_word()
 """
 TOLD = """
 from functools import partial
+import structlog  # which imports rich where that is installed: more than the bound of memory
 
 def tell(event):
     if event["event"] in ("supervise.process.exited", "supervise.gang.stopping"):
