@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import tempfile
 
 OF_OTHERS = (
     *("SUPERVISE_", "TORCHELASTIC_", "PET_", "CUDA_", "OMP_", "NCCL_", "MASTER_", "LOCAL_", "GROUP_", "ROLE_"),
@@ -31,6 +32,10 @@ def reset() -> None:
             del os.environ[name]
     os.environ["LANG"] = "C.UTF-8"
     os.environ["TERM"] = "xterm-256color"
+    examples = ".hypothesis"  # in the checkout, which may be another user's
+    if not os.access(examples if os.path.lexists(examples) else ".", os.W_OK):
+        own = os.path.join(tempfile.gettempdir(), f"supervise-hypothesis-{os.getuid()}")  # noqa: PTH118
+        os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", own)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft > 65536:  # some tests use up all descriptors
         resource.setrlimit(resource.RLIMIT_NOFILE, (65536, hard))
