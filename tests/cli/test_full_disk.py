@@ -82,7 +82,8 @@ print(events.lost, events.error.strerror)
 
 def test_events_that_cannot_be_written_are_counted_at_the_end(supervise: Command):
     """The run is not hindered."""
-    done = supervise.run("-n", "8", "--no-prefix", "true", before=SMALL_FILES)
+    # Python keeps a file of bytecode of which it could write a part only, and every later import of it fails
+    done = supervise.run("-n", "8", "--no-prefix", "true", before=SMALL_FILES, PYTHONDONTWRITEBYTECODE="1")
     assert done.returncode == 0
     assert re.search(r"^supervise: \d+ events are missing in events\.jsonl: File too large$", done.stderr, re.MULTILINE)
 
@@ -90,7 +91,7 @@ def test_events_that_cannot_be_written_are_counted_at_the_end(supervise: Command
 def test_the_file_of_events_tells_how_many_are_missing(tmp_path: Path):
     """A torn line stays one, and what follows is readable."""
     words = [sys.executable, "-c", LOSES, str(tmp_path)]
-    env = environment(tmp_path)
+    env = environment(tmp_path, PYTHONDONTWRITEBYTECODE="1")
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout == "3 File too large\n"
     first, torn, lost, last = (tmp_path / "events.jsonl").read_text().splitlines()
