@@ -67,10 +67,12 @@ class Command:
             yield started
 
     @contextmanager
-    def started_command(self, *words: str, before: tuple[str, ...] = (), **env: str) -> Iterator["Started"]:
+    def started_command(
+        self, *words: str, before: tuple[str, ...] = (), program: tuple[str, ...] = SUPERVISE, **env: str
+    ) -> Iterator["Started"]:
         """Start ``supervise`` on pipes; it is gone afterwards."""
         process = subprocess.Popen(
-            [*before, *SUPERVISE, *words],
+            [*before, *program, *words],
             env=environment(self.tmp_path, **env),
             cwd=self.tmp_path,
             stdin=subprocess.DEVNULL,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command import HANG, SUPERVISE, Command, Started, environment
+from tests.cli.command import HANG, SUPERVISE, Command, Started
 from tests.cli.test_reaping import AS_PID_1
 from tests.cli.test_run_commands import until
 
@@ -26,24 +26,11 @@ WITHOUT_LOCKS = (
 
 
 @contextmanager
-def going_on(supervise: Command, *words: str) -> Iterator[Started]:
-    """Start a run by a command of our own; it is gone afterwards."""
-    process = subprocess.Popen(
-        words,
-        env=environment(supervise.tmp_path),
-        cwd=supervise.tmp_path,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        try:
-            started = Started(process)
-            started.hear()
-            yield started
-        finally:
-            process.kill()
+def going_on(supervise: Command, *program: str) -> Iterator[Started]:
+    """Start a run that says when it has begun; it is gone afterwards."""
+    with supervise.started_command(*RUN, program=program) as run:
+        run.hear()
+        yield run
 
 
 def state(supervise: Command) -> str:
@@ -61,7 +48,7 @@ def change(supervise: Command, **values: Any) -> None:
 
 def test_without_a_lock_the_process_tells(supervise: Command):
     """Process ID and start time: a later process that has the same ID is another one."""
-    with going_on(supervise, *WITHOUT_LOCKS, *RUN) as run:
+    with going_on(supervise, *WITHOUT_LOCKS) as run:
         assert json.loads((supervise.directory() / "run.json").read_text())["locked"] is False
         assert state(supervise) == "running"
         assert supervise.supervise("clean").stdout == "0 runs removed, 0 B\n"
@@ -80,7 +67,7 @@ def test_the_lock_tells_of_another_pid_namespace(supervise: Command):
     """A container on this machine: its process IDs mean nothing outside."""
     if shutil.which("unshare") is None or subprocess.run([*AS_PID_1, "true"], check=False, stderr=-3).returncode:
         pytest.skip("no pid namespace can be made here")
-    with going_on(supervise, *AS_PID_1[:2], "--kill-child", *AS_PID_1[2:], *SUPERVISE, *RUN):
+    with going_on(supervise, *AS_PID_1[:2], "--kill-child", *AS_PID_1[2:], *SUPERVISE):
         info = json.loads((supervise.directory() / "run.json").read_text())
         assert (info["locked"], info["pid"]) == (True, 1)
         assert state(supervise) == "running"
@@ -92,7 +79,7 @@ def test_the_lock_tells_of_another_pid_namespace(supervise: Command):
 
 def test_a_run_of_another_host_without_a_result_is_kept(supervise: Command):
     """In a shared home, whose locks may be of one host only: nothing here tells that it has ended."""
-    with going_on(supervise, *SUPERVISE, *RUN) as run:
+    with going_on(supervise, *SUPERVISE) as run:
         until(lambda: "process.started" in (supervise.directory() / "events.jsonl").read_text())
         run.signal(signal.SIGKILL)
     assert state(supervise) == "killed"
@@ -130,7 +117,7 @@ def test_a_run_of_another_host_with_a_result_is_over(supervise: Command):
 )
 def test_a_run_json_with_wrong_values_is_no_error(supervise: Command, values: dict[str, Any]):
     """A rank can write what it wants there; what cannot be known is not removed."""
-    with going_on(supervise, *SUPERVISE, *RUN) as run:
+    with going_on(supervise, *SUPERVISE) as run:
         change(supervise, **values)
         assert state(supervise) == "running"
         run.signal(signal.SIGKILL)
