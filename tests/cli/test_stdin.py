@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import threading
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -166,19 +165,28 @@ def test_the_library_refuses_a_stdin_that_it_cannot_pass_on(entrypoint: object, 
 def test_no_more_is_read_while_a_rank_is_too_late(monkeypatch: pytest.MonkeyPatch):
     """The file is bounded: a rank that does not read stops the input in the end, and nothing is lost."""
     monkeypatch.setattr(stdin_copies, "MOST_BYTES", 100_000)
+    full, ends, pwrite = threading.Event(), [], os.pwrite
+
+    def recorded(fd: int, chunk: bytes, at: int) -> int:
+        written = pwrite(fd, chunk, at)
+        ends.append(at + written)
+        if ends[-1] >= 100_000:
+            full.set()
+        return written
+
+    monkeypatch.setattr(stdin_copies.os, "pwrite", recorded)
     source, write = os.pipe()
     data = os.urandom(50_000) * 20
     copies = StdinCopies(source, 1, pytest.fail)
     writer = threading.Thread(target=lambda: (write_all(write, data), os.close(write)))
     writer.start()
-    found, sizes = b"", []
+    assert full.wait(PATIENCE_S)
+    found = b""
     while chunk := os.read(copies.read_ends[0], 10_000):
         found += chunk
-        with suppress(ValueError):  # closed at the end
-            sizes.append(os.fstat(copies._file.fileno()).st_size)
     writer.join()
     assert found == data
-    assert max(sizes) == 100_000
+    assert max(ends) == 100_000
     copies.close()
     os.close(source)
     os.close(copies.read_ends[0])
