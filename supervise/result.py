@@ -18,6 +18,9 @@ Outcome = Literal["succeeded", "failed", "stopped", "timed_out"]
 Role = Literal["root_cause", "concurrent_failure", "bystander", "finished", "lost", "terminated"]
 """The role of a rank in the end of its gang."""
 
+CauseOrder = Literal["clock", "receipt"]
+"""How the failures of a gang are ordered."""
+
 __all__ = ["ProcessFailure", "RankEnd", "RankRestart", "RunProcsResult"]
 
 _NOT_AVAILABLE = "<N/A>"
@@ -262,6 +265,9 @@ class RankEnd:
     """Path of its stdout; ``""`` if it is not redirected."""
     stderr_log: str = ""
     """Path of its stderr; ``""`` if it is not redirected."""
+    host: str = ""
+    """Name of its host in a gang over several hosts, else ``""``. Then `local_rank` is the rank on that host, and the
+    times, the pid and the paths are those of that host: times of different hosts are not comparable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +309,9 @@ class RunProcsResult:
     """The replaced lives in order, at most the newest 1 000."""
     restarts_total: int = field(default=0, compare=False, repr=False)
     """Number of all replaced lives."""
+    cause_order: CauseOrder = field(default="clock", compare=False, repr=False)
+    """How the root cause was found: by the ``clock`` of one host; or by ``receipt``, with several hosts: the first
+    failure of the host whose failure the driver learned of first."""
 
     def is_failed(self) -> bool:
         """Return whether any rank is in `failures`."""

@@ -258,7 +258,7 @@ class Describer:
             "attempt": fact.attempt,
             "max_restarts": fact.max_restarts,
             "backoff_s": fact.delay_s,
-            **_causes(fact.result),
+            **causes(fact.result),
         }
         return [*self._errors(fact.result), Event("supervise.gang.restarting", "warning", fields)]
 
@@ -270,7 +270,7 @@ class Describer:
             return [Event("supervise.gang.finished", "error", fields)]
         events = self._errors(result)
         if result.outcome == "failed":
-            events.append(Event("supervise.gang.failed", self._failed_level, _causes(result)))
+            events.append(Event("supervise.gang.failed", self._failed_level, causes(result)))
         fields = {"outcome": result.outcome, "duration_s": duration_s}
         return [*events, Event("supervise.gang.finished", "info", fields)]
 
@@ -294,7 +294,7 @@ class Describer:
         return events
 
 
-def _causes(result: RunProcsResult) -> dict[str, Any]:
+def causes(result: RunProcsResult) -> dict[str, Any]:
     """Return the fields that name the causes; the first of a result's failures is the root cause."""
     root = next(iter(result.failures))
     return {

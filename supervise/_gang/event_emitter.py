@@ -52,7 +52,8 @@ class EventEmitter:
         self.emit(fact)
         spec, result = self._describer.attempt.spec, fact.result
         if result is not None and result.outcome == "failed" and spec.plain is None:
-            self._log.show_at_last(failed_line(spec, result, next(iter(result.failures.values()))))
+            title = spec.title(next(iter(result.failures)))
+            self._log.show_at_last(failed_line(spec.name, title, result))
 
     def disk_full(self, iostream: str, error: OSError) -> None:
         """Report a disk that is full when the ranks have ended: to listeners, or else on stderr."""

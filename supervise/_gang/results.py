@@ -125,17 +125,24 @@ def _failure(gang: Gang, rank: int, attempt: Attempt, to_wall_ns: int, *, stoppe
     )
 
 
-def failed_line(spec: GangSpec, result: RunProcsResult, root: ProcessFailure) -> str:
-    """Return one line about a failed gang: the rank, the cause and the path of a log."""
+def failed_line(name: str, title: str, result: RunProcsResult) -> str:
+    """Return one line about a failed gang: the rank, the cause and the path of a log.
+
+    Args:
+        name: Name of the gang.
+        title: What to call the first rank of `result.failures`.
+        result: The result.
+    """
+    rank, root = next(iter(result.failures.items()))
     recorded = root.message.get("message") if isinstance(root.message, dict) else None
     if recorded is None:
         how = f"exit code {root.exitcode}" if root.exitcode >= 0 else root.signal_name()
         recorded = how if str(root.message).startswith(_KNOWN_BY_CODE) else f"{how}: {root.message}"
-    logs = [path for path in (result.stderrs.get(root.local_rank), root.error_file) if path and os.path.isabs(path)]
+    logs = [path for path in (result.stderrs.get(rank), root.error_file) if path and os.path.isabs(path)]
     where = f"; see {logs[0]}" if logs else ""
     cause = one_line(str(recorded))
     cause = cause if len(cause) <= _CAUSE_CHARS else f"{cause[:_CAUSE_CHARS]} ..."
-    who = one_line(f"{spec.name} failed: {spec.title(root.local_rank)}")
+    who = one_line(f"{name} failed: {title}")
     return f"supervise: {who} (pid {root.pid}): {cause}{one_line(where)}"
 
 

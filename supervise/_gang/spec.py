@@ -60,6 +60,7 @@ class GangSettings(TypedDict, total=False):
     log_max_bytes: int | None
     screen: Screen | None
     stdin: Mapping[int, Stdin]
+    consoles: tuple[TextIO, TextIO]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,94 @@
+"""The events of a gang over several hosts: the driver's own, and those of the hosts with the name of their node."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from supervise._gang.describe import causes
+from supervise._gang.results import failed_line
+from supervise.events import EventLog
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from supervise._hosts.model import HostsGang
+    from supervise._hosts.orders import HostAddress
+    from supervise._hosts.plan import HostsPlan
+    from supervise.messages import GangFinished, GangRestarting
+
+_OF_GANG = "supervise.gang."
+
+
+class HostEvents:
+    """Emits the events. Used on the driver's loop."""
+
+    def __init__(self, plan: HostsPlan, run_id: str) -> None:
+        """Take the common fields from the settings."""
+        self._plan = plan
+        self._log = EventLog({"gang": plan.name, "run_id": run_id, "role": plan.name}, sink=plan.event_sink)
+        self._begun_ns = self._attempt_ns = time.monotonic_ns()
+        self._stopping: str | None = None
+
+    def listens(self) -> bool:
+        """Return whether events have a listener."""
+        return self._log.listens("info")
+
+    def begin(self, epoch: int) -> None:
+        """Begin an attempt."""
+        self._attempt_ns, self._stopping = time.monotonic_ns(), None
+        if epoch == 0:
+            self._begun_ns = self._attempt_ns
+        self._log.renew(attempt=epoch)
+        plan = self._plan
+        fields = {"world_size": plan.world_size, "nnodes": plan.nnodes, "start_method": None, "log_dir": None}
+        self._log.emit("supervise.gang.starting", "info", **fields)
+
+    def placed(self, addresses: Sequence[HostAddress]) -> None:
+        """Report where the hosts are."""
+        for number, address in enumerate(addresses):
+            self._log.emit("supervise.host.started", "info", host=number, pid=address.pid, **_where(address))
+
+    def lost(self, number: int, why: str, addresses: Sequence[HostAddress]) -> None:
+        """Report that a host is dead or does not answer."""
+        self._log.emit("supervise.host.lost", "error", host=number, why=why, **_where(addresses[number]))
+
+    def forward(self, number: int, event: dict[str, Any], address: HostAddress) -> None:
+        """Emit an event of a host. Those about its part of the gang are left out: the driver reports the whole gang."""
+        if event["event"].startswith(_OF_GANG):
+            return
+        fields = {key: value for key, value in event.items() if key not in ("event", "level", "seq")}
+        self._log.emit(event["event"], event["level"], **fields, node_id=address.node_id, host=number)
+
+    def started(self) -> None:
+        """Report that all ranks of all hosts are ready."""
+        self._log.emit("supervise.gang.started", "info", duration_s=(time.monotonic_ns() - self._attempt_ns) / 1e9)
+
+    def stopping(self, gang: HostsGang) -> None:
+        """Report, once, why the hosts are stopped."""
+        reason = "peer_failed" if gang.stopping == "failure" else gang.stopping
+        if reason is not None and self._stopping is None:
+            self._stopping = reason
+            self._log.emit("supervise.gang.stopping", "info", reason=reason)
+
+    def restarting(self, message: GangRestarting) -> None:
+        """Report that another attempt follows."""
+        fields = {"attempt": message.attempt, "max_restarts": message.max_restarts, "backoff_s": message.delay_s}
+        self._log.emit("supervise.gang.restarting", "warning", **fields, **causes(message.result))
+
+    def finish(self, message: GangFinished) -> None:
+        """Report the end; without a listener, show a failure in one line."""
+        duration_s, result = (time.monotonic_ns() - self._begun_ns) / 1e9, message.result
+        if result is None:
+            why = {"exception_type": type(message.error).__name__, "exception_message": str(message.error)}
+            self._log.emit("supervise.gang.finished", "error", outcome="failed", duration_s=duration_s, **why)
+            return
+        if result.outcome == "failed":
+            self._log.emit("supervise.gang.failed", "error", **causes(result))
+        self._log.emit("supervise.gang.finished", "info", outcome=result.outcome, duration_s=duration_s)
+        if result.outcome == "failed":
+            self._log.show_at_last(failed_line(self._plan.name, f"rank {next(iter(result.failures))}", result))
+
+
+def _where(address: HostAddress) -> dict[str, Any]:
+    return {"host_name": address.host_name, "node_id": address.node_id}

@@ -1,0 +1,222 @@
+"""One host of a gang: an ordinary Supervisor, the lease, and the news for the driver. Engines wrap it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from signal import SIGKILL, Signals
+from typing import TYPE_CHECKING, Any
+
+import pykka
+
+from supervise import messages as say
+from supervise._gang.attempt import first_attempt
+from supervise._gang.supervisor import Supervisor
+from supervise._hosts.lease import Lease, LeaseLost
+from supervise._hosts.news import NewsQueue
+from supervise._hosts.orders import HostAddress, HostEnd
+from supervise.logs import DefaultLogsSpecs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from supervise._hosts.orders import HostOrder, News
+    from supervise._runtime.future import Reply
+
+_CHUNK_BYTES = 65536
+_RECORD = "SUPERVISE_RECORD"
+"""The first word is the pid of the rank's parent; see `supervise run`."""
+
+
+class Host:
+    """The ranks of one host in one attempt. Thread-safe."""
+
+    def __init__(self, order: HostOrder) -> None:
+        """Begin the lease; start no rank.
+
+        Raises:
+            OSError: The keeper of the lease cannot be started.
+        """
+        self._order = order
+        self._news = NewsQueue()
+        self._lease = Lease(order.lease_s)
+        self._lock = threading.Lock()
+        self._gang: pykka.ActorRef[Supervisor] | None = None
+        self._start: Reply[dict[int, int]] | None = None
+        self._told_to_stop = False
+        self._failed = False
+
+    def address(self, *, node_id: str, ip: str) -> HostAddress:
+        """Return where this host runs; the engine knows its node and address."""
+        with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.bind(("", 0))
+            port: int = probe.getsockname()[1]
+        return HostAddress(
+            host_name=os.uname().nodename,
+            node_id=node_id,
+            ip=ip,
+            port=port,
+            pid=os.getpid(),
+            token=self._lease.token(),
+            omp_num_threads=os.environ.get("OMP_NUM_THREADS"),
+        )
+
+    def renew(self, token: int) -> int:
+        """Extend the lease; return the token for the next renewal. If the keeper has ended, kill the ranks."""
+        try:
+            return self._lease.renew(token)
+        except LeaseLost:
+            self.stop(SIGKILL, 0.0)
+            raise
+
+    def launch(self, envs: Mapping[int, Mapping[str, str]]) -> Reply[dict[int, int]]:
+        """Start the ranks with these further variables, once; answer with ``{local rank: pid}`` when all are ready.
+
+        Raises:
+            SpecError: A setting is not valid on this host.
+            OSError: A log folder cannot be used; or, in the reply, a rank cannot be started.
+        """
+        with self._lock:
+            if self._start is None:
+                self._start = self._launch(envs)
+            return self._start
+
+    def _launch(self, envs: Mapping[int, Mapping[str, str]]) -> Reply[dict[int, int]]:
+        order = self._order
+        consoles, pumps = zip(*(self._console(stream) for stream in ("stdout", "stderr")), strict=True)
+        try:
+            attempt = first_attempt(
+                name=order.name,
+                entrypoint=order.entrypoint,
+                args=order.args,
+                envs={rank: self._environment(order.envs[rank], envs[rank]) for rank in order.args},
+                logs_specs=order.logs_specs or DefaultLogsSpecs(),
+                log_line_prefixes=order.log_line_prefixes,
+                event_sink=self._event if order.sends_events else _ignore,
+                gate=isinstance(order.entrypoint, str),
+                consoles=consoles,
+                **order.settings,  # type: ignore[typeddict-item]  # the driver has checked them
+            )
+            gang = Supervisor.start_attempt(attempt)
+        except BaseException:
+            for console in consoles:
+                console.close()
+            raise
+        self._gang = gang
+        _Observer.start(self, gang)
+        start: Reply[dict[int, int]] = gang.ask(say.Start(), block=False)
+        threading.Thread(target=self._end, args=(gang, consoles, pumps), name="supervise-host", daemon=True).start()
+        return start
+
+    def _environment(self, given: Mapping[str, str], common: Mapping[str, str]) -> dict[str, str]:
+        merged = {**common, **given}
+        if _RECORD in merged:  # the driver does not know the pid of the ranks' parent
+            merged[_RECORD] = f"{os.getpid()} {merged[_RECORD].partition(' ')[2]}"
+        return merged
+
+    def _console(self, stream: Any) -> tuple[Any, threading.Thread]:
+        """Return a text stream whose bytes become news, and the thread that reads them."""
+        read, write = os.pipe()
+        pump = threading.Thread(target=self._pump, args=(read, stream), name=f"supervise-{stream}", daemon=True)
+        pump.start()
+        return os.fdopen(write, "w"), pump
+
+    def _pump(self, read: int, stream: Any) -> None:
+        with open(read, "rb", buffering=0) as source:
+            while chunk := source.read(_CHUNK_BYTES):
+                self._news.add(stream, chunk)
+
+    def _end(self, gang: pykka.ActorRef[Supervisor], consoles: Any, pumps: Any) -> None:
+        """Wait for the end of the ranks and of all they have left, then report it."""
+        try:
+            result: Any = gang.ask(say.Wait())
+            gang.ask(say.Close())
+            end = HostEnd(result=result)
+        except BaseException as error:
+            end = HostEnd(error=error)
+        gang.stop()
+        for console in consoles:
+            console.close()
+        for pump in pumps:
+            pump.join()
+        self._news.add("ended", end)
+
+    def news_after(self, number: int) -> Reply[list[News]]:
+        """Return a reply with the news after `number`, as soon as there are some."""
+        return self._news.after(number)
+
+    def stop(self, sig: int | None, timeout_s: float | None) -> None:
+        """Stop the ranks: `sig` now, SIGKILL after `timeout_s`; None is the gang's own value."""
+        self._told_to_stop = True
+        if self._gang is not None:
+            with contextlib.suppress(pykka.ActorDeadError):
+                self._gang.tell(say.Close(death_sig=None if sig is None else Signals(sig), timeout=timeout_s))
+
+    def signal(self, sig: int, ranks: frozenset[int] | None) -> None:
+        """Send a signal to the process groups of running ranks."""
+        if self._gang is not None:
+            with contextlib.suppress(pykka.ActorDeadError):
+                self._gang.tell(say.Signal(sig=Signals(sig), ranks=ranks))
+
+    def leave(self) -> None:
+        """End the lease of a host without ranks; kill ranks that run nevertheless."""
+        self._news.close()
+        if self._gang is not None and self._gang.is_alive():
+            self.stop(SIGKILL, 0.0)
+            with contextlib.suppress(pykka.ActorDeadError):
+                self._gang.stop()
+        self._lease.end()
+
+    def _event(self, event: dict[str, Any]) -> None:
+        self._news.add("event", event)
+
+    # From the observer
+
+    def rank_started(self, pid: int) -> None:
+        """Make the keeper responsible for a rank."""
+        try:
+            self._lease.add(pid)
+        except LeaseLost:
+            self.stop(SIGKILL, 0.0)
+
+    def rank_exited(self, message: say.WorkerExited) -> None:
+        """Report the end of a rank, and the first failure of the host."""
+        if not message.group_left:
+            self._lease.remove(message.pid)
+        codes = self._order.settings.get("success_exit_codes", frozenset({0}))
+        fails = message.exitcode not in codes or message.complaint is not None
+        if fails and not self._failed and not self._told_to_stop:
+            self._failed = True
+            self._news.add("failed", message.local_rank)
+        self._news.add("exited", message)
+
+
+def _ignore(_event: dict[str, Any]) -> None:
+    """Take an event without a use: the driver shows a failure, so the host's Supervisor must not show it as well."""
+
+
+class _Observer(pykka.ThreadingActor):
+    """Receives the lifecycle messages of the host's gang."""
+
+    use_daemon_thread = True
+
+    def __init__(self, host: Host, gang: pykka.ActorRef[Supervisor]) -> None:
+        super().__init__()
+        self._host = host
+        self._gang = gang
+
+    def on_start(self) -> None:
+        self._gang.tell(say.Subscribe(ref=self.actor_ref))
+
+    def on_receive(self, message: Any) -> None:
+        match message:
+            case say.WorkerStarted():
+                self._host.rank_started(message.pid)
+            case say.WorkerExited():
+                self._host.rank_exited(message)
+            case say.GangFinished():
+                self.stop()
+            case _:
+                pass

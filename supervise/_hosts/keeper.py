@@ -1,0 +1,126 @@
+"""The lease keeper: a small process beside a host that kills the host and its ranks when the lease is over.
+
+Run as ``python -I -S keeper.py HOST_PID LEASE_S``. It imports nothing of supervise, so that it starts at once and
+stays small. Its stdin is a pipe from the host, with one command a line:
+
+- ``lease NS``: the lease is over at NS nanoseconds of CLOCK_BOOTTIME, which counts the time of a suspended machine.
+- ``rank PID START``: a process group of the host, led by PID, whose start time in ``/proc/PID/stat`` is START.
+- ``gone PID``: nothing is left of that group.
+- ``bye``: the host has no ranks any more; the keeper exits.
+
+The keeper kills everything when the lease is over, when the host dies, and at the end of its stdin without ``bye``. It
+does not depend on the host: a host that is stopped, or whose interpreter is busy, loses its ranks as well.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import struct
+import sys
+import time
+
+_NS_PER_S = 1_000_000_000
+_TFD_TIMER_ABSTIME = 1
+_TFD_NONBLOCK, _TFD_CLOEXEC = os.O_NONBLOCK, os.O_CLOEXEC
+
+
+class Keeper:
+    """The state of the keeper."""
+
+    def __init__(self, host: int, lease_s: float) -> None:
+        """Begin a lease of `lease_s` seconds for the process `host`."""
+        self._host = os.pidfd_open(host)
+        self._ranks: dict[int, tuple[int, str]] = {}
+        """Pid of a leader to its pidfd (-1: reaped by then) and its start time."""
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._timer = self._libc.timerfd_create(time.CLOCK_BOOTTIME, _TFD_NONBLOCK | _TFD_CLOEXEC)
+        if self._timer < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+        self._due_ns = 0
+        self._lease(time.clock_gettime_ns(time.CLOCK_BOOTTIME) + int(lease_s * _NS_PER_S))
+
+    def run(self) -> None:
+        """Obey the host until it has ended, and kill what is left if that was not its wish."""
+        poll = select.poll()
+        for fd in (0, self._host, self._timer):
+            poll.register(fd, select.POLLIN)
+        rest = b""
+        while True:
+            ready = {fd for fd, _ in poll.poll()}
+            # The timer first: behind a thaw, a renewal that was sent in time may wait beside an expiry.
+            if self._timer in ready and time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= self._due_ns:
+                break
+            if 0 in ready:
+                chunk = os.read(0, 65536)
+                *lines, rest = (rest + chunk).split(b"\n")
+                if any(self._obey(line.decode().split()) for line in lines):
+                    return
+                if not chunk:
+                    break
+            elif self._host in ready:
+                break
+        self._kill()
+
+    def _obey(self, words: list[str]) -> bool:
+        """Carry out one command; return whether it was the last."""
+        match words:
+            case ["lease", due_ns]:
+                self._lease(max(int(due_ns), self._due_ns))
+            case ["rank", pid, started]:
+                self._forget(int(pid))
+                try:
+                    self._ranks[int(pid)] = os.pidfd_open(int(pid)), started
+                except ProcessLookupError:
+                    self._ranks[int(pid)] = -1, started
+            case ["gone", pid]:
+                self._forget(int(pid))
+            case ["bye"]:
+                return True
+            case _:
+                pass
+        return False
+
+    def _forget(self, pid: int) -> None:
+        pidfd, _ = self._ranks.pop(pid, (-1, ""))
+        if pidfd >= 0:
+            os.close(pidfd)
+
+    def _lease(self, due_ns: int) -> None:
+        self._due_ns = due_ns
+        when = struct.pack("@4l", 0, 0, *divmod(due_ns, _NS_PER_S))
+        if self._libc.timerfd_settime(self._timer, _TFD_TIMER_ABSTIME, when, None):
+            raise OSError(ctypes.get_errno(), "timerfd_settime")
+
+    def _kill(self) -> None:
+        """Kill the groups of the ranks, then the host, whose lifelines kill what is not known here."""
+        for pid, (pidfd, started) in self._ranks.items():
+            _ignore(signal.pidfd_send_signal, pidfd, signal.SIGKILL)
+            if start_time(pid) == started:  # not reaped, so that the number of the group is still its own
+                _ignore(os.killpg, pid, signal.SIGKILL)
+        _ignore(signal.pidfd_send_signal, self._host, signal.SIGKILL)
+
+
+def _ignore(call: object, *args: object) -> None:
+    """Call a function; an error means that the process is gone."""
+    try:
+        call(*args)  # type: ignore[operator]  # one of two functions of this file
+    except OSError:
+        return
+
+
+def start_time(pid: int) -> str:
+    """Return the start time of a process in clock ticks since the boot; "" if there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[19].decode()
+    except OSError:
+        return ""
+
+
+if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP):
+        signal.signal(number, signal.SIG_IGN)
+    Keeper(int(sys.argv[1]), float(sys.argv[2])).run()

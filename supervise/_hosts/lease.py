@@ -1,0 +1,89 @@
+"""The lease of a host: its ranks run only as long as the driver has renewed it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+
+from supervise._hosts import keeper
+
+_NS_PER_S = 1_000_000_000
+_BYE_S = 5.0
+
+
+class LeaseLost(Exception):  # noqa: N818  says what happened, as SupervisorCrashed does
+    """The keeper of the lease has ended, so that nothing would kill the ranks of a host that is cut off."""
+
+
+class Lease:
+    """A lease and its keeper. Thread-safe.
+
+    A token is a time of this host. The driver sends each token back with its next renewal, and the lease then lasts
+    from the time of the token. So a renewal that was delayed on its way, or read late because this host was frozen,
+    does not make the lease longer than the driver takes it to be.
+    """
+
+    def __init__(self, lease_s: float) -> None:
+        """Start the keeper; the first lease begins now.
+
+        Raises:
+            OSError: The keeper cannot be started.
+        """
+        self._lease_ns = int(lease_s * _NS_PER_S)
+        self._lock = threading.Lock()
+        command = [sys.executable, "-I", "-S", keeper.__file__, str(os.getpid()), str(lease_s)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0, start_new_session=True
+        )
+
+    @property
+    def pid(self) -> int:
+        """Pid of the keeper."""
+        return self._process.pid
+
+    def token(self) -> int:
+        """Return the token for the driver's next renewal."""
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+    def renew(self, token: int) -> int:
+        """Extend the lease to `lease_s` after `token`; return the next token.
+
+        Raises:
+            LeaseLost: The keeper has ended.
+        """
+        self._say(f"lease {token + self._lease_ns}")
+        return self.token()
+
+    def add(self, pid: int) -> None:
+        """Make the keeper responsible for the process group of a rank."""
+        self._say(f"rank {pid} {keeper.start_time(pid)}")
+
+    def remove(self, pid: int) -> None:
+        """End the responsibility for a group of which nothing is left."""
+        with suppress(LeaseLost):
+            self._say(f"gone {pid}")
+
+    def end(self) -> None:
+        """End the keeper of a host that has no ranks any more. Idempotent."""
+        with suppress(LeaseLost):
+            self._say("bye")
+        with self._lock:
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_BYE_S)
+
+    def _say(self, line: str) -> None:
+        with self._lock:
+            stdin = self._process.stdin
+            try:
+                if stdin is None or stdin.closed:
+                    raise BrokenPipeError
+                stdin.write(f"{line}\n".encode())
+            except OSError as error:
+                msg = f"the keeper of the lease (pid {self._process.pid}) has ended"
+                raise LeaseLost(msg) from error

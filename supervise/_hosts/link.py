@@ -1,0 +1,154 @@
+"""The driver's link to one host: renewals of the lease, news, and calls. Used on the driver's loop."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from supervise._hosts import steps
+from supervise._hosts.engine import HostDead, HostUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervise._hosts.engine import EngineHost
+    from supervise._hosts.orders import News
+    from supervise._runtime.loop import Loop, Timer
+
+_RENEWALS_PER_LEASE = 5
+_AGAIN_S = 0.2
+_MARGIN_S = 1.0
+"""Time that the keeper has for its kills, and the ranks for their deaths, behind the end of the lease."""
+
+
+class HostLink:
+    """The link to one host of one attempt."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        host: EngineHost,
+        *,
+        epoch: int,
+        number: int,
+        lease_s: float,
+        step: Callable[[steps.Event], object],
+        receive: Callable[[int, int, News], object],
+    ) -> None:
+        """Make the link; `begin` starts it.
+
+        Args:
+            loop: The driver's loop.
+            host: The host.
+            epoch: Number of the attempt.
+            number: Number of the host.
+            lease_s: Length of the lease.
+            step: Decides on an event of the core.
+            receive: Gets the epoch, the number of the host and each of its news, in order.
+        """
+        self._loop = loop
+        self._host = host
+        self._epoch = epoch
+        self._number = number
+        self._lease_s = lease_s
+        self._step = step
+        self._receive = receive
+        self._token = host.address.token
+        self._read = 0
+        """Number of the last news that was processed."""
+        self._heard_s = self._sent_s = time.monotonic()
+        self._renewing = False
+        self._over = False
+        self._timer: Timer | None = None
+
+    def begin(self) -> None:
+        """Renew the lease from now on, and read the news."""
+        self._renew()
+        self._poll()
+
+    def end(self) -> None:
+        """Renew no more; ignore what is still to come. Idempotent."""
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def await_lease(self, then: Callable[[], object]) -> None:
+        """End the link, and call `then` when the lease is over and the ranks are gone."""
+        self.end()
+        self._loop.call_at(self._sent_s + self._lease_s + _MARGIN_S, then)
+
+    def launch(self, envs: dict[int, dict[str, str]]) -> None:
+        """Start the ranks of the host, and report how that went."""
+        self._call("launch", envs, done=partial(self._launched, envs))
+
+    def tell(self, method: str, *args: Any) -> None:
+        """Call a method whose value is not needed, again until the host has got it. The method is idempotent."""
+        self._call(method, *args, done=partial(self._said, method, args))
+
+    # Replies, on the loop
+
+    def _launched(self, envs: dict[int, dict[str, str]], pids: Any, error: BaseException | None) -> None:
+        if isinstance(error, HostUnavailable):
+            self._loop.call_later(_AGAIN_S, partial(self.launch, envs))
+        elif isinstance(error, HostDead):
+            self._lose(str(error))
+        elif error is not None:
+            self._step(steps.HostNotStarted(self._epoch, self._number, error))
+        else:
+            self._step(steps.HostStarted(self._epoch, self._number, pids))
+
+    def _said(self, method: str, args: tuple[Any, ...], _value: Any, error: BaseException | None) -> None:
+        if isinstance(error, HostUnavailable):
+            self._loop.call_later(_AGAIN_S, partial(self.tell, method, *args))
+        elif isinstance(error, HostDead):
+            self._lose(str(error))
+
+    def _renew(self) -> None:
+        if self._over:
+            return
+        now_s = time.monotonic()
+        silent_s = now_s - self._heard_s
+        if silent_s > self._lease_s:
+            self._lose(f"no contact for {silent_s:.1f} s; its ranks end with its lease")
+            return
+        self._timer = self._loop.call_later(self._lease_s / _RENEWALS_PER_LEASE, self._renew)
+        if not self._renewing:
+            self._renewing, self._sent_s = True, now_s
+            self._call("renew", self._token, done=self._renewed)
+
+    def _renewed(self, token: Any, error: BaseException | None) -> None:
+        self._renewing = False
+        if error is None:
+            self._token, self._heard_s = token, time.monotonic()
+        elif not isinstance(error, HostUnavailable):
+            self._lose(str(error) or type(error).__name__)
+
+    def _poll(self) -> None:
+        if not self._over:
+            self._call("news_after", self._read, done=self._got)
+
+    def _got(self, news: Any, error: BaseException | None) -> None:
+        if isinstance(error, HostUnavailable):
+            self._loop.call_later(_AGAIN_S, self._poll)
+            return
+        if error is not None:
+            self._lose(str(error) or type(error).__name__)
+            return
+        self._heard_s = time.monotonic()
+        for each in news:
+            if each.number > self._read and not self._over:
+                self._read = each.number
+                self._receive(self._epoch, self._number, each)
+        self._poll()
+
+    def _lose(self, why: str) -> None:
+        if not self._over:
+            self._step(steps.HostLost(self._epoch, self._number, why))
+
+    def _call(self, method: str, *args: Any, done: Callable[[Any, BaseException | None], object]) -> None:
+        self._host.call(method, *args, done=lambda value, error: self._loop.post(self._reply, done, value, error))
+
+    def _reply(self, done: Callable[..., object], value: Any, error: BaseException | None) -> None:
+        if not self._over:
+            done(value, error)

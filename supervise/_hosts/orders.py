@@ -1,0 +1,74 @@
+"""What the driver and a host send each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervise.logs import LogsSpecs
+    from supervise.result import RunProcsResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostOrder:
+    """What one host runs in one attempt. Mappings are keyed by local rank. Driver -> host."""
+
+    name: str
+    """Name of the gang."""
+    number: int
+    """Number of the host, from 0."""
+    epoch: int
+    """Number of the attempt."""
+    lease_s: float
+    entrypoint: Callable[..., Any] | str
+    args: dict[int, tuple[Any, ...]]
+    envs: dict[int, dict[str, str]]
+    logs_specs: LogsSpecs | None
+    log_line_prefixes: dict[int, str] | None
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Further settings of the host's Supervisor."""
+    sends_events: bool = False
+    """Whether the driver has a listener for the host's events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostAddress:
+    """Where a host runs. Host -> driver."""
+
+    host_name: str
+    node_id: str
+    """The engine's name of the node."""
+    ip: str
+    port: int
+    """A port that was free a moment ago, for the ranks' own rendezvous."""
+    pid: int
+    """Pid of the process that supervises the ranks."""
+    token: int
+    """The first token of the lease."""
+    omp_num_threads: str | None = None
+    """The value of OMP_NUM_THREADS that the engine has set on the host; None if it is unset."""
+
+
+NewsKind = Literal["event", "stdout", "stderr", "exited", "failed", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """One thing that a host reports. Host -> driver, in order."""
+
+    number: int
+    kind: NewsKind
+    what: Any
+    """``event``: its fields; ``stdout``, ``stderr``: bytes to show; ``exited``: a `WorkerExited`; ``failed``: the local
+    rank that failed first by itself; ``ended``: a `HostEnd`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostEnd:
+    """The end of a host's ranks; nothing of them is left. One of both is None. Host -> driver."""
+
+    result: RunProcsResult | None = None
+    error: BaseException | None = None

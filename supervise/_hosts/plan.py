@@ -1,0 +1,235 @@
+"""The checked settings of a gang over several hosts, and the orders for its hosts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from supervise._gang.spec import GangSpec
+from supervise._gang.validation import checked
+from supervise._hosts.orders import HostOrder
+from supervise._seconds import GRACE_S, check_seconds
+from supervise.errors import SpecError
+from supervise.logs import DefaultLogsSpecs, Std
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervise._hosts.orders import HostAddress
+    from supervise.events import Sink
+    from supervise.logs import LogsSpecs
+    from supervise.restarts import RestartPolicy
+
+_MOST_HOSTS = 100_000
+_FIELDS = {"grace": "grace_s"}
+LEAST_LEASE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostsPlan:
+    """The settings of all attempts. Mappings are keyed by global rank: host number x ranks of a host + local rank."""
+
+    name: str
+    entrypoint: Callable[..., Any] | str
+    nnodes: int
+    nproc_per_node: int
+    args: Mapping[int, tuple[Any, ...]]
+    envs: Mapping[int, Mapping[str, str]] = field(repr=False)
+    logs_specs: LogsSpecs | None = None
+    log_line_prefixes: Mapping[int, str] | None = None
+    lease_s: float = 10.0
+    restart_policy: RestartPolicy | None = None
+    timeout_s: float | None = None
+    event_sink: Sink | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of each host's Supervisor, such as ``grace``."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of all hosts."""
+        return self.nnodes * self.nproc_per_node
+
+    @property
+    def grace_s(self) -> float:
+        """Seconds from the first signal to SIGKILL."""
+        return float(self.settings.get("grace", GRACE_S))
+
+    def rank(self, host: int, local_rank: int) -> int:
+        """Return the global rank of a local rank."""
+        return host * self.nproc_per_node + local_rank
+
+    def orders(self, epoch: int, *, entrypoint: Any = None, sends_events: bool = False) -> list[HostOrder]:
+        """Return what each host runs.
+
+        Args:
+            epoch: Number of the attempt.
+            entrypoint: What travels in place of the entrypoint; None: itself.
+            sends_events: Whether hosts send their events.
+        """
+        return [
+            HostOrder(
+                name=self.name,
+                number=number,
+                epoch=epoch,
+                lease_s=self.lease_s,
+                entrypoint=entrypoint or self.entrypoint,
+                args=self._of(number, self.args),
+                envs={rank: dict(env) for rank, env in self._of(number, self.envs).items()},
+                logs_specs=self.logs_specs,
+                log_line_prefixes=self._prefixes(number),
+                settings=dict(self.settings),
+                sends_events=sends_events,
+            )
+            for number in range(self.nnodes)
+        ]
+
+    def _prefixes(self, host: int) -> dict[int, str]:
+        given = self.log_line_prefixes or {}
+        ranks = {local: self.rank(host, local) for local in range(self.nproc_per_node)}
+        return {local: given.get(rank, f"[{self.name}{rank}]:") for local, rank in ranks.items()}
+
+    def _of(self, host: int, mapping: Mapping[int, Any]) -> dict[int, Any]:
+        return {local: mapping[self.rank(host, local)] for local in range(self.nproc_per_node)}
+
+    def environments(self, host: int, epoch: int, master: HostAddress, run_id: str) -> dict[int, dict[str, str]]:
+        """Return the variables of torchrun and the epoch for the ranks of one host: local rank to variables.
+
+        The caller's own `envs` take precedence.
+        """
+        common = {
+            "MASTER_ADDR": master.ip,
+            "MASTER_PORT": str(master.port),
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_WORLD_SIZE": str(self.nproc_per_node),
+            "GROUP_RANK": str(host),
+            "GROUP_WORLD_SIZE": str(self.nnodes),
+            "ROLE_NAME": self.name,
+            "ROLE_WORLD_SIZE": str(self.world_size),
+            "TORCHELASTIC_RUN_ID": run_id,
+            "TORCHELASTIC_RESTART_COUNT": str(epoch),
+            "TORCHELASTIC_MAX_RESTARTS": str(self.restart_policy.max_restarts if self.restart_policy else 0),
+            "SUPERVISE_EPOCH": str(epoch),
+        }
+        found = {}
+        for local in range(self.nproc_per_node):
+            rank = str(self.rank(host, local))
+            found[local] = {**common, "RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": str(local)}
+        return found
+
+
+def make_plan(
+    *,
+    name: str,
+    entrypoint: Callable[..., Any] | str,
+    nnodes: int,
+    nproc_per_node: int,
+    args: tuple[Any, ...] | Mapping[int, tuple[Any, ...]] = (),
+    envs: Mapping[int, Mapping[str, str]] | None = None,
+    logs_specs: LogsSpecs | None = None,
+    log_line_prefixes: Mapping[int, str] | None = None,
+    lease_s: float = 10.0,
+    restart_policy: RestartPolicy | None = None,
+    timeout: float | None = None,
+    event_sink: Sink | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> HostsPlan:
+    """Check the settings of a gang over several hosts.
+
+    Raises:
+        SpecError: A setting is not valid; names it, the value or the rank, and the remedy.
+    """
+    _check_count("nnodes", nnodes, "hosts")
+    _check_count("nproc_per_node", nproc_per_node, "ranks on each host")
+    world = nnodes * nproc_per_node
+    check_seconds("lease_s", lease_s, above_zero=True)
+    if lease_s < LEAST_LEASE_S:
+        raise SpecError(
+            f"lease_s is {lease_s!r}; give at least {LEAST_LEASE_S:g} s, or short delays would end the gang"
+        )
+    if timeout is not None:
+        check_seconds("timeout", timeout, above_zero=True)
+    _check_policy(restart_policy)
+    if logs_specs is None:
+        logs_specs = DefaultLogsSpecs(tee=Std.ALL)
+    plan = HostsPlan(
+        name=name,
+        entrypoint=entrypoint,
+        nnodes=nnodes,
+        nproc_per_node=nproc_per_node,
+        args=_arguments(args, world),
+        envs=_environments(envs or {}, world),
+        logs_specs=logs_specs,
+        log_line_prefixes=log_line_prefixes,
+        lease_s=float(lease_s),
+        restart_policy=restart_policy,
+        timeout_s=timeout,
+        event_sink=event_sink,
+        settings=dict(settings or {}),
+    )
+    _check_as_hosts(plan)
+    return plan
+
+
+def _check_count(name: str, value: object, what: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _MOST_HOSTS:
+        raise SpecError(f"{name} is {value!r}; give the number of {what}, from 1 to {_MOST_HOSTS}")
+
+
+def _check_policy(policy: RestartPolicy | None) -> None:
+    if policy is not None and policy.restart != "transient":
+        raise SpecError(
+            f"restart_policy has restart={policy.restart!r}; a gang over several hosts restarts as a whole after a"
+            " failure, so give restart='transient'"
+        )
+
+
+def _arguments(args: object, world: int) -> dict[int, tuple[Any, ...]]:
+    if isinstance(args, tuple):
+        return dict.fromkeys(range(world), args)
+    if not isinstance(args, Mapping):
+        raise SpecError(f"args is {args!r}; give a tuple for all ranks, or global rank to a tuple")
+    _check_ranks("args", args, world)
+    if missing := sorted(set(range(world)) - set(args)):
+        raise SpecError(f"args has nothing for rank {missing[0]}; give a tuple for each of the {world} ranks")
+    return {rank: cast("Any", args[rank]) for rank in range(world)}
+
+
+def _environments(envs: object, world: int) -> dict[int, Mapping[str, str]]:
+    if not isinstance(envs, Mapping):
+        raise SpecError(f"envs is {envs!r}; give global rank to variables")
+    _check_ranks("envs", envs, world)
+    return {rank: envs.get(rank, {}) for rank in range(world)}
+
+
+def _check_ranks(what: str, mapping: Mapping[Any, Any], world: int) -> None:
+    for rank in mapping:
+        if not isinstance(rank, int) or isinstance(rank, bool) or not 0 <= rank < world:
+            raise SpecError(f"{what} has the rank {rank!r}; the global ranks are 0 to {world - 1}")
+
+
+def _check_as_hosts(plan: HostsPlan) -> None:
+    """Check the rest as the Supervisor of each host does.
+
+    Raises:
+        SpecError: Names the host as well.
+    """
+    settings = {_FIELDS.get(key, key): value for key, value in plan.settings.items()}
+    for order in plan.orders(0):
+        spec = {"name": plan.name, "entrypoint": plan.entrypoint, "args": order.args, "envs": order.envs, **settings}
+        try:
+            checked(GangSpec(**spec, logs_specs=plan.logs_specs))
+        except SpecError as error:
+            if plan.nnodes == 1:
+                raise
+            raise SpecError(
+                f"host {order.number} (its rank 0 is the global rank {plan.rank(order.number, 0)}): {error}"
+            ) from None
+        except TypeError as error:
+            raise SpecError(f"unknown setting: {error}") from None
+
+
+def random_run_id(name: str) -> str:
+    """Return an identifier for one run of a gang."""
+    return f"{name}-{os.urandom(4).hex()}"

@@ -1,0 +1,398 @@
+"""The driver: the actor that owns a gang over several hosts."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pykka
+
+from supervise import messages as say
+from supervise._gang import shutdown_at_exit
+from supervise._gang.ask_checks import as_signal, check_ref, checked_ranks, stray
+from supervise._gang.replies import PendingReplies
+from supervise._gang.subscribers import Subscribers
+from supervise._hosts import steps
+from supervise._hosts.decide import decide
+from supervise._hosts.describe import HostEvents
+from supervise._hosts.link import HostLink
+from supervise._hosts.merge import Merger
+from supervise._hosts.model import HostsGang
+from supervise._hosts.plan import random_run_id
+from supervise._hosts.rows import RankRows
+from supervise._runtime.actor import LoopActor
+from supervise._runtime.loop import Loop
+from supervise._seconds import check_seconds
+from supervise.errors import SpawnError, SpecError, SuperviseError, SupervisorCrashed
+from supervise.result import RankRestart
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable
+
+    from supervise._hosts.engine import Engine, EngineHost
+    from supervise._hosts.orders import HostAddress, News
+    from supervise._hosts.plan import HostsPlan
+    from supervise._hosts.show import Shown
+    from supervise._runtime.future import Reply
+    from supervise.result import RunProcsResult
+
+_MOST_RESTARTS = 1000
+_JITTER = 0.25
+
+
+class HostsSupervisor(LoopActor):
+    """Owns one gang over several hosts. It accepts the messages of a `Supervisor` that concern a whole gang.
+
+    These are `Start`, `Wait`, `Poll`, `Pids`, `Status`, `Signal`, `Close`, `Subscribe` and `Unsubscribe`; every mapping
+    is keyed by global rank. A stop of the actor closes the gang.
+    """
+
+    def __init__(
+        self, plan: HostsPlan, engine: Engine, *, travels: Any = None, load: Callable[[Any], Any], shown: Shown
+    ) -> None:
+        """Prepare a gang; `Start` places and launches it.
+
+        Args:
+            plan: The checked settings.
+            engine: Where the hosts come from. The actor closes it.
+            travels: What travels to the hosts in place of the entrypoint; None: the entrypoint.
+            load: Makes a return value of what a host has sent.
+            shown: Shows the output of the ranks.
+        """
+        super().__init__(Loop(f"supervise-{plan.name}", lost=self._lost_loop))
+        self._plan = plan
+        self._engine = engine
+        self._travels = travels
+        self._load = load
+        self._shown = shown
+        self._run_id = next(
+            (env["TORCHELASTIC_RUN_ID"] for env in plan.envs.values() if "TORCHELASTIC_RUN_ID" in env), ""
+        ) or random_run_id(plan.name)
+        self._gang = HostsGang(nnodes=plan.nnodes, policy=plan.restart_policy)
+        self._links: list[HostLink] = []
+        self._addresses: list[HostAddress] = []
+        self._replies = PendingReplies(self.loop)
+        self._subscribers = Subscribers()
+        self._events = HostEvents(plan, self._run_id)
+        self._rows = RankRows(plan)
+        self._restarts: list[RankRestart] = []
+        self._restarts_total = 0
+        self._crash: SupervisorCrashed | None = None
+
+    def _start_actor_loop(self) -> None:
+        try:
+            self.loop.start()
+        except BaseException:  # no thread is available, so no ask would be answered
+            pykka.ActorRegistry.unregister(self.actor_ref)
+            raise
+        shutdown_at_exit.remember(self.actor_ref, self._plan.grace_s)
+        super()._start_actor_loop()
+
+    # Asks
+
+    def on_receive(self, message: Any) -> Any:  # noqa: PLR0911 - one line a message
+        """Answer asks."""
+        match message:
+            case say.Start():
+                return self.launch()
+            case say.Wait():
+                return self.wait(message.timeout)
+            case say.Poll():
+                return self.poll()
+            case say.Pids():
+                return self.pids()
+            case say.Status():
+                return self.status()
+            case say.Close():
+                return self.close(message.death_sig, message.timeout)
+            case say.Signal():
+                return self.send_signal(message.sig, message.ranks)
+            case say.Subscribe():
+                check_ref(message.ref)
+                return self._subscribers.admit(message.ref)
+            case say.Unsubscribe():
+                check_ref(message.ref)
+                return self._subscribers.dismiss(message.ref)
+            case _:
+                raise stray(message)
+
+    def launch(self) -> Reply[dict[int, int]]:
+        """Place the hosts and launch every rank; answer with ``{rank: pid}`` when all ranks of all hosts are ready."""
+        self._raise_crash()
+        if self._gang.phase != "new":
+            name, phase = self._plan.name, self._gang.phase
+            raise SpecError(f"{name}: the gang was started already (it is {phase}); make another to run it again")
+        reply = self._replies.begin_start()
+        if self._plan.timeout_s is not None:
+            self.loop.call_later(self._plan.timeout_s, partial(self._step, steps.TimeUp()))
+        self._step(steps.StartAsked())
+        return reply
+
+    def wait(self, timeout: float | None = None) -> Reply[RunProcsResult | None]:
+        """Answer with the result when there is one, or with None after `timeout` seconds."""
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        return self._replies.wait(timeout)
+
+    def poll(self) -> RunProcsResult | None:
+        """Answer at once, with the result or None."""
+        if self._replies.error is not None:
+            raise self._replies.error
+        return self._replies.result
+
+    def pids(self) -> dict[int, int]:
+        """Answer with ``{rank: pid}`` of all started ranks. A pid is one of the rank's host."""
+        return {
+            self._plan.rank(number, local): pid
+            for number, host in enumerate(self._gang.hosts)
+            for local, pid in host.pids.items()
+        }
+
+    def status(self) -> say.GangStatus:
+        """Answer with the present state, as far as the hosts have reported it."""
+        gang = self._gang
+        phases: dict[str, say.Phase] = {"placing": "starting", "launching": "starting", "backoff": "restarting"}
+        rows = self._rows.rows(gang)
+        return say.GangStatus(
+            phase=phases.get(gang.phase, gang.phase),  # type: ignore[arg-type]  # the other phases have the same names
+            pids=self.pids(),
+            running=frozenset(rank for rank, row in rows.items() if row.state in ("starting", "ready", "stopping")),
+            leftovers=frozenset(),
+            waiters=self._replies.waiting,
+            attempt=gang.epoch,
+            ranks=rows,
+        )
+
+    def send_signal(self, sig: signal.Signals, ranks: frozenset[int] | None = None) -> frozenset[int]:
+        """Send a signal to running ranks among `ranks` (None: all); answer with those whose hosts were asked."""
+        sig = as_signal("sig", sig)
+        wanted = checked_ranks(ranks, self._plan.world_size)
+        self._raise_crash()
+        reached = wanted & self.status().running
+        for number, link in enumerate(self._links):
+            own = range(number * self._plan.nproc_per_node, (number + 1) * self._plan.nproc_per_node)
+            if local := frozenset(rank - own.start for rank in reached if rank in own):
+                link.tell("signal", int(sig), local)
+        return reached
+
+    def close(
+        self, death_sig: signal.Signals | None = None, timeout: float | None = None
+    ) -> Reply[RunProcsResult | None]:
+        """Stop the gang; answer with the result when no rank of any host runs."""
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        sig = None if death_sig is None else as_signal("death_sig", death_sig)
+        reply = self._replies.close()
+        if self._gang.phase == "finished" or self._crash is not None:
+            self._replies.closed(self._crash)
+        else:
+            self._step(steps.CloseAsked(sig, timeout))
+        return reply
+
+    # The core
+
+    def _step(self, event: steps.Event) -> None:
+        try:
+            for action in decide(self._gang, event, time.monotonic_ns()):
+                self._act(action)
+        except BaseException as error:
+            self.on_crash(error)
+
+    def _act(self, action: steps.Action) -> None:
+        match action:
+            case steps.Place():
+                self._place(action.epoch)
+            case steps.Launch():
+                envs = self._plan.environments(action.host, action.epoch, self._addresses[0], self._run_id)
+                self._links[action.host].launch(envs)
+            case steps.StopHost():
+                self._events.stopping(self._gang)
+                self._links[action.host].tell("stop", action.sig, action.timeout_s)
+            case steps.AwaitLease():
+                self._events.lost(action.host, self._gang.hosts[action.host].lost, self._addresses)
+                then = partial(self._step, steps.LeaseOver(action.epoch, action.host))
+                self._links[action.host].await_lease(then)
+            case steps.AnswerStart():
+                self._answer_start()
+            case steps.Restart():
+                self._restart(action)
+            case steps.Release():
+                self._release(action.epoch)
+            case steps.Finish():
+                self._finish(action.error)
+
+    def _place(self, epoch: int) -> None:
+        self._events.begin(epoch)
+        self._rows.begin(epoch)
+        self._links, self._addresses = [], []
+        sends_events = self._events.listens()
+        orders = self._plan.orders(epoch, entrypoint=self._travels, sends_events=sends_events)
+        self._engine.place(orders, lambda hosts, error: self.loop.post(self._placed, epoch, hosts, error))
+
+    def _placed(self, epoch: int, hosts: list[EngineHost] | None, error: BaseException | None) -> None:
+        if epoch != self._gang.epoch or self._gang.phase != "placing":
+            self._engine.release(epoch)  # the gang was closed meanwhile
+            return
+        if hosts is None:
+            self._step(steps.NotPlaced(epoch, error or SuperviseError("the engine gave no hosts")))
+            return
+        self._addresses = [host.address for host in hosts]
+        self._links = [
+            HostLink(
+                self.loop,
+                host,
+                epoch=epoch,
+                number=number,
+                lease_s=self._plan.lease_s,
+                step=self._host_step,
+                receive=self._receive,
+            )
+            for number, host in enumerate(hosts)
+        ]
+        self._events.placed(self._addresses)
+        for link in self._links:
+            link.begin()
+        self._step(steps.Placed(epoch))
+
+    def _receive(self, epoch: int, host: int, news: News) -> None:
+        if epoch != self._gang.epoch:
+            return
+        match news.kind:
+            case "stdout" | "stderr":
+                self._shown.write(host, news.kind, news.what)
+            case "event":
+                self._events.forward(host, news.what, self._addresses[host])
+            case "exited":
+                rank = self._plan.rank(host, news.what.local_rank)
+                self._rows.exited(rank, news.what)
+                self._subscribers.tell(replace(news.what, local_rank=rank, attempt=epoch))
+            case "failed":
+                self._step(steps.RankFailed(epoch, host, news.what))
+            case "ended":
+                self._shown.finish(host)
+                self._host_ended(epoch, host, news)
+
+    def _host_ended(self, epoch: int, host: int, news: News) -> None:
+        end = news.what
+        if end.result is not None:
+            self._step(steps.HostEnded(epoch, host, end.result))
+        else:
+            self._host_step(steps.HostNotStarted(epoch, host, end.error))
+
+    def _host_step(self, event: steps.Event) -> None:
+        """Decide on an event of a host; an error of its start gets the global rank and the name of the host."""
+        if isinstance(event, steps.HostNotStarted):
+            event = replace(event, error=self._of_host(event.host, event.error))
+        self._step(event)
+
+    def _of_host(self, host: int, error: BaseException) -> BaseException:
+        where = f"host {host} ({self._addresses[host].host_name})"
+        found: BaseException = error
+        if isinstance(error, SpawnError):
+            why = str(error).partition(" did not start: ")[2]
+            rank = self._plan.rank(host, error.local_rank)
+            found = SpawnError(
+                f"{why} (local rank {error.local_rank} of {where})", local_rank=rank, exitcode=error.exitcode
+            )
+        elif isinstance(error, OSError) and error.errno is not None:
+            found = OSError(error.errno, f"{where}: {error.strerror}", error.filename)
+        if found is not error:
+            found.__cause__ = error
+        return found
+
+    def _answer_start(self) -> None:
+        pids = self.pids()
+        self._rows.ready()
+        self._events.started()
+        self._subscribers.tell(say.GangStarted(pids=pids))
+        self._replies.started(pids)
+
+    def _restart(self, action: steps.Restart) -> None:
+        result = self._result()
+        self._remember(result, action.epoch - 1)
+        delay_s = action.delay_s * (1 + random.uniform(-_JITTER, _JITTER))  # noqa: S311 - no secret
+        limit = self._plan.restart_policy.max_restarts if self._plan.restart_policy is not None else 0
+        message = say.GangRestarting(attempt=action.epoch, max_restarts=limit, delay_s=delay_s, result=result)
+        self._events.restarting(message)
+        self._subscribers.tell(message)
+        self._subscribers.begin_anew()
+        self.loop.call_later(delay_s, partial(self._step, steps.BackoffOver(action.epoch)))
+
+    def _remember(self, result: RunProcsResult, attempt: int) -> None:
+        root = result.root_cause
+        if root is not None and root in result.ends:
+            now_ns = time.monotonic_ns()
+            self._restarts.append(RankRestart(root, attempt, result.ends[root], now_ns, counted=True))
+            del self._restarts[:-_MOST_RESTARTS]
+            self._restarts_total += 1
+
+    def _result(self) -> RunProcsResult:
+        return Merger(self._plan, self._gang, self._addresses, self._load).result()
+
+    def _release(self, epoch: int) -> None:
+        for link in self._links:
+            link.tell("leave")
+            link.end()
+        self._engine.release(epoch)
+
+    def _finish(self, error: BaseException | None) -> None:
+        result: RunProcsResult | None = None
+        if error is None:
+            result = self._replies.result = self._result()
+            result.restarts, result.restarts_total = list(self._restarts), self._restarts_total
+        else:
+            self._replies.error = error
+        message = say.GangFinished(result=result, error=error)
+        self._events.finish(message)
+        self._replies.publish(error or SuperviseError("the gang has ended"))
+        self._subscribers.finish(message)
+        self._replies.closed(error if not isinstance(error, SuperviseError) else None)
+        if self._replies.stopping:
+            self._leave()
+
+    # The end
+
+    def on_stop_request(self) -> Reply[None]:
+        """Close the gang, then leave."""
+        reply = self._replies.stop()
+        if self._gang.phase == "finished" or self._crash is not None:
+            self._leave()
+        else:
+            self._step(steps.CloseAsked())
+        return reply
+
+    def _leave(self) -> None:
+        for link in self._links:
+            link.end()
+        self._engine.close()
+        shutdown_at_exit.forget(self.actor_ref)
+        self.leave()
+        self.loop.ended.add_done_callback(self._replies.stopped)
+        self.loop.end()
+
+    def is_fatal(self, error: BaseException, *, asked: bool) -> bool:
+        """Return whether an exception of a handler ends this actor. One that the asker's arguments caused does not."""
+        return not asked or not isinstance(error, (SuperviseError, OSError, TypeError, ValueError, AttributeError))
+
+    def on_crash(self, error: BaseException) -> None:
+        """Give up after a fault of this actor: the hosts are killed, every ask is answered."""
+        if self._crash is not None:
+            return
+        self._crash = SupervisorCrashed(f"{self._plan.name}: the driver raised {error!r}; its hosts were released")
+        self._crash.__cause__ = error
+        self._replies.error = self._replies.error or self._crash
+        self._replies.publish(self._crash)
+        self._subscribers.finish(say.GangFinished(result=None, error=self._crash))
+        self._replies.closed(self._crash)
+        self._leave()
+
+    def _lost_loop(self, error: BaseException) -> None:
+        self.on_crash(error)
+
+    def _raise_crash(self) -> None:
+        if self._crash is not None:
+            raise self._crash

@@ -1,0 +1,24 @@
+"""Gangs on a Ray cluster: the same verbs, result, root cause and guarantees as on one host.
+
+Nothing of Ray is imported before a `RayGang` is made. Install the extra: ``pip install 'supervise-gang[ray]'``.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from supervise.ray.gang import RayGang as RayGang
+    from supervise.ray.gang import RaySupervisor as RaySupervisor
+
+__all__ = ["RayGang", "RaySupervisor"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from supervise.ray import gang
+
+        return getattr(gang, name)
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)

@@ -1,0 +1,176 @@
+"""Ray as an engine: a placement group with one bundle a host, and a host actor in each bundle."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayTaskError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from supervise import _threads
+from supervise._hosts.engine import HostDead, HostUnavailable
+from supervise.errors import SuperviseError
+from supervise.ray import resources
+from supervise.ray.host_actor import actor_class
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from supervise._hosts.engine import Done
+    from supervise._hosts.orders import HostAddress, HostOrder
+
+log = logging.getLogger("supervise")
+
+_CREATE_S = 60.0
+"""Time in which each host actor must answer once it has its bundle: Ray starts a worker process for it."""
+
+
+class RayHost:
+    """One host actor, as the driver sees it."""
+
+    def __init__(self, actor: Any, address: HostAddress) -> None:
+        """Make the link to an actor that has answered."""
+        self.actor = actor
+        self.address = address
+
+    def call(self, method: str, *args: Any, done: Done) -> None:
+        """Call a method of the actor; see `EngineHost.call`."""
+        try:
+            reference = getattr(self.actor, method).remote(*args)
+            reference.future().add_done_callback(partial(_pass_on, done))
+        except Exception as error:  # the connection to the cluster is closed
+            done(None, _translated(error))
+
+
+def _pass_on(done: Done, future: Any) -> None:
+    try:
+        value = future.result()
+    except BaseException as error:
+        done(None, _translated(error))
+    else:
+        done(value, None)
+
+
+def _translated(error: BaseException) -> BaseException:
+    """Return an error of Ray as one of an engine, or the exception that the host has raised."""
+    if isinstance(error, ActorUnavailableError):
+        return HostUnavailable(str(error))
+    if isinstance(error, ActorDiedError):
+        return HostDead(_first_line(error))
+    if isinstance(error, RayTaskError):
+        return error.cause if isinstance(getattr(error, "cause", None), Exception) else error
+    if isinstance(error, RayActorError):
+        return HostDead(_first_line(error))
+    return HostDead(f"{type(error).__name__}: {_first_line(error)}")
+
+
+def _first_line(error: BaseException) -> str:
+    """Return what Ray says of a dead actor: the line with the cause of death."""
+    rows = [row.strip() for row in str(error).splitlines() if row.strip()]
+    causes = [row for row in rows if "cause" in row.lower() or "died because" in row.lower()]
+    text = (causes or rows or [type(error).__name__])[0]
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
+
+
+_LONGEST = 300
+
+
+class RayEngine:
+    """Places the hosts of a gang on the nodes of the cluster that this process is connected to."""
+
+    def __init__(self, bundle: Mapping[str, float], strategy: str, timeout_s: float) -> None:
+        """Prepare.
+
+        Args:
+            bundle: The resources of each host, by Ray's names.
+            strategy: Ray's placement strategy.
+            timeout_s: Seconds within which the cluster must have room.
+        """
+        self._bundle = dict(bundle)
+        self._strategy = strategy
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._groups: dict[int, PlacementGroup] = {}
+        self._actors: dict[int, list[Any]] = {}
+        self._released: set[int] = set()
+
+    def place(self, orders: Sequence[HostOrder], done: Done) -> None:
+        """Place the hosts, on a thread of its own, since Ray's calls block."""
+        thread = threading.Thread(target=self._place, args=(orders, done), name="supervise-ray-place", daemon=True)
+        try:
+            _threads.start(thread, "the placement of hosts")
+        except OSError as error:
+            done(None, error)
+
+    def _place(self, orders: Sequence[HostOrder], done: Done) -> None:
+        epoch = orders[0].epoch
+        try:
+            hosts = self._hosts(orders, epoch)
+        except BaseException as error:
+            self.release(epoch)
+            done(None, error if isinstance(error, SuperviseError) else _translated_start(error))
+        else:
+            done(hosts, None)
+
+    def _hosts(self, orders: Sequence[HostOrder], epoch: int) -> list[RayHost]:
+        group = placement_group([self._bundle] * len(orders), strategy=self._strategy)
+        with self._lock:
+            self._groups[epoch] = group
+        if not group.wait(self._timeout_s):
+            raise SuperviseError(
+                resources.missing(len(orders), self._bundle, self._strategy, self._timeout_s, ray.nodes())
+            )
+        maker, actors = actor_class(), []
+        for number, order in enumerate(orders):
+            place = PlacementGroupSchedulingStrategy(
+                placement_group=group, placement_group_bundle_index=number, placement_group_capture_child_tasks=False
+            )
+            actors.append(maker.options(**resources.options(self._bundle), scheduling_strategy=place).remote(order))
+        with self._lock:
+            self._actors[epoch] = actors
+        addresses = ray.get([actor.address.remote() for actor in actors], timeout=_CREATE_S)
+        return [RayHost(actor, address) for actor, address in zip(actors, addresses, strict=True)]
+
+    def release(self, epoch: int) -> None:
+        """Kill the actors of an attempt and remove its placement group."""
+        with self._lock:
+            actors, group = self._actors.pop(epoch, []), self._groups.pop(epoch, None)
+        if not actors and group is None:
+            return
+        threading.Thread(target=_release, args=(actors, group), name="supervise-ray-release", daemon=True).start()
+
+    def close(self) -> None:
+        """Release every attempt."""
+        for epoch in list(self._groups):
+            self.release(epoch)
+
+
+def _translated_start(error: BaseException) -> BaseException:
+    if isinstance(error, ray.exceptions.GetTimeoutError):
+        return SuperviseError(f"a host actor did not answer within {_CREATE_S:g} s after its placement")
+    if isinstance(error, RayTaskError) and isinstance(getattr(error, "cause", None), Exception):
+        return error.cause  # type: ignore[no-any-return]  # checked
+    found = SuperviseError(f"Ray could not place the hosts: {type(error).__name__}: {_first_line(error)}")
+    found.__cause__ = error
+    return found
+
+
+def _release(actors: Sequence[Any], group: PlacementGroup | None) -> None:
+    with contextlib.suppress(Exception):  # the cluster may be gone
+        gone = [actor.leave.remote() for actor in actors]
+        ray.wait(gone, num_returns=len(gone), timeout=_LEAVE_S)
+    for actor in actors:
+        with contextlib.suppress(Exception):
+            ray.kill(actor)
+    if group is not None:
+        with contextlib.suppress(Exception):
+            remove_placement_group(group)
+
+
+_LEAVE_S = 2.0

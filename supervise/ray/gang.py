@@ -1,0 +1,301 @@
+"""`RayGang` and `RaySupervisor`: a gang on a Ray cluster, as an object and as an actor."""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import pykka
+
+from supervise import messages as say
+from supervise._api import signals
+from supervise._api.signals import protected
+from supervise._hosts.plan import make_plan
+from supervise._hosts.show import StreamsShown
+from supervise._hosts.supervisor import HostsSupervisor
+from supervise._seconds import check_seconds
+from supervise.errors import SignalException, SpecError
+from supervise.ray import calls, resources
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from signal import Signals
+    from types import TracebackType
+
+    from supervise._hosts.show import Shown
+    from supervise._runtime.future import Reply
+    from supervise.events import Sink
+    from supervise.logs import LogsSpecs
+    from supervise.restarts import RestartPolicy
+    from supervise.result import RunProcsResult
+
+_LEAVE_S = 10.0
+_MISSING = "a gang on Ray needs the packages ray and cloudpickle; run: pip install 'supervise-gang[ray]'"
+
+
+class RaySupervisor(HostsSupervisor):
+    """Owns one gang on a Ray cluster. Ask it `Start`, `Wait`, `Poll`, `Pids`, `Status`, `Signal`, `Close`, `Subscribe`.
+
+    The actor runs in the driver. Every mapping is keyed by global rank: host number times `nproc_per_node` plus local
+    rank.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        entrypoint: Callable[..., Any] | str,
+        nnodes: int,
+        nproc_per_node: int,
+        args: tuple[Any, ...] | Mapping[int, tuple[Any, ...]] = (),
+        envs: Mapping[int, Mapping[str, str]] | None = None,
+        logs_specs: LogsSpecs | None = None,
+        resources_per_node: Mapping[str, float] | None = None,
+        placement_strategy: str = "STRICT_SPREAD",
+        placement_timeout_s: float = 120,
+        lease_s: float = 10,
+        restart_policy: RestartPolicy | None = None,
+        log_line_prefixes: Mapping[int, str] | None = None,
+        timeout: float | None = None,
+        event_sink: Sink | None = None,
+        shown: Shown | None = None,
+        **settings: Any,
+    ) -> None:
+        """Check and prepare a gang; `Start` places and launches it.
+
+        Args:
+            name: Name of the gang, for the prefix of shown lines and for events.
+            entrypoint: A function that every rank calls (cloudpickle carries it: lambdas and closures as well), or the
+                name or path of a program on the hosts.
+            nnodes: Number of hosts.
+            nproc_per_node: Number of ranks on each host.
+            args: Arguments of all ranks, or rank to its arguments.
+            envs: Rank to variables added to its environment. They take precedence over torchrun's variables, which
+                each rank gets, and over ``OMP_NUM_THREADS``, which Ray sets on its hosts.
+            logs_specs: Where output goes on each host; its maps are keyed by local rank. None: to files in a temporary
+                folder of each host, and to the streams of this process.
+            resources_per_node: Ray's resource to amount that each host takes; None: one CPU for each rank.
+            placement_strategy: Ray's: ``STRICT_SPREAD`` (each host on another node), ``SPREAD``, ``PACK`` or
+                ``STRICT_PACK``.
+            placement_timeout_s: Seconds within which the cluster must have room for all hosts.
+            lease_s: Seconds after which the ranks of a host that the driver cannot reach are killed, on that host.
+            restart_policy: When and how often the whole gang is restarted, on hosts that are placed anew; None for
+                never. The count is that of the gang: a node that joins brings no further restarts.
+            log_line_prefixes: Rank to the prefix of its shown lines; ``[<name><rank>]:`` by default.
+            timeout: Seconds from the start after which the gang is stopped, with the outcome ``timed_out``.
+            event_sink: Called on the gang's thread with every event as a dictionary, also those of the hosts.
+            shown: Where output goes instead of this process's streams.
+            **settings: Further settings of each host's `Supervisor`: ``start_method, grace, cwd, containment,
+                success_exit_codes, ready, ready_timeout_s, watchdog, log_max_bytes`` and the filters of lines.
+
+        Raises:
+            SpecError: A setting is not valid; names it, the value and the remedy.
+            ImportError: Ray or cloudpickle is not installed.
+            ConnectionError: There is no Ray cluster at the address in ``RAY_ADDRESS``.
+        """
+        bundle = resources.bundle_of(resources_per_node, nproc_per_node if isinstance(nproc_per_node, int) else 1)
+        strategy = resources.check_strategy(placement_strategy)
+        check_seconds("placement_timeout_s", placement_timeout_s, above_zero=True)
+        plan = make_plan(
+            name=name,
+            entrypoint=entrypoint,
+            nnodes=nnodes,
+            nproc_per_node=nproc_per_node,
+            args=args,
+            envs=envs,
+            logs_specs=logs_specs,
+            log_line_prefixes=log_line_prefixes,
+            lease_s=lease_s,
+            restart_policy=restart_policy,
+            timeout=timeout,
+            event_sink=event_sink,
+            settings=settings,
+        )
+        try:
+            import cloudpickle  # noqa: F401 - `calls` and the ranks need it
+            import ray
+
+            from supervise.ray.engine import RayEngine
+        except ImportError as error:
+            raise ImportError(_MISSING) from error
+        travels: Any = None
+        if not isinstance(entrypoint, str):
+            travels, plan = _packed(plan)
+        if not ray.is_initialized():
+            ray.init(logging_level="warning")
+        engine = RayEngine(bundle, strategy, placement_timeout_s)
+        super().__init__(plan, engine, travels=travels, load=calls.load, shown=shown or StreamsShown())
+
+
+def _packed(plan: Any) -> tuple[Any, Any]:
+    """Return what travels in place of the function, and the plan with packed arguments.
+
+    Raises:
+        SpecError: The function or an argument cannot be pickled; names the rank.
+    """
+    from dataclasses import replace
+
+    try:
+        travels = calls.pack(plan.entrypoint)
+    except Exception as error:
+        msg = f"the entrypoint {plan.entrypoint!r} cannot be pickled: {error}; cloudpickle carries most functions"
+        raise SpecError(msg) from error
+    args, known = {}, {}
+    for rank, given in plan.args.items():
+        try:
+            if id(given) not in known:
+                known[id(given)] = calls.pack_args(given)
+            args[rank] = known[id(given)]
+        except Exception as error:
+            msg = f"rank {rank}: its args cannot be pickled: {error}"
+            raise SpecError(msg) from error
+    return travels, replace(plan, args=args)
+
+
+class RayGang:
+    """A gang on a Ray cluster, for programs that are not actors: `start` it, `wait` for its result, `close` it.
+
+    ```python
+    with RayGang(name="train", entrypoint=train, nnodes=2, nproc_per_node=8, args=(config,)) as gang:
+        result = gang.wait()
+    ```
+    Mappings are keyed by global rank. The result, its root cause and the messages are those of `start_processes`.
+    """
+
+    def __init__(  # noqa: PLR0917 - the order of the arguments is public
+        self,
+        name: str,
+        entrypoint: Callable[..., Any] | str,
+        nnodes: int,
+        nproc_per_node: int,
+        args: tuple[Any, ...] | Mapping[int, tuple[Any, ...]] = (),
+        envs: Mapping[int, Mapping[str, str]] | None = None,
+        logs_specs: LogsSpecs | None = None,
+        resources_per_node: Mapping[str, float] | None = None,
+        placement_strategy: str = "STRICT_SPREAD",
+        placement_timeout_s: float = 120,
+        lease_s: float = 10,
+        restart_policy: RestartPolicy | None = None,
+        **settings: Any,
+    ) -> None:
+        """Check and prepare a gang. The arguments, and the errors, are those of `RaySupervisor`."""
+        ref = RaySupervisor.start(
+            name=name,
+            entrypoint=entrypoint,
+            nnodes=nnodes,
+            nproc_per_node=nproc_per_node,
+            args=args,
+            envs=envs,
+            logs_specs=logs_specs,
+            resources_per_node=resources_per_node,
+            placement_strategy=placement_strategy,
+            placement_timeout_s=placement_timeout_s,
+            lease_s=lease_s,
+            restart_policy=restart_policy,
+            **settings,
+        )
+        self.ref: pykka.ActorRef[RaySupervisor] = ref
+        """The actor, for `ask`, `tell` and subscriptions."""
+        self._outcome: Reply[RunProcsResult | None] | None = None
+        self._handlers: Any = None
+        self._over = weakref.finalize(self, _dispose, ref)
+
+    def start(self) -> dict[int, int]:
+        """Place the hosts and start every rank; return ``{rank: pid}`` when all ranks are ready.
+
+        Raises:
+            SuperviseError: The cluster has no room, or a host could not start its ranks; nothing is left running.
+            OSError: A rank could not be started; nothing is left running.
+            SignalException: A termination signal arrived; nothing is left running.
+        """
+        self._handlers = weakref.finalize(self, signals.let_go, signals.hold())
+        try:
+            pids = self._answer(self._ask(say.Start()), None)
+        except BaseException:
+            self.close()
+            raise
+        self._outcome = self._ask(say.Wait())
+        return dict(pids)
+
+    def wait(self, timeout: float | None = None) -> RunProcsResult | None:
+        """Wait for the result; return it, or None if there is none within `timeout` seconds.
+
+        Raises:
+            SignalException: A termination signal arrived. The gang continues: pass its signal to `close`.
+            SuperviseError: The gang ended without a result: a later attempt found no room in the cluster.
+        """
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        if self._outcome is None:
+            return None
+        return cast("RunProcsResult | None", self._answer(self._outcome, timeout))
+
+    def pids(self) -> dict[int, int]:
+        """Return ``{rank: pid}``; a pid is one of the rank's host. Empty before the start and after `close`."""
+        with suppress(pykka.ActorDeadError):
+            return dict(cast("dict[int, int]", self.ref.ask(say.Pids())))
+        return {}
+
+    def status(self) -> say.GangStatus:
+        """Return the present state, as far as the hosts have reported it.
+
+        Raises:
+            pykka.ActorDeadError: The gang is closed.
+        """
+        return cast("say.GangStatus", self.ref.ask(say.Status()))
+
+    def close(self, death_sig: Signals | None = None, timeout: float | None = None) -> RunProcsResult | None:
+        """Stop every rank; return the result when no rank of any host runs. Idempotent.
+
+        Args:
+            death_sig: The first signal; None for SIGTERM.
+            timeout: Seconds until SIGKILL; None for the gang's grace. A host that cannot be reached ends its ranks
+                when its lease is over.
+        """
+        result: RunProcsResult | None = None
+        try:
+            with suppress(pykka.ActorDeadError):
+                result = self._finish(death_sig, timeout)
+        finally:
+            if self._handlers is not None:
+                self._handlers()
+        return result
+
+    @protected
+    def _finish(self, death_sig: Signals | None, timeout: float | None) -> RunProcsResult | None:
+        closed = self._ask(say.Close(death_sig=death_sig, timeout=timeout))
+        while not signals.wait_for(closed):
+            if signals.recorded() is not None:
+                self._ask(say.Close(death_sig=signals.kill_signal(), timeout=0.0))
+        self._over.detach()
+        with suppress(pykka.ActorDeadError, pykka.Timeout):
+            self.ref.stop(timeout=_LEAVE_S)
+        return cast("RunProcsResult | None", closed.get(timeout=0))
+
+    def _ask(self, message: object) -> Reply[Any]:
+        return cast("Reply[Any]", self.ref.ask(message, block=False))
+
+    def _answer(self, reply: Reply[Any], timeout: float | None) -> Any:
+        self._await(reply, timeout)
+        signals.deliver()
+        return reply.get(timeout=0) if reply.done() else None
+
+    @protected
+    def _await(self, reply: Reply[Any], timeout: float | None) -> None:
+        signals.wait_for(reply, timeout)
+
+    def __enter__(self) -> Self:
+        """Start the gang; the end of the block closes it."""
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        """Close the gang, with the signal of a `SignalException` that ends the block."""
+        self.close(error.sigval if isinstance(error, SignalException) else None)
+
+
+def _dispose(ref: pykka.ActorRef[Any]) -> None:
+    """Close the gang of an object that was garbage-collected."""
+    if ref.is_alive():
+        ref.stop(block=False)
