@@ -254,9 +254,10 @@ class DefaultLogsSpecs(LogsSpecs):
             filtered_stderr=os.path.join(attempt_dir, "filtered_stderr.log"),
         )
         redirects, tees = to_map(self._redirects, nprocs), to_map(self._tee, nprocs)
-        make_folders(attempt_dir, map(str, sorted(envs)), self._made)
+        folders = {rank: self._folder_of(rank, envs[rank]) for rank in sorted(envs)}
+        make_folders(attempt_dir, folders.values(), self._made)
         for rank, env in sorted(envs.items()):
-            rank_dir = os.path.join(attempt_dir, str(rank))
+            rank_dir = os.path.join(attempt_dir, folders[rank])
             # A Tail reads shown output from the file, so tee implies redirect. Integers: flag operations are slow
             tee = int(tees[rank])
             to_file = tee | int(redirects[rank])
@@ -271,6 +272,10 @@ class DefaultLogsSpecs(LogsSpecs):
                 dest.tee_stderrs[rank] = err
             dest.error_files[rank] = env["TORCHELASTIC_ERROR_FILE"] = os.path.join(rank_dir, "error.json")
         return dest
+
+    def _folder_of(self, rank: int, _env: Mapping[str, str]) -> str:
+        """Return the name of a rank's folder."""
+        return str(rank)
 
     def _attempt_dir(self, run_id: str, restart_count: str) -> str:
         """Create the folder of one attempt and return its path."""

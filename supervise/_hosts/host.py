@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 from signal import SIGKILL, Signals
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pykka
 
@@ -97,7 +97,7 @@ class Host:
                 event_sink=self._event if order.sends_events else _ignore,
                 gate=isinstance(order.entrypoint, str),
                 consoles=consoles,
-                **order.settings,  # type: ignore[typeddict-item]  # the driver has checked them
+                **order.settings,
             )
             gang = Supervisor.start_attempt(attempt)
         except BaseException:
@@ -106,7 +106,7 @@ class Host:
             raise
         self._gang = gang
         _Observer.start(self, gang)
-        start: Reply[dict[int, int]] = gang.ask(say.Start(), block=False)
+        start = cast("Reply[dict[int, int]]", gang.ask(say.Start(), block=False))
         threading.Thread(target=self._end, args=(gang, consoles, pumps), name="supervise-host", daemon=True).start()
         return start
 

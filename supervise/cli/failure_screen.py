@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from signal import SIGINT, SIGKILL, Signals
 from typing import TYPE_CHECKING, Any
@@ -78,6 +78,8 @@ def lines(result: RunProcsResult, story: Story, paint: Callable[[str, str], str]
         story: Further facts.
         paint: Applies a style (SGR numbers) to a text, or returns it unchanged.
     """
+    if any(end.host for end in result.ends.values()):  # of several hosts: the report names global ranks
+        result = replace(result, ends={rank: replace(end, local_rank=rank) for rank, end in result.ends.items()})
     root = result.root_cause if result.outcome == "failed" and result.root_cause != story.interrupted else None
     shown = [f"{paint('supervise:', '1')} {paint(one_line(_headline(result, story, root)), '1;31')}"]
     if root is not None and (why := _why(result, root, story)):
@@ -104,7 +106,8 @@ def _headline(result: RunProcsResult, story: Story, root: int | None) -> str:
         of = f" of {story.nproc * story.hosts}" if story.nproc * story.hosts > 1 else ""
         local = f"local rank {root}, " if story.hosts > 1 else ""
         local += f"{story.titles[root]}, " if story.titles else ""
-        where = f"host {os.uname().nodename}, {local}pid {failure.pid}{_uptime(result, root)}"
+        host = (result.ends[root].host if root in result.ends else "") or os.uname().nodename
+        where = f"host {host}, {local}pid {failure.pid}{_uptime(result, root)}"
         return f"rank {story.host * story.nproc + root}{of} failed: {how} ({where}){_no_restart(story)}"
     if result.outcome == "timed_out":
         return f"stopped: --timeout of {seconds(story.timeout_s or 0)} exceeded"

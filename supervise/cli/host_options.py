@@ -27,6 +27,8 @@ def hosts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Hosts:
     """
     from supervise.cli.parts import Hosts
 
+    if found.engine == "ray":
+        return _of_engine(parser, found)
     if found.standalone and found.nnodes > 1:
         parser.error(f"--standalone is one host, and --nnodes is {found.nnodes}; omit one of them")
     if found.node_rank is not None and found.node_rank >= found.nnodes:
@@ -43,6 +45,26 @@ def hosts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Hosts:
     return Hosts(
         count=found.nnodes, number=found.node_rank, address=address, port=found.master_port or port or str(_PORT)
     )
+
+
+def _of_engine(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Hosts:
+    """Return one host: with an engine, this process supervises the ranks of all hosts."""
+    from supervise.cli.parts import Hosts
+
+    for name, value in (
+        ("--node-rank", found.node_rank),
+        ("--master-addr", found.master_addr),
+        ("--standalone", found.standalone or None),
+        ("--numa-binding", found.numa_binding),
+        ("--virtual-local-rank", found.virtual_local_rank or None),
+    ):
+        if value is not None:
+            parser.error(f"{name} and --engine ray exclude each other: Ray chooses the hosts, their order and GPUs")
+    if found.file is not None:
+        parser.error("--file and --engine ray exclude each other: all ranks on Ray run one PROGRAM")
+    if found.keep_going or found.strategy not in (None, "one_for_all"):
+        parser.error("a gang on Ray is all or nothing; omit --strategy and --keep-going, or --engine ray")
+    return Hosts(port=found.master_port)
 
 
 def _numbers(count: int) -> str:
@@ -68,7 +90,7 @@ def add_options(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         type=_host_count,
         default=1,
-        help="number of hosts, each with a supervise run of its own and the same -n (1)",
+        help="number of hosts with -n ranks each; without an engine, each has a supervise run of its own (1)",
     )
     add_option(group, "--node-rank", metavar="R", type=_number, help="number of this host, from 0")
     add_option(
@@ -83,6 +105,13 @@ def add_options(group: argparse._ArgumentGroup) -> None:
         metavar="P",
         type=_port,
         help=f"MASTER_PORT (one host: a free port; several: {_PORT})",
+    )
+    add_option(
+        group,
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="local: this host, and others by hand (local); ray: --nnodes hosts of the Ray cluster in RAY_ADDRESS",
     )
     add_option(group, "--standalone", action="store_true", help="one host, as without the option")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from supervise._process.launch import limits
@@ -45,6 +45,10 @@ class Options:
     virtual_local_rank: bool
     """Whether each rank sees only its own GPU and has ``LOCAL_RANK=0``."""
     hosts: Hosts
+    engine: str
+    """``local``, or ``ray``: then `nproc`, `parts` and all mappings are those of all hosts, by global rank."""
+    nnodes: int
+    """Number of hosts of the engine; 1 without one."""
     record: bool
     """Whether to record an uncaught exception of a Python program at the time of the exception."""
     log_dir: str | None
@@ -148,18 +152,26 @@ def validated(parser: Parser, found: argparse.Namespace) -> Options:
     result_options.check(parser, found, nproc, lambda: output_options.span(nproc))
     stdin_options.check(parser, found, nproc)
     redirects, tee = output_options.streams(found.redirects, found.tee, nproc)
+    hosts, shown = host_options.hosts(parser, found), found.local_ranks_filter
+    nnodes = found.nnodes if found.engine == "ray" else 1
+    if nnodes > 1:
+        parts = tuple(replace(part, count=part.count * nnodes) for part in parts)
+        redirects, tee = ({rank: each[rank % nproc] for rank in range(nproc * nnodes)} for each in (redirects, tee))
+        shown = [rank for rank in range(nproc * nnodes) if rank % nproc in shown]
     return Options(
         parts=parts,
         file=found.file.path if found.file is not None else None,
-        nproc=nproc,
+        nproc=nproc * nnodes,
         numa_binding=found.numa_binding,
         virtual_local_rank=found.virtual_local_rank,
-        hosts=host_options.hosts(parser, found),
+        hosts=hosts,
+        engine=found.engine,
+        nnodes=nnodes,
         record=not found.no_record,
         log_dir=found.log_dir,
         redirects=redirects,
         tee=tee,
-        ranks_shown=frozenset(found.local_ranks_filter),
+        ranks_shown=frozenset(shown),
         grace_s=found.shutdown_timeout,
         timeout_s=found.timeout,
         stop_signal=found.stop_signal,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from supervise import messages as say
-from supervise.cli import exit_code, failure_screen, gang_settings, program, ranks, reaping
+from supervise.cli import exit_code, failure_screen, program, ranks, reaping
 from supervise.cli.console import Console, library_log
 from supervise.cli.job_control import JobControl
 from supervise.cli.keep_result import complaint, keep_result
@@ -113,7 +113,7 @@ class _Run:
         """Create the run directory and the Supervisor; return 0, or an exit code after an error."""
         try:
             self._prepare()
-        except (OSError, SuperviseError) as error:
+        except (OSError, ImportError, SuperviseError) as error:
             of_a_file = isinstance(error, NotADirectoryError) or getattr(error, "filename", None) is not None
             advice = "; give --log-dir a writable directory" if self._options.log_dir else ""
             self._console.error(f"{complaint(error)}{advice if of_a_file else ''}")
@@ -122,30 +122,30 @@ class _Run:
 
     def _prepare(self) -> None:
         """Create the run directory and the Supervisor; start no process."""
-        from supervise._gang.attempt import first_attempt
-        from supervise._gang.supervisor import Supervisor
-        from supervise.cli import log_specs
-
         options = self._options
+        if options.engine == "ray":
+            from supervise.cli import ray_run as engine
+        else:
+            from supervise.cli import local_run as engine  # type: ignore[no-redef]  # both have `start`
         self._master = ranks.choose_master(options.hosts)
-        specs = log_specs.of(options)
         prefixes = {rank: self._prefix(rank) for rank in range(options.nproc)}
         envs = self._environments()
         self._console.add_variables(envs, {rank: prefixes[rank] for rank in prefixes if options.shows(rank)})
-        settings = gang_settings.settings(options, envs)
-        settings["logs_specs"] = specs
-        settings["log_line_prefixes"] = prefixes
-        settings["event_sink"] = self._event
-        settings["screen"] = self._console.screen
-        settings["stdin"] = self._stdin.of_ranks()
-        attempt = first_attempt(**settings)
-        self._gang = Supervisor.start_attempt(attempt)
-        self._story.directory = specs._run_log_dir  # noqa: SLF001 - no public name, as in PyTorch
-        if self._story.directory is None:
+        self._gang, directory = engine.start(
+            options,
+            run_id=self._run_id,
+            envs=envs,
+            prefixes=prefixes,
+            sink=self._event,
+            console=self._console,
+            stdin=self._stdin,
+        )
+        self._story.directory = directory
+        if directory is None:
             return
         try:
-            self._events = EventFile(self._story.directory)
-            write_info(self._story.directory, options, run_id=self._run_id, locked=self._events.locked)
+            self._events = EventFile(directory)
+            write_info(directory, options, run_id=self._run_id, locked=self._events.locked)
         except OSError as error:
             self._console.error(f"no events.jsonl: {complaint(error)}")
 
@@ -250,6 +250,8 @@ class _Run:
     def _event(self, event: dict[str, Any]) -> None:
         """Write an event to the file and pass it to the main thread. Runs on the gang's thread: must not block."""
         self._events.write(event)
+        if self._options.nnodes > 1 and event.get("rank") is not None:
+            event = {**event, "local_rank": event["rank"]}  # the messages name global ranks
         if self._shows_events or event["event"] in OF_INTEREST:
             self._inbox.put(event)
 

@@ -64,7 +64,8 @@ def _translated(error: BaseException) -> BaseException:
     if isinstance(error, ActorDiedError):
         return HostDead(_first_line(error))
     if isinstance(error, RayTaskError):
-        return error.cause if isinstance(getattr(error, "cause", None), Exception) else error
+        cause: Any = getattr(error, "cause", None)
+        return cause if isinstance(cause, Exception) else error
     if isinstance(error, RayActorError):
         return HostDead(_first_line(error))
     return HostDead(f"{type(error).__name__}: {_first_line(error)}")
