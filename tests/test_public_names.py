@@ -49,10 +49,11 @@ MAY_IMPORT = {
     "_core": {"words", "_core"},
     "_gang": {"words", "wakeup", "_runtime", "_process", "_logs", "_core", "_gang"},
     "_tree": {"words", "wakeup", "_runtime", "_core", "_tree"},  # a gang is known by its messages
+    "_hosts": {"words", "wakeup", "_runtime", "_gang", "_hosts"},
     "_api": {"words", "wakeup", "_runtime", "_process", "_logs", "_core", "_gang", "_api"},
     "_torch": {"words", "wakeup", "_runtime", "_process", "_logs", "_core", "_gang", "_api", "_torch"},
 }
-TOP = {"cli", "testing", "elastic", "multiprocessing"}
+TOP = {"cli", "ray", "testing", "elastic", "multiprocessing"}
 EVERYTHING = {*MAY_IMPORT, "supervise", *TOP}
 
 

@@ -96,7 +96,8 @@ def _not_started(gang: HostsGang, event: steps.HostNotStarted, now_ns: int) -> l
     if host.state in OVER:
         return []
     host.state, host.error = "not_started", event.error
-    return [*_fails(gang, event.host), *_advance(gang, now_ns)]
+    actions = [] if host.told_to_stop else _fails(gang, event.host)
+    return [*actions, *_advance(gang, now_ns)]
 
 
 def _rank_failed(gang: HostsGang, event: steps.RankFailed) -> list[steps.Action]:
@@ -139,10 +140,6 @@ def _stop(gang: HostsGang, why: Stopping, sig: Signals | None, timeout_s: float 
     """Ask each host that may run ranks to stop; a close may come again, with a stronger signal."""
     if gang.phase in ("new", "placing", "backoff"):
         gang.stopping = why
-        if gang.phase == "new":
-            return _finish(gang, SuperviseError("the gang was closed before it was started"))
-        if not gang.started:
-            return _finish(gang, SuperviseError("the gang was closed before its start had ended"))
         return _finish(gang, None)
     gang.stopping = why if gang.stopping in (None, "failure") and why != "failure" else gang.stopping or why
     gang.phase, gang.sig, gang.timeout_s = "stopping", sig, timeout_s
@@ -158,7 +155,7 @@ def _advance(gang: HostsGang, now_ns: int) -> list[steps.Action]:
     """End the attempt if no rank of it runs any more."""
     if gang.phase in ("new", "placing", "backoff", "finished") or any(host.state not in OVER for host in gang.hosts):
         return []
-    if not gang.started:
+    if not gang.started and gang.stopping == "failure":
         return _finish(gang, _start_error(gang))
     delay_s = _delay_s(gang, now_ns)
     if delay_s is None:
@@ -174,8 +171,6 @@ def _start_error(gang: HostsGang) -> BaseException:
             return host.error
         if host.lost:
             return SuperviseError(f"host {number} did not start its ranks: {host.lost}")
-    if gang.stopping in ("close", "timeout"):
-        return SuperviseError("the gang was closed before its start had ended")
     failed = [number for number in gang.causes if gang.hosts[number].failed_first is not None]
     if failed:
         rank = gang.hosts[failed[0]].failed_first

@@ -33,15 +33,15 @@ _RECORD = "SUPERVISE_RECORD"
 class Host:
     """The ranks of one host in one attempt. Thread-safe."""
 
-    def __init__(self, order: HostOrder) -> None:
-        """Begin the lease; start no rank.
+    def __init__(self, order: HostOrder, ip: str = "127.0.0.1") -> None:
+        """Begin the lease; start no rank. The driver reaches this host at `ip`.
 
         Raises:
             OSError: The keeper of the lease cannot be started.
         """
         self._order = order
         self._news = NewsQueue()
-        self._lease = Lease(order.lease_s)
+        self._lease = Lease(order.lease_s, ip)
         self._lock = threading.Lock()
         self._gang: pykka.ActorRef[Supervisor] | None = None
         self._start: Reply[dict[int, int]] | None = None
@@ -60,6 +60,7 @@ class Host:
             port=port,
             pid=os.getpid(),
             token=self._lease.token(),
+            keeper_port=self._lease.port,
             omp_num_threads=os.environ.get("OMP_NUM_THREADS"),
         )
 

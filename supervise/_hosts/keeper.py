@@ -1,6 +1,6 @@
 """The lease keeper: a small process beside a host that kills the host and its ranks when the lease is over.
 
-Run as ``python -I -S keeper.py HOST_PID LEASE_S``. It imports nothing of supervise, so that it starts at once and
+Run as ``python -I -S keeper.py HOST_PID LEASE_S IP``. It imports nothing of supervise, so that it starts at once and
 stays small. Its stdin is a pipe from the host, with one command a line:
 
 - ``lease NS``: the lease is over at NS nanoseconds of CLOCK_BOOTTIME, which counts the time of a suspended machine.
@@ -8,12 +8,18 @@ stays small. Its stdin is a pipe from the host, with one command a line:
 - ``gone PID``: nothing is left of that group.
 - ``bye``: the host has no ranks any more; the keeper exits.
 
+It writes the number of a TCP port to its stdout, on which the driver connects. When the keeper has killed the ranks and
+the host, and has seen their ends, it writes a line to the driver's connection: ``gone`` and the reason. So the driver
+knows at once that nothing computes there, and need not wait for the end of the lease.
+
 The keeper kills everything when the lease is over, when the host dies, and at the end of its stdin without ``bye``. It
-does not depend on the host: a host that is stopped, or whose interpreter is busy, loses its ranks as well.
+does not depend on the host, and is not its child: a host that is stopped, or whose interpreter is busy, loses its
+ranks as well.
 """
 
 from __future__ import annotations
 
+import _socket
 import ctypes
 import os
 import select
@@ -23,6 +29,9 @@ import sys
 import time
 
 _NS_PER_S = 1_000_000_000
+_MOST_DRIVERS = 8
+_DEATH_MS = 1000
+"""How long killed processes may take to end before the keeper exits without a report."""
 _TFD_TIMER_ABSTIME = 1
 _TFD_NONBLOCK, _TFD_CLOEXEC = os.O_NONBLOCK, os.O_CLOEXEC
 
@@ -30,8 +39,8 @@ _TFD_NONBLOCK, _TFD_CLOEXEC = os.O_NONBLOCK, os.O_CLOEXEC
 class Keeper:
     """The state of the keeper."""
 
-    def __init__(self, host: int, lease_s: float) -> None:
-        """Begin a lease of `lease_s` seconds for the process `host`."""
+    def __init__(self, host: int, lease_s: float, ip: str) -> None:
+        """Begin a lease of `lease_s` seconds for the process `host`; let the driver connect to `ip`."""
         self._host = os.pidfd_open(host)
         self._ranks: dict[int, tuple[int, str]] = {}
         """Pid of a leader to its pidfd (-1: reaped by then) and its start time."""
@@ -39,30 +48,49 @@ class Keeper:
         self._timer = self._libc.timerfd_create(time.CLOCK_BOOTTIME, _TFD_NONBLOCK | _TFD_CLOEXEC)
         if self._timer < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create")
+        self._listener = _socket.socket(_socket.AF_INET6 if ":" in ip else _socket.AF_INET, _socket.SOCK_STREAM)
+        self._listener.bind((ip, 0))
+        self._listener.listen(_MOST_DRIVERS)
+        self._listener.setblocking(False)
+        self._drivers: list[int] = []
+        self._rest = b""
+        os.write(1, b"%d\n" % self._listener.getsockname()[1])
         self._due_ns = 0
         self._lease(time.clock_gettime_ns(time.CLOCK_BOOTTIME) + int(lease_s * _NS_PER_S))
 
     def run(self) -> None:
         """Obey the host until it has ended, and kill what is left if that was not its wish."""
         poll = select.poll()
-        for fd in (0, self._host, self._timer):
+        for fd in (0, self._host, self._timer, self._listener.fileno()):
             poll.register(fd, select.POLLIN)
-        rest = b""
-        while True:
-            ready = {fd for fd, _ in poll.poll()}
-            # The timer first: behind a thaw, a renewal that was sent in time may wait beside an expiry.
-            if self._timer in ready and time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= self._due_ns:
-                break
-            if 0 in ready:
-                chunk = os.read(0, 65536)
-                *lines, rest = (rest + chunk).split(b"\n")
-                if any(self._obey(line.decode().split()) for line in lines):
-                    return
-                if not chunk:
-                    break
-            elif self._host in ready:
-                break
-        self._kill()
+        why = None
+        while why is None:
+            why = self._serve({fd for fd, _ in poll.poll()})
+        if why and self._kill():
+            for driver in self._drivers:
+                _ignore(os.write, driver, f"gone {why}\n".encode())
+
+    def _serve(self, ready: set[int]) -> str | None:
+        """Serve the descriptors that are ready; return why all must be killed, "" after ``bye``, None to continue."""
+        # The timer first: behind a thaw, a renewal that was sent in time may wait beside an expiry.
+        if self._timer in ready and time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= self._due_ns:
+            return "its lease was over"
+        if 0 in ready:
+            chunk = os.read(0, 65536)
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            if any(self._obey(line.decode().split()) for line in lines):
+                return ""
+            if not chunk:
+                return "its process has ended"
+        elif self._host in ready:
+            return "its process has ended"
+        if self._listener.fileno() in ready and len(self._drivers) < _MOST_DRIVERS:
+            _ignore(self._accept)
+        return None
+
+    def _accept(self) -> None:
+        driver, _ = self._listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001 - socket.py would cost 10 ms
+        self._drivers.append(driver)
 
     def _obey(self, words: list[str]) -> bool:
         """Carry out one command; return whether it was the last."""
@@ -94,13 +122,25 @@ class Keeper:
         if self._libc.timerfd_settime(self._timer, _TFD_TIMER_ABSTIME, when, None):
             raise OSError(ctypes.get_errno(), "timerfd_settime")
 
-    def _kill(self) -> None:
-        """Kill the groups of the ranks, then the host, whose lifelines kill what is not known here."""
+    def _kill(self) -> bool:
+        """Kill the groups of the ranks, then the host, whose lifelines kill what is not known here.
+
+        Return whether all of them have ended.
+        """
         for pid, (pidfd, started) in self._ranks.items():
             _ignore(signal.pidfd_send_signal, pidfd, signal.SIGKILL)
             if start_time(pid) == started:  # not reaped, so that the number of the group is still its own
                 _ignore(os.killpg, pid, signal.SIGKILL)
         _ignore(signal.pidfd_send_signal, self._host, signal.SIGKILL)
+        poll, due_ns = select.poll(), time.monotonic_ns() + _DEATH_MS * 1_000_000
+        left = {pidfd for pidfd, _ in self._ranks.values() if pidfd >= 0} | {self._host}
+        for pidfd in left:
+            poll.register(pidfd, select.POLLIN)
+        while left and (rest_ms := (due_ns - time.monotonic_ns()) // 1_000_000) > 0:
+            for pidfd, _ in poll.poll(rest_ms):
+                poll.unregister(pidfd)
+                left.discard(pidfd)
+        return not left
 
 
 def _ignore(call: object, *args: object) -> None:
@@ -121,6 +161,8 @@ def start_time(pid: int) -> str:
 
 
 if __name__ == "__main__":
+    if os.fork():  # Ray's workers kill their children when they lose their node: the keeper is none of them
+        os._exit(0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)
-    Keeper(int(sys.argv[1]), float(sys.argv[2])).run()
+    Keeper(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]).run()

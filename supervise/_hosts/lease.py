@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -12,7 +14,7 @@ from contextlib import suppress
 from supervise._hosts import keeper
 
 _NS_PER_S = 1_000_000_000
-_BYE_S = 5.0
+_BYE_MS = 5000
 
 
 class LeaseLost(Exception):  # noqa: N818  says what happened, as SupervisorCrashed does
@@ -27,23 +29,26 @@ class Lease:
     does not make the lease longer than the driver takes it to be.
     """
 
-    def __init__(self, lease_s: float) -> None:
-        """Start the keeper; the first lease begins now.
+    def __init__(self, lease_s: float, ip: str = "127.0.0.1") -> None:
+        """Start the keeper, to which the driver connects at `ip`; the first lease begins now.
 
         Raises:
             OSError: The keeper cannot be started.
         """
         self._lease_ns = int(lease_s * _NS_PER_S)
         self._lock = threading.Lock()
-        command = [sys.executable, "-I", "-S", keeper.__file__, str(os.getpid()), str(lease_s)]
+        command = [sys.executable, "-I", "-S", keeper.__file__, str(os.getpid()), str(lease_s), ip]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0, start_new_session=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
         )
-
-    @property
-    def pid(self) -> int:
-        """Pid of the keeper."""
-        return self._process.pid
+        assert self._process.stdout is not None  # noqa: S101 - a pipe
+        port = self._process.stdout.readline()
+        code = self._process.wait()  # the keeper is its child
+        if not port:
+            self._process.stdout.close()
+            raise OSError(errno.ECHILD, f"the keeper of the lease did not start; exit code {code}")
+        self.port = int(port)
+        """The TCP port of the keeper."""
 
     def token(self) -> int:
         """Return the token for the driver's next renewal."""
@@ -74,8 +79,11 @@ class Lease:
         with self._lock:
             if self._process.stdin is not None:
                 self._process.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_BYE_S)
+        if self._process.stdout is not None and not self._process.stdout.closed:
+            poll = select.poll()
+            poll.register(self._process.stdout, 0)  # the keeper's end closes the pipe
+            poll.poll(_BYE_MS)
+            self._process.stdout.close()
 
     def _say(self, line: str) -> None:
         with self._lock:
@@ -85,5 +93,5 @@ class Lease:
                     raise BrokenPipeError
                 stdin.write(f"{line}\n".encode())
             except OSError as error:
-                msg = f"the keeper of the lease (pid {self._process.pid}) has ended"
+                msg = "the keeper of the lease has ended"
                 raise LeaseLost(msg) from error

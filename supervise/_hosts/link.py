@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from supervise._hosts import steps
+from supervise._hosts.death_notice import DeathNotice
 from supervise._hosts.engine import HostDead, HostUnavailable
 
 if TYPE_CHECKING:
@@ -61,9 +62,14 @@ class HostLink:
         self._renewing = False
         self._over = False
         self._timer: Timer | None = None
+        self._notice: DeathNotice | None = None
+        self._awaiting: Callable[[], object] | None = None
+        """What waits for the end of a lost host's lease."""
 
     def begin(self) -> None:
         """Renew the lease from now on, and read the news."""
+        if self._host.address.keeper_port:
+            self._notice = DeathNotice(self._loop, self._host.address, self._died)
         self._renew()
         self._poll()
 
@@ -72,11 +78,29 @@ class HostLink:
         self._over = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._notice is not None:
+            self._notice.close()
 
     def await_lease(self, then: Callable[[], object]) -> None:
-        """End the link, and call `then` when the lease is over and the ranks are gone."""
+        """Call `then` once the ranks are gone: the keeper reports it, or the lease is over. Renew no more."""
+        self._over, self._awaiting = True, then
+        if self._notice is not None and self._notice.why:
+            self._gone()
+        else:
+            self._loop.call_at(self._sent_s + self._lease_s + _MARGIN_S, self._gone)
+
+    def _gone(self) -> None:
+        then, self._awaiting = self._awaiting, None
         self.end()
-        self._loop.call_at(self._sent_s + self._lease_s + _MARGIN_S, then)
+        if then is not None:
+            then()
+
+    def _died(self, why: str) -> None:
+        """Process the keeper's report that the host and its ranks are dead."""
+        if self._awaiting is not None:
+            self._gone()
+        elif not self._over:
+            self._lose(f"it died: {why}")
 
     def launch(self, envs: dict[int, dict[str, str]]) -> None:
         """Start the ranks of the host, and report how that went."""

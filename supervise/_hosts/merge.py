@@ -56,8 +56,9 @@ class Merger:
     def _add(self, merged: RunProcsResult, number: int, host: Host) -> None:
         result = host.result
         if result is None:
-            self._add_lost(merged, number, host)
-            return
+            if host.lost or number in self.gang.causes:
+                self._add_lost(merged, number, host)
+            return  # otherwise it was stopped before its ranks ran
         is_cause = number in self.gang.causes
         first = bool(self.gang.causes) and number == self.gang.causes[0]
         for local, path in result.stdouts.items():

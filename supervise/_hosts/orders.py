@@ -48,6 +48,8 @@ class HostAddress:
     """Pid of the process that supervises the ranks."""
     token: int
     """The first token of the lease."""
+    keeper_port: int = 0
+    """The port at which the keeper of the lease reports that it has killed all; 0: none."""
     omp_num_threads: str | None = None
     """The value of OMP_NUM_THREADS that the engine has set on the host; None if it is unset."""
 

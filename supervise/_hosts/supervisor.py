@@ -348,7 +348,8 @@ class HostsSupervisor(LoopActor):
             self._replies.error = error
         message = say.GangFinished(result=result, error=error)
         self._events.finish(message)
-        self._replies.publish(error or SuperviseError("the gang has ended"))
+        why = "exceeded its time limit" if self._gang.stopping == "timeout" else "was closed"
+        self._replies.publish(error or SuperviseError(f"{self._plan.name}: the gang {why} before its start had ended"))
         self._subscribers.finish(message)
         self._replies.closed(error if not isinstance(error, SuperviseError) else None)
         if self._replies.stopping:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -122,10 +124,28 @@ class RaySupervisor(HostsSupervisor):
         travels: Any = None
         if not isinstance(entrypoint, str):
             travels, plan = _packed(plan)
-        if not ray.is_initialized():
-            ray.init(logging_level="warning")
+        _connect(ray)
         engine = RayEngine(bundle, strategy, placement_timeout_s)
         super().__init__(plan, engine, travels=travels, load=calls.load, shown=shown or StreamsShown())
+
+
+def _connect(ray: Any) -> None:
+    """Connect this process to a running cluster, unless it is connected; keep the caller's handler of SIGTERM.
+
+    Raises:
+        ConnectionError: There is no cluster.
+    """
+    if ray.is_initialized():
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address="auto", logging_level="warning")
+    except ConnectionError as error:
+        msg = "no Ray cluster was found; start one by `ray start --head`, or set RAY_ADDRESS to HOST:PORT of its head"
+        raise ConnectionError(msg) from error
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _packed(plan: Any) -> tuple[Any, Any]:

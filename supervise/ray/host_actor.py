@@ -17,12 +17,12 @@ class HostActor:
 
     def __init__(self, order: HostOrder) -> None:
         """Begin the lease."""
-        self._host = Host(order)
+        self._ip = ray.util.get_node_ip_address()
+        self._host = Host(order, self._ip)
 
     async def address(self) -> HostAddress:
         """Return where this host runs."""
-        context = ray.get_runtime_context()
-        return self._host.address(node_id=context.get_node_id(), ip=ray.util.get_node_ip_address())
+        return self._host.address(node_id=ray.get_runtime_context().get_node_id(), ip=self._ip)
 
     async def launch(self, envs: dict[int, dict[str, str]]) -> dict[int, int]:
         """Start the ranks."""

@@ -1,0 +1,53 @@
+"""The driver's connection to the keeper of a host's lease, which says when it has killed the host and its ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervise._hosts.orders import HostAddress
+    from supervise._runtime.loop import Loop
+
+_MOST_BYTES = 200
+_GONE = b"gone "
+
+
+class DeathNotice:
+    """Reads one line from the keeper. Used on the driver's loop.
+
+    Only the keeper's line counts. A connection that ends without it proves nothing: the driver then waits for the end
+    of the lease, as it does when there is no connection.
+    """
+
+    def __init__(self, loop: Loop, address: HostAddress, then: Callable[[str], object]) -> None:
+        """Connect; call `then` with the keeper's reason when all is dead."""
+        self._loop = loop
+        self._then = then
+        self.why = ""
+        """The keeper's reason; "" until it has spoken."""
+        self._socket = socket.socket(socket.AF_INET6 if ":" in address.ip else socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.setblocking(False)
+        self._socket.connect_ex((address.ip, address.keeper_port))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._watched = True
+        loop.watch(self._socket.fileno(), self._read)
+
+    def _read(self) -> None:
+        said = b""
+        with contextlib.suppress(OSError):
+            said = self._socket.recv(_MOST_BYTES)
+        self.close()
+        if said.startswith(_GONE):
+            self.why = said[len(_GONE) :].decode(errors="replace").strip()
+            self._then(self.why)
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        if self._watched:
+            self._watched = False
+            self._loop.unwatch(self._socket.fileno())
+            self._socket.close()
