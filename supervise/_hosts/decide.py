@@ -2,7 +2,7 @@
 
 One host that fails, in whatever way, ends the attempt: the other hosts are asked to stop at once. The attempt is over
 when no rank of it can run any more, which for a lost host is the end of its lease. Then the policy decides whether
-another attempt begins, on hosts that the engine places anew. The count of restarts is that of the whole gang.
+another attempt begins, on hosts that the engine chooses again. The count of restarts is that of the whole gang.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervise._gang.describe import causes
 from supervise._gang.results import failed_line
-from supervise.events import EventLog
+from supervise.events import Event, EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,16 +42,25 @@ class HostEvents:
         self._log.renew(attempt=epoch)
         plan = self._plan
         fields = {"world_size": plan.world_size, "nnodes": plan.nnodes, "start_method": None, "log_dir": None}
-        self._log.emit("supervise.gang.starting", "info", **fields)
+        self._report("starting", "info", **fields)
 
     def placed(self, addresses: Sequence[HostAddress]) -> None:
         """Report where the hosts are."""
         for number, address in enumerate(addresses):
-            self._log.emit("supervise.host.started", "info", host=number, pid=address.pid, **_where(address))
+            fields = {"host": number, "pid": address.pid, "node_id": address.node_id}
+            self._emit(Event("supervise.host.started", "info", fields), address)
 
     def lost(self, number: int, why: str, addresses: Sequence[HostAddress]) -> None:
         """Report that a host is dead or does not answer."""
-        self._log.emit("supervise.host.lost", "error", host=number, why=why, **_where(addresses[number]))
+        fields = {"host": number, "node_id": addresses[number].node_id, "reason": why}
+        self._emit(Event("supervise.host.lost", "error", fields), addresses[number])
+
+    def _report(self, what: str, level: str, **fields: Any) -> None:
+        """Emit an event of the whole gang, with the name and the fields that it has on one host."""
+        self._log.emit(f"{_OF_GANG}{what}", level, **fields)
+
+    def _emit(self, event: Event, address: HostAddress) -> None:
+        self._log.emit(event.name, event.level, **event.fields, host_name=address.host_name)
 
     def forward(self, number: int, event: dict[str, Any], address: HostAddress) -> None:
         """Emit an event of a host. Those about its part of the gang are left out: the driver reports the whole gang."""
@@ -62,33 +71,29 @@ class HostEvents:
 
     def started(self) -> None:
         """Report that all ranks of all hosts are ready."""
-        self._log.emit("supervise.gang.started", "info", duration_s=(time.monotonic_ns() - self._attempt_ns) / 1e9)
+        self._report("started", "info", duration_s=(time.monotonic_ns() - self._attempt_ns) / 1e9)
 
     def stopping(self, gang: HostsGang) -> None:
         """Report, once, why the hosts are stopped."""
         reason = "peer_failed" if gang.stopping == "failure" else gang.stopping
         if reason is not None and self._stopping is None:
             self._stopping = reason
-            self._log.emit("supervise.gang.stopping", "info", reason=reason)
+            self._report("stopping", "info", reason=reason)
 
     def restarting(self, message: GangRestarting) -> None:
         """Report that another attempt follows."""
         fields = {"attempt": message.attempt, "max_restarts": message.max_restarts, "backoff_s": message.delay_s}
-        self._log.emit("supervise.gang.restarting", "warning", **fields, **causes(message.result))
+        self._report("restarting", "warning", **fields, **causes(message.result))
 
     def finish(self, message: GangFinished) -> None:
         """Report the end; without a listener, show a failure in one line."""
         duration_s, result = (time.monotonic_ns() - self._begun_ns) / 1e9, message.result
         if result is None:
             why = {"exception_type": type(message.error).__name__, "exception_message": str(message.error)}
-            self._log.emit("supervise.gang.finished", "error", outcome="failed", duration_s=duration_s, **why)
+            self._report("finished", "error", outcome="failed", duration_s=duration_s, **why)
             return
         if result.outcome == "failed":
-            self._log.emit("supervise.gang.failed", "error", **causes(result))
-        self._log.emit("supervise.gang.finished", "info", outcome=result.outcome, duration_s=duration_s)
+            self._report("failed", "error", **causes(result))
+        self._report("finished", "info", outcome=result.outcome, duration_s=duration_s)
         if result.outcome == "failed":
             self._log.show_at_last(failed_line(self._plan.name, f"rank {next(iter(result.failures))}", result))
-
-
-def _where(address: HostAddress) -> dict[str, Any]:
-    return {"host_name": address.host_name, "node_id": address.node_id}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from dataclasses import replace
@@ -23,10 +24,11 @@ from supervise._hosts.merge import Merger
 from supervise._hosts.model import HostsGang
 from supervise._hosts.plan import random_run_id
 from supervise._hosts.rows import RankRows
+from supervise._hosts.start_errors import start_error
 from supervise._runtime.actor import LoopActor
 from supervise._runtime.loop import Loop
 from supervise._seconds import check_seconds
-from supervise.errors import SpawnError, SpecError, SuperviseError, SupervisorCrashed
+from supervise.errors import SpecError, SuperviseError, SupervisorCrashed
 from supervise.result import RankRestart
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from supervise._hosts.show import Shown
     from supervise._runtime.future import Reply
     from supervise.result import RunProcsResult
+
+log = logging.getLogger("supervise")
 
 _MOST_RESTARTS = 1000
 _JITTER = 0.25
@@ -286,23 +290,9 @@ class HostsSupervisor(LoopActor):
     def _host_step(self, event: steps.Event) -> None:
         """Decide on an event of a host; an error of its start gets the global rank and the name of the host."""
         if isinstance(event, steps.HostNotStarted):
-            event = replace(event, error=self._of_host(event.host, event.error))
+            where = f"host {event.host} ({self._addresses[event.host].host_name})"
+            event = replace(event, error=start_error(event.error, where, self._plan.rank(event.host, 0)))
         self._step(event)
-
-    def _of_host(self, host: int, error: BaseException) -> BaseException:
-        where = f"host {host} ({self._addresses[host].host_name})"
-        found: BaseException = error
-        if isinstance(error, SpawnError):
-            why = str(error).partition(" did not start: ")[2]
-            rank = self._plan.rank(host, error.local_rank)
-            found = SpawnError(
-                f"{why} (local rank {error.local_rank} of {where})", local_rank=rank, exitcode=error.exitcode
-            )
-        elif isinstance(error, OSError) and error.errno is not None:
-            found = OSError(error.errno, f"{where}: {error.strerror}", error.filename)
-        if found is not error:
-            found.__cause__ = error
-        return found
 
     def _answer_start(self) -> None:
         pids = self.pids()
@@ -383,6 +373,7 @@ class HostsSupervisor(LoopActor):
         """Give up after a fault of this actor: the hosts are killed, every ask is answered."""
         if self._crash is not None:
             return
+        log.error("%s: the driver has failed", self._plan.name, exc_info=error)
         self._crash = SupervisorCrashed(f"{self._plan.name}: the driver raised {error!r}; its hosts were released")
         self._crash.__cause__ = error
         self._replies.error = self._replies.error or self._crash

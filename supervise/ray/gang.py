@@ -82,7 +82,7 @@ class RaySupervisor(HostsSupervisor):
                 ``STRICT_PACK``.
             placement_timeout_s: Seconds within which the cluster must have room for all hosts.
             lease_s: Seconds after which the ranks of a host that the driver cannot reach are killed, on that host.
-            restart_policy: When and how often the whole gang is restarted, on hosts that are placed anew; None for
+            restart_policy: When and how often the whole gang is restarted, on hosts that Ray chooses again; None for
                 never. The count is that of the gang: a node that joins brings no further restarts.
             log_line_prefixes: Rank to the prefix of its shown lines; ``[<name><rank>]:`` by default.
             timeout: Seconds from the start after which the gang is stopped, with the outcome ``timed_out``.

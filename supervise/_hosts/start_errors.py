@@ -1,0 +1,25 @@
+"""The error of a host's start, as the caller of the whole gang gets it."""
+
+from __future__ import annotations
+
+from supervise.errors import SpawnError
+
+
+def start_error(error: BaseException, where: str, first: int) -> BaseException:
+    """Return the error of a host with its global rank and the name of the host. An `OSError` keeps errno and file name.
+
+    Args:
+        error: What the host's Supervisor has raised.
+        where: What to call the host.
+        first: Global rank of the host's local rank 0.
+    """
+    found = error
+    if isinstance(error, SpawnError):
+        why = str(error).partition(" did not start: ")[2]
+        text = f"{why} (local rank {error.local_rank} of {where})"
+        found = SpawnError(text, local_rank=first + error.local_rank, exitcode=error.exitcode)
+    elif isinstance(error, OSError) and error.errno is not None:
+        found = OSError(error.errno, f"{where}: {error.strerror}", error.filename)
+    if found is not error:
+        found.__cause__ = error
+    return found
