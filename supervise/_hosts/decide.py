@@ -55,7 +55,7 @@ def decide(gang: HostsGang, event: steps.Event, now_ns: int) -> list[steps.Actio
         case steps.CloseAsked():
             return _stop(gang, "close", event.sig, event.timeout_s)
         case steps.TimeUp():
-            return _stop(gang, "timeout", None, None) if gang.stopping is None else []
+            return _stop(gang, "timeout", None, None) if gang.stopping != "close" else []
         case steps.BackoffOver():
             return _place(gang) if gang.phase == "backoff" else []
 

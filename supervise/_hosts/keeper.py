@@ -28,8 +28,14 @@ import struct
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container
+
 _NS_PER_S = 1_000_000_000
 _MOST_DRIVERS = 8
+_PGRP = 2
+_LOOK_MS = 2
 _DEATH_MS = 1000
 """How long killed processes may take to end before the keeper exits without a report."""
 _TFD_TIMER_ABSTIME = 1
@@ -136,11 +142,15 @@ class Keeper:
         left = {pidfd for pidfd, _ in self._ranks.values() if pidfd >= 0} | {self._host}
         for pidfd in left:
             poll.register(pidfd, select.POLLIN)
-        while left and (rest_ms := (due_ns - time.monotonic_ns()) // 1_000_000) > 0:
-            for pidfd, _ in poll.poll(rest_ms):
+        while (rest_ms := (due_ns - time.monotonic_ns()) // 1_000_000) > 0:
+            for pidfd, _ in poll.poll(rest_ms if left else _LOOK_MS):
                 poll.unregister(pidfd)
                 left.discard(pidfd)
-        return not left
+            if not left and not any(
+                _is_running(int(name), self._ranks) for name in os.listdir("/proc") if name.isdigit()
+            ):
+                return True
+        return False
 
 
 def _ignore(call: object, *args: object) -> None:
@@ -151,13 +161,25 @@ def _ignore(call: object, *args: object) -> None:
         return
 
 
+def _is_running(pid: int, groups: Container[int]) -> bool:
+    """Return whether a process belongs to one of the groups and is not a zombie."""
+    found = _stat(pid)
+    return len(found) > _PGRP and int(found[_PGRP]) in groups and found[0] not in ("Z", "X")
+
+
 def start_time(pid: int) -> str:
     """Return the start time of a process in clock ticks since the boot; "" if there is no such process."""
+    found = _stat(pid)
+    return found[19] if found else ""
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of ``/proc/PID/stat`` behind the name; none if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[19].decode()
+            return file.read().rpartition(b")")[2].decode().split()
     except OSError:
-        return ""
+        return []
 
 
 if __name__ == "__main__":

@@ -47,11 +47,10 @@ class Merger:
         return merged
 
     def _outcome(self) -> Outcome:
-        if self.gang.stopping == "close":
-            return "stopped" if not self.gang.causes else "failed"
-        if self.gang.stopping == "timeout":
-            return "timed_out"
-        return "failed" if self.gang.causes else "succeeded"
+        if self.gang.causes:
+            return "failed"
+        outcomes: dict[str | None, Outcome] = {"close": "stopped", "timeout": "timed_out"}
+        return outcomes.get(self.gang.stopping, "succeeded")
 
     def _add(self, merged: RunProcsResult, number: int, host: Host) -> None:
         result = host.result
