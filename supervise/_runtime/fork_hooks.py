@@ -19,6 +19,7 @@ ORDER = (
     "future",
     "main_thread",
     "watch",
+    "oom",
     "notify_sockets",
     "signals",
     "shutdown_at_exit",  # after `actor`: it removes the actors, which are dead in a child, from pykka's registry

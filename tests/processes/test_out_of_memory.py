@@ -372,3 +372,37 @@ def test_without_anything_to_read_nobody_is_suspected(tmp_path):
     counters = oom.Counters(str(tmp_path))
     counters.baseline()
     assert not counters.killed_for_memory(7)
+
+
+FORKS_MEANWHILE = """
+import os, threading
+import supervise
+from supervise._process.exits import oom
+
+begun, go_on = threading.Event(), threading.Event()
+
+def slow():
+    begun.set()
+    go_on.wait()
+    yield from ()
+
+oom._counters._own_files = slow
+counting = threading.Thread(target=oom.baseline)
+counting.start()
+begun.wait()
+if (pid := os.fork()) == 0:
+    del oom._counters._own_files
+    with supervise.start_processes("w", "true", {0: ()}, {0: {}}) as context:
+        os._exit(0 if context.wait(20) else 1)
+_, status = os.waitpid(pid, 0)
+go_on.set()
+counting.join()
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_fork_while_the_kills_are_counted_does_not_block_the_child():
+    """The host's thread holds the lock of the counters at the fork; the child has neither the thread nor its lock."""
+    words = [sys.executable, "-W", "ignore", "-c", FORKS_MEANWHILE]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.stdout, done.stderr) == ("0\n", "")

@@ -15,6 +15,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from supervise._process.containment.cgroup import Tree, tree
+from supervise._runtime import fork_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +34,11 @@ class Counters:
         self._based = False
         self._trees: list[Tree] | None = None
         self._lock = threading.Lock()
+
+    def forget_in_child(self) -> None:
+        """Begin again in a forked child: a thread of the parent, which the child lacks, may hold the lock."""
+        self._lock = threading.Lock()
+        self._known, self._based, self._trees = {}, False, None
 
     def baseline(self) -> None:
         """Store the present counters; later kills may be of workers."""
@@ -154,6 +160,7 @@ def _read(path: str) -> int | None:
 
 
 _counters = Counters()
+fork_hooks.register("oom", in_child=_counters.forget_in_child)
 baseline = _counters.baseline
 killed_for_memory = _counters.killed_for_memory
 killed_elsewhere = _counters.killed_elsewhere
