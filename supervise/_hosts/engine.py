@@ -45,5 +45,5 @@ class Engine(Protocol):
     def release(self, epoch: int) -> None:
         """Give back what the attempt has, also while it is being placed. Processes of hosts are killed. Idempotent."""
 
-    def close(self) -> None:
-        """Release everything; the last call."""
+    def close(self, done: Callable[[], object]) -> None:
+        """Release everything; the last call. Call `done` on any thread when the engine does nothing more."""

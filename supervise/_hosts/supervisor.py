@@ -86,6 +86,7 @@ class HostsSupervisor(LoopActor):
         self._restarts: list[RankRestart] = []
         self._restarts_total = 0
         self._crash: SupervisorCrashed | None = None
+        self._leaving = False
 
     def _start_actor_loop(self) -> None:
         try:
@@ -313,12 +314,12 @@ class HostsSupervisor(LoopActor):
         self.loop.call_later(delay_s, partial(self._step, steps.BackoffOver(action.epoch)))
 
     def _remember(self, result: RunProcsResult, attempt: int) -> None:
-        root = result.root_cause
-        if root is not None and root in result.ends:
-            now_ns = time.monotonic_ns()
-            self._restarts.append(RankRestart(root, attempt, result.ends[root], now_ns, counted=True))
-            del self._restarts[:-_MOST_RESTARTS]
-            self._restarts_total += 1
+        now_ns, root = time.monotonic_ns(), result.root_cause
+        self._restarts += [
+            RankRestart(rank, attempt, end, now_ns, counted=rank == root) for rank, end in result.ends.items()
+        ]
+        del self._restarts[:-_MOST_RESTARTS]
+        self._restarts_total += len(result.ends)
 
     def _result(self) -> RunProcsResult:
         return Merger(self._plan, self._gang, self._addresses, self._load).result()
@@ -359,7 +360,11 @@ class HostsSupervisor(LoopActor):
     def _leave(self) -> None:
         for link in self._links:
             link.end()
-        self._engine.close()
+        if not self._leaving:
+            self._leaving = True
+            self._engine.close(lambda: self.loop.post(self._left))
+
+    def _left(self) -> None:
         shutdown_at_exit.forget(self.actor_ref)
         self.leave()
         self.loop.ended.add_done_callback(self._replies.stopped)

@@ -20,7 +20,7 @@ from supervise.ray import resources
 from supervise.ray.host_actor import actor_class
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from supervise._hosts.engine import Done
     from supervise._hosts.orders import HostAddress, HostOrder
@@ -99,7 +99,7 @@ class RayEngine:
         self._lock = threading.Lock()
         self._groups: dict[int, PlacementGroup] = {}
         self._actors: dict[int, list[Any]] = {}
-        self._released: set[int] = set()
+        self._releases: list[threading.Thread] = []
 
     def place(self, orders: Sequence[HostOrder], done: Done) -> None:
         """Place the hosts, on a thread of its own, since Ray's calls block."""
@@ -144,12 +144,20 @@ class RayEngine:
             actors, group = self._actors.pop(epoch, []), self._groups.pop(epoch, None)
         if not actors and group is None:
             return
-        threading.Thread(target=_release, args=(actors, group), name="supervise-ray-release", daemon=True).start()
+        thread = threading.Thread(target=_release, args=(actors, group), name="supervise-ray-release", daemon=True)
+        self._releases.append(thread)
+        thread.start()
 
-    def close(self) -> None:
-        """Release every attempt."""
+    def close(self, done: Callable[[], object]) -> None:
+        """Release every attempt; a call of Ray after its shutdown would connect again, so `done` comes behind all."""
         for epoch in list(self._groups):
             self.release(epoch)
+        threading.Thread(target=self._finish, args=(done,), name="supervise-ray-close", daemon=True).start()
+
+    def _finish(self, done: Callable[[], object]) -> None:
+        for thread in self._releases:
+            thread.join()
+        done()
 
 
 def _translated_start(error: BaseException) -> BaseException:
@@ -163,6 +171,8 @@ def _translated_start(error: BaseException) -> BaseException:
 
 
 def _release(actors: Sequence[Any], group: PlacementGroup | None) -> None:
+    if not ray.is_initialized():
+        return
     with contextlib.suppress(Exception):  # the cluster may be gone
         gone = [actor.leave.remote() for actor in actors]
         ray.wait(gone, num_returns=len(gone), timeout=_LEAVE_S)
