@@ -138,6 +138,37 @@ def replaced(cluster: Any, folder: Path) -> dict[str, Any]:
     return {"outcome": result.outcome, "lives": result.restarts_total, "overlap": first < last}
 
 
+COMMANDS = {
+    "command": "echo out $RANK",
+    "command that fails": "[ $RANK = 3 ] || sleep 1000; echo why >&2; exit 7",
+    "command that restarts": "echo $TORCHELASTIC_RESTART_COUNT; [ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ]",
+}
+
+
+def command(script: str) -> dict[str, Any]:
+    """Run ``supervise run --engine ray``; return its exit code, its output, and the files of the run directory."""
+    with tempfile.TemporaryDirectory() as logs:
+        words = ["--engine", "ray", "--nnodes", "2", "-n", "2", "--max-restarts", "1" if "RESTART" in script else "0"]
+        done = subprocess.run(
+            [sys.executable, "-m", "supervise", "run", *words, "--log-dir", logs, "sh", "-c", script],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=cases.PATIENCE_S,
+        )
+        [run] = Path(logs).iterdir()
+        files = sorted(str(path.relative_to(run)) for path in run.rglob("*") if path.is_file())
+        result = json.loads((run / "result.json").read_text())
+    return {
+        "code": done.returncode,
+        "out": sorted(done.stdout.splitlines()),
+        "err": done.stderr.replace(logs, "LOGS"),
+        "files": files,
+        "root_cause": result["root_cause"],
+        "hosts": sorted({end["host"] for end in result["ends"].values()}),
+    }
+
+
 def no_room() -> dict[str, Any]:
     found = {}
     for what, settings in {
@@ -169,6 +200,9 @@ def main(what: str) -> None:
                 tell(name, cases.run(case, cases.make_ray, cases.Seen()))
             tell("no room", no_room())
             tell("closure", {"value": closure(cluster)})
+            os.environ["RAY_ADDRESS"] = cluster.address
+            for name, script in COMMANDS.items():
+                tell(name, command(script))
             return
         os.environ["RAY_ADDRESS"] = cluster.address
         tell("kill host", lost(cluster, "kill host"))

@@ -102,6 +102,37 @@ def test_functions_and_values_need_not_be_importable_on_the_hosts(on_ray: dict[s
     assert on_ray["closure"]["value"] == [[0, 1], [7, 1]]
 
 
+def test_the_command_shows_and_keeps_the_output_of_all_hosts(on_ray: dict[str, dict[str, Any]]):
+    seen = on_ray["command"]
+    assert seen["code"] == 0
+    assert seen["out"] == [f"[default{rank}]:out {rank}" for rank in range(4)]
+    assert {f"attempt_0/{rank}/stdout.log" for rank in range(4)} < set(seen["files"])
+    assert {"events.jsonl", "result.json", "run.json"} < set(seen["files"])
+    assert seen["hosts"] == [os.uname().nodename]
+
+
+def test_the_command_reports_a_failure_as_on_one_host(on_ray: dict[str, dict[str, Any]]):
+    """The exit code, the global rank, the end of its stderr, and the others."""
+    seen = on_ray["command that fails"]
+    assert seen["code"] == 7
+    assert seen["root_cause"] == 3
+    for part in (
+        "rank 3 of 4 failed: exit code 7 (host ",
+        "    why\n",
+        "  ranks 0-2: stopped by SIGTERM",
+        "  logs: LOGS/",
+    ):
+        assert part in seen["err"]
+
+
+def test_the_command_restarts_all_hosts(on_ray: dict[str, dict[str, Any]]):
+    seen = on_ray["command that restarts"]
+    assert seen["code"] == 0
+    assert seen["out"] == [f"[default{rank}]:{attempt}" for rank in range(4) for attempt in range(2)]
+    assert "restart 1 of 1" in seen["err"]
+    assert {f"attempt_1/{rank}/stdout.log" for rank in range(4)} < set(seen["files"])
+
+
 @pytest.mark.parametrize(
     ("fault", "known_s"), [("kill host", 3.0), ("stop host", 3.0 + cases.PATIENCE_S / 10), ("kill raylet", 3.0)]
 )

@@ -1,0 +1,371 @@
+"""The driver of a gang over several hosts, with simulated hosts: its messages, its settings, and its result."""
+
+import queue
+from collections.abc import Iterator
+from signal import SIGTERM, SIGUSR1
+from typing import Any
+
+import pykka
+import pytest
+
+from supervise import (
+    Close,
+    GangFinished,
+    GangRestarting,
+    GangStarted,
+    Pids,
+    Poll,
+    RestartPolicy,
+    Signal,
+    SpawnError,
+    SpecError,
+    Start,
+    Status,
+    Subscribe,
+    SuperviseError,
+    Wait,
+)
+from supervise._hosts.engine import HostDead
+from supervise._hosts.orders import HostAddress, HostEnd, News
+from supervise._hosts.plan import make_plan
+from supervise._hosts.supervisor import HostsSupervisor
+from supervise.messages import WorkerExited
+from supervise.result import ProcessFailure, RankEnd, RunProcsResult
+from tests.patience import PATIENCE_S
+
+NODES, RANKS = 2, 2
+
+
+class SimulatedHost:
+    """A host that does what the test says. Its calls are those of `supervise._hosts.host.Host`."""
+
+    def __init__(self, engine: "SimulatedEngine", order: Any) -> None:
+        self.order = order
+        self.engine = engine
+        self.address = HostAddress(
+            host_name=f"h{order.number}", node_id=f"node{order.number}", ip="127.0.0.1", port=5, pid=1, token=0
+        )
+        self.envs: dict[int, dict[str, str]] = {}
+        self.news: list[News] = []
+        self.count = 0
+        self.done: Any = None
+        self.over = False
+
+    def call(self, method: str, *args: Any, done: Any) -> None:
+        if self.over:
+            done(None, HostDead("it was killed by the test"))
+        elif method == "news_after":
+            self.done = done
+            self.tell()
+        elif method == "launch":
+            self.engine.launched(self, args[0], done)
+        else:
+            if method not in ("renew", "leave"):
+                self.engine.calls.put((self.order.number, method, *args))
+            done(0, None)
+            if method == "stop" and self.engine.obedient:
+                self.ends("stopped", (-15, -15))
+
+    def tell(self, *news: tuple[Any, Any]) -> None:
+        for kind, what in news:
+            self.count += 1
+            self.news.append(News(self.count, kind, what))
+        if self.news and self.done is not None:
+            done, self.done = self.done, None
+            found, self.news = self.news, []
+            done(found, None)
+
+    def ends(self, outcome: Any, codes: tuple[int, ...]) -> None:
+        result = RunProcsResult(outcome=outcome)
+        for rank, code in enumerate(codes):
+            role: Any = "root_cause" if outcome == "failed" and code > 0 else "finished" if code == 0 else "bystander"
+            result.ends[rank] = RankEnd(
+                local_rank=rank, pid=10 + rank, exitcode=code, role=role, started_ns=1, ended_ns=2
+            )
+            result.stdouts[rank] = f"/logs/{rank}"
+            if code:
+                result.failures[rank] = ProcessFailure.of(rank, 10 + rank, code, "", message="")
+        if outcome == "failed":
+            result.failures = {rank: each for rank, each in result.failures.items() if each.exitcode > 0}
+        if outcome == "succeeded":
+            result.return_values = {rank: (self.order.number, rank) for rank in range(RANKS)}
+        exits = [WorkerExited(local_rank=r, pid=10 + r, exitcode=c, ended_ns=2) for r, c in enumerate(codes)]
+        self.tell(*(("exited", each) for each in exits), ("ended", HostEnd(result=result)))
+
+
+class SimulatedEngine:
+    """Places the hosts at once."""
+
+    def __init__(self) -> None:
+        self.hosts: list[SimulatedHost] = []
+        self.calls: queue.Queue[Any] = queue.Queue()
+        self.released: list[int] = []
+        self.room: BaseException | None = None
+        self.start_error: dict[int, BaseException] = {}
+        self.obedient = False
+        """Whether hosts end when they are asked to stop."""
+
+    def place(self, orders: Any, done: Any) -> None:
+        self.hosts = [SimulatedHost(self, order) for order in orders]
+        done(None if self.room else self.hosts, self.room)
+
+    def launched(self, host: SimulatedHost, envs: Any, done: Any) -> None:
+        host.envs = envs
+        error = self.start_error.get(host.order.number)
+        done(None if error else {0: 10, 1: 11}, error)
+
+    def release(self, epoch: int) -> None:
+        self.released.append(epoch)
+
+    def close(self, done: Any) -> None:
+        done()
+
+    def stops(self, count: int) -> list[Any]:
+        return sorted(self.calls.get(timeout=PATIENCE_S) for _ in range(count))
+
+
+class Shown:
+    def __init__(self) -> None:
+        self.out: list[tuple[int, str, bytes]] = []
+
+    def write(self, host: int, stream: str, data: bytes) -> None:
+        self.out.append((host, stream, data))
+
+    def finish(self, host: int) -> None:
+        self.out.append((host, "end", b""))
+
+
+@pytest.fixture
+def engine() -> SimulatedEngine:
+    return SimulatedEngine()
+
+
+@pytest.fixture
+def make(engine: SimulatedEngine) -> Iterator[Any]:
+    refs = []
+
+    def start(shown: Any = None, **settings: Any) -> Any:
+        plan = make_plan(name="g", entrypoint="true", nnodes=NODES, nproc_per_node=RANKS, **settings)
+        refs.append(HostsSupervisor.start(plan, engine, load=lambda value: value, shown=shown or Shown()))
+        return refs[-1]
+
+    yield start
+    engine.obedient = True
+    for ref in refs:
+        if ref.is_alive():
+            ref.stop(timeout=PATIENCE_S)
+
+
+def test_success_has_the_values_and_paths_of_all_ranks(make: Any, engine: SimulatedEngine):
+    gang = make()
+    assert gang.ask(Start(), timeout=PATIENCE_S) == {0: 10, 1: 11, 2: 10, 3: 11}
+    assert gang.ask(Poll(), timeout=PATIENCE_S) is None
+    for host in engine.hosts:
+        host.ends("succeeded", (0, 0))
+    result = gang.ask(Wait(), timeout=PATIENCE_S)
+    assert result.outcome == "succeeded"
+    assert result.return_values == {0: (0, 0), 1: (0, 1), 2: (1, 0), 3: (1, 1)}
+    assert sorted(result.stdouts) == [0, 1, 2, 3]
+    assert {rank: (end.host, end.local_rank) for rank, end in result.ends.items()} == {
+        0: ("h0", 0),
+        1: ("h0", 1),
+        2: ("h1", 0),
+        3: ("h1", 1),
+    }
+    assert result.cause_order == "receipt"
+    assert engine.released == [0]
+
+
+def test_ranks_get_the_variables_of_torchrun_and_the_epoch(make: Any, engine: SimulatedEngine):
+    make().ask(Start(), timeout=PATIENCE_S)
+    env = engine.hosts[1].envs[1]
+    wanted = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "GROUP_RANK": "1", "MASTER_PORT": "5"}
+    assert wanted.items() <= env.items()
+    assert env["SUPERVISE_EPOCH"] == "0"
+
+
+def test_a_failure_stops_the_other_host_and_is_the_root_cause(make: Any, engine: SimulatedEngine):
+    gang = make()
+    gang.ask(Start(), timeout=PATIENCE_S)
+    engine.hosts[1].tell(("failed", 0))
+    assert engine.stops(2) == [(0, "stop", None, None), (1, "stop", None, None)]
+    engine.hosts[0].ends("stopped", (-15, -15))
+    engine.hosts[1].ends("failed", (3, -15))
+    result = gang.ask(Wait(), timeout=PATIENCE_S)
+    assert (result.outcome, result.root_cause, list(result.failures)) == ("failed", 2, [2])
+    assert [end.role for end in result.ends.values()] == ["bystander", "bystander", "root_cause", "bystander"]
+
+
+def test_a_failure_on_the_other_host_before_its_stop_is_listed(make: Any, engine: SimulatedEngine):
+    gang = make()
+    gang.ask(Start(), timeout=PATIENCE_S)
+    engine.hosts[1].ends("failed", (3, -15))
+    engine.hosts[0].ends("failed", (-15, 4))
+    result = gang.ask(Wait(), timeout=PATIENCE_S)
+    assert (result.root_cause, list(result.failures)) == (2, [2, 1])
+    assert result.ends[1].role == "concurrent_failure"
+
+
+def test_a_dead_host_is_the_cause_and_the_result_waits_for_its_lease(make: Any, engine: SimulatedEngine):
+    gang = make(lease_s=1.0)
+    gang.ask(Start(), timeout=PATIENCE_S)
+    engine.hosts[1].over = True  # the next renewal finds it dead
+    assert engine.stops(1) == [(0, "stop", None, None)]
+    engine.hosts[0].ends("stopped", (-15, -15))
+    result = gang.ask(Wait(), timeout=PATIENCE_S)
+    assert result.root_cause == 2
+    assert [end.role for end in result.ends.values()] == ["bystander", "bystander", "root_cause", "lost"]
+    assert result.failures[2].message == "host 1 (h1, 127.0.0.1, node node1): it was killed by the test"
+
+
+def test_a_restart_tells_subscribers_and_counts_for_the_whole_gang(make: Any, engine: SimulatedEngine):
+    told: queue.Queue[Any] = queue.Queue()
+
+    class Listener(pykka.ThreadingActor):
+        def on_receive(self, message: Any) -> None:
+            told.put(message)
+
+    listener = Listener.start()
+    gang = make(restart_policy=RestartPolicy(max_restarts=1, backoff=0.0))
+    gang.ask(Subscribe(ref=listener), timeout=PATIENCE_S)
+    gang.ask(Start(), timeout=PATIENCE_S)
+    first = list(engine.hosts)
+    first[0].ends("failed", (1, -15))
+    engine.stops(1)
+    first[1].ends("stopped", (-15, -15))
+    seen: list[Any] = []
+    while not [each for each in seen if isinstance(each, GangStarted)][1:]:
+        seen.append(told.get(timeout=PATIENCE_S))
+    assert [each.attempt for each in seen if isinstance(each, GangRestarting)] == [1]
+    assert engine.hosts[0].order.epoch == 1
+    assert engine.hosts[0].envs[0]["SUPERVISE_EPOCH"] == "1"
+    for host in engine.hosts:
+        host.ends("succeeded", (0, 0))
+    result = gang.ask(Wait(), timeout=PATIENCE_S)
+    assert result.outcome == "succeeded"
+    assert [(each.local_rank, each.counted) for each in result.restarts] == [
+        (0, True),
+        (1, False),
+        (2, False),
+        (3, False),
+    ]
+    while not isinstance(last := told.get(timeout=PATIENCE_S), GangFinished):
+        pass
+    assert last.result is result
+    listener.stop()
+
+
+def test_news_of_an_earlier_attempt_are_ignored(make: Any, engine: SimulatedEngine):
+    shown = Shown()
+    gang = make(shown, restart_policy=RestartPolicy(max_restarts=1, backoff=0.0))
+    gang.ask(Start(), timeout=PATIENCE_S)
+    first = list(engine.hosts)
+    first[0].ends("failed", (1, -15))
+    engine.stops(1)
+    first[1].ends("stopped", (-15, -15))
+    while gang.ask(Status(), timeout=PATIENCE_S).phase != "running" or engine.hosts[0] is first[0]:
+        pass
+    first[0].tell(("stdout", b"a late line\n"), ("failed", 0))
+    assert gang.ask(Status(), timeout=PATIENCE_S).phase == "running"
+    assert not [each for each in shown.out if b"late" in each[2]]
+
+
+def test_a_close_stops_all_hosts_with_its_signal_and_timeout(make: Any, engine: SimulatedEngine):
+    gang = make()
+    gang.ask(Start(), timeout=PATIENCE_S)
+    closed = gang.ask(Close(death_sig=SIGUSR1, timeout=2.0), block=False)
+    assert engine.stops(2) == [(0, "stop", SIGUSR1, 2.0), (1, "stop", SIGUSR1, 2.0)]
+    for host in engine.hosts:
+        host.ends("stopped", (-15, -15))
+    result = closed.get(timeout=PATIENCE_S)
+    assert (result.outcome, sorted(result.failures)) == ("stopped", [0, 1, 2, 3])
+
+
+def test_the_time_limit_holds_while_the_cluster_has_no_room(make: Any, engine: SimulatedEngine):
+    engine.place = lambda _orders, _done: None  # type: ignore[method-assign]
+    gang = make(timeout=0.05)
+    start = gang.ask(Start(), block=False)
+    assert gang.ask(Wait(), timeout=PATIENCE_S).outcome == "timed_out"
+    with pytest.raises(SuperviseError, match="exceeded its time limit before its start"):
+        start.get(timeout=PATIENCE_S)
+
+
+def test_an_error_of_a_start_names_the_global_rank_and_the_host(make: Any, engine: SimulatedEngine):
+    engine.start_error[1] = SpawnError("it ended", local_rank=1, exitcode=4)
+    gang = make()
+    start = gang.ask(Start(), block=False)
+    engine.stops(1)
+    engine.hosts[0].ends("stopped", (-15, -15))
+    with pytest.raises(SpawnError, match=r"rank 3 did not start: it ended \(local rank 1 of host 1 \(h1\)\)") as found:
+        start.get(timeout=PATIENCE_S)
+    assert (found.value.local_rank, found.value.exitcode) == (3, 4)
+
+
+def test_no_room_is_the_error_of_the_start(make: Any, engine: SimulatedEngine):
+    engine.room = SuperviseError("no room for 2 hosts")
+    with pytest.raises(SuperviseError, match="no room for 2 hosts"):
+        make().ask(Start(), timeout=PATIENCE_S)
+
+
+def test_status_pids_and_signals_are_by_global_rank(make: Any, engine: SimulatedEngine):
+    gang = make()
+    assert gang.ask(Status(), timeout=PATIENCE_S).phase == "new"
+    gang.ask(Start(), timeout=PATIENCE_S)
+    assert gang.ask(Pids(), timeout=PATIENCE_S) == {0: 10, 1: 11, 2: 10, 3: 11}
+    exited = WorkerExited(local_rank=0, pid=10, exitcode=0, ended_ns=2)
+    engine.hosts[1].tell(("exited", exited))
+    status = gang.ask(Status(), timeout=PATIENCE_S)
+    assert {rank: row.state for rank, row in status.ranks.items()} == {
+        0: "ready",
+        1: "ready",
+        2: "finished",
+        3: "ready",
+    }
+    assert gang.ask(Signal(sig=SIGUSR1, ranks=frozenset({1, 2, 3})), timeout=PATIENCE_S) == {1, 3}
+    assert engine.stops(2) == [(0, "signal", SIGUSR1, {1}), (1, "signal", SIGUSR1, {1})]
+
+
+def test_output_is_shown_and_ends_before_the_result(make: Any, engine: SimulatedEngine):
+    shown = Shown()
+    gang = make(shown)
+    gang.ask(Start(), timeout=PATIENCE_S)
+    engine.hosts[0].tell(("stdout", b"a line\n"))
+    for host in engine.hosts:
+        host.ends("succeeded", (0, 0))
+    gang.ask(Wait(), timeout=PATIENCE_S)
+    assert sorted(shown.out) == [(0, "end", b""), (0, "stdout", b"a line\n"), (1, "end", b"")]
+    assert shown.out.index((0, "stdout", b"a line\n")) < shown.out.index((0, "end", b""))
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"nnodes": 0}, "nnodes is 0; give the number of hosts"),
+        ({"nproc_per_node": True}, "nproc_per_node is True; give the number of ranks"),
+        ({"args": "x"}, "args is 'x'; give a tuple for all ranks, or global rank"),
+        ({"args": {0: ()}}, "args has nothing for rank 1"),
+        ({"args": {7: ()}}, "args has the rank 7; the global ranks are 0 to 3"),
+        ({"envs": {4: {}}}, "envs has the rank 4; the global ranks are 0 to 3"),
+        ({"lease_s": 0.1}, "lease_s is 0.1; give at least 1 s"),
+        ({"timeout": -1}, "timeout"),
+        ({"restart_policy": RestartPolicy(restart="permanent")}, "restart='permanent'"),
+        ({"settings": {"grace": -1}}, r"host 0 \(its rank 0 is the global rank 0\): grace"),
+        ({"settings": {"nonsense": 1}}, "unknown setting: .*nonsense"),
+        ({"entrypoint": 3}, "entrypoint"),
+    ],
+)
+def test_a_setting_that_is_not_valid_is_refused_by_name(settings: dict[str, Any], text: str):
+    plain: dict[str, Any] = {"name": "g", "entrypoint": "true", "nnodes": 2, "nproc_per_node": 2}
+    with pytest.raises(SpecError, match=text):
+        make_plan(**plain | settings)
+
+
+def test_a_stop_sends_sigterm_by_default(make: Any, engine: SimulatedEngine):
+    """None is the first signal of each host's Supervisor."""
+    gang = make()
+    gang.ask(Start(), timeout=PATIENCE_S)
+    stopped = gang.stop(block=False)
+    assert engine.stops(2) == [(0, "stop", None, None), (1, "stop", None, None)]
+    for host in engine.hosts:
+        host.ends("stopped", (-SIGTERM, -SIGTERM))
+    assert stopped.get(timeout=PATIENCE_S)
