@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from supervise._hosts.orders import News
     from supervise._runtime.loop import Loop, Timer
 
-_RENEWALS_PER_LEASE = 5
+_RENEWALS_PER_LEASE = 10
 _AGAIN_S = 0.2
 _MARGIN_S = 1.0
 """Time that the keeper has for its kills, and the ranks for their deaths, behind the end of the lease."""
