@@ -79,6 +79,29 @@ def test_restarts_and_hangs_are_in_the_story(supervise: Command):
     assert re.search(r"^  stacks: /.*stacks-1\.txt$", shown, re.MULTILINE)
 
 
+@pytest.mark.parametrize(("started", "state"), [(False, "waiting for a restart"), (True, "ended, exit code 0")])
+def test_a_rank_that_a_restart_has_left_out_is_shown_as_ended(supervise: Command, started: bool, state: str):
+    """Rank 1 is temporary: once the attempt has started without it, it does not wait for a restart."""
+    supervise.run("-n", "2", "--run-id", "job", "true")
+    folder = supervise.directory()
+    (folder / "result.json").unlink()
+    events = [
+        {"event": "process.started", "local_rank": 0, "pid": 11},
+        {"event": "process.started", "local_rank": 1, "pid": 12},
+        {"event": "gang.started"},
+        {"event": "process.exited", "local_rank": 1, "exit_code": 0, "exit_signal": None},
+        {"event": "process.exited", "local_rank": 0, "exit_code": 3, "exit_signal": None},
+        {"event": "gang.restarting", "root_cause_rank": 0, "error_type": "exit code 3", "attempt": 1},
+        {"event": "process.started", "local_rank": 0, "pid": 13},
+        *[{"event": "gang.started"}] * started,
+    ]
+    lines = [json.dumps(event | {"event": f"supervise.{event['event']}"}) for event in events]
+    (folder / "events.jsonl").write_text("\n".join(lines))
+    whole = json.loads(told(supervise, "show", "--json", "job"))
+    assert whole["ranks"] == {"0": "running, pid 13", "1": state}
+    assert f"  rank 1: {state}\n" in told(supervise, "show", "job")
+
+
 def test_after_a_kill_of_supervise_in_a_flood_the_files_tell_the_story(supervise: Command):
     """The host was killed, and what each rank was doing; a torn last event does not matter."""
     script = '[ "$RANK" = 2 ] && exit 0; echo up >&2; while :; do echo flood; done'
