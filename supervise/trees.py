@@ -147,7 +147,7 @@ class ChildRestarting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeFinished:
-    """Nothing of the tree is left. The last message, told exactly once, and the reply to `Wait` after a stop."""
+    """Nothing of the tree is left. The last message, sent exactly once, and the reply to `Wait` after a stop."""
 
     error: BaseException | None = None
     """Why the tree ended; None if it was stopped."""

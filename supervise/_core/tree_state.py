@@ -205,7 +205,7 @@ class Started:
 
 @dataclass(slots=True, frozen=True)
 class Stopping:
-    """Report that the tree ends, and why: every child is stopped from now on. It is told once."""
+    """Report that the tree ends, and why: every child is stopped from now on. A subscriber gets it once."""
 
     outcome: Outcome
     id: str

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _LONGEST_S = 2.5
 """Time after which a rank fails without its stacks: their collection takes 2 s, unless a file system blocks it."""
 _WRITE_S = 0.5
-"""Time after which the stacks are told without their file, because a file system blocks it."""
+"""Time after which the stacks are reported without their file, because a file system blocks it."""
 
 
 class HangReports:

@@ -47,7 +47,7 @@ class Told(NamedTuple):
 
     local_rank: int
     what: Literal["ready", "extended", "trigger", "stopping"]
-    """``ready`` and ``stopping`` are told once in a life."""
+    """``ready`` and ``stopping`` are reported once in a life."""
     usec: int = 0
     """For ``extended``: microseconds from now."""
 

@@ -33,7 +33,7 @@ class RankHealth:
         Args:
             host: The gang's runner.
             loop: The gang's loop.
-            subscribers: They are told of hangs.
+            subscribers: They receive the reports of hangs.
             stacks: Requests the stacks of all ranks.
         """
         self._host: Host | None = host

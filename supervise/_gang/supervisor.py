@@ -132,9 +132,9 @@ class Supervisor(LoopActor):
             listener: An internal observer, or None.
         """
         supervisor = cls.__new__(cls)  # `start` takes settings
-        supervisor._own(attempt, own_thread=own_thread, listener=listener)  # noqa: SLF001 - our own
+        supervisor._own(attempt, own_thread=own_thread, listener=listener)  # noqa: SLF001 - a method of this class
         pykka.ActorRegistry.register(supervisor.actor_ref)
-        supervisor._start_actor_loop()  # noqa: SLF001 - our own
+        supervisor._start_actor_loop()  # noqa: SLF001 - pykka starts an actor with this call
         return supervisor.actor_ref
 
     def _own(self, attempt: Attempt, *, own_thread: bool = True, listener: Listener | None = None) -> None:

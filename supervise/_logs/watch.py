@@ -306,7 +306,7 @@ def cancel_all(watches: Iterable[Watch]) -> None:
 
 
 def _cancel(hub: _Hub, gone: Sequence[InotifyWatch | PollingWatch | Hold]) -> None:
-    global _hub  # noqa: PLW0603
+    global _hub  # noqa: PLW0603 - one per process
     with _lock:
         if hub.ended or not hub.remove(gone) or not hub.end_if_unused():
             return
@@ -315,7 +315,7 @@ def _cancel(hub: _Hub, gone: Sequence[InotifyWatch | PollingWatch | Hold]) -> No
 
 def _forget() -> None:
     """Drop the hub in a forked child: the thread is not copied, and the watches are the parent's."""
-    global _hub, _lock  # noqa: PLW0603
+    global _hub, _lock  # noqa: PLW0603 - one per process
     _lock = threading.Lock()
     hub, _hub = _hub, None
     if hub is not None:

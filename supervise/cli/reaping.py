@@ -41,7 +41,7 @@ def reap_strangers(ranks: Callable[[], Collection[int] | None], inherited: set[i
     """Reap exited children that supervise has not started. Never blocks except in `ranks`.
 
     The kernel reports one exited child at a time. If that is a rank or a helper, its owner reaps it soon; the next call
-    continues behind it.
+    reaps the children after it.
 
     Args:
         ranks: Returns the pids of all ranks that have been started until the call; None if they are not known.

@@ -1,4 +1,4 @@
-"""Whether the supervise of a run still runs: told by its process, or by a lock on ``events.jsonl``.
+"""Whether the supervise of a run still runs: determined from its process, or from a lock on ``events.jsonl``.
 
 Each covers what the other misses: a file system may have no locks, or only locks of one host; a process ID has no
 meaning in another PID namespace.
