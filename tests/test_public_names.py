@@ -51,6 +51,7 @@ MAY_IMPORT = {
     "_tree": {"words", "wakeup", "_runtime", "_core", "_tree"},  # a gang is known by its messages
     "_api": {"words", "wakeup", "_runtime", "_process", "_logs", "_core", "_gang", "_api"},
     "_torch": {"words", "wakeup", "_runtime", "_process", "_logs", "_core", "_gang", "_api", "_torch"},
+    "agent": {"words", "supervise", "agent"},  # the public API only
 }
 TOP = {"cli", "testing", "elastic", "multiprocessing"}
 EVERYTHING = {*MAY_IMPORT, "supervise", *TOP}
