@@ -15,6 +15,7 @@ NAMES = "RANK LOCAL_RANK GROUP_RANK ROLE_RANK ROLE_NAME WORLD_SIZE LOCAL_WORLD_S
 NAMES += "MASTER_ADDR TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS "
 NAMES += "TORCHELASTIC_USE_AGENT_STORE TORCH_NCCL_ASYNC_ERROR_HANDLING OMP_NUM_THREADS CUDA_VISIBLE_DEVICES"
 SAYS_ENVIRONMENT = f"print(*[f'{{name}}={{os.environ.get(name)}}' for name in {NAMES!r}.split()], flush=True)"
+SAYS_ATTEMPT = "attempt = os.environ['TORCHELASTIC_RESTART_COUNT']; print(attempt, os.environ['RANK'], flush=True)"
 CASES = {
     "success": (SAYS_ENVIRONMENT,),
     "virtual local ranks": (SAYS_ENVIRONMENT, "--virtual-local-rank"),
@@ -22,8 +23,7 @@ CASES = {
     "recorded exception": (f"{RECORD}if {RANK_1}: raise LookupError('no luck')\n    {WAIT}\nmain()",),
     "signal": (f"os.kill(os.getpid(), signal.SIGKILL) if {RANK_1} else {WAIT}",),
     "success after a restart": (
-        "attempt = os.environ['TORCHELASTIC_RESTART_COUNT']\nprint(attempt, os.environ['RANK'], flush=True)\n"
-        f"if attempt == '0':\n    sys.exit(4) if {RANK_1} else {WAIT}",
+        f"{SAYS_ATTEMPT}\nif attempt == '0':\n    sys.exit(4) if {RANK_1} else {WAIT}",
         "--max-restarts=2",
     ),
     "restarts used up": (f"print('here', flush=True); sys.exit(5) if {RANK_1} else 0", "--max-restarts=1"),

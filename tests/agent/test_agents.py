@@ -1,5 +1,6 @@
 """The agent of supervise under signals, and several agents in one rendezvous."""
 
+import os
 import signal
 import time
 
@@ -67,38 +68,45 @@ def test_a_killed_agent_leaves_no_rank(agents):
 
 def test_the_shutdown_timeout_bounds_the_stop(agents):
     """Ranks that ignore SIGTERM get SIGKILL after it, when one of them has failed."""
-    source = f"signal.signal(signal.SIGTERM, signal.SIG_IGN); {READY}\n"
-    source += f"os._exit(3) if os.environ['RANK'] == '1' else {WAIT}"
-    agent = agents.fault("ours", source, "--shutdown-timeout=1")
-    with watched(pids_of(agents.hear(2))) as ranks:
+    agent = agents.fault(
+        "ours", f"signal.signal(signal.SIGTERM, signal.SIG_IGN); {READY} {WAIT}", "--shutdown-timeout=1"
+    )
+    pids = pids_of(agents.hear(2))
+    with watched(pids) as ranks:
+        os.kill(pids[0], signal.SIGKILL)
         assert agent.end() == 1, agent.told()
         assert not ranks.survivors(0)
-    assert "exitcode  : 3" in agent.stderr, agent.told()
+    assert f"exitcode  : -9 (pid: {pids[0]})" in agent.stderr, agent.told()
+
+
+def _words(run_id, nodes, source):
+    """Return a function from whether an agent has the store to its words: if each tries to, two stores may exist."""
+    conf = "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2,is_host="
+    endpoint, limit = f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--max-restarts=0"
+    words = (f"--nnodes={nodes}", "--nproc-per-node=1", "--rdzv-backend=c10d", endpoint, f"--rdzv-id={run_id}", limit)
+    return lambda has_store: (*words, f"{conf}{has_store:d}", FAULT, source)
 
 
 def test_two_agents_meet(agents):
     """Two agents in a c10d rendezvous: the ranks of both have one world, and both succeed."""
-    words = ("--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}")
-    source = "say(f\"{os.environ['RANK']} of {os.environ['WORLD_SIZE']}\")"
-    both = [agents.start("ours", *words, "--rdzv-id=two", FAULT, source) for _ in range(2)]
-    assert [agent.end() for agent in both] == [0, 0], "\n".join(agent.told() for agent in both)
+    words = _words("two", "2", "say(f\"{os.environ['RANK']} of {os.environ['WORLD_SIZE']}\")")
+    both = [agents.start("ours", *words(has_store)) for has_store in (True, False)]
     assert sorted(agents.hear(2)) == ["0 of 2", "1 of 2"]
+    assert [agent.end() for agent in both] == [0, 0], "\n".join(agent.told() for agent in both)
 
 
 def test_an_agent_joins_is_killed_and_is_replaced(agents):
     """With ``--nnodes=1:2`` the ranks restart for each new agent, and this counts toward no limit."""
-    conf = "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2"
-    words = ("--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=0", "--rdzv-backend=c10d", conf)
-    words = (*words, f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=elastic", FAULT, SIZED)
-    first = agents.start("ours", *words)
+    words = _words("elastic", "1:2", SIZED)
+    first = agents.start("ours", *words(has_store=True))
     assert _heard(agents, 1)[0] == ["1"]
-    second = agents.start("ours", *words)
+    second = agents.start("ours", *words(has_store=False))
     sizes, pids = _heard(agents, 2)
     assert sizes == ["2", "2"], first.told()
     with watched(pids) as ranks:
         second.kill()
         assert len(ranks.survivors(at_most=1)) == 1, "the rank of the killed agent has ended"
-        third = agents.start("ours", *words)
+        third = agents.start("ours", *words(has_store=False))
         sizes, pids = _until_two(agents)
         assert sizes == ["2", "2"], third.told()
         assert not ranks.survivors()
