@@ -14,7 +14,6 @@ pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
 
 READY = "say(f'ready {os.getpid()}'); "
 WAIT = "[signal.sigtimedwait([], 0.05) for _ in iter(int, 1)]"
-SIZED = "say(f\"{os.environ['WORLD_SIZE']} {os.getpid()}\"); signal.pause()"
 LAUNCHES = """
 import os, signal, sys
 from torch.distributed.launcher.api import LaunchConfig
@@ -95,44 +94,7 @@ def test_two_agents_meet(agents):
     assert [agent.end() for agent in both] == [0, 0], "\n".join(agent.told() for agent in both)
 
 
-def test_an_agent_joins_is_killed_and_is_replaced(agents):
-    """With ``--nnodes=1:2`` the ranks restart for each new agent, and this counts toward no limit."""
-    words = _words("elastic", "1:2", SIZED)
-    first = agents.start("ours", *words(has_store=True))
-    assert _heard(agents, 1)[0] == ["1"]
-    second = agents.start("ours", *words(has_store=False))
-    sizes, pids = _heard(agents, 2)
-    assert sizes == ["2", "2"], first.told()
-    with watched(pids) as ranks:
-        second.kill()
-        assert len(ranks.survivors(at_most=1)) == 1, "the rank of the killed agent has ended"
-        third = agents.start("ours", *words(has_store=False))
-        sizes, pids = _until_two(agents)
-        assert sizes == ["2", "2"], third.told()
-        assert not ranks.survivors()
-    with watched(pids) as ranks:
-        for agent in (third, first):
-            agent.process.send_signal(signal.SIGTERM)
-            assert agent.end() == 1, agent.told()
-        assert not ranks.survivors()
-
-
-def _heard(agents, count):
-    """Return the world sizes and the pids of the next ranks that start."""
-    words = [line.split() for line in agents.hear(count)]
-    return [size for size, _ in words], [int(pid) for _, pid in words]
-
-
-def _until_two(agents):
-    """Return sizes and pids of two ranks of one world: the agent may first go on alone, when its peer is gone."""
-    sizes, pids = _heard(agents, 1)
-    while sizes[-1] == "1":
-        sizes, pids = _heard(agents, 1)
-    more, others = _heard(agents, 1)
-    return sizes + more, pids + others
-
-
-@pytest.mark.parametrize("start_method", ["spawn", "fork"])
+@pytest.mark.parametrize("start_method", ["fork"])
 def test_functions_without_polling(agents, start_method):
     """Values come back by global rank; ends are noticed at once, with a monitor interval of 1000 s."""
     program = agents.folder / "launches.py"
@@ -143,13 +105,3 @@ def test_functions_without_polling(agents, start_method):
     assert time.monotonic() - begun_s < PATIENCE_S
     values = [(rank, (42, str(rank))) for rank in (0, 1)]
     assert agent.stdout.splitlines() == [str(values), "ChildFailedError die 1 7"], agent.told()
-
-
-def test_settings_that_only_pytorchs_agent_has_are_named(agents):
-    """A variable that has no effect is not ignored silently."""
-    source = "import os; os.environ['TORCHELASTIC_ENABLE_FILE_TIMER'] = '1'\n" + LAUNCHES
-    program = agents.folder / "launches.py"
-    program.write_text(source)
-    agent = agents.program(str(program), "fork")
-    assert agent.end() == 0, agent.told()
-    assert "TORCHELASTIC_ENABLE_FILE_TIMER is set, but" in agent.stderr, agent.told()
