@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from supervise._gang.spec import GangSettings
+    from supervise.messages import GangStatus
     from supervise.result import RunProcsResult
 
 log = logging.getLogger("supervise")
@@ -196,6 +197,11 @@ class GangContext(PContext):
         if self._spec.restart_policy is not None:
             self._pids = self._ask_now(ask.Pids()) or self._pids
         return dict(self._pids)
+
+    def status(self) -> GangStatus | None:
+        """Return the phase of the gang and the state of each rank; None before the start and after the end."""
+        found: GangStatus | None = self._ask_now(ask.Status())
+        return found
 
     @protected
     def _ask_now(self, message: object) -> Any:

@@ -1,0 +1,35 @@
+"""An elastic agent of PyTorch whose ranks supervise launches. Needs PyTorch; nothing of PyTorch is patched.
+
+``python -m supervise.agent`` takes the arguments of torchrun. `launch` takes a `LaunchConfig`, as PyTorch's
+``elastic_launch`` does. `SupervisedElasticAgent` is for programs that build a `WorkerSpec` themselves.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import TYPE_CHECKING, Any
+
+if importlib.util.find_spec("torch") is None:
+    missing = "supervise.agent needs PyTorch, which is not installed: pip install torch"
+    if sys.argv[:1] == ["-m"] and __name__ in sys.orig_argv:  # runpy imports the package before its __main__
+        sys.exit(missing)
+    raise ImportError(missing, name="torch")
+
+if TYPE_CHECKING:
+    from supervise.agent.elastic_agent import SupervisedElasticAgent
+    from supervise.agent.launcher import launch
+
+__all__ = ["SupervisedElasticAgent", "launch"]
+
+_HOMES = {"SupervisedElasticAgent": "elastic_agent", "launch": "launcher"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"supervise.agent.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

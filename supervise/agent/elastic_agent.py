@@ -1,0 +1,180 @@
+"""`SupervisedElasticAgent`: PyTorch's elastic agent over a gang of supervise."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+from torch.distributed.elastic.agent.server.api import RunResult, SimpleElasticAgent, WorkerState
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.utils import macros
+
+import supervise
+from supervise.agent.rank_environment import rank_environment
+from supervise.agent.signal_handlers import handlers
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Mapping
+    from typing import Literal
+
+    from torch.distributed.elastic.agent.server.api import WorkerGroup, WorkerSpec
+    from torch.distributed.elastic.multiprocessing import LogsSpecs
+
+log = logging.getLogger("supervise")
+
+_TURN_S = 1e-6
+"""Interval for the sleep in PyTorch's loop, which is superfluous: `_monitor_workers` itself waits for the gang."""
+_NOT_SUPPORTED = {
+    "TORCHELASTIC_ENABLE_FILE_TIMER": "the timer server for expiring ranks",
+    "TORCHELASTIC_HEALTH_CHECK_PORT": "the health check server",
+    "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "the check for ranks in uninterruptible sleep",
+}
+
+
+class SupervisedElasticAgent(SimpleElasticAgent):  # type: ignore[misc]  # PyTorch is not installed where mypy runs
+    """An elastic agent whose ranks are a gang of supervise.
+
+    PyTorch's base class runs the rendezvous, counts the restarts and decides when the ranks start again. This class
+    starts, watches and stops them. When the agent is killed, the kernel ends the ranks.
+
+    `run` waits for the end of the gang instead of polling it. The monitor interval of the spec is only the interval
+    at which the rendezvous is asked for new nodes.
+
+    Not supported: ``TORCHELASTIC_ENABLE_FILE_TIMER``, ``TORCHELASTIC_HEALTH_CHECK_PORT`` and
+    ``TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT``. The agent logs a warning if one is set.
+    """
+
+    def __init__(  # noqa: PLR0917 - PyTorch's order
+        self,
+        spec: WorkerSpec,
+        logs_specs: LogsSpecs,
+        start_method: str = "spawn",
+        exit_barrier_timeout: float = 300,
+        log_line_prefix_template: str | None = None,
+        shutdown_timeout: int = 30,
+        *,
+        grace: float | None = None,
+        watchdog: supervise.Watchdog | None = None,
+        containment: Literal["group", "cgroup", "sweep"] = "group",
+        gate: bool = False,
+    ) -> None:
+        """Take the arguments of PyTorch's ``LocalElasticAgent``, and settings of `supervise.start_processes`.
+
+        Args:
+            spec: Role, ranks per node, entrypoint, arguments and rendezvous.
+            logs_specs: PyTorch's, or those of supervise.
+            start_method: For functions: ``spawn``, ``fork`` or ``forkserver``.
+            exit_barrier_timeout: Seconds to wait for the other agents after a success.
+            log_line_prefix_template: Prefix of shown lines, with ``${role_name}``, ``${rank}``, ``${local_rank}``.
+            shutdown_timeout: Seconds from the first signal to SIGKILL when the agent ends or got a signal.
+            grace: The same after a failure and before a restart; None for `shutdown_timeout`.
+            watchdog: When a rank counts as hung, and what follows; None for no deadline.
+            containment: Treatment of processes that leave their process group.
+            gate: Whether a program waits until its lifeline is armed.
+
+        Raises:
+            SpecError: `grace` is not a number of seconds; raised when the ranks start.
+        """
+        super().__init__(dataclasses.replace(spec, monitor_interval=_TURN_S), exit_barrier_timeout, shutdown_timeout)
+        self._interval_s = spec.monitor_interval
+        self._logs_specs = logs_specs
+        self._start_method = start_method
+        self._prefix = log_line_prefix_template
+        self._grace_s = float(shutdown_timeout if grace is None else grace)
+        self._settings: dict[str, Any] = {"watchdog": watchdog, "containment": containment, "gate": gate}
+        self._gang: Any = None
+        for name, what in _NOT_SUPPORTED.items():
+            if os.environ.get(name):
+                log.warning("%s is set, but SupervisedElasticAgent does not have %s", name, what)
+
+    def run(self, role: str = "default") -> RunResult:
+        """Run the ranks until they succeed, or fail more often than `max_restarts`; return the result.
+
+        The result maps global ranks to return values or failures.
+
+        Raises:
+            SignalException: PyTorch's class: a termination signal arrived, and the ranks are stopped.
+        """
+        with handlers():
+            return super().run(role)
+
+    def _invoke_run(self, role: str = "default") -> RunResult:
+        try:
+            return super()._invoke_run(role)
+        except supervise.SignalException as error:  # PyTorch's `run` catches its own class only
+            raise SignalException(str(error), error.sigval) from None
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        """Start the ranks; return local rank to pid."""
+        spec = worker_group.spec
+        restarts = spec.max_restarts - self._remaining_restarts
+        workers = {worker.local_rank: worker for worker in worker_group.workers}
+        prefixes = None
+        if self._prefix:
+            template = Template(self._prefix)
+            prefixes = {
+                local: template.safe_substitute(role_name=spec.role, rank=worker.global_rank, local_rank=local)
+                for local, worker in workers.items()
+            }
+        self._gang = supervise.start_processes(
+            name=spec.role,
+            entrypoint=spec.entrypoint,
+            args={local: tuple(macros.substitute(list(spec.args), str(local))) for local in workers},
+            envs={local: rank_environment(worker_group, worker, restarts) for local, worker in workers.items()},
+            logs_specs=self._logs_specs,
+            log_line_prefixes=prefixes,
+            start_method=self._start_method,
+            numa_options=spec.numa_options,
+            duplicate_stdout_filters=spec.duplicate_stdout_filters,
+            duplicate_stderr_filters=spec.duplicate_stderr_filters,
+            grace=self._grace_s,
+            **self._settings,
+        )
+        pids: dict[int, Any] = self._gang.pids()
+        return pids
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        """Wait for the end of the gang, for at most the monitor interval; return the state of the ranks.
+
+        A gang that stops because a rank has failed is waited for: if it counted as healthy, a new node would cause
+        a restart that does not count.
+        """
+        result = self._gang.wait(self._interval_s)
+        if result is None:
+            status = self._gang.status()
+            if status is None or status.phase in {"stopping", "finished"}:
+                result = self._gang.wait()
+            else:
+                return RunResult(state=WorkerState.HEALTHY)
+        global_ranks = {worker.local_rank: worker.global_rank for worker in worker_group.workers}
+        if result.failures:
+            failures = {global_ranks[local]: _as_pytorch(failure) for local, failure in result.failures.items()}
+            return RunResult(state=WorkerState.FAILED, failures=failures)
+        if result.outcome != "succeeded":
+            return RunResult(state=WorkerState.UNHEALTHY)
+        return RunResult(state=WorkerState.SUCCEEDED, return_values=_renamed(result.return_values, global_ranks))
+
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:  # noqa: ARG002 - PyTorch's signature
+        if self._gang is not None:
+            self._gang.close(timeout=self._grace_s)
+
+    def _shutdown(self, death_sig: signal.Signals | None = None, timeout: float = 30) -> None:
+        if self._gang is not None:
+            self._gang.close(death_sig, timeout)
+
+
+def _renamed(values: Mapping[int, Any], names: Mapping[int, int]) -> dict[int, Any]:
+    return {names[rank]: value for rank, value in values.items()}
+
+
+def _as_pytorch(failure: supervise.ProcessFailure) -> ProcessFailure:
+    """Return PyTorch's class, with the content and the time that supervise has read."""
+    found = ProcessFailure(failure.local_rank, failure.pid, failure.exitcode, failure.error_file)
+    found.error_file_data = failure.error_file_data
+    found.message, found.timestamp = failure.message, failure.timestamp
+    return found

@@ -1,0 +1,107 @@
+"""The agent of supervise under signals, and several agents in one rendezvous."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.agent.agents import FAULT
+from tests.clients.torchrun import PATIENCE_S, free_port
+from tests.processes.hosts import pids_of, watched
+
+pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
+
+READY = "say(f'ready {os.getpid()}'); "
+WAIT = "[signal.sigtimedwait([], 0.05) for _ in iter(int, 1)]"
+LAUNCHES = """
+import os, signal, sys
+from torch.distributed.launcher.api import LaunchConfig
+from supervise.agent import launch
+
+def double(number):
+    return number * 2, os.environ["RANK"]
+
+def die():
+    if os.environ["RANK"] == "1":
+        os._exit(7)
+    signal.pause()
+
+if __name__ == "__main__":
+    config = LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=2, rdzv_backend="c10d", rdzv_endpoint="127.0.0.1:0",
+        local_addr="127.0.0.1", max_restarts=0, monitor_interval=1000.0, start_method=sys.argv[1],
+    )
+    print(sorted(launch(config, double, 21).items()))
+    config.run_id = ""
+    try:
+        launch(config, die)
+    except Exception as error:
+        rank, failure = error.get_first_failure()
+        print(type(error).__name__, error.name, rank, failure.exitcode)
+"""
+
+
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_agent_reaches_the_ranks(agents, sig):
+    """Each rank gets the same signal; the agent names it and exits with 1, as torchrun does."""
+    obey = f"signal.signal({int(sig)}, lambda *_: (say('bye'), os._exit(0))); {READY} {WAIT}"
+    for whose in ("ours", "theirs"):
+        agent = agents.fault(whose, obey)
+        with watched(pids_of(agents.hear(2))) as ranks:
+            agent.process.send_signal(sig)
+            assert agents.hear(2) == ["bye", "bye"]
+            assert agent.end() == 1, agent.told()
+            assert not ranks.survivors(0)
+        text = f"SignalException: Process {agent.process.pid} got signal: {int(sig)}"
+        assert text in agent.stderr, agent.told()
+
+
+def test_a_killed_agent_leaves_no_rank(agents):
+    """The kernel ends the ranks by the lifeline, also ranks that ignore SIGTERM."""
+    agent = agents.fault("ours", f"signal.signal(signal.SIGTERM, signal.SIG_IGN); {READY} {WAIT}")
+    with watched(pids_of(agents.hear(2))) as ranks:
+        agent.kill()
+        assert not ranks.survivors()
+
+
+def test_the_shutdown_timeout_bounds_the_stop(agents):
+    """Ranks that ignore SIGTERM get SIGKILL after it, when one of them has failed."""
+    agent = agents.fault(
+        "ours", f"signal.signal(signal.SIGTERM, signal.SIG_IGN); {READY} {WAIT}", "--shutdown-timeout=1"
+    )
+    pids = pids_of(agents.hear(2))
+    with watched(pids) as ranks:
+        os.kill(pids[0], signal.SIGKILL)
+        assert agent.end() == 1, agent.told()
+        assert not ranks.survivors(0)
+    assert f"exitcode  : -9 (pid: {pids[0]})" in agent.stderr, agent.told()
+
+
+def _words(run_id, nodes, source):
+    """Return a function from whether an agent has the store to its words: if each tries to, two stores may exist."""
+    conf = "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2,is_host="
+    endpoint, limit = f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--max-restarts=0"
+    words = (f"--nnodes={nodes}", "--nproc-per-node=1", "--rdzv-backend=c10d", endpoint, f"--rdzv-id={run_id}", limit)
+    return lambda has_store: (*words, f"{conf}{has_store:d}", FAULT, source)
+
+
+def test_two_agents_meet(agents):
+    """Two agents in a c10d rendezvous: the ranks of both have one world, and both succeed."""
+    words = _words("two", "2", "say(f\"{os.environ['RANK']} of {os.environ['WORLD_SIZE']}\")")
+    both = [agents.start("ours", *words(has_store)) for has_store in (True, False)]
+    assert sorted(agents.hear(2)) == ["0 of 2", "1 of 2"]
+    assert [agent.end() for agent in both] == [0, 0], "\n".join(agent.told() for agent in both)
+
+
+@pytest.mark.parametrize("start_method", ["fork"])
+def test_functions_without_polling(agents, start_method):
+    """Values come back by global rank; ends are noticed at once, with a monitor interval of 1000 s."""
+    program = agents.folder / "launches.py"
+    program.write_text(LAUNCHES)
+    begun_s = time.monotonic()
+    agent = agents.program(str(program), start_method)
+    assert agent.end() == 0, agent.told()
+    assert time.monotonic() - begun_s < PATIENCE_S
+    values = [(rank, (42, str(rank))) for rank in (0, 1)]
+    assert agent.stdout.splitlines() == [str(values), "ChildFailedError die 1 7"], agent.told()
