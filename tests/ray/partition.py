@@ -18,7 +18,8 @@ import ray
 
 from supervise import Start, Status, Wait
 from supervise.ray import RaySupervisor
-from tests.ray import cases, program
+from tests.conformance.work import pause
+from tests.ray.cluster import MARK, PATIENCE_S, until_gone
 
 NET = "10.213.77"
 PORT = 26379
@@ -27,7 +28,9 @@ HOSTS = (1, 2)
 
 
 def sh(line: str, *, check: bool = True) -> None:
-    subprocess.run(line, shell=True, check=check, stdout=subprocess.DEVNULL, stderr=None if check else subprocess.DEVNULL)
+    subprocess.run(
+        line, shell=True, check=check, stdout=subprocess.DEVNULL, stderr=None if check else subprocess.DEVNULL
+    )
 
 
 def build() -> None:
@@ -61,26 +64,26 @@ def cut(seconds: float, folder: Path) -> dict[str, Any]:
         nproc_per_node=2,
         args=("-c", script, str(folder)),
         lease_s=LEASE_S,
-        envs={rank: {program.MARK: mark} for rank in range(4)},
+        envs={rank: {MARK: mark} for rank in range(4)},
         event_sink=lambda event: events.append((time.monotonic(), event)),
     )
-    ref.ask(Start(), timeout=cases.PATIENCE_S)
+    ref.ask(Start(), timeout=PATIENCE_S)
     link = next(n for n in HOSTS if f"{NET}.{n}" == address_of(events))
     began_s, began = time.monotonic(), time.time()
     sh(f"ip link set svv{link} down")
-    cases.pause(seconds)
+    pause(seconds)
     gone_s = None
     if seconds > LEASE_S:
-        gone_s = program.until_gone(mark, began_s)
+        gone_s = until_gone(mark, began_s)
     sh(f"ip link set svv{link} up")
     if gone_s is None:
-        cases.pause(LEASE_S)  # what would happen by the cut has happened by then
-        phase = ref.ask(Status(), timeout=cases.PATIENCE_S).phase
+        pause(LEASE_S)  # what would happen by the cut has happened by then
+        phase = ref.ask(Status(), timeout=PATIENCE_S).phase
         lost = [event["reason"] for _, event in events if event["event"] == "supervise.host.lost"]
-        ref.stop(timeout=cases.PATIENCE_S)
+        ref.stop(timeout=PATIENCE_S)
         return {"cut_s": seconds, "phase": phase, "lost": lost, "good": phase == "running" and not lost}
-    result: Any = ref.ask(Wait(), timeout=cases.PATIENCE_S)
-    ref.stop(timeout=cases.PATIENCE_S)
+    result: Any = ref.ask(Wait(), timeout=PATIENCE_S)
+    ref.stop(timeout=PATIENCE_S)
     known_s = next(at - began_s for at, event in events if event["event"] == "supervise.host.lost")
     last_s = {rank: float((folder / str(rank)).read_text() or 0) - began for rank in (2, 3)}
     good = result.outcome == "failed" and result.root_cause == 2 and max(last_s.values()) < LEASE_S + 0.5

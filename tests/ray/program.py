@@ -19,9 +19,9 @@ from ray.cluster_utils import Cluster
 
 from supervise import RestartPolicy, Start, SuperviseError, Wait
 from supervise.ray import RayGang, RaySupervisor
-from tests.ray import cases
+from tests.conformance.work import pause
+from tests.ray.cluster import MARK, PATIENCE_S, cluster, until_gone
 
-MARK = "SUPERVISE_RAY_TEST"
 LEASE_S = 3.0
 DRIVER = """
 import os, sys, time
@@ -31,26 +31,6 @@ gang = RayGang(name="d", entrypoint="sleep", nnodes=2, nproc_per_node=2, args=("
 print(*gang.start().values(), flush=True)
 time.sleep(1000)
 """
-
-
-def marked(mark: str) -> set[int]:
-    """Return the running processes whose environment has the mark."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and f"{MARK}={mark}\0".encode() in (entry / "environ").read_bytes():
-                found.add(int(entry.name))
-        except OSError:
-            continue
-    return found
-
-
-def until_gone(mark: str, began_s: float) -> float:
-    """Return after how many seconds no marked process runs any more."""
-    while marked(mark):
-        assert time.monotonic() - began_s < cases.PATIENCE_S, f"left: {marked(mark)}"
-        cases.pause(0.01)
-    return time.monotonic() - began_s
 
 
 def removable(cluster: Any, hosts: dict[int, dict[str, Any]]) -> tuple[int, Any]:
@@ -72,7 +52,7 @@ def lost(cluster: Any, how: str) -> dict[str, Any]:
         envs={rank: {MARK: mark} for rank in range(4)},
         event_sink=lambda event: events.append((time.monotonic(), event)),
     )
-    ref.ask(Start(), timeout=cases.PATIENCE_S)
+    ref.ask(Start(), timeout=PATIENCE_S)
     hosts = {event["host"]: event for _, event in events if event["event"] == "supervise.host.started"}
     number, node = removable(cluster, hosts)
     began_s = time.monotonic()
@@ -81,9 +61,9 @@ def lost(cluster: Any, how: str) -> dict[str, Any]:
     else:
         os.kill(hosts[number]["pid"], signal.SIGKILL if how == "kill host" else signal.SIGSTOP)
     gone_s = until_gone(mark, began_s)
-    result: Any = ref.ask(Wait(), timeout=cases.PATIENCE_S)
+    result: Any = ref.ask(Wait(), timeout=PATIENCE_S)
     result_s = time.monotonic() - began_s
-    ref.stop(timeout=cases.PATIENCE_S)
+    ref.stop(timeout=PATIENCE_S)
     known_s = next(at - began_s for at, event in events if event["event"] == "supervise.host.lost")
     return {
         "outcome": result.outcome,
@@ -126,10 +106,10 @@ def replaced(cluster: Any, folder: Path) -> dict[str, Any]:
     )
     gang.start()
     while any(not (folder / str(rank)).exists() for rank in range(4)):
-        cases.pause(0.01)
+        pause(0.01)
     hosts = {event["host"]: event for event in events if event["event"] == "supervise.host.started"}
     cluster.remove_node(removable(cluster, hosts)[1], allow_graceful=False)
-    result = gang.wait(cases.PATIENCE_S)
+    result = gang.wait(PATIENCE_S)
     assert result is not None, (gang.status(), ray.nodes(), events)
     gang.close()
     rows = [line.split() for rank in range(4) for line in (folder / str(rank)).read_text().splitlines()]
@@ -154,7 +134,7 @@ def command(script: str) -> dict[str, Any]:
             capture_output=True,
             text=True,
             check=False,
-            timeout=cases.PATIENCE_S,
+            timeout=PATIENCE_S,
         )
         [run] = Path(logs).iterdir()
         files = sorted(str(path.relative_to(run)) for path in run.rglob("*") if path.is_file())
@@ -230,7 +210,7 @@ def closure(_cluster: Any) -> list[Any]:
     with RayGang(
         "c", lambda add: Pair(int(os.environ["RANK"]) * factor, add), nnodes=2, nproc_per_node=1, args=(1,)
     ) as gang:
-        result = gang.wait(cases.PATIENCE_S)
+        result = gang.wait(PATIENCE_S)
     assert result is not None
     return [found.both for found in result.return_values.values()]
 
