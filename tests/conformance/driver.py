@@ -65,8 +65,9 @@ def agent(folder: str) -> dict[str, Any]:
     def tell() -> None:
         while len(said(folder)) < RANKS:
             work.pause(0.01)
-        print("waits", flush=True)
+        print("waits", file=console, flush=True)
 
+    console = sys.stdout  # the engine redirects it
     threading.Thread(target=tell, daemon=True).start()
     raised, sig = NOT_RAISED, signal.SIGKILL
     try:

@@ -133,6 +133,7 @@ class Torchelastic:
                 run_id="",
             )
             observed: dict[str, Any] = {"outcome": "succeeded", "values": {}, "root cause": None, "failures": []}
+            observed |= {"message": None, "exit codes of failures": {}}
             try:
                 values = agent.launch(config, case.entrypoint, *case.args_in(folder), **settings)
                 observed["values"] = {str(rank): found for rank, found in values.items()}

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,6 +43,8 @@ def signaled(name: str) -> dict[str, Any]:
         text=True,
     )
     assert driver.stdout is not None
+    deadline = threading.Timer(PATIENCE_S, driver.kill)
+    deadline.start()
     try:
         for line in driver.stdout:
             if line == "waits\n":
@@ -50,6 +53,8 @@ def signaled(name: str) -> dict[str, Any]:
                 return {**json.loads(line), "code": driver.wait(PATIENCE_S)}
         raise AssertionError(f"the driver ended without an observation: {driver.wait(PATIENCE_S)}")
     finally:
+        deadline.cancel()
+        deadline.join()
         driver.kill()
         driver.communicate()
 
