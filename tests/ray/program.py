@@ -1,128 +1,29 @@
-"""Runs the cases and the faults on a Ray cluster of this machine: ``python -m tests.ray.program cases|faults``.
+"""Runs gangs on a Ray cluster of this machine: ``python -m tests.ray.program calls|faults|restarts``.
 
 Prints a line of JSON for each. It is a program of its own, since Ray leaves threads and descriptors in a driver.
 """
 
 import json
-import os
-import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-import ray
-from ray.cluster_utils import Cluster
+from supervise import SuperviseError
+from tests.ray.cluster import PATIENCE_S, cluster
 
-from supervise import RestartPolicy, Start, SuperviseError, Wait
-from supervise.ray import RayGang, RaySupervisor
-from tests.conformance.work import pause
-from tests.ray.cluster import MARK, PATIENCE_S, cluster, until_gone
-
-LEASE_S = 3.0
-DRIVER = """
-import os, sys, time
-from supervise.ray import RayGang
-gang = RayGang(name="d", entrypoint="sleep", nnodes=2, nproc_per_node=2, args=("1000",), lease_s=3,
-               envs={rank: {%r: sys.argv[1]} for rank in range(4)})
-print(*gang.start().values(), flush=True)
-time.sleep(1000)
-"""
-
-
-def removable(cluster: Any, hosts: dict[int, dict[str, Any]]) -> tuple[int, Any]:
-    """Return the number and the node of a host that is not on the head, to which the driver is connected."""
-    nodes = {node.node_id: node for node in cluster.worker_nodes}
-    return next((number, nodes[event["node_id"]]) for number, event in hosts.items() if event["node_id"] in nodes)
-
-
-def lost(cluster: Any, how: str) -> dict[str, Any]:
-    """Start a gang, end or stop a host of it, and observe."""
-    mark, events = how.replace(" ", "-"), []
-    ref = RaySupervisor.start(
-        name="f",
-        entrypoint="sleep",
-        nnodes=2,
-        nproc_per_node=2,
-        args=("1000",),
-        lease_s=LEASE_S,
-        envs={rank: {MARK: mark} for rank in range(4)},
-        event_sink=lambda event: events.append((time.monotonic(), event)),
-    )
-    ref.ask(Start(), timeout=PATIENCE_S)
-    hosts = {event["host"]: event for _, event in events if event["event"] == "supervise.host.started"}
-    number, node = removable(cluster, hosts)
-    began_s = time.monotonic()
-    if how == "kill raylet":
-        cluster.remove_node(node, allow_graceful=False)
-    else:
-        os.kill(hosts[number]["pid"], signal.SIGKILL if how == "kill host" else signal.SIGSTOP)
-    gone_s = until_gone(mark, began_s)
-    result: Any = ref.ask(Wait(), timeout=PATIENCE_S)
-    result_s = time.monotonic() - began_s
-    ref.stop(timeout=PATIENCE_S)
-    known_s = next(at - began_s for at, event in events if event["event"] == "supervise.host.lost")
-    return {
-        "outcome": result.outcome,
-        "lost host is the cause": result.root_cause == 2 * number,
-        "roles": sorted(end.role for end in result.ends.values()),
-        "message": result.failures[result.root_cause].message,
-        "known_s": known_s,
-        "gone_s": gone_s,
-        "result_s": result_s,
-    }
-
-
-def driver_killed() -> dict[str, Any]:
-    words = [sys.executable, "-c", DRIVER % MARK, "driver"]
-    driver = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    assert driver.stdout is not None
-    pids = driver.stdout.readline().split()
-    driver.kill()
-    began_s = time.monotonic()
-    driver.wait()
-    return {"ranks": len(pids), "gone_s": until_gone("driver", began_s)}
-
-
-def replaced(cluster: Any, folder: Path) -> dict[str, Any]:
-    """Kill a node of a gang with a restart policy while there is a spare one; each life of a rank writes its times."""
-    script = (
-        'f=$0/$RANK; echo "$SUPERVISE_EPOCH begin $(date +%s.%N)" >> $f;'
-        '[ $SUPERVISE_EPOCH = 1 ] && exit 0; while :; do echo "0 alive $(date +%s.%N)" >> $f; sleep 0.02; done'
-    )
-    events: list[Any] = []
-    gang = RayGang(
-        name="r",
-        entrypoint="sh",
-        nnodes=2,
-        nproc_per_node=2,
-        args=("-c", script, str(folder)),
-        lease_s=LEASE_S,
-        restart_policy=RestartPolicy(max_restarts=1, backoff=0.0),
-        event_sink=events.append,
-    )
-    gang.start()
-    while any(not (folder / str(rank)).exists() for rank in range(4)):
-        pause(0.01)
-    hosts = {event["host"]: event for event in events if event["event"] == "supervise.host.started"}
-    cluster.remove_node(removable(cluster, hosts)[1], allow_graceful=False)
-    result = gang.wait(PATIENCE_S)
-    assert result is not None, (gang.status(), ray.nodes(), events)
-    gang.close()
-    rows = [line.split() for rank in range(4) for line in (folder / str(rank)).read_text().splitlines()]
-    last = max(float(at) for epoch, _, at in rows if epoch == "0")
-    first = min(float(at) for epoch, _, at in rows if epoch == "1")
-    return {"outcome": result.outcome, "lives": result.restarts_total, "overlap": first < last}
-
-
+ROOT = Path(__file__).parents[2]
 COMMANDS = {
     "command": "echo out $RANK",
     "command that fails": "[ $RANK = 3 ] || sleep 1000; echo why >&2; exit 7",
     "command that restarts": "echo $TORCHELASTIC_RESTART_COUNT; [ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ]",
 }
+ROUNDS = 5
+
+
+def tell(name: str, found: dict[str, Any]) -> None:
+    print(json.dumps({"name": name, **found}), flush=True)
 
 
 def command(script: str) -> dict[str, Any]:
@@ -150,10 +51,13 @@ def command(script: str) -> dict[str, Any]:
 
 
 def no_room() -> dict[str, Any]:
+    from supervise.ray import RayGang
+
     found = {}
     for what, settings in {
         "nodes": {"nnodes": 9},
         "GPUs": {"nnodes": 2, "resources_per_node": {"GPU": 4}},
+        "packed": {"nnodes": 3, "placement_strategy": "STRICT_PACK", "resources_per_node": {"CPU": 1}},
     }.items():
         gang = RayGang(name="n", entrypoint="true", nproc_per_node=1, placement_timeout_s=1, **settings)
         try:
@@ -163,57 +67,48 @@ def no_room() -> dict[str, Any]:
     return found
 
 
-def main(what: str) -> None:
-    temp = tempfile.mkdtemp(prefix="sr-", dir="/tmp")  # Ray's sockets need a short path
-    os.environ["RAY_TMPDIR"] = temp
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    cluster.add_node(num_cpus=2)
-    cluster.wait_for_nodes()
-    ray.init(address=cluster.address, logging_level="error", log_to_driver=False)
-
-    def tell(name: str, found: dict[str, Any]) -> None:
-        print(json.dumps({"name": name, **found}), flush=True)
-
-    try:
-        if what == "cases":
-            for name, case in cases.CASES.items():
-                tell(name, cases.run(case, cases.make_ray, cases.Seen()))
-            tell("no room", no_room())
-            tell("closure", {"value": closure(cluster)})
-            os.environ["RAY_ADDRESS"] = cluster.address
-            for name, script in COMMANDS.items():
-                tell(name, command(script))
-            return
-        os.environ["RAY_ADDRESS"] = cluster.address
-        tell("kill host", lost(cluster, "kill host"))
-        tell("stop host", lost(cluster, "stop host"))
-        tell("kill driver", driver_killed())
-        cluster.add_node(num_cpus=2)
-        cluster.wait_for_nodes()
-        with tempfile.TemporaryDirectory() as folder:
-            tell("replace", replaced(cluster, Path(folder)))
-        tell("kill raylet", lost(cluster, "kill raylet"))
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-        shutil.rmtree(temp, ignore_errors=True)
+def own_main() -> dict[str, Any]:
+    """Run a driver with functions and classes of its ``__main__``."""
+    words = [sys.executable, str(ROOT / "tests/ray/own_main.py")]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, timeout=2 * PATIENCE_S)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
-def closure(_cluster: Any) -> list[Any]:
-    """Return the values of a function that no host can import, and that returns an instance of such a class."""
+def calls() -> None:
+    with cluster():
+        tell("no room", no_room())
+        tell("own main", own_main())
+        for name, script in COMMANDS.items():
+            tell(name, command(script))
 
-    class Pair:
-        def __init__(self, left: int, right: int) -> None:
-            self.both = left, right
 
-    factor = 7
-    with RayGang(
-        "c", lambda add: Pair(int(os.environ["RANK"]) * factor, add), nnodes=2, nproc_per_node=1, args=(1,)
-    ) as gang:
-        result = gang.wait(PATIENCE_S)
-    assert result is not None
-    return [found.both for found in result.return_values.values()]
+def run_faults() -> None:
+    """Break each part once. The raylet is the last: its node does not come back."""
+    from tests.ray import faults
+
+    with cluster() as found:
+        for fault in ("kill rank", "kill host", "stop host"):
+            tell(fault, faults.broken(found, fault))
+        tell("kill driver", faults.driver_killed())
+        found.add_node(num_cpus=2)
+        found.wait_for_nodes()
+        tell("restart", faults.restarted(found, "kill raylet"))
+        tell("kill raylet", faults.broken(found, "kill raylet"))
+
+
+def restarts() -> None:
+    """Break each part of gangs that restart, several times."""
+    from tests.ray import faults
+
+    with cluster() as found:
+        for number in range(ROUNDS):
+            for fault in faults.FAULTS:
+                if fault == "kill raylet":
+                    found.add_node(num_cpus=2)
+                    found.wait_for_nodes()
+                tell(f"{fault} {number}", faults.restarted(found, fault))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    {"calls": calls, "faults": run_faults, "restarts": restarts}[sys.argv[1]]()
