@@ -27,7 +27,9 @@ HOSTS = (1, 2)
 
 
 def sh(line: str, *, check: bool = True) -> None:
-    subprocess.run(line, shell=True, check=check, stdout=subprocess.DEVNULL, stderr=None if check else subprocess.DEVNULL)
+    subprocess.run(
+        line, shell=True, check=check, stdout=subprocess.DEVNULL, stderr=None if check else subprocess.DEVNULL
+    )
 
 
 def build() -> None:
