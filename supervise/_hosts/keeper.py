@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _NS_PER_S = 1_000_000_000
 _MOST_DRIVERS = 8
 _PGRP = 2
+_TO_GROUP = 1 << 2
+"""PIDFD_SIGNAL_PROCESS_GROUP, from linux/pidfd.h."""
 _LOOK_MS = 2
 _DEATH_MS = 1000
 """How long killed processes may take to end before the keeper exits without a report."""
@@ -104,11 +106,7 @@ class Keeper:
             case ["lease", due_ns]:
                 self._lease(max(int(due_ns), self._due_ns))
             case ["rank", pid, started]:
-                self._forget(int(pid))
-                try:
-                    self._ranks[int(pid)] = os.pidfd_open(int(pid)), started
-                except ProcessLookupError:
-                    self._ranks[int(pid)] = -1, started
+                self._add(int(pid), started)
             case ["gone", pid]:
                 self._forget(int(pid))
             case ["bye"]:
@@ -116,6 +114,18 @@ class Keeper:
             case _:
                 pass
         return False
+
+    def _add(self, pid: int, started: str) -> None:
+        self._forget(pid)
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._ranks[pid] = -1, started
+            return
+        if start_time(pid) == started:
+            self._ranks[pid] = pidfd, started
+        else:  # the rank was reaped, and its whole group has ended, since its pid is in use again
+            os.close(pidfd)
 
     def _forget(self, pid: int) -> None:
         pidfd, _ = self._ranks.pop(pid, (-1, ""))
@@ -134,6 +144,7 @@ class Keeper:
         Return whether all of them have ended.
         """
         for pid, (pidfd, started) in self._ranks.items():
+            _ignore(signal.pidfd_send_signal, pidfd, signal.SIGKILL, None, _TO_GROUP)  # Linux 6.9; also without leader
             _ignore(signal.pidfd_send_signal, pidfd, signal.SIGKILL)
             if start_time(pid) == started:  # not reaped, so that the number of the group is still its own
                 _ignore(os.killpg, pid, signal.SIGKILL)
