@@ -60,13 +60,15 @@ class Host:
             ip=ip,
             port=port,
             pid=os.getpid(),
-            token=self._lease.token(),
             keeper_port=self._lease.port,
             omp_num_threads=os.environ.get("OMP_NUM_THREADS"),
         )
 
     def renew(self, token: int) -> int:
-        """Extend the lease; return the token for the next renewal. If the keeper has ended, kill the ranks."""
+        """Extend the lease; return the token for the next renewal. If the keeper has ended, kill the ranks.
+
+        A `token` of 0 extends nothing.
+        """
         try:
             return self._lease.renew(token)
         except LeaseLost:
