@@ -76,6 +76,7 @@ class Keeper:
         while why is None:
             why = self._serve({fd for fd, _ in poll.poll()})
         if why and self._kill():
+            _ignore(self._accept)  # a driver that connects while the host ends
             for driver in self._drivers:
                 _ignore(os.write, driver, f"gone {why}\n".encode())
 
