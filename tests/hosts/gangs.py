@@ -24,6 +24,8 @@ LONG_LEASE_S = 60.0
 READY = "echo ready $RANK; "
 FOREVER = "sleep 1000 & wait"
 """A rank of two processes."""
+RUNS = "sleep 1000 & echo ready $RANK; wait"
+"""The same; it is ready when both run."""
 
 
 class Seen:

@@ -15,7 +15,7 @@ from supervise._hosts.engine import HostDead
 from supervise._hosts.model import OVER
 from supervise.messages import WorkerExited
 from tests.hosts.engine import ROOT, ProcessEngine
-from tests.hosts.gangs import FOREVER, READY, Gang, watched
+from tests.hosts.gangs import FOREVER, READY, RUNS, Gang, watched
 from tests.patience import PATIENCE_S
 
 ALL = range(4)
@@ -24,9 +24,9 @@ SOON_S = 3.0
 """Within it the other hosts know of a death that the kernel reports. On an idle machine it is some milliseconds."""
 DRIVER = """
 import sys, threading
-from tests.hosts.gangs import FOREVER, READY, Gang
+from tests.hosts.gangs import RUNS, Gang
 
-gang = Gang(READY + FOREVER, lease_s=float(sys.argv[1]))
+gang = Gang(RUNS, lease_s=float(sys.argv[1]))
 gang.start()
 gang.await_ready(range(4))
 print(*gang.pids.values(), *(host.process.pid for host in gang.engine.hosts), flush=True)
@@ -63,7 +63,7 @@ def check_lost(result: Any, number: int, *, why: str) -> None:
 
 
 def test_a_killed_host_takes_its_ranks_with_it_and_stops_the_others(gangs: Any):
-    gang = gangs(READY + FOREVER)
+    gang = gangs(RUNS)
     pids = started(gang)
     with watched(of_host(pids, 1)) as its, watched(of_host(pids, 0)) as others:
         gang.engine.hosts[1].kill()
@@ -76,21 +76,21 @@ def test_a_killed_host_takes_its_ranks_with_it_and_stops_the_others(gangs: Any):
 
 def test_the_result_of_a_killed_host_need_not_wait_for_its_lease(gangs: Any):
     """The keeper reports the deaths. The lease is a minute, longer than this test may take."""
-    gang = gangs(READY + FOREVER)
+    gang = gangs(RUNS)
     started(gang)
     gang.engine.hosts[0].kill()
     check_lost(gang.wait(), 0, why="its process has ended")
 
 
 def test_without_a_report_of_the_keeper_the_result_waits_for_the_lease(gangs: Any):
-    gang = gangs(READY + FOREVER, lease_s=LEASE_S, engine=ProcessEngine(has_notice=False))
+    gang = gangs(RUNS, lease_s=LEASE_S, engine=ProcessEngine(has_notice=False))
     started(gang)
     gang.engine.hosts[0].kill()
     check_lost(gang.wait(), 0, why="its process has ended")
 
 
 def test_a_stopped_host_is_dead_when_its_lease_is_over(gangs: Any):
-    gang = gangs(READY + FOREVER, lease_s=LEASE_S)
+    gang = gangs(RUNS, lease_s=LEASE_S)
     pids = started(gang)
     host = gang.engine.hosts[1].process.pid
     with watched([*of_host(pids, 1), host]) as its, watched(of_host(pids, 0)) as others:
@@ -101,7 +101,7 @@ def test_a_stopped_host_is_dead_when_its_lease_is_over(gangs: Any):
 
 
 def test_a_host_that_is_stopped_for_less_than_its_lease_runs_on(gangs: Any):
-    gang = gangs(f"trap 'exit 0' USR1; {READY}{FOREVER}")
+    gang = gangs(f"trap 'exit 0' USR1; {RUNS}")
     started(gang)
     gang.engine.hosts[1].kill(SIGSTOP)
     signaled = gang.ask(Signal(sig=10))
@@ -134,7 +134,7 @@ def test_a_link_that_is_down_for_less_than_the_lease_changes_nothing(gangs: Any)
 
 
 def test_a_link_that_is_down_for_longer_ends_the_gang(gangs: Any):
-    gang = gangs(READY + FOREVER, lease_s=LEASE_S, engine=ProcessEngine(has_notice=False))
+    gang = gangs(RUNS, lease_s=LEASE_S, engine=ProcessEngine(has_notice=False))
     pids = started(gang)
     with watched(of_host(pids, 1)) as its, watched(of_host(pids, 0)) as others:
         gang.engine.hosts[1].cut()
@@ -145,7 +145,7 @@ def test_a_link_that_is_down_for_longer_ends_the_gang(gangs: Any):
 
 
 def test_a_stop_that_meets_a_link_that_is_down_comes_later(gangs: Any):
-    gang = gangs(READY + FOREVER, engine=ProcessEngine(has_notice=False))
+    gang = gangs(RUNS, engine=ProcessEngine(has_notice=False))
     pids = started(gang)
     gang.engine.hosts[1].cut()
     closed = gang.ref.ask(Close(), block=False)
@@ -175,18 +175,21 @@ def test_a_killed_driver_leaves_no_rank_and_no_host(tmp_path: Path):
         text=True,
     )
     assert driver.stdout is not None
-    with driver.stdout:
+    try:
         pids = [int(word) for word in driver.stdout.readline().split()]
         with watched(pids) as processes:
             assert len(processes.alive()) == 4 * 2 + 2
             driver.send_signal(SIGKILL)
-            driver.wait()
             assert processes.gone_within(LEASE_S + 2)
+    finally:
+        driver.kill()
+        driver.wait()
+        driver.stdout.close()
 
 
 def test_a_killed_keeper_ends_the_gang(gangs: Any):
     """The next renewal finds it: without a keeper, a host that is cut off could compute forever."""
-    gang = gangs(READY + FOREVER, lease_s=LEASE_S)
+    gang = gangs(RUNS, lease_s=LEASE_S)
     pids = started(gang)
     with watched(pids.values()) as processes:
         os.kill(keeper_of(gang.engine.hosts[0].process.pid), SIGKILL)
@@ -295,7 +298,7 @@ def test_exit_codes_of_the_policy(gangs: Any, tmp_path: Path, code: int, attempt
     policy = RestartPolicy(
         max_restarts=1, backoff=0.0, uncounted_exit_codes=frozenset({75}), never_restart_exit_codes=frozenset({9})
     )
-    script = f"trap '[ $SUPERVISE_EPOCH = 2 ] && exit 0; exit {code}' USR1; {READY} {FOREVER}"
+    script = f"trap '[ $SUPERVISE_EPOCH = 2 ] && exit 0; exit {code}' USR1; {RUNS}"
     gang = gangs(script, restart_policy=policy)
     gang.start()
     for number in range(attempts):
@@ -309,7 +312,7 @@ def test_exit_codes_of_the_policy(gangs: Any, tmp_path: Path, code: int, attempt
 
 def test_no_room_for_a_restart_is_the_error_of_the_gang(gangs: Any):
     engine = ProcessEngine(attempts=1)
-    gang = gangs(f"trap 'exit 9' USR1; {READY} {FOREVER}", engine=engine, restart_policy=RestartPolicy(backoff=0.0))
+    gang = gangs(f"trap 'exit 9' USR1; {RUNS}", engine=engine, restart_policy=RestartPolicy(backoff=0.0))
     started(gang)
     gang.ask(Signal(sig=10, ranks=frozenset({0})))
     with pytest.raises(OSError, match="no room for the hosts"):
@@ -317,7 +320,7 @@ def test_no_room_for_a_restart_is_the_error_of_the_gang(gangs: Any):
 
 
 def test_a_close_during_the_backoff_ends_the_gang_with_the_failure(gangs: Any):
-    gang = gangs(f"trap 'exit 9' USR1; {READY} {FOREVER}", restart_policy=RestartPolicy(backoff=1000.0))
+    gang = gangs(f"trap 'exit 9' USR1; {RUNS}", restart_policy=RestartPolicy(backoff=1000.0))
     started(gang)
     gang.ask(Signal(sig=10, ranks=frozenset({0})))
     gang.event("supervise.gang.restarting")
@@ -330,7 +333,7 @@ def test_news_of_an_earlier_attempt_are_refused(gangs: Any):
     """The first attempt's host 1 is cut off, and its link comes up again during the second attempt."""
     engine = ProcessEngine(has_notice=False, keeps_cut=True)
     policy = RestartPolicy(max_restarts=1, backoff=0.0)
-    gang = gangs(f"trap 'exit 0' USR1; {READY} {FOREVER}", engine=engine, lease_s=LEASE_S, restart_policy=policy)
+    gang = gangs(f"trap 'exit 0' USR1; {RUNS}", engine=engine, lease_s=LEASE_S, restart_policy=policy)
     started(gang)
     old = engine.hosts[1]
     old.cut()

@@ -22,7 +22,7 @@ from supervise import (
 from supervise.messages import WorkerExited
 from tests.hosts import ranks
 from tests.hosts.engine import ProcessEngine
-from tests.hosts.gangs import FOREVER, READY, watched
+from tests.hosts.gangs import FOREVER, READY, RUNS, watched
 
 ALL = range(4)
 
@@ -73,7 +73,7 @@ def test_ranks_know_the_whole_gang(gangs: Any):
 
 
 def test_a_failure_on_host_1_is_the_root_cause_and_the_others_are_stopped(gangs: Any):
-    gang = gangs(f"{READY} trap 'exit 9' USR1; {FOREVER}")
+    gang = gangs(f"trap 'exit 9' USR1; {RUNS}")
     pids = gang.start()
     gang.await_ready(ALL)
     with watched(pids.values()) as processes:
@@ -94,7 +94,7 @@ def test_an_exception_is_the_message_of_the_root_cause(gangs: Any):
 
 
 def test_of_simultaneous_failures_one_is_the_root_cause(gangs: Any):
-    gang = gangs(f"{READY} trap 'exit $((RANK + 1))' USR1; {FOREVER}")
+    gang = gangs(f"trap 'exit $((RANK + 1))' USR1; {RUNS}")
     gang.start()
     gang.await_ready(ALL)
     gang.ask(Signal(sig=SIGUSR1, ranks=frozenset({0, 3})))
@@ -109,7 +109,7 @@ def test_of_simultaneous_failures_one_is_the_root_cause(gangs: Any):
 
 
 def test_a_close_stops_every_rank_of_every_host(gangs: Any):
-    gang = gangs(f"{READY} {FOREVER}")
+    gang = gangs(RUNS)
     pids = gang.start()
     gang.await_ready(ALL)
     with watched(pids.values()) as processes:
@@ -121,7 +121,7 @@ def test_a_close_stops_every_rank_of_every_host(gangs: Any):
 
 
 def test_a_close_kills_ranks_that_ignore_sigterm_after_the_grace(gangs: Any):
-    gang = gangs(f"trap '' TERM; {READY} {FOREVER}", settings={"grace": 0.3})
+    gang = gangs(f"trap '' TERM; {RUNS}", settings={"grace": 0.3})
     pids = gang.start()
     gang.await_ready(ALL)
     with watched(pids.values()) as processes:
@@ -131,7 +131,7 @@ def test_a_close_kills_ranks_that_ignore_sigterm_after_the_grace(gangs: Any):
 
 
 def test_a_second_close_need_not_wait_for_the_grace(gangs: Any):
-    gang = gangs(f"trap '' TERM; {READY} {FOREVER}", settings={"grace": 1000})
+    gang = gangs(f"trap '' TERM; {RUNS}", settings={"grace": 1000})
     gang.start()
     gang.await_ready(ALL)
     first = gang.ref.ask(Close(), block=False)
@@ -152,7 +152,7 @@ def test_a_gang_that_was_not_started_can_be_closed(gangs: Any, message: Any, cap
 
 
 def test_a_close_during_the_start_leaves_nothing(gangs: Any):
-    gang = gangs(f"{READY} {FOREVER}")
+    gang = gangs(RUNS)
     start = gang.ref.ask(Start(), block=False)
     assert gang.ask(Close()).outcome == "stopped"
     with pytest.raises(SuperviseError, match="was closed before its start had ended"):
@@ -160,7 +160,7 @@ def test_a_close_during_the_start_leaves_nothing(gangs: Any):
 
 
 def test_the_time_limit_stops_all(gangs: Any):
-    gang = gangs(f"{READY} {FOREVER}", timeout=2.0)
+    gang = gangs(RUNS, timeout=4.0)
     pids = gang.start()
     with watched(pids.values()) as processes:
         assert gang.wait().outcome == "timed_out"
@@ -205,7 +205,7 @@ def test_signals_reach_the_ranks_that_are_named(gangs: Any):
 
 
 def test_status_has_a_row_for_each_rank(gangs: Any):
-    gang = gangs(f"trap 'exit 0' USR1; {READY} {FOREVER}")
+    gang = gangs(f"trap 'exit 0' USR1; {RUNS}")
     pids = gang.start()
     gang.await_ready(ALL)
     gang.ask(Signal(sig=SIGUSR1, ranks=frozenset({1})))
@@ -233,7 +233,7 @@ def test_subscribers_hear_of_the_start_each_exit_and_the_end(gangs: Any):
 
 
 def test_events_name_their_host_and_come_in_order(gangs: Any):
-    gang = gangs(f"trap 'exit 0' USR1; {READY} {FOREVER}")
+    gang = gangs(f"trap 'exit 0' USR1; {RUNS}")
     gang.start()
     gang.await_ready(ALL)
     gang.ask(Signal(sig=SIGUSR1))

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -178,6 +179,19 @@ def test_the_death_of_the_host_kills_the_groups(kept: Kept, watch):
     processes = watch(*kept.rank(GROUP))
     kept.host.kill()
     assert processes.gone_within(PATIENCE_S)
+
+
+def test_a_driver_that_connects_while_the_host_ends_gets_the_report(kept: Kept):
+    """The keeper finds the connection and the death at once."""
+    keepers = kept.pid
+    os.kill(keepers, signal.SIGSTOP)
+    with socket.create_connection(("127.0.0.1", kept.port)) as driver:
+        kept.host.kill()
+        kept.host.wait()
+        os.kill(keepers, signal.SIGCONT)
+        driver.settimeout(PATIENCE_S)
+        with driver.makefile() as lines:
+            assert lines.readline() == "gone its process has ended\n"
 
 
 def test_a_group_that_is_gone_is_not_killed(kept: Kept, watch):
