@@ -55,7 +55,7 @@ def value(factor: int) -> dict[str, int]:
 def failing(who: tuple[int, ...], code: int) -> None:
     say(f"ready {rank()}")
     if rank() in who:
-        pause(0.5)
+        pause(3.0)
         sys.exit(code)
     pause(1000)
 
@@ -143,7 +143,7 @@ CASES = {
     "simultaneous": Case(failing, ((0, 3), 5)),
     "close": Case(sleeping, act=close, until=each("ready")),
     "deaf": Case(deaf, settings={"grace": 0.5}, act=close, until=each("ready")),
-    "timeout": Case(sleeping, settings={"timeout": 4.0}),
+    "timeout": Case(sleeping, settings={"timeout": 12.0}),
     "restart": Case(failing_once, settings={"restart_policy": RestartPolicy(max_restarts=1, backoff=0.1)}),
     "hang": Case(hanging, settings={"watchdog": Watchdog(output_timeout_s=2.0, action="fail", stacks=False)}),
     "signal": Case(listening, act=send, until=each("ready")),

@@ -140,8 +140,8 @@ def replaced(cluster: Any, folder: Path) -> dict[str, Any]:
 
 COMMANDS = {
     "command": "echo out $RANK",
-    "command that fails": "[ $RANK = 3 ] || sleep 1000; echo why >&2; exit 7",
-    "command that restarts": "echo $TORCHELASTIC_RESTART_COUNT; [ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ]",
+    "command that fails": "[ $RANK = 3 ] || sleep 1000; sleep 3; echo why >&2; exit 7",
+    "command that restarts": "echo $TORCHELASTIC_RESTART_COUNT; sleep 3; [ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ]",
 }
 
 
