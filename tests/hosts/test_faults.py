@@ -257,7 +257,7 @@ def test_the_locks_find_a_restart_that_does_not_wait_for_the_lease(
     """A planted bug of the core: the test above can fail."""
     monkeypatch.setattr(decide, "OVER", OVER | {"lost"})
     engine = ProcessEngine(keeps_cut=True)
-    gang = gangs(**holding(tmp_path, attempts=2), lease_s=LEASE_S, engine=engine)
+    gang = gangs(**holding(tmp_path, attempts=2), engine=engine)
     started(gang)
     engine.hosts[1].cut(HostDead("its node does not answer"))
     gang.wait()
