@@ -82,9 +82,13 @@ def _not_placed(gang: HostsGang, error: BaseException) -> list[steps.Action]:
 def _started(gang: HostsGang, event: steps.HostStarted) -> list[steps.Action]:
     host = gang.hosts[event.host]
     host.pids = event.pids
-    if host.state != "launching":
-        return []
-    host.state = "running"
+    if host.state == "launching":
+        host.state = "running"
+    return _answer_start(gang)
+
+
+def _answer_start(gang: HostsGang) -> list[steps.Action]:
+    """Answer the start once the driver knows that the ranks of all hosts have been ready."""
     if gang.phase == "launching" and all(host.pids for host in gang.hosts):
         gang.phase, gang.started = "running", True
         return [steps.AnswerStart(gang.epoch)]
@@ -113,7 +117,12 @@ def _ended(gang: HostsGang, event: steps.HostEnded, now_ns: int) -> list[steps.A
     if host.state in OVER:
         return []
     host.state, host.result = "ended", event.result  # also of a host that was taken for lost: it has answered since
-    actions = _fails(gang, event.host) if _failed_by_itself(event.result, host) else []
+    if not host.pids and event.result.outcome in ("succeeded", "failed"):
+        # The reply to the launch is late: the network does not keep the order of replies and news.
+        host.pids = {local: end.pid for local, end in event.result.ends.items() if end.pid is not None}
+    actions = _answer_start(gang)
+    if _failed_by_itself(event.result, host):
+        actions += _fails(gang, event.host)
     return [*actions, *_advance(gang, now_ns)]
 
 

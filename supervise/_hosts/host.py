@@ -17,6 +17,7 @@ from supervise._gang.supervisor import Supervisor
 from supervise._hosts.lease import Lease, LeaseLost
 from supervise._hosts.news import NewsQueue
 from supervise._hosts.orders import HostAddress, HostEnd
+from supervise.errors import SuperviseError
 from supervise.logs import DefaultLogsSpecs
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Host:
     """The ranks of one host in one attempt. Thread-safe."""
 
     def __init__(self, order: HostOrder, ip: str = "127.0.0.1") -> None:
-        """Begin the lease; start no rank. The driver reaches this host at `ip`.
+        """Start the keeper of the lease; start no rank. The driver reaches this host at `ip`.
 
         Raises:
             OSError: The keeper of the lease cannot be started.
@@ -59,13 +60,15 @@ class Host:
             ip=ip,
             port=port,
             pid=os.getpid(),
-            token=self._lease.token(),
             keeper_port=self._lease.port,
             omp_num_threads=os.environ.get("OMP_NUM_THREADS"),
         )
 
     def renew(self, token: int) -> int:
-        """Extend the lease; return the token for the next renewal. If the keeper has ended, kill the ranks."""
+        """Extend the lease; return the token for the next renewal. If the keeper has ended, kill the ranks.
+
+        A `token` of 0 extends nothing.
+        """
         try:
             return self._lease.renew(token)
         except LeaseLost:
@@ -76,11 +79,15 @@ class Host:
         """Start the ranks with these further variables, once; answer with ``{local rank: pid}`` when all are ready.
 
         Raises:
+            SuperviseError: The host was asked to stop before: a launch that did not arrive is repeated, and may come
+                behind a stop.
             SpecError: A setting is not valid on this host.
             OSError: A log folder cannot be used; or, in the reply, a rank cannot be started.
         """
         with self._lock:
             if self._start is None:
+                if self._told_to_stop:
+                    raise SuperviseError("the host was asked to stop before its launch")
                 self._start = self._launch(envs)
             return self._start
 
@@ -150,7 +157,8 @@ class Host:
 
     def stop(self, sig: int | None, timeout_s: float | None) -> None:
         """Stop the ranks: `sig` now, SIGKILL after `timeout_s`; None is the gang's own value."""
-        self._told_to_stop = True
+        with self._lock:  # a launch on another thread comes before or behind this
+            self._told_to_stop = True
         if self._gang is not None:
             with contextlib.suppress(pykka.ActorDeadError):
                 self._gang.tell(say.Close(death_sig=None if sig is None else Signals(sig), timeout=timeout_s))

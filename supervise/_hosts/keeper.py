@@ -1,9 +1,10 @@
 """The lease keeper: a small process beside a host that kills the host and its ranks when the lease is over.
 
-Run as ``python -I -S keeper.py HOST_PID LEASE_S IP``. It imports nothing of supervise, so that it starts at once and
+Run as ``python -I -S keeper.py HOST_PID FIRST_S IP``. It imports nothing of supervise, so that it starts at once and
 stays small. Its stdin is a pipe from the host, with one command a line:
 
-- ``lease NS``: the lease is over at NS nanoseconds of CLOCK_BOOTTIME, which counts the time of a suspended machine.
+- ``lease NS``: the lease is over at NS nanoseconds of CLOCK_BOOTTIME, which counts the time of a suspended machine. The
+  first one replaces the lease of FIRST_S seconds, during which the host has no ranks; later ones can only extend it.
 - ``rank PID START``: a process group of the host, led by PID, whose start time in ``/proc/PID/stat`` is START.
 - ``gone PID``: nothing is left of that group.
 - ``bye``: the host has no ranks any more; the keeper exits.
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 _NS_PER_S = 1_000_000_000
 _MOST_DRIVERS = 8
 _PGRP = 2
+_TO_GROUP = 1 << 2
+"""PIDFD_SIGNAL_PROCESS_GROUP, from linux/pidfd.h."""
 _LOOK_MS = 2
 _DEATH_MS = 1000
 """How long killed processes may take to end before the keeper exits without a report."""
@@ -45,8 +48,8 @@ _TFD_NONBLOCK, _TFD_CLOEXEC = os.O_NONBLOCK, os.O_CLOEXEC
 class Keeper:
     """The state of the keeper."""
 
-    def __init__(self, host: int, lease_s: float, ip: str) -> None:
-        """Begin a lease of `lease_s` seconds for the process `host`; let the driver connect to `ip`."""
+    def __init__(self, host: int, first_s: float, ip: str) -> None:
+        """Begin a first lease of `first_s` seconds for the process `host`; let the driver connect to `ip`."""
         self._host = os.pidfd_open(host)
         self._ranks: dict[int, tuple[int, str]] = {}
         """Pid of a leader to its pidfd (-1: reaped by then) and its start time."""
@@ -61,8 +64,8 @@ class Keeper:
         self._drivers: list[int] = []
         self._rest = b""
         os.write(1, b"%d\n" % self._listener.getsockname()[1])
-        self._due_ns = 0
-        self._lease(time.clock_gettime_ns(time.CLOCK_BOOTTIME) + int(lease_s * _NS_PER_S))
+        self._due_ns = self._renewed_ns = 0
+        self._lease(time.clock_gettime_ns(time.CLOCK_BOOTTIME) + int(first_s * _NS_PER_S))
 
     def run(self) -> None:
         """Obey the host until it has ended, and kill what is left if that was not its wish."""
@@ -73,6 +76,7 @@ class Keeper:
         while why is None:
             why = self._serve({fd for fd, _ in poll.poll()})
         if why and self._kill():
+            _ignore(self._accept)  # a driver that connects while the host ends
             for driver in self._drivers:
                 _ignore(os.write, driver, f"gone {why}\n".encode())
 
@@ -102,13 +106,10 @@ class Keeper:
         """Carry out one command; return whether it was the last."""
         match words:
             case ["lease", due_ns]:
-                self._lease(max(int(due_ns), self._due_ns))
+                self._renewed_ns = max(int(due_ns), self._renewed_ns)
+                self._lease(self._renewed_ns)
             case ["rank", pid, started]:
-                self._forget(int(pid))
-                try:
-                    self._ranks[int(pid)] = os.pidfd_open(int(pid)), started
-                except ProcessLookupError:
-                    self._ranks[int(pid)] = -1, started
+                self._add(int(pid), started)
             case ["gone", pid]:
                 self._forget(int(pid))
             case ["bye"]:
@@ -116,6 +117,18 @@ class Keeper:
             case _:
                 pass
         return False
+
+    def _add(self, pid: int, started: str) -> None:
+        self._forget(pid)
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._ranks[pid] = -1, started
+            return
+        if start_time(pid) == started:
+            self._ranks[pid] = pidfd, started
+        else:  # the rank was reaped, and its whole group has ended, since its pid is in use again
+            os.close(pidfd)
 
     def _forget(self, pid: int) -> None:
         pidfd, _ = self._ranks.pop(pid, (-1, ""))
@@ -134,6 +147,7 @@ class Keeper:
         Return whether all of them have ended.
         """
         for pid, (pidfd, started) in self._ranks.items():
+            _ignore(signal.pidfd_send_signal, pidfd, signal.SIGKILL, None, _TO_GROUP)  # Linux 6.9; also without leader
             _ignore(signal.pidfd_send_signal, pidfd, signal.SIGKILL)
             if start_time(pid) == started:  # not reaped, so that the number of the group is still its own
                 _ignore(os.killpg, pid, signal.SIGKILL)

@@ -15,6 +15,8 @@ from supervise._hosts import keeper
 
 _NS_PER_S = 1_000_000_000
 _BYE_MS = 5000
+_FIRST_S = 120.0
+"""Length of the lease before its first renewal: the host, without ranks, waits until the engine has made all hosts."""
 
 
 class LeaseLost(Exception):  # noqa: N818  says what happened, as SupervisorCrashed does
@@ -29,15 +31,20 @@ class Lease:
     does not make the lease longer than the driver takes it to be.
     """
 
-    def __init__(self, lease_s: float, ip: str = "127.0.0.1") -> None:
-        """Start the keeper, to which the driver connects at `ip`; the first lease begins now.
+    def __init__(self, lease_s: float, ip: str = "127.0.0.1", first_s: float = _FIRST_S) -> None:
+        """Start the keeper, to which the driver connects at `ip`.
+
+        Args:
+            lease_s: Seconds for which a renewal lasts.
+            ip: The address at which the keeper listens.
+            first_s: Seconds for which the host may live without a renewal. It must not start ranks before.
 
         Raises:
             OSError: The keeper cannot be started.
         """
         self._lease_ns = int(lease_s * _NS_PER_S)
         self._lock = threading.Lock()
-        command = [sys.executable, "-I", "-S", keeper.__file__, str(os.getpid()), str(lease_s), ip]
+        command = [sys.executable, "-I", "-S", keeper.__file__, str(os.getpid()), str(max(lease_s, first_s)), ip]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
         )
@@ -55,12 +62,13 @@ class Lease:
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     def renew(self, token: int) -> int:
-        """Extend the lease to `lease_s` after `token`; return the next token.
+        """Extend the lease to `lease_s` after `token`; return the next token. A `token` of 0 extends nothing.
 
         Raises:
             LeaseLost: The keeper has ended.
         """
-        self._say(f"lease {token + self._lease_ns}")
+        if token:
+            self._say(f"lease {token + self._lease_ns}")
         return self.token()
 
     def add(self, pid: int) -> None:

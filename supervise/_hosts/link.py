@@ -55,7 +55,12 @@ class HostLink:
         self._lease_s = lease_s
         self._step = step
         self._receive = receive
-        self._token = host.address.token
+        self._token = 0
+        """The last token of the host; 0 until it has sent one."""
+        self._leased = False
+        """Whether the host has got a renewal with a token of its own, and so has a lease that the driver knows."""
+        self._envs: dict[int, dict[str, str]] | None = None
+        """What a launch waits for the lease with."""
         self._read = 0
         """Number of the last news that was processed."""
         self._heard_s = self._sent_s = time.monotonic()
@@ -103,8 +108,14 @@ class HostLink:
             self._lose(f"it died: {why}")
 
     def launch(self, envs: dict[int, dict[str, str]]) -> None:
-        """Start the ranks of the host, and report how that went."""
-        self._call("launch", envs, done=partial(self._launched, envs))
+        """Start the ranks of the host as soon as it has a lease, and report how that went.
+
+        The first renewal only fetches a token: the engine may have made this host long before the others.
+        """
+        if self._leased:
+            self._call("launch", envs, done=partial(self._launched, envs))
+        else:
+            self._envs = envs
 
     def tell(self, method: str, *args: Any) -> None:
         """Call a method whose value is not needed, again until the host has got it. The method is idempotent."""
@@ -138,13 +149,22 @@ class HostLink:
             return
         self._timer = self._loop.call_later(self._lease_s / _RENEWALS_PER_LEASE, self._renew)
         if not self._renewing:
-            self._renewing, self._sent_s = True, now_s
-            self._call("renew", self._token, done=self._renewed)
+            self._send_renewal()
 
-    def _renewed(self, token: Any, error: BaseException | None) -> None:
+    def _send_renewal(self) -> None:
+        self._renewing, self._sent_s = True, time.monotonic()
+        self._call("renew", self._token, done=partial(self._renewed, self._token))
+
+    def _renewed(self, sent: int, token: Any, error: BaseException | None) -> None:
         self._renewing = False
         if error is None:
             self._token, self._heard_s = token, time.monotonic()
+            if sent and not self._leased:
+                self._leased, envs = True, self._envs
+                if envs is not None:
+                    self.launch(envs)
+            elif not sent:
+                self._send_renewal()
         elif not isinstance(error, HostUnavailable):
             self._lose(str(error) or type(error).__name__)
 

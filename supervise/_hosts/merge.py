@@ -38,7 +38,8 @@ class Merger:
         """
         merged = RunProcsResult(outcome=self._outcome(), cause_order="receipt")
         causes = self.gang.causes
-        order = [*causes, *(number for number in range(self.plan.nnodes) if number not in causes)]
+        numbers = range(len(self.gang.hosts))  # none before the first attempt
+        order = [*causes, *(number for number in numbers if number not in causes)]
         for number in order:
             self._add(merged, number, self.gang.hosts[number])
         merged.ends = dict(sorted(merged.ends.items()))

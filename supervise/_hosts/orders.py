@@ -46,8 +46,6 @@ class HostAddress:
     """A port that was free a moment ago, for the ranks' own rendezvous."""
     pid: int
     """Pid of the process that supervises the ranks."""
-    token: int
-    """The first token of the lease."""
     keeper_port: int = 0
     """The port at which the keeper of the lease reports that it has killed all; 0: none."""
     omp_num_threads: str | None = None

@@ -219,6 +219,7 @@ class HostsSupervisor(LoopActor):
                 self._links[action.host].tell("stop", action.sig, action.timeout_s)
             case steps.AwaitLease():
                 self._events.lost(action.host, self._gang.hosts[action.host].lost, self._addresses)
+                self._shown.finish(action.host)
                 then = partial(self._step, steps.LeaseOver(action.epoch, action.host))
                 self._links[action.host].await_lease(then)
             case steps.AnswerStart():

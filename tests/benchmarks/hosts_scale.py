@@ -33,7 +33,7 @@ class SimulatedHost:
     """A host without processes."""
 
     def __init__(self, order: HostOrder) -> None:
-        self.address = HostAddress(host_name=f"h{order.number}", node_id="", ip="127.0.0.1", port=1, pid=1, token=0)
+        self.address = HostAddress(host_name=f"h{order.number}", node_id="", ip="127.0.0.1", port=1, pid=1)
         self._count = 0
         self._waiting: list[News] = []
         self._stopped = False
@@ -45,7 +45,7 @@ class SimulatedHost:
             self._done = done
             self.tell()
             return
-        done({"launch": {rank: 100 + rank for rank in range(RANKS)}, "renew": 0}.get(method), None)
+        done({"launch": {rank: 100 + rank for rank in range(RANKS)}, "renew": 1}.get(method), None)
         if method == "stop" and not self._stopped:
             self._stopped = True
             self.stopped_ns = time.monotonic_ns()

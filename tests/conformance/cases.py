@@ -101,14 +101,15 @@ CASES = {
         {"success_exit_codes": {0, 1, 2, 3}},
     ),
     "no program": Case("/nowhere/at/all", {"error": "FileNotFoundError", "errno": 2}),
-    "exit code": Case(work.failing, failure(2, 3), ((2,), 3)),
+    "exit code": Case(work.failing, failure(2, 3), ((2,), 3, FOLDER)),
     "exception": Case(
-        work.raising, {"outcome": "failed", "root cause": 1, "message": "ValueError: the 7th shard is empty"}
+        work.raising, {"outcome": "failed", "root cause": 1, "message": "ValueError: the 7th shard is empty"}, (FOLDER,)
     ),
-    "kill": Case(work.killed, failure(3, KILL)),
+    "kill": Case(work.killed, failure(3, KILL), (FOLDER,)),
     "hang": Case(
         work.hanging,
         failure(2, TERM),
+        (FOLDER,),
         settings={"watchdog": Watchdog(output_timeout_s=4.0, action="fail", stacks=False)},
     ),
     "simultaneous": Case(work.failing, {"outcome": "failed"}, ((0, 3), 5, FOLDER)),

@@ -4,9 +4,13 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 from supervise import record
+
+GO = "go"
+"""Name of the file that says that the gang has started."""
 
 
 def pause(seconds: float) -> None:
@@ -36,27 +40,40 @@ def speaking() -> None:
     say(f"err {rank()}", sys.stderr)
 
 
-def failing(who: tuple[int, ...], code: int, folder: str = "") -> None:
-    """Exit in the ranks `who`; with a folder, when all of them have come so far."""
+def await_go(folder: str) -> None:
+    """Wait until the gang has started: a failure before that is an error of the start if there are several hosts."""
+    while not Path(folder, GO).exists():
+        pause(0.005)
+
+
+def meet(folder: str, who: Iterable[int]) -> None:
+    """Wait for other ranks."""
+    Path(folder, f"met-{rank()}").touch()
+    while not all(Path(folder, f"met-{other}").exists() for other in who):
+        pause(0.005)
+
+
+def failing(who: tuple[int, ...], code: int, folder: str) -> None:
+    """Exit in the ranks `who`, at the same time."""
     say(f"ready {rank()}")
     if rank() in who:
-        if folder:
-            Path(folder, f"failing-{rank()}").touch()
-            while not all(Path(folder, f"failing-{other}").exists() for other in who):
-                pause(0.005)
+        await_go(folder)
+        meet(folder, who)
         sys.exit(code)
     pause(1000)
 
 
 @record
-def raising() -> None:
+def raising(folder: str) -> None:
     if rank() == 1:
+        await_go(folder)
         raise ValueError("the 7th shard is empty")
     pause(1000)
 
 
-def killed() -> None:
+def killed(folder: str) -> None:
     if rank() == 3:
+        await_go(folder)
         os.kill(os.getpid(), signal.SIGKILL)
     pause(1000)
 
@@ -75,20 +92,20 @@ def failing_once(folder: str) -> int:
     """Fail in rank 1 of the first attempt, when every rank has begun."""
     say(f"attempt {attempt()} of {rank()}")
     if attempt() == 0:
-        Path(folder, f"begun-{rank()}").touch()
-        while rank() != 1 or not all(Path(folder, f"begun-{other}").exists() for other in range(4)):
-            pause(0.005)
-        sys.exit(9)
+        await_go(folder)
+        meet(folder, range(4))
+        if rank() == 1:
+            sys.exit(9)
+        pause(1000)
     return attempt()
 
 
-def hanging() -> None:
-    """Say a line again and again; rank 2 says it once."""
-    say(f"line of {rank()}")
+def hanging(folder: str) -> None:
+    """Say a line again and again; rank 2 until the gang has started."""
     while True:
-        pause(0.2)
-        if rank() != 2:
+        if rank() != 2 or not Path(folder, GO).exists():
             say(f"line of {rank()}")
+        pause(0.2)
 
 
 def listening() -> None:

@@ -1,25 +1,16 @@
-"""The core of a gang over several hosts: its rules one by one, and all orders of events."""
+"""The core of a gang over several hosts: its rules one by one. `test_search.py` has all orders of events."""
 
 import copy
 from signal import SIGINT
 
 import pytest
 
-from supervise._hosts import decide as module
 from supervise._hosts import steps
 from supervise._hosts.decide import decide
-from supervise._hosts.model import OVER, Host, HostsGang
+from supervise._hosts.model import HostsGang
 from supervise.errors import SuperviseError
 from supervise.restarts import RestartPolicy
-from supervise.result import ProcessFailure, RankEnd, RunProcsResult
-
-
-def ended(outcome="failed", code=3):
-    result = RunProcsResult(outcome=outcome)
-    if outcome == "failed":
-        result.failures[0] = ProcessFailure.of(0, 1, code, "", message="")
-        result.ends[0] = RankEnd(local_rank=0, pid=1, exitcode=code, role="root_cause", started_ns=1, ended_ns=2)
-    return result
+from tests.hosts.world import ended
 
 
 def running(nnodes=2, policy=None):
@@ -50,6 +41,97 @@ def test_a_start_places_then_launches_then_answers():
     assert decide(gang, steps.Placed(0), 0) == [steps.Launch(0, 0), steps.Launch(0, 1)]
     assert decide(gang, steps.HostStarted(0, 1, {0: 7}), 0) == []
     assert decide(gang, steps.HostStarted(0, 0, {0: 7}), 0) == [steps.AnswerStart(0)]
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_reply_to_a_launch_behind_the_end_of_its_ranks_answers_the_start(late: int):
+    """The network does not keep the order of a reply and of the news."""
+    gang = HostsGang(nnodes=2)
+    decide(gang, steps.StartAsked(), 0)
+    decide(gang, steps.Placed(0), 0)
+    decide(gang, steps.HostStarted(0, 1 - late, {0: 7}), 0)
+    assert decide(gang, steps.HostEnded(0, late, ended("succeeded")), 0) == [steps.AnswerStart(0)]
+    assert gang.hosts[late].pids == {0: 7}
+    assert decide(gang, steps.HostStarted(0, late, {0: 7}), 0) == []
+    assert names(decide(gang, steps.HostEnded(0, 1 - late, ended("succeeded")), 0)) == ["Release", "Finish"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "asked", "is_cause"),
+    [("failed", True, True), ("failed", False, True), ("stopped", True, False), ("stopped", False, True)],
+)
+def test_an_end_is_a_failure_of_its_own_unless_the_host_was_asked_to_stop(outcome: str, asked: bool, is_cause: bool):
+    gang = running()
+    if asked:
+        decide(gang, steps.CloseAsked(), 0)
+    decide(gang, steps.HostEnded(0, 1, ended(outcome)), 0)
+    assert gang.causes == ([1] if is_cause else [])
+
+
+def test_a_loss_is_known_once_and_an_ended_host_cannot_be_lost():
+    gang = running()
+    assert steps.AwaitLease(0, 0) in decide(gang, steps.HostLost(0, 0, "no contact"), 0)
+    assert decide(gang, steps.HostLost(0, 0, "no contact"), 0) == []
+    decide(gang, steps.HostEnded(0, 1, ended("stopped")), 0)
+    assert decide(gang, steps.HostLost(0, 1, "no contact"), 0) == []
+    assert names(decide(gang, steps.LeaseOver(0, 0), 0)) == ["Release", "Finish"]
+    assert gang.causes == [0]
+
+
+def test_a_loss_before_all_have_started_is_the_error_of_the_start():
+    gang = HostsGang(nnodes=2, policy=RestartPolicy())
+    decide(gang, steps.StartAsked(), 0)
+    decide(gang, steps.Placed(0), 0)
+    assert stops(decide(gang, steps.HostLost(0, 1, "it died"), 0)) == [0]
+    decide(gang, steps.HostNotStarted(0, 0, SuperviseError("stopped")), 0)
+    release, finish = decide(gang, steps.LeaseOver(0, 1), 0)
+    assert release == steps.Release(0)
+    assert str(finish.error) == "host 1 did not start its ranks: it died"
+
+
+def test_a_restart_that_cannot_be_placed_ends_the_gang_with_its_error():
+    gang, error = running(1, RestartPolicy()), SuperviseError("no room")
+    decide(gang, steps.HostEnded(0, 0, ended()), 0)
+    decide(gang, steps.BackoffOver(1), 0)
+    assert decide(gang, steps.NotPlaced(1, error), 0) == [steps.Release(1), steps.Finish(error)]
+
+
+def test_a_later_attempt_that_does_not_start_counts_as_a_restart():
+    gang = running(1, RestartPolicy(max_restarts=2))
+    decide(gang, steps.HostEnded(0, 0, ended()), 0)
+    decide(gang, steps.BackoffOver(1), 0)
+    decide(gang, steps.Placed(1), 0)
+    assert names(decide(gang, steps.HostNotStarted(1, 0, SuperviseError("no")), 0)) == ["Release", "Restart"]
+    assert len(gang.restarts_ns) == 2
+
+
+def test_each_restart_in_a_row_doubles_the_delay():
+    gang, delays = running(1, RestartPolicy(max_restarts=3, backoff=0.5)), []
+    for epoch in range(3):
+        delays.append(decide(gang, steps.HostEnded(epoch, 0, ended()), 0)[-1].delay_s)
+        decide(gang, steps.BackoffOver(epoch + 1), 0)
+        place(gang)
+    assert delays == [0.5, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "why"),
+    [
+        (steps.RankFailed(0, 0, 0), steps.CloseAsked(), "close"),
+        (steps.RankFailed(0, 0, 0), steps.TimeUp(), "timeout"),
+        (steps.CloseAsked(), steps.TimeUp(), "close"),
+        (steps.TimeUp(), steps.CloseAsked(), "timeout"),
+        (steps.CloseAsked(), steps.RankFailed(0, 0, 0), "close"),
+    ],
+)
+def test_the_first_wish_of_the_caller_is_why_the_gang_stops(first: steps.Event, second: steps.Event, why: str):
+    gang = running(policy=RestartPolicy())
+    decide(gang, first, 0)
+    decide(gang, second, 0)
+    assert gang.stopping == why
+    for number in range(2):
+        last = decide(gang, steps.HostEnded(0, number, ended("stopped")), 0)
+    assert names(last) == ["Release", "Finish"]
 
 
 def test_success_is_the_success_of_all():
@@ -166,164 +248,3 @@ def test_events_of_an_earlier_epoch_have_no_effect():
     ):
         assert decide(gang, event, 0) == []
     assert gang == before
-
-
-# All orders of events
-
-
-NODES, RESTARTS = 2, 1
-
-
-class World:
-    """A driver and hosts that run ranks, as far as the core is concerned."""
-
-    def __init__(self) -> None:
-        self.gang = HostsGang(nnodes=NODES, policy=RestartPolicy(max_restarts=RESTARTS, backoff=0.0))
-        self.computing: dict[tuple[int, int], str] = {}
-        """(epoch, host) to what its ranks do: ``running``, ``stopping``, ``cut off``."""
-        self.placing: int | None = None
-        self.backoff: int | None = None
-        self.finished = 0
-        self.answered = 0
-        self.closed = False
-        self.lost = 0
-
-    def key(self) -> tuple[object, ...]:
-        gang = self.gang
-        hosts = tuple((h.state, h.told_to_stop, h.failed_first, bool(h.pids), outcome(h)) for h in gang.hosts)
-        core = (gang.phase, gang.epoch, hosts, tuple(gang.causes), gang.stopping, gang.started, len(gang.restarts_ns))
-        rest = (self.placing, self.backoff, self.finished, self.answered, self.closed, self.lost)
-        return (*core, tuple(sorted(self.computing.items())), *rest)
-
-    def moves(self):  # noqa: C901 - one case for each kind of move
-        """Yield what can happen next: a name, an event of the core, and the change of the world before it."""
-        epoch = self.gang.epoch
-        if self.gang.phase == "new":
-            yield "start", steps.StartAsked(), None
-        if not self.closed:
-            yield "close", steps.CloseAsked(), lambda w: setattr(w, "closed", True)
-        if self.placing is not None:
-            yield "placed", steps.Placed(self.placing), lambda w: setattr(w, "placing", None)
-            yield (
-                "no room",
-                steps.NotPlaced(self.placing, SuperviseError("no room")),
-                lambda w: setattr(w, "placing", None),
-            )
-        if self.backoff is not None:
-            yield "backoff", steps.BackoffOver(self.backoff), lambda w: setattr(w, "backoff", None)
-        for (of, host), state in sorted(self.computing.items()):
-            gone = lambda w, at=(of, host): w.computing.pop(at)  # noqa: E731
-            if state == "launching":
-                yield f"started {host}", steps.HostStarted(of, host, {0: 7}), at(of, host, "running")
-                yield f"not started {host}", steps.HostNotStarted(of, host, SuperviseError("no")), gone
-            if state == "running":
-                yield f"succeeds {host}", steps.HostEnded(of, host, ended("succeeded")), gone
-                yield f"fails {host}", steps.RankFailed(of, host, 0), at(of, host, "failing")
-            if state == "failing":
-                yield f"failed {host}", steps.HostEnded(of, host, ended()), gone
-            if state == "stopping":
-                yield f"stopped {host}", steps.HostEnded(of, host, ended("stopped")), gone
-            if state != "cut off" and self.lost < 1:
-                yield f"lost {host}", steps.HostLost(of, host, "lost"), cut_off(of, host)
-            if state == "cut off":
-                yield f"lease over {host}", steps.LeaseOver(of, host), gone
-        assert epoch <= RESTARTS
-
-    def act(self, action: steps.Action) -> None:
-        match action:
-            case steps.Place():
-                assert not self.computing, f"ranks compute beside their replacement: {self.computing}"
-                self.placing = action.epoch
-            case steps.Launch():
-                self.computing[action.epoch, action.host] = "launching"
-            case steps.StopHost():
-                state = self.computing.get((action.epoch, action.host))
-                assert state is not None, "a stop for a host that runs nothing"
-                if state in ("running", "launching"):
-                    self.computing[action.epoch, action.host] = "stopping"
-            case steps.Restart():
-                assert not self.closed, "a restart after the close"
-                self.backoff = action.epoch
-            case steps.AnswerStart():
-                self.answered += 1
-            case steps.Finish():
-                assert not self.computing, f"the end while ranks compute: {self.computing}"
-                self.finished += 1
-            case _:
-                pass
-
-
-def at(epoch, host, state):
-    return lambda world: world.computing.__setitem__((epoch, host), state)
-
-
-def cut_off(epoch, host):
-    def change(world):
-        world.computing[epoch, host] = "cut off"
-        world.lost += 1
-
-    return change
-
-
-def outcome(host: Host) -> object:
-    return None if host.result is None else host.result.outcome
-
-
-def search() -> int:
-    """Return the number of states that are reached; raise AssertionError, with the way, if an invariant is broken."""
-    first = World()
-    seen, todo = {first.key()}, [(first, ())]
-    while todo:
-        world, way = todo.pop()
-        moves = list(world.moves())
-        if not moves or (len(moves) == 1 and moves[0][0] == "close"):
-            assert world.finished == 1 or world.gang.phase == "new", f"a dead end after {way}"
-        for name, event, change in moves:
-            later = copy.deepcopy(world)
-            causes = list(later.gang.causes)
-            if change is not None:
-                change(later)
-            try:
-                before = later.gang.epoch
-                for action in decide(later.gang, event, 0):
-                    later.act(action)
-                assert later.finished <= 1, "two ends"
-                assert later.answered <= 1 + later.gang.epoch
-                assert later.gang.epoch != before or later.gang.causes[: len(causes)] == causes or not later.gang.causes
-                if later.finished:
-                    assert all(host.state in OVER or host.state == "waiting" for host in later.gang.hosts)
-            except AssertionError as error:
-                raise AssertionError(f"{error}; after {(*way, name)}") from error
-            if later.key() not in seen:
-                seen.add(later.key())
-                todo.append((later, (*way, name)))
-    return len(seen)
-
-
-def test_all_orders_of_events_keep_the_invariants():
-    """Two hosts, one restart, one close, one loss of a host: to the fixpoint."""
-    assert search() > 400
-
-
-def test_the_search_finds_a_restart_that_does_not_wait_for_the_lease(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "OVER", OVER | {"lost"})
-    with pytest.raises(AssertionError, match=r"compute beside|end while"):
-        search()
-
-
-def test_the_search_finds_a_failure_that_stops_nobody(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "_stop", lambda gang, why, *_: setattr(gang, "stopping", gang.stopping or why) or [])
-    with pytest.raises(AssertionError, match=r"dead end|after"):
-        search()
-
-
-def test_the_search_finds_a_restart_after_a_close(monkeypatch: pytest.MonkeyPatch):
-    real = module._delay_s
-
-    def defective(gang, now_ns):
-        gang.stopping = "failure" if gang.causes else gang.stopping
-        return real(gang, now_ns)
-
-    monkeypatch.setattr(module, "_delay_s", defective)
-    with pytest.raises(AssertionError, match="a restart after the close"):
-        search()

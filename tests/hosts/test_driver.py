@@ -43,7 +43,7 @@ class SimulatedHost:
         self.order = order
         self.engine = engine
         self.address = HostAddress(
-            host_name=f"h{order.number}", node_id=f"node{order.number}", ip="127.0.0.1", port=5, pid=1, token=0
+            host_name=f"h{order.number}", node_id=f"node{order.number}", ip="127.0.0.1", port=5, pid=1
         )
         self.envs: dict[int, dict[str, str]] = {}
         self.news: list[News] = []
@@ -62,7 +62,7 @@ class SimulatedHost:
         else:
             if method not in ("renew", "leave"):
                 self.engine.calls.put((self.order.number, method, *args))
-            done(0, None)
+            done(1, None)
             if method == "stop" and self.engine.obedient:
                 self.ends("stopped", (-15, -15))
 
@@ -335,6 +335,21 @@ def test_output_is_shown_and_ends_before_the_result(make: Any, engine: Simulated
     gang.ask(Wait(), timeout=PATIENCE_S)
     assert sorted(shown.out) == [(0, "end", b""), (0, "stdout", b"a line\n"), (1, "end", b"")]
     assert shown.out.index((0, "stdout", b"a line\n")) < shown.out.index((0, "end", b""))
+
+
+def test_the_output_of_a_lost_host_ends_with_it(make: Any, engine: SimulatedEngine):
+    """Otherwise its unfinished line would be joined to the first one of the next attempt."""
+    shown = Shown()
+    gang = make(shown, lease_s=1.0)
+    gang.ask(Start(), timeout=PATIENCE_S)
+    engine.hosts[1].tell(("stdout", b"half"))
+    while not shown.out:
+        gang.ask(Status(), timeout=PATIENCE_S)
+    engine.hosts[1].over = True
+    engine.hosts[1].done(None, HostDead("it was killed by the test"))
+    assert engine.stops(1) == [(0, "stop", None, None)]
+    gang.ask(Status(), timeout=PATIENCE_S)  # behind the step that has asked for the stop
+    assert shown.out == [(1, "stdout", b"half"), (1, "end", b"")]
 
 
 @pytest.mark.parametrize(

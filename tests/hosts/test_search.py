@@ -1,0 +1,121 @@
+"""All orders of events of a gang over two hosts, and planted bugs that the search must find."""
+
+from typing import Any
+
+import pytest
+
+from supervise._hosts import decide as module
+from supervise._hosts import steps
+from supervise._hosts.model import OVER
+from tests.hosts.world import search
+
+
+def test_all_orders_of_events_keep_the_promises():
+    """One restart, one close, one time limit, and one loss of one host."""
+    assert search(restarts=1, losses=(1, 0)) > 10_000
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize(("restarts", "losses"), [(2, (1, 0)), (1, (1, 1))])
+def test_all_orders_of_events_of_longer_lives_keep_the_promises(restarts: int, losses: tuple[int, ...]):
+    """Two restarts; or a loss of each host. Both together take a minute, and hold as well."""
+    assert search(restarts=restarts, losses=losses) > 30_000
+
+
+def does_not_wait_for_the_lease(plant: Any) -> None:
+    plant("OVER", OVER | {"lost"})
+
+
+def stops_no_host(plant: Any) -> None:
+    def defective(gang: Any, *args: Any) -> Any:
+        return [action for action in real(gang, *args) if not isinstance(action, steps.StopHost)]
+
+    real = plant("_stop", defective)
+
+
+def restarts_after_a_close(plant: Any) -> None:
+    def defective(gang: Any, now_ns: int) -> Any:
+        gang.stopping = "failure" if gang.causes else gang.stopping
+        return real(gang, now_ns)
+
+    real = plant("_delay_s", defective)
+
+
+def does_not_count(plant: Any) -> None:
+    def defective(gang: Any, now_ns: int) -> Any:
+        gang.restarts_ns = ()
+        return real(gang, now_ns)
+
+    real = plant("_delay_s", defective)
+
+
+def takes_the_last_cause(plant: Any) -> None:
+    def defective(gang: Any, number: int) -> Any:
+        actions = real(gang, number)
+        gang.causes.reverse()
+        return actions
+
+    real = plant("_fails", defective)
+
+
+def forgets_a_late_reply(plant: Any) -> None:
+    """Does not answer the start if the reply to a launch comes behind the end of its ranks."""
+
+    def defective(gang: Any) -> Any:
+        return [] if any(host.state == "ended" for host in gang.hosts) else real(gang)
+
+    real = plant("_answer_start", defective)
+
+
+def takes_an_earlier_attempt(plant: Any) -> None:
+    """Ends an attempt with the first host that has ended."""
+
+    def defective(gang: Any, now_ns: int) -> Any:
+        for host in gang.hosts:
+            if host.state == "running" and gang.stopping == "failure":
+                host.state = "ended"
+        return real(gang, now_ns)
+
+    real = plant("_advance", defective)
+
+
+def stops_a_lost_host(plant: Any) -> None:
+    def defective(gang: Any, *args: Any) -> Any:
+        lost = [n for n, host in enumerate(gang.hosts) if host.state == "lost"]
+        return [*real(gang, *args), *(steps.StopHost(gang.epoch, number, None, None) for number in lost)]
+
+    real = plant("_stop", defective)
+
+
+def ends_twice(plant: Any) -> None:
+    def defective(gang: Any, error: Any) -> Any:
+        return [*real(gang, error), steps.Finish(error)]
+
+    real = plant("_finish", defective)
+
+
+PLANTED = {
+    does_not_wait_for_the_lease: "ranks of the hosts .* compute|the end while ranks compute",
+    stops_no_host: "no end can be reached",
+    restarts_after_a_close: "a restart after the end was asked for",
+    does_not_count: "more restarts than the policy allows",
+    takes_the_last_cause: "the first cause changes",
+    forgets_a_late_reply: "success without an answer to the start",
+    takes_an_earlier_attempt: "compute",
+    stops_a_lost_host: "a stop for a lost host",
+    ends_twice: "two ends",
+}
+
+
+@pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.__name__)
+def test_the_search_finds_a_planted_bug(bug: Any, monkeypatch: pytest.MonkeyPatch):
+    """Each is found with a way that shows it."""
+
+    def plant(name: str, new: Any) -> Any:
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, new)
+        return real
+
+    bug(plant)
+    with pytest.raises(AssertionError, match=f"({PLANTED[bug]}); after "):
+        search(restarts=1, losses=(1, 0))

@@ -1,0 +1,302 @@
+"""Hosts as the core of a gang over several hosts sees them, and a search through all orders of their events.
+
+A host's ranks change their state by themselves, and what they report waits in two channels: the reply to the launch,
+and the news. Their order is kept within a channel only, as on a network whose calls may be repeated.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from supervise._hosts import decide as module
+from supervise._hosts import steps
+from supervise._hosts.model import HostsGang
+from supervise.errors import SuperviseError
+from supervise.restarts import RestartPolicy
+from supervise.result import ProcessFailure, RankEnd, RunProcsResult
+
+Ranks = Literal["none", "starting", "running", "failing", "dead"]
+NO_ROOM, NOT_STARTED = SuperviseError("no room"), SuperviseError("not started")
+CODE = 3
+
+
+def ended(outcome: Any = "failed", code: int = CODE) -> RunProcsResult:
+    """Return the result of a host with one rank."""
+    result = RunProcsResult(outcome=outcome)
+    codes = {"failed": code, "succeeded": 0}
+    exitcode = codes.get(outcome, -15)
+    role: Any = {"failed": "root_cause", "succeeded": "finished"}.get(outcome, "bystander")
+    result.ends[0] = RankEnd(local_rank=0, pid=7, exitcode=exitcode, role=role, started_ns=1, ended_ns=2)
+    if exitcode:
+        result.failures[0] = ProcessFailure.of(0, 7, exitcode, "", message="")
+    return result
+
+
+RESULTS = {outcome: ended(outcome) for outcome in ("failed", "succeeded", "stopped")}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One host of the present attempt."""
+
+    ranks: Ranks = "none"
+    reply: str = ""
+    """The reply to the launch that the driver has not got yet: ``pids`` or ``error``."""
+    news: tuple[str, ...] = ()
+    """The news that the driver has not got yet: ``failed``, or the outcome of the host."""
+    stopped: bool = False
+    """Whether the host was asked to stop."""
+    failed: bool = False
+    """Whether a rank has failed by itself."""
+    lost: bool = False
+    """Whether the driver has given the host up: it hears nothing of it any more."""
+    leased: bool = False
+    """Whether the driver waits for the end of its lease."""
+    answered: bool = False
+    """Whether the driver has the reply to the launch."""
+
+    @property
+    def computes(self) -> bool:
+        return self.ranks in ("starting", "running", "failing")
+
+
+@dataclass(frozen=True)
+class World:
+    """All that is not the core."""
+
+    nnodes: int
+    machines: tuple[Machine, ...] = ()
+    placing: int = -1
+    backoff: int = -1
+    """The attempt for which the engine was asked, and the attempt that a timer begins; -1: none."""
+    losses: tuple[int, ...] = ()
+    """How often each host may still be lost."""
+    closes: int = 1
+    times_up: int = 1
+    asked: bool = False
+    """Whether the start was asked for."""
+    ending: bool = False
+    """Whether the caller or the time limit has asked for the end."""
+    answers: tuple[int, ...] = ()
+    """The attempts whose start was answered."""
+    finished: int = 0
+
+
+Move = tuple[str, steps.Event | None, World]
+"""What happens: its name, the event that the core gets, and the world behind it."""
+
+MAY_NEVER_HAPPEN = ("succeeds", "fails", "cannot start", "lost", "close")
+"""A rank may run forever, a host may live forever, and the caller may ask for nothing more."""
+
+
+def moves(world: World, epoch: int) -> Iterator[Move]:
+    """Yield all that can happen next."""
+    if not world.asked:
+        yield "start", steps.StartAsked(), replace(world, asked=True)
+    if world.closes:
+        yield "close", steps.CloseAsked(), replace(world, closes=world.closes - 1, ending=True)
+    if world.asked and world.times_up and not world.finished:
+        yield "time up", steps.TimeUp(), replace(world, times_up=0, ending=True)
+    if world.placing >= 0:
+        after = replace(world, placing=-1)
+        yield "placed", steps.Placed(world.placing), after
+        yield "no room", steps.NotPlaced(world.placing, NO_ROOM), after
+    if world.backoff >= 0:
+        yield "backoff over", steps.BackoffOver(world.backoff), replace(world, backoff=-1)
+    for number, machine in enumerate(world.machines):
+        for name, event, changed, *lost in _of_host(machine, number, epoch, can_be_lost=world.losses[number] > 0):
+            after = replace(world, machines=_with(world.machines, number, changed))
+            if lost:
+                after = replace(after, losses=_with(world.losses, number, world.losses[number] - 1))
+            yield f"{name} {number}", event, after
+
+
+def _of_host(machine: Machine, number: int, epoch: int, *, can_be_lost: bool) -> Iterator[tuple[Any, ...]]:
+    """Yield what a host can do, what the driver can hear of it, and its loss."""
+    yield from _by_itself(machine)
+    if machine.lost:
+        if machine.leased:
+            yield "lease over", steps.LeaseOver(epoch, number), replace(machine, ranks="dead", leased=False)
+        return
+    if machine.reply == "pids":
+        yield "started", steps.HostStarted(epoch, number, {0: 7}), replace(machine, reply="", answered=True)
+    if machine.reply == "error":
+        yield "not started", steps.HostNotStarted(epoch, number, NOT_STARTED), replace(machine, reply="")
+    if machine.news:
+        first, rest = machine.news[0], replace(machine, news=machine.news[1:])
+        if first == "failed first":
+            yield "heard of a failure", steps.RankFailed(epoch, number, 0), rest
+        elif first == "error":
+            yield "heard of an error", steps.HostNotStarted(epoch, number, NOT_STARTED), rest
+        else:
+            yield f"heard {first}", steps.HostEnded(epoch, number, RESULTS[first]), rest
+    if can_be_lost and (machine.ranks != "none"):
+        yield "lost", steps.HostLost(epoch, number, "lost"), replace(machine, lost=True, reply="", news=()), True
+
+
+def _by_itself(machine: Machine) -> Iterator[tuple[Any, ...]]:
+    news = machine.news
+    if machine.ranks == "starting":
+        yield "starts", None, replace(machine, ranks="running", reply="pids")
+        if not machine.stopped:
+            yield "cannot start", None, replace(machine, ranks="dead", reply="error", news=(*news, "error"))
+    if machine.ranks == "running" and not machine.stopped:
+        yield "succeeds", None, replace(machine, ranks="dead", news=(*news, "succeeded"))
+        yield "fails", None, replace(machine, ranks="failing", news=(*news, "failed first"), failed=True)
+    if machine.ranks == "failing":
+        yield "has failed", None, replace(machine, ranks="dead", news=(*news, "failed"))
+    if machine.stopped and machine.ranks == "starting":
+        yield "stops early", None, replace(machine, ranks="dead", reply="error", news=(*news, "stopped"))
+    if machine.stopped and machine.ranks == "running":
+        yield "stops", None, replace(machine, ranks="dead", news=(*news, "stopped"))
+
+
+def _with(items: tuple[Any, ...], at: int, item: Any) -> tuple[Any, ...]:
+    return (*items[:at], item, *items[at + 1 :])
+
+
+def obey(world: World, action: steps.Action) -> World:  # noqa: PLR0911 - one case an action
+    """Carry out an action of the core; raise AssertionError if it may not ask for it."""
+    match action:
+        case steps.Place():
+            computing = [number for number, machine in enumerate(world.machines) if machine.computes]
+            assert not computing, f"the next attempt begins while ranks of the hosts {computing} compute"
+            assert not world.ending, "a restart after the end was asked for"
+            return replace(world, machines=(), placing=action.epoch)
+        case steps.Launch():
+            machines = world.machines or (Machine(),) * world.nnodes
+            assert machines[action.host].ranks == "none", "a second launch"
+            return replace(world, machines=_with(machines, action.host, Machine(ranks="starting")))
+        case steps.StopHost():
+            machine = world.machines[action.host]
+            assert machine.ranks != "none", "a stop for a host that runs nothing"
+            assert not machine.lost, "a stop for a lost host"
+            return replace(world, machines=_with(world.machines, action.host, replace(machine, stopped=True)))
+        case steps.AwaitLease():
+            machine = world.machines[action.host]
+            assert machine.lost, "the lease of a host that is not lost is awaited"
+            return replace(world, machines=_with(world.machines, action.host, replace(machine, leased=True)))
+        case steps.AnswerStart():
+            assert all(machine.answered or machine.ranks == "dead" for machine in world.machines), "an early answer"
+            return replace(world, answers=(*world.answers, action.epoch))
+        case steps.Restart():
+            assert not world.ending, "a restart after the end was asked for"
+            return replace(world, backoff=action.epoch)
+        case steps.Finish():
+            return replace(world, finished=world.finished + 1, placing=-1, backoff=-1)
+        case _:
+            return world
+
+
+def copied(gang: HostsGang) -> HostsGang:
+    """Return a copy that `decide` may change."""
+    return replace(gang, hosts=[replace(host) for host in gang.hosts], causes=list(gang.causes))
+
+
+def check(before: HostsGang, gang: HostsGang, world: World, restarts: int) -> None:
+    """Raise AssertionError if two states break a promise."""
+    assert world.finished <= 1, "two ends"
+    assert (gang.phase == "finished") == bool(world.finished), "an end that is not told"
+    assert gang.epoch <= restarts, "more restarts than the policy allows"
+    assert len(set(world.answers)) == len(world.answers), "a start that is answered twice"
+    if before.phase != "backoff" and gang.epoch == before.epoch and before.causes:
+        assert gang.causes[:1] == before.causes[:1], "the first cause changes"
+    if not world.finished:
+        return
+    assert not any(machine.computes for machine in world.machines), "the end while ranks compute"
+    if gang.error is None and gang.stopping is None and world.asked:
+        assert world.answers[-1:] == (gang.epoch,), "success without an answer to the start"
+        assert not gang.causes, "success with a cause"
+
+
+def search(*, restarts: int, losses: tuple[int, ...]) -> int:
+    """Visit each state that can be reached; return their number.
+
+    Args:
+        restarts: The policy's limit.
+        losses: How often each host may be lost, in whatever attempt.
+
+    Raises:
+        AssertionError: A promise is broken; the text has the way there.
+    """
+    policy = RestartPolicy(max_restarts=restarts, backoff=0.0)
+    first = HostsGang(nnodes=len(losses), policy=policy), World(len(losses), losses=losses)
+    graph = _Graph()
+    graph.visit(first, -1, "")
+    while graph.todo:
+        gang, world, place = graph.todo.popleft()
+        for name, event, moved in moves(world, gang.epoch):
+            after, later = copied(gang), moved
+            try:
+                for action in module.decide(after, event, 0) if event is not None else ():
+                    later = obey(later, action)
+                check(gang, after, later, restarts)
+            except Exception as error:
+                raise AssertionError(f"{error}; after {[*graph.way(place), name]}") from error
+            graph.visit((after, later), place, name)
+    graph.check_each_path_ends()
+    return len(graph.parents)
+
+
+@dataclass
+class _Graph:
+    """The visited states, by number, and the moves between them."""
+
+    numbers: dict[Any, int] = field(default_factory=dict)
+    parents: list[tuple[int, str]] = field(default_factory=list)
+    sources: list[list[tuple[int, bool]]] = field(default_factory=list)
+    """For each state those from which a move leads there, and whether it is a move that may never happen."""
+    stopping: list[int] = field(default_factory=list)
+    """The states in which the gang must end, or begin again, whatever its ranks want."""
+    ends: list[int] = field(default_factory=list)
+    todo: deque[tuple[HostsGang, World, int]] = field(default_factory=deque)
+
+    def visit(self, state: tuple[HostsGang, World], parent: int, name: str) -> None:
+        gang, world = state
+        number = self.numbers.setdefault((_key(gang), world), len(self.numbers))
+        if number == len(self.parents):
+            self.parents.append((parent, name))
+            self.sources.append([])
+            self.todo.append((gang, world, number))
+            if world.finished or gang.phase == "backoff":
+                self.ends.append(number)
+            elif gang.phase == "stopping" or world.ending:
+                self.stopping.append(number)
+        if parent >= 0:
+            self.sources[number].append((parent, name.rstrip("0123456789 ") in MAY_NEVER_HAPPEN))
+
+    def way(self, number: int) -> list[str]:
+        names: list[str] = []
+        while number >= 0:
+            number, name = self.parents[number]
+            names.append(name)
+        return names[-2::-1]
+
+    def check_each_path_ends(self) -> None:
+        """From each state an end can be reached, and behind a failure or a wish for the end whatever the ranks do."""
+        for places, freely in ((range(len(self.parents)), True), (self.stopping, False)):
+            reached, todo = set(self.ends), list(self.ends)
+            while todo:
+                for source, may_never_happen in self.sources[todo.pop()]:
+                    if source not in reached and (freely or not may_never_happen):
+                        reached.add(source)
+                        todo.append(source)
+            stuck = next((number for number in places if number not in reached), None)
+            assert stuck is None, f"no end can be reached; after {self.way(stuck or 0)}"
+
+
+def _key(gang: HostsGang) -> Any:
+    hosts = tuple(
+        (
+            host.state,
+            bool(host.pids),
+            host.result and host.result.outcome,
+            host.error is not None,
+            host.told_to_stop,
+            host.failed_first,
+        )
+        for host in gang.hosts
+    )
+    rest = (gang.stopping, gang.started, len(gang.restarts_ns), gang.in_a_row, gang.error is not None)
+    return (gang.phase, gang.epoch, hosts, tuple(gang.causes), *rest)
