@@ -16,8 +16,8 @@ from tests.ray.cluster import PATIENCE_S, cluster
 ROOT = Path(__file__).parents[2]
 COMMANDS = {
     "command": "echo out $RANK",
-    "command that fails": "[ $RANK = 3 ] || sleep 1000; sleep 3; echo why >&2; exit 7",
-    "command that restarts": "echo $TORCHELASTIC_RESTART_COUNT; sleep 3; [ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ]",
+    "command that fails": "[ $RANK = 3 ] || sleep 1000; echo why >&2; exit 7",
+    "command that restarts": "echo $TORCHELASTIC_RESTART_COUNT; [ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ]",
 }
 ROUNDS = 5
 
