@@ -13,7 +13,7 @@ from typing import Any
 from supervise import RestartPolicy, Start, Wait
 from supervise.ray import RayGang, RaySupervisor
 from tests.conformance.work import pause
-from tests.ray.cluster import MARK, PATIENCE_S, marked, until_gone
+from tests.ray.cluster import MARK, PATIENCE_S, marked, until_gone, until_there
 
 LEASE_S = 3.0
 WORLD = 4
@@ -103,7 +103,7 @@ def broken(cluster: Any, fault: str) -> dict[str, Any]:
         event_sink=target.observe,
     )
     target.pids = ref.ask(Start(), timeout=PATIENCE_S)
-    found = len(marked(mark))
+    found = until_there(mark, WORLD)
     began_s = time.monotonic()
     rank = FAULTS[fault](target)
     gone_s = until_gone(mark, began_s)
@@ -127,7 +127,7 @@ def driver_killed() -> dict[str, Any]:
     driver = subprocess.Popen([sys.executable, "-c", DRIVER % MARK, "driver"], stdout=subprocess.PIPE, text=True)
     assert driver.stdout is not None
     pids = driver.stdout.readline().split()
-    found = len(marked("driver"))
+    found = until_there("driver", len(pids))
     driver.kill()
     began_s = time.monotonic()
     driver.communicate()

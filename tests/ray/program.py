@@ -10,7 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from supervise import SuperviseError
+from supervise import Close, Start, SuperviseError
+from tests.conformance.work import pause
 from tests.ray.cluster import PATIENCE_S, cluster
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +68,31 @@ def no_room() -> dict[str, Any]:
     return found
 
 
+def closed_without_room() -> dict[str, Any]:
+    """Close a gang that waits for room; return what the start raises, and the placement groups that are left."""
+    from ray.util import placement_group_table
+
+    from supervise.ray import RaySupervisor
+
+    ref = RaySupervisor.start(
+        name="n", entrypoint="true", nnodes=9, nproc_per_node=1, placement_timeout_s=10 * PATIENCE_S
+    )
+    started = ref.ask(Start(), block=False)
+    while not waiting(placement_group_table()):
+        pause(0.01)
+    ref.ask(Close(), timeout=PATIENCE_S)
+    try:
+        raised = repr(started.get(timeout=PATIENCE_S))
+    except SuperviseError as error:
+        raised = str(error)
+    ref.stop(timeout=PATIENCE_S)
+    return {"raised": raised, "left": waiting(placement_group_table())}
+
+
+def waiting(table: dict[str, Any]) -> list[str]:
+    return [group for group, row in table.items() if row["state"] != "REMOVED"]
+
+
 def own_main() -> dict[str, Any]:
     """Run a driver with functions and classes of its ``__main__``."""
     words = [sys.executable, str(ROOT / "tests/ray/own_main.py")]
@@ -78,6 +104,7 @@ def own_main() -> dict[str, Any]:
 def calls() -> None:
     with cluster():
         tell("no room", no_room())
+        tell("closed without room", closed_without_room())
         tell("own main", own_main())
         for name, script in COMMANDS.items():
             tell(name, command(script))

@@ -31,6 +31,12 @@ def test_a_cluster_without_room_is_an_error_that_says_what_is_missing(calls: dic
     assert "CPU" in found["packed"]
 
 
+def test_a_close_ends_the_wait_for_room(calls: dict[str, dict[str, Any]]):
+    """And no call of Ray is left."""
+    assert "was closed before its start had ended" in calls["closed without room"]["raised"]
+    assert calls["closed without room"]["left"] == []
+
+
 @pytest.mark.parametrize(
     ("kind", "values"),
     [
