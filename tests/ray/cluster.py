@@ -49,7 +49,7 @@ def marked(mark: str) -> set[int]:
 
 
 def until_there(mark: str, count: int) -> int:
-    """Wait until `count` marked processes run, and return it; in the moment of its exec a process has no environment."""
+    """Wait until `count` marked processes run, and return it; during its exec a process has no environment."""
     deadline_s = time.monotonic() + PATIENCE_S
     while len(marked(mark)) != count:
         assert time.monotonic() < deadline_s, f"there are {len(marked(mark))} of {count} ranks"
