@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from supervise import RestartPolicy, Start, Wait
+from supervise import Close, RestartPolicy, Start, Status, Wait
 from supervise.ray import RayGang, RaySupervisor
 from tests.conformance.work import pause
 from tests.ray.cluster import MARK, PATIENCE_S, marked, until_gone, until_there
@@ -78,15 +78,6 @@ def kill_raylet(target: Target) -> int:
     return 2 * int(victim["host"])
 
 
-def stop_raylet(target: Target) -> int:
-    """Stop the raylet of a host. Calls to actors do not pass it, so only Ray's own check of nodes can notice."""
-    victim = target.victim()
-    node = next(node for node in target.cluster.worker_nodes if node.node_id == victim["node_id"])
-    [raylet] = node.all_processes["raylet"]
-    os.kill(raylet.process.pid, signal.SIGSTOP)
-    return 2 * int(victim["host"])
-
-
 def kill_many(target: Target) -> int:
     """Kill two ranks, and at the same time the host and the raylet of one of them."""
     victim = target.victim()
@@ -104,7 +95,6 @@ FAULTS: dict[str, Callable[[Target], int]] = {
     "kill host": kill_host,
     "stop host": stop_host,
     "kill raylet": kill_raylet,
-    "stop raylet": stop_raylet,
     "kill many": kill_many,
 }
 """Each returns the rank that must be the root cause; -1: it may be any."""
@@ -115,17 +105,7 @@ KNOWN_BY = {"kill rank": "supervise.process.exited"}
 def broken(cluster: Any, fault: str) -> dict[str, Any]:
     """Start a gang without restarts, and break a part of it."""
     mark, target = f"broken-{fault.replace(' ', '-')}", Target(cluster)
-    ref = RaySupervisor.start(
-        name="f",
-        entrypoint="sleep",
-        nnodes=2,
-        nproc_per_node=2,
-        args=("1000",),
-        lease_s=LEASE_S,
-        envs={rank: {MARK: mark} for rank in range(WORLD)},
-        event_sink=target.observe,
-    )
-    target.pids = ref.ask(Start(), timeout=PATIENCE_S)
+    ref = sleeping(target, mark)
     found = until_there(mark, WORLD)
     began_s = time.monotonic()
     rank = FAULTS[fault](target)
@@ -143,6 +123,40 @@ def broken(cluster: Any, fault: str) -> dict[str, Any]:
         "gone_s": gone_s,
         "result_s": result_s,
     }
+
+
+def sleeping(target: Target, mark: str) -> Any:
+    """Start a gang of ranks that sleep; return its actor."""
+    ref = RaySupervisor.start(
+        name="f",
+        entrypoint="sleep",
+        nnodes=2,
+        nproc_per_node=2,
+        args=("1000",),
+        lease_s=LEASE_S,
+        envs={rank: {MARK: mark} for rank in range(WORLD)},
+        event_sink=target.observe,
+    )
+    target.pids = ref.ask(Start(), timeout=PATIENCE_S)
+    return ref
+
+
+def raylet_stopped(cluster: Any) -> dict[str, Any]:
+    """Stop the raylet of a host for ten leases, and close the gang meanwhile. Calls to actors do not pass a raylet."""
+    target = Target(cluster)
+    ref = sleeping(target, "raylet")
+    found = until_there("raylet", WORLD)
+    node = next(node for node in cluster.worker_nodes if node.node_id == target.victim()["node_id"])
+    [raylet] = node.all_processes["raylet"]
+    os.kill(raylet.process.pid, signal.SIGSTOP)
+    pause(10 * LEASE_S)
+    phase, running = ref.ask(Status(), timeout=PATIENCE_S).phase, len(marked("raylet"))
+    began_s = time.monotonic()
+    result: Any = ref.ask(Close(), timeout=PATIENCE_S)
+    gone_s = until_gone("raylet", began_s)
+    os.kill(raylet.process.pid, signal.SIGCONT)
+    ref.stop(timeout=PATIENCE_S)
+    return {"ranks": found, "phase": phase, "running": running, "outcome": result.outcome, "gone_s": gone_s}
 
 
 def driver_killed() -> dict[str, Any]:

@@ -128,9 +128,9 @@ def rare() -> None:
     """Break parts whose loss takes Ray long to notice."""
     from tests.ray import faults
 
-    for fault in ("stop raylet", "kill many"):
-        with cluster() as found:
-            tell(fault, faults.broken(found, fault))
+    with cluster() as found:
+        tell("stop raylet", faults.raylet_stopped(found))
+        tell("kill many", faults.broken(found, "kill many"))
     with cluster() as found:
         tell("kill head", faults.head_killed(found))
 
