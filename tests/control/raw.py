@@ -6,12 +6,13 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
-
-import pykka
+from typing import TYPE_CHECKING, Any, Self
 
 from supervise._control.server import ControlServer
 from tests.patience import PATIENCE_S
+
+if TYPE_CHECKING:
+    import pykka
 
 
 class Raw:

@@ -1,5 +1,6 @@
 """Each request of the control protocol, and what is refused."""
 
+import contextlib
 import json
 import signal
 
@@ -104,10 +105,8 @@ NAMES = st.sampled_from(["status", "pids", "stop", "restart", "signal", "stacks"
 @given(NAMES, st.dictionaries(st.sampled_from(["signal", "timeout", "ranks", "x"]), VALUES), st.integers())
 def test_arguments_make_a_message_or_a_refusal(name, arguments, ident):
     line = json.dumps({"version": 1, "id": ident, "request": name, **arguments}).encode()
-    try:
-        message_of(parse(line))
-    except Refusal as refusal:
-        assert str(refusal)
+    with contextlib.suppress(Refusal):
+        assert message_of(parse(line))
 
 
 @given(st.dictionaries(st.text(), st.dictionaries(st.text(), st.dictionaries(st.text(), VALUES))))
