@@ -28,8 +28,8 @@ class ControlError(SuperviseError):
     """The reply to a request is an error, or there is none.
 
     Args:
-        code: The kind of error, a word of the protocol; ``no-reply`` if the connection ended, ``timeout`` if no reply
-            came in time.
+        code: The kind of error, a word of the protocol; ``no-reply`` if the connection ended, ``not-a-reply`` if the
+            server does not speak the protocol, ``timeout`` if no reply came in time.
         message: What is wrong.
     """
 
@@ -116,7 +116,7 @@ class ControlClient:
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            raise ControlError("no-reply", "the reply is not a JSON object")
+            raise ControlError("not-a-reply", "the reply is not a JSON object")
         return found
 
     def _line(self, deadline_s: float | None) -> bytes:
@@ -124,7 +124,7 @@ class ControlClient:
         while (end := self._received.find(b"\n", searched)) < 0:
             searched = len(self._received)
             if searched > _MOST_REPLY_BYTES:
-                raise ControlError("no-reply", "the reply is too long")
+                raise ControlError("not-a-reply", "the reply is too long")
             self._await(select.POLLIN, deadline_s)
             try:
                 data = self._end.recv(_PIECE_BYTES)

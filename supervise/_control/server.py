@@ -71,6 +71,7 @@ class ControlServer:
         *,
         name: str,
         on_stop: Callable[[StopAsked], object] | None = None,
+        without: frozenset[str] = frozenset(),
     ) -> None:
         """Describe a server; `start` starts it.
 
@@ -79,9 +80,11 @@ class ControlServer:
             gang: Its Supervisor.
             name: Name of the gang, for the name of the thread.
             on_stop: Called on the server's thread before a stop is requested. Must not block.
+            without: The requests that this kind of gang does not accept.
         """
         self._gang = gang
         self._on_stop = on_stop
+        self._without = without
         self._file = SocketFile(path)
         self._loop = Loop(f"supervise-{name}-control", lost=self._lost)
         self._epoll: select.epoll | None = None
@@ -257,6 +260,8 @@ class ControlServer:
         try:
             request = parse(line)
             message = message_of(request)
+            if request.name in self._without:
+                raise Refusal("unsupported", f"this kind of gang has no {request.name}")  # noqa: TRY301
         except Refusal as refusal:
             refusal.id = request.id if request is not None else refusal.id
             client.send(error_line(refusal))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from supervise._printable import one_line
 from supervise.cli import steering
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def restart(words: Sequence[str]) -> int:
             steering.show_json(found.target, result)
         else:
             for rank, pid in result["pids"].items():
-                print(f"{found.target.name}: rank {rank} was restarted, pid {pid}")
+                print(one_line(f"{found.target.name}: rank {rank} was restarted, pid {pid}"))
         return 0
 
     return steering.steer("restart", found.target, act)

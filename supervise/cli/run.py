@@ -151,7 +151,7 @@ class _Run:
             write_info(directory, options, run_id=self._run_id, locked=self._events.locked)
         except OSError as error:
             self._console.error(f"no events.jsonl: {complaint(error)}")
-        self._control.open(directory, self._gang, self._inbox, self._console)
+        self._control.open(directory, self._gang, self._inbox, self._console, engine=options.engine)
 
     def _environments(self) -> dict[int, dict[str, str]]:
         return ranks.environments(self._options, run_id=self._run_id, master=self._master)

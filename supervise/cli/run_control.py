@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 SOCKET = "control.sock"
 _END_S = 2.0
+_WITHOUT = {"ray": frozenset({"restart", "stacks"})}
+"""Engine to the requests that its gang does not accept."""
 
 
 class RunControl:
@@ -25,7 +27,9 @@ class RunControl:
         """Begin without a server."""
         self._server: ControlServer | None = None
 
-    def open(self, directory: str, gang: pykka.ActorRef[Any], inbox: SignalInbox, console: Console) -> None:
+    def open(
+        self, directory: str, gang: pykka.ActorRef[Any], inbox: SignalInbox, console: Console, *, engine: str = "local"
+    ) -> None:
         """Start the server. If that fails, say so: the run continues without it.
 
         Args:
@@ -33,8 +37,16 @@ class RunControl:
             gang: The Supervisor of the run.
             inbox: Receives each `StopAsked`.
             console: Shows the error.
+            engine: The engine of the run.
         """
-        server = ControlServer(os.path.join(directory, SOCKET), gang, name="run", on_stop=inbox.put)
+        without = _WITHOUT.get(engine, frozenset[str]())
+        server = ControlServer(
+            os.path.join(directory, SOCKET),
+            gang,
+            name="run",
+            on_stop=inbox.put,
+            without=without,
+        )
         try:
             server.start()
         except OSError as error:

@@ -35,14 +35,14 @@ def status(words: Sequence[str]) -> int:
         if found.json:
             steering.show_json(found.target, result)
         else:
-            print(*_lines(found.target, result), sep="\n")
+            print(*map(one_line, _lines(found.target, result)), sep="\n")
         return 0
 
     return steering.steer("status", found.target, act)
 
 
 def _lines(target: steering.Target, result: dict[str, Any]) -> list[str]:
-    phase = "starting" if result["phase"] == "new" else one_line(str(result["phase"]))
+    phase = "starting" if result["phase"] == "new" else result["phase"]
     attempt = f", attempt {result['attempt']}" if result["attempt"] else ""
     head = f"{phase}: {target.name} (supervise has pid {result['pid']}{attempt})"
     rows = [_COLUMNS, *(_row(rank, row) for rank, row in result["ranks"].items())]
@@ -55,10 +55,10 @@ def _lines(target: steering.Target, result: dict[str, Any]) -> list[str]:
 
 def _row(rank: str, row: dict[str, Any]) -> tuple[str, ...]:
     age_s = row["beat_age_s"]
-    text = one_line(str(row["status"] or "-"))
+    text = str(row["status"] or "-")
     return (
-        one_line(rank),
-        one_line(str(row["state"])),
+        rank,
+        str(row["state"]),
         "-" if row["pid"] is None else str(row["pid"]),
         str(row["restarts"] or "-"),
         "-" if row["step"] is None else str(row["step"]),

@@ -103,6 +103,8 @@ def steer(command: str, target: Target, act: Callable[[ControlClient], int]) -> 
         if error.code in ("ended", "no-reply") and _has_ended(target):
             return fail(command, how_it_ended(target), ENDED)
         return fail(command, f"{target.name}: {error}", USAGE if error.code in _OF_CALLER else REFUSED)
+    except (AttributeError, KeyError, TypeError, ValueError):  # it is not a supervise that listens, or a newer one
+        return fail(command, f"{target.name}: the reply is not as expected", REFUSED)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ECONNREFUSED) and _has_ended(target):
             return fail(command, how_it_ended(target), ENDED)

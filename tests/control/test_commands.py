@@ -4,9 +4,11 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -261,3 +263,40 @@ def test_a_run_whose_socket_cannot_be_made_says_so_and_goes_on(gang, tmp_path, c
     assert "no control socket: " in capfd.readouterr().err
     control.close()
     assert (tmp_path / "control.sock").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    "reply", [b"HTTP/1.1 400 Bad Request\r\n", b'{"version": 1, "id": 1, "ok": true, "result": {}}\n']
+)
+def test_a_socket_of_another_program_is_an_error_without_a_traceback(supervise: Command, reply: bytes):
+    path = supervise.tmp_path / "other.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        listener.settimeout(PATIENCE_S)
+
+        def answer() -> None:
+            end, _ = listener.accept()
+            with end:
+                end.recv(1 << 16)
+                end.sendall(reply)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        code, error = refused(supervise, "status", str(path))
+        thread.join(PATIENCE_S)
+    assert code == 1
+    assert error.startswith("supervise status: ")
+    assert error.count("\n") == 1
+
+
+def test_a_start_that_fails_is_the_end_of_a_wait(supervise: Command):
+    """The gang has no result, and the run has an exit code."""
+    os.mkfifo(gate := supervise.tmp_path / "gate")
+    script = f"echo up; read go < {gate}; exit 5"
+    with running(supervise, "--ready", "notify", "sh", "-c", script, count=1) as run:
+        command = [*SUPERVISE, "wait", "job"]
+        with subprocess.Popen(command, env=environment(supervise.tmp_path), stdout=subprocess.PIPE) as waiting:
+            assert json.loads(told(supervise, "status", "--json", "job"))["phase"] == "starting"
+            gate.write_text("go\n")
+            assert waiting.wait(PATIENCE_S) == run.end()[0] == 5

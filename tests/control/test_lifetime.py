@@ -153,6 +153,8 @@ def test_start_processes_has_a_socket_too(tmp_path):
     with start_processes("g", "/bin/sleep", {0: SLEEP}, control=path) as context:
         with ControlClient(str(path)) as client:
             pids = client.request("pids", timeout_s=PATIENCE_S)["pids"]
+            with pytest.raises(SpecError, match="another process listens there already"):
+                start_processes("h", "/bin/true", {0: ()}, control=path)
             assert pids == {str(rank): pid for rank, pid in context.pids().items()}
             assert client.request("stop", timeout_s=PATIENCE_S)["outcome"] == "stopped"
         result = context.wait(PATIENCE_S)

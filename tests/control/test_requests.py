@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from supervise._control.protocol import MOST_LINE_BYTES, Refusal, answer_line, parse
 from supervise._control.requests import message_of
-from tests.control.raw import Raw
+from tests.control.raw import Raw, served
 from tests.patience import PATIENCE_S
 
 
@@ -125,3 +125,13 @@ def test_the_longest_line_is_accepted_and_one_byte_more_is_not(path):
         client.send(line.ljust(MOST_LINE_BYTES) + b"\n")
         assert client.error() == "too-long"
         assert client.line() == b""
+
+
+def test_a_request_that_this_kind_of_gang_does_not_have_is_refused(gang, tmp_path):
+    """Such as a restart of single ranks on Ray."""
+    path = tmp_path / "other.sock"
+    with served(gang.supervisor, path, without=frozenset({"restart"})), Raw(path) as client:
+        client.ask("restart", ranks=[0])
+        assert client.error() == "unsupported"
+        client.ask("status")
+        assert client.result()
