@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 VERSION = 1
 MOST_LINE_BYTES = 64 << 10
@@ -29,13 +28,12 @@ class Refusal(Exception):  # noqa: N818 - becomes a reply, not a failure of this
         """The ``id`` of the request, if it could be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """A request whose frame is valid; its arguments are not checked yet."""
 
     name: str
     id: str | int | None
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any]
 
 
 def parse(line: bytes) -> Request:

@@ -13,7 +13,6 @@ from supervise._control.protocol import Refusal, shown
 from supervise._printable import printable
 from supervise._seconds import check_seconds
 from supervise.errors import SpecError
-from supervise.stacks import group_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -148,11 +147,13 @@ def _reached(ranks: frozenset[int]) -> dict[str, Any]:
 
 
 def _stacks(stacks: dict[int, RankStacks]) -> dict[str, Any]:
+    from supervise.stacks import group_stacks  # lazy: few runs are asked
+
     return {"groups": group_stacks(stacks), "ranks": {rank: _rank_stacks(each) for rank, each in stacks.items()}}
 
 
 def _rank_stacks(stacks: RankStacks) -> dict[str, Any]:
-    from dataclasses import asdict  # lazy: few runs are asked
+    from dataclasses import asdict
 
     return asdict(stacks)
 
