@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from supervise import messages as say
-from supervise._control.server import StopAsked
+from supervise._control.service import StopAsked
 from supervise.cli import exit_code, failure_screen, program, ranks, reaping
 from supervise.cli.console import Console, library_log
 from supervise.cli.job_control import JobControl

@@ -9,7 +9,7 @@ import select
 import signal
 from typing import TYPE_CHECKING, Any, Self
 
-from supervise._control.server import StopAsked
+from supervise._control.service import StopAsked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

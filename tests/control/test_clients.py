@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from supervise import Status
+from supervise._control import clients as module
 from supervise._control import connection, server
 from tests.control.raw import Raw, served
 from tests.patience import PATIENCE_S
@@ -33,12 +34,13 @@ def until(holds: Callable[[], bool]) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients are looked at often."""
-    monkeypatch.setattr(server, "_LOOK_S", 0.02)
+    monkeypatch.setattr(module, "_LOOK_S", 0.02)
+    monkeypatch.setattr(server, "_RETRY_S", 0.02)
 
 
 def test_a_client_that_sends_and_never_reads_is_dropped_and_keeps_no_memory(gang, path, impatient, monkeypatch):
     """The server stops reading it, so its own socket fills; others are answered meanwhile."""
-    monkeypatch.setattr(server, "SLOW_S", 1.0)
+    monkeypatch.setattr(module, "SLOW_S", 1.0)
     with Raw(path) as stuck, Raw(path) as other:
         stuck.end.setblocking(False)
         sent = 0
@@ -74,7 +76,7 @@ def test_a_flood_does_not_slow_the_gang_down(gang, path):
             asked_s = time.monotonic()
             gang.supervisor.ask(Status(), timeout=PATIENCE_S)
             longest_s = max(longest_s, time.monotonic() - asked_s)
-        assert 10 < data <= (took_s / server._TURN_S + 1) * server._A_TURN
+        assert 10 < data <= (took_s / module.TURN_S + 1) * module.A_TURN
         assert longest_s < 1
 
 
@@ -132,7 +134,7 @@ def test_a_client_has_a_bounded_number_of_open_requests(gang, path):
 
 def test_one_client_too_many_is_told_so(path):
     with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(Raw(path)) for _ in range(server.MOST_CLIENTS)]
+        clients = [stack.enter_context(Raw(path)) for _ in range(module.MOST_CLIENTS)]
         for client in clients:  # each is admitted before the next one comes
             client.ask("pids")
             assert client.result()
@@ -144,7 +146,7 @@ def test_one_client_too_many_is_told_so(path):
 
 
 def test_a_client_without_a_request_is_dropped_and_one_that_waits_is_not(gang, path, impatient, monkeypatch):
-    monkeypatch.setattr(server, "IDLE_S", 0.1)
+    monkeypatch.setattr(module, "IDLE_S", 0.1)
     with Raw(path) as waiting, Raw(path) as idle:
         waiting.ask("wait")
         idle.send(b'{"version": 1, ')
@@ -156,14 +158,13 @@ def test_a_client_without_a_request_is_dropped_and_one_that_waits_is_not(gang, p
 
 def test_the_server_survives_a_time_without_descriptors(path, impatient, monkeypatch):
     """It stops to accept, instead of trying without pause, and accepts the client later."""
-    pauses, pause = threading.Event(), server.ControlServer._watch_listener
+    pauses, pause = threading.Event(), server.ControlServer._pause
 
-    def watch(self, *, on: bool) -> None:
-        if not on:
-            pauses.set()
-        pause(self, on=on)
+    def pausing(self: server.ControlServer, listener: socket.socket) -> None:
+        pauses.set()
+        pause(self, listener)
 
-    monkeypatch.setattr(server.ControlServer, "_watch_listener", watch)
+    monkeypatch.setattr(server.ControlServer, "_pause", pausing)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     folder = os.open(path.parent, os.O_PATH)
     with socket.socket(socket.AF_UNIX) as end:
@@ -182,7 +183,7 @@ def test_the_server_survives_a_time_without_descriptors(path, impatient, monkeyp
 def test_an_error_inside_the_server_concerns_one_client(path, monkeypatch):
     """It is logged, the client is dropped, and the next one is served."""
     with monkeypatch.context() as patch:
-        patch.setattr(server, "message_of", lambda _: 1 / 0)
+        patch.setattr(module, "message_of", lambda _: 1 / 0)
         with Raw(path) as client:
             client.ask("status")
             assert client.line() == b""

@@ -42,10 +42,13 @@ def supervise(tmp_path: Path) -> Command:
 
 @contextmanager
 def running(supervise: Command, *words: str, count: int = 2) -> Iterator[Started]:
-    """Start a run named job, of ranks that say something first; yield it when all have."""
+    """Start a run named job, of ranks that say something first; yield it when all have, and end it."""
     with supervise.started("--no-prefix", "-n", str(count), "--run-id", "job", *words) as run:
         run.hear(count)
         yield run
+        if run.process.returncode is None:
+            run.signal(signal.SIGTERM)
+            run.end()
 
 
 def told(supervise: Command, *words: str) -> str:
@@ -229,6 +232,8 @@ def test_a_run_without_files_has_no_socket(supervise: Command):
     with supervise.started("--log-dir", "/dev/null", "sh", "-c", SAYS) as run:
         run.hear()
         assert list(supervise.tmp_path.rglob("control.sock")) == []
+        run.signal(signal.SIGTERM)
+        assert run.end()[0] == 143
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a command as another user")
