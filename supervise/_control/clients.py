@@ -178,9 +178,11 @@ class Clients:
             self._epoll.modify(client.end, wanted)
 
     def _next_turn(self) -> None:
+        """Handle requests that wait for a turn. A client that is served goes to the end of the line."""
         self._turn, self._left = None, A_TURN
-        for client in list(self._clients.values()):
-            if client.has_line:
+        for fd, client in list(self._clients.items()):
+            if fd in self._clients and client.has_line and client.may_ask and self._left:
+                self._clients[fd] = self._clients.pop(fd)
                 self._guard(client, partial(self._take, client))
 
     def _look_at_clients(self) -> None:

@@ -80,6 +80,29 @@ def test_a_flood_does_not_slow_the_gang_down(gang, path):
         assert longest_s < 1
 
 
+def test_a_client_is_served_beside_as_many_that_flood_as_may_connect(path):
+    """Each gets its turn."""
+    with contextlib.ExitStack() as stack:
+        floods = [stack.enter_context(Raw(path)) for _ in range(module.MOST_CLIENTS - 1)]
+        for client in floods:
+            client.end.setblocking(False)
+        with Raw(path) as client:
+            for _ in range(5):
+                client.ask("status")
+                client.end.settimeout(0.001)
+                for _ in range(10_000):
+                    for flood in floods:
+                        with contextlib.suppress(BlockingIOError):
+                            flood.end.send(b'{"version": 1, "request": "pids"}\n' * 20)
+                        with contextlib.suppress(BlockingIOError):
+                            flood.end.recv(1 << 20)
+                    with contextlib.suppress(TimeoutError):
+                        assert client.result()["phase"] == "running"
+                        break
+                else:
+                    pytest.fail("no reply")
+
+
 def test_garbage_without_an_end_is_cut_off(path):
     """The rest of it is not read; the next client is served."""
     with Raw(path) as client:
