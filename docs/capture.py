@@ -32,6 +32,7 @@ JOBS = {
 """Name of the marker to ``(command, exit code)``."""
 BLOCK = "<!-- capture: {name} -->\n```text\n{text}\n```\n<!-- end -->"
 _SGR = re.compile(r"\x1b\[[0-9;]*m")
+_ERASURE = re.compile(r"\x1b\[[KJ]")
 _NOT_INHERITED = re.compile(
     r"(RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|OMP_|PYTHON|NO_COLOR|SUPERVISE_)"
 )
@@ -62,13 +63,13 @@ def on_a_terminal(command: str, temporary: str) -> tuple[str, int]:
 
 
 def rendered(written: str) -> str:
-    """Return the screen that `written` leaves: a carriage return goes back, ``ESC[K`` erases to the line's end."""
+    """Return the screen that `written` leaves: a carriage return goes back, ``ESC[K`` and ``ESC[J`` erase the rest."""
     lines = []
     for row in _SGR.sub("", written).split("\n"):
         shown = ""
         for segment in row.split("\r"):
-            erased = segment.startswith("\x1b[K")
-            text = segment.replace("\x1b[K", "")
+            erased = segment.startswith(("\x1b[K", "\x1b[J"))
+            text = _ERASURE.sub("", segment)
             shown = text if erased else text + shown[len(text) :]
         lines.append(shown.rstrip())
     return "\n".join(lines).strip("\n")

@@ -88,10 +88,11 @@ def _started(gang: HostsGang, event: steps.HostStarted) -> list[steps.Action]:
 
 
 def _answer_start(gang: HostsGang) -> list[steps.Action]:
-    """Answer the start once the driver knows that the ranks of all hosts have been ready."""
+    """Answer the start once the driver knows that the ranks of all hosts have been ready; then heed failures so far."""
     if gang.phase == "launching" and all(host.pids for host in gang.hosts):
         gang.phase, gang.started = "running", True
-        return [steps.AnswerStart(gang.epoch)]
+        heeded = _stop(gang, "failure", None, None) if gang.causes else []
+        return [steps.AnswerStart(gang.epoch), *heeded]
     return []
 
 
@@ -139,10 +140,17 @@ def _lost(gang: HostsGang, event: steps.HostLost) -> list[steps.Action]:
 
 
 def _fails(gang: HostsGang, number: int) -> list[steps.Action]:
-    """Record a host as a cause, and stop the others."""
+    """Record a host as a cause, and stop the others. Launches that will be answered are waited for first.
+
+    So a rank that fails at once gives the result of a gang that has started, as on one host, and not an error of the
+    start on some hosts.
+    """
     if number not in gang.causes:
         gang.causes.append(number)
-    return _stop(gang, "failure", None, None) if gang.stopping is None else []
+    launching = gang.phase == "launching" and not gang.notifies
+    if gang.stopping is not None or (launching and all(host.pids or host.state == "launching" for host in gang.hosts)):
+        return []
+    return _stop(gang, "failure", None, None)
 
 
 def _stop(gang: HostsGang, why: Stopping, sig: Signals | None, timeout_s: float | None) -> list[steps.Action]:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from supervise._runtime.future import Reply
 
 _CHUNK_BYTES = 65536
+_PUMP_S = 10.0
+"""Time for the last output behind the end of the ranks: a forked rank's descendant may hold the pipe's other end."""
 _RECORD = "SUPERVISE_RECORD"
 """The first word is the pid of the rank's parent; see `supervise run`."""
 
@@ -148,7 +150,7 @@ class Host:
         for console in consoles:
             console.close()
         for pump in pumps:
-            pump.join()
+            pump.join(_PUMP_S)
         self._news.add("ended", end)
 
     def news_after(self, number: int) -> Reply[list[News]]:

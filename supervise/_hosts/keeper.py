@@ -94,13 +94,16 @@ class Keeper:
                 return "its process has ended"
         elif self._host in ready:
             return "its process has ended"
-        if self._listener.fileno() in ready and len(self._drivers) < _MOST_DRIVERS:
+        if self._listener.fileno() in ready:
             _ignore(self._accept)
         return None
 
     def _accept(self) -> None:
         driver, _ = self._listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001 - socket.py would cost 10 ms
-        self._drivers.append(driver)
+        if len(self._drivers) < _MOST_DRIVERS:
+            self._drivers.append(driver)
+        else:
+            os.close(driver)
 
     def _obey(self, words: list[str]) -> bool:
         """Carry out one command; return whether it was the last."""
@@ -142,9 +145,9 @@ class Keeper:
             raise OSError(ctypes.get_errno(), "timerfd_settime")
 
     def _kill(self) -> bool:
-        """Kill the groups of the ranks, then the host, whose lifelines kill what is not known here.
+        """Kill the groups of the ranks, then the host. Return whether all of them have ended.
 
-        Return whether all of them have ended.
+        Ranks that the keeper does not know end by their lifelines, since the host ends.
         """
         for pid, (pidfd, started) in self._ranks.items():
             _ignore(signal.pidfd_send_signal, pidfd, signal.SIGKILL, None, _TO_GROUP)  # Linux 6.9; also without leader

@@ -50,7 +50,7 @@ class Lease:
         )
         assert self._process.stdout is not None  # noqa: S101 - a pipe
         port = self._process.stdout.readline()
-        code = self._process.wait()  # the keeper is its child
+        code = self._process.wait(_BYE_MS / 1000)  # the keeper is its child
         if not port:
             self._process.stdout.close()
             raise OSError(errno.ECHILD, f"the keeper of the lease did not start; exit code {code}")

@@ -45,6 +45,8 @@ class HostsGang:
 
     nnodes: int
     policy: RestartPolicy | None = None
+    notifies: bool = False
+    """Whether the start waits for the readiness of ranks; a failure meanwhile fails the first start."""
     phase: Phase = "new"
     epoch: int = 0
     """Number of the present attempt."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from supervise.errors import SpawnError
 
 
@@ -19,7 +21,8 @@ def start_error(error: BaseException, where: str, first: int) -> BaseException:
         text = f"{why} (local rank {error.local_rank} of {where})"
         found = SpawnError(text, local_rank=first + error.local_rank, exitcode=error.exitcode)
     elif isinstance(error, OSError) and error.errno is not None:
-        found = OSError(error.errno, f"{where}: {error.strerror}", error.filename)
+        text = re.sub(r"^rank (\d+) ", lambda local: f"rank {first + int(local[1])} ", str(error.strerror))
+        found = OSError(error.errno, f"{where}: {text}", error.filename)
     if found is not error:
         found.__cause__ = error
     return found

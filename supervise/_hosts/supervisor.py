@@ -76,7 +76,8 @@ class HostsSupervisor(LoopActor):
         self._run_id = next(
             (env["TORCHELASTIC_RUN_ID"] for env in plan.envs.values() if "TORCHELASTIC_RUN_ID" in env), ""
         ) or random_run_id(plan.name)
-        self._gang = HostsGang(nnodes=plan.nnodes, policy=plan.restart_policy)
+        notifies = plan.settings.get("ready") == "notify"
+        self._gang = HostsGang(nnodes=plan.nnodes, policy=plan.restart_policy, notifies=notifies)
         self._links: list[HostLink] = []
         self._addresses: list[HostAddress] = []
         self._replies = PendingReplies(self.loop)

@@ -99,14 +99,18 @@ class RayEngine:
         self._lock = threading.Lock()
         self._groups: dict[int, PlacementGroup] = {}
         self._actors: dict[int, list[Any]] = {}
-        self._releases: list[threading.Thread] = []
+        self._closed = False
+        self._threads: list[threading.Thread] = []
+        """The threads that place and release."""
 
     def place(self, orders: Sequence[HostOrder], done: Done) -> None:
         """Place the hosts, on a thread of its own, since Ray's calls block."""
         thread = threading.Thread(target=self._place, args=(orders, done), name="supervise-ray-place", daemon=True)
+        self._threads.append(thread)
         try:
             _threads.start(thread, "the placement of hosts")
         except OSError as error:
+            self._threads.remove(thread)
             done(None, error)
 
     def _place(self, orders: Sequence[HostOrder], done: Done) -> None:
@@ -117,12 +121,16 @@ class RayEngine:
             self.release(epoch)
             done(None, error if isinstance(error, SuperviseError) else _translated_start(error))
         else:
+            if self._closed:
+                self.release(epoch)
             done(hosts, None)
 
     def _hosts(self, orders: Sequence[HostOrder], epoch: int) -> list[RayHost]:
         group = placement_group([self._bundle] * len(orders), strategy=self._strategy)
         with self._lock:
-            self._groups[epoch] = group
+            self._groups[epoch], closed = group, self._closed
+        if closed:
+            raise SuperviseError("the gang was closed while its hosts were placed")
         if not group.wait(self._timeout_s):
             raise SuperviseError(
                 resources.missing(len(orders), self._bundle, self._strategy, self._timeout_s, ray.nodes())
@@ -145,17 +153,22 @@ class RayEngine:
         if not actors and group is None:
             return
         thread = threading.Thread(target=_release, args=(actors, group), name="supervise-ray-release", daemon=True)
-        self._releases.append(thread)
+        self._threads.append(thread)
         thread.start()
 
     def close(self, done: Callable[[], object]) -> None:
-        """Release every attempt; a call of Ray after its shutdown would connect again, so `done` comes behind all."""
-        for epoch in list(self._groups):
+        """Release every attempt; a call of Ray after its shutdown would connect again, so `done` comes behind all.
+
+        A placement that goes on ends at once, since its group is removed.
+        """
+        with self._lock:
+            self._closed, epochs = True, list(self._groups)
+        for epoch in epochs:
             self.release(epoch)
         threading.Thread(target=self._finish, args=(done,), name="supervise-ray-close", daemon=True).start()
 
     def _finish(self, done: Callable[[], object]) -> None:
-        for thread in self._releases:
+        for thread in self._threads:  # a placement that fails adds its release
             thread.join()
         done()
 

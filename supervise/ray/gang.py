@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from supervise.restarts import RestartPolicy
     from supervise.result import RunProcsResult
 
+_ANSWER_S = 60.0
+"""Time for an answer that the actor gives at once; its loop runs nothing of the user, and does not block."""
 _LEAVE_S = 10.0
 _MISSING = "a gang on Ray needs the packages ray and cloudpickle; run: pip install 'supervise-gang[ray]'"
 
@@ -254,7 +256,7 @@ class RayGang:
     def pids(self) -> dict[int, int]:
         """Return ``{rank: pid}``; a pid is one of the rank's host. Empty before the start and after `close`."""
         with suppress(pykka.ActorDeadError):
-            return dict(cast("dict[int, int]", self.ref.ask(say.Pids())))
+            return dict(cast("dict[int, int]", self._ask(say.Pids()).get(timeout=_ANSWER_S)))
         return {}
 
     def status(self) -> say.GangStatus:
@@ -263,7 +265,7 @@ class RayGang:
         Raises:
             pykka.ActorDeadError: The gang is closed.
         """
-        return cast("say.GangStatus", self.ref.ask(say.Status()))
+        return cast("say.GangStatus", self._ask(say.Status()).get(timeout=_ANSWER_S))
 
     def close(self, death_sig: Signals | None = None, timeout: float | None = None) -> RunProcsResult | None:
         """Stop every rank; return the result when no rank of any host runs. Idempotent.

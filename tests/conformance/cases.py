@@ -101,15 +101,13 @@ CASES = {
         {"success_exit_codes": {0, 1, 2, 3}},
     ),
     "no program": Case("/nowhere/at/all", {"error": "FileNotFoundError", "errno": 2}),
+    "failure at once": Case("sh", failure(3, 7), ("-c", "[ $RANK = 3 ] && exit 7; exec sleep 1000")),
     "exit code": Case(work.failing, failure(2, 3), ((2,), 3, FOLDER)),
-    "exception": Case(
-        work.raising, {"outcome": "failed", "root cause": 1, "message": "ValueError: the 7th shard is empty"}, (FOLDER,)
-    ),
-    "kill": Case(work.killed, failure(3, KILL), (FOLDER,)),
+    "exception": Case(work.raising, failure(1, 1) | {"message": "ValueError: the 7th shard is empty"}),
+    "kill": Case(work.killed, failure(3, KILL)),
     "hang": Case(
         work.hanging,
         failure(2, TERM),
-        (FOLDER,),
         settings={"watchdog": Watchdog(output_timeout_s=4.0, action="fail", stacks=False)},
     ),
     "simultaneous": Case(work.failing, {"outcome": "failed"}, ((0, 3), 5, FOLDER)),

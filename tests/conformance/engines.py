@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from supervise import DefaultLogsSpecs, Start, Supervisor, Wait
-from tests.conformance import work
 from tests.conformance.cases import PATIENCE_S, RANKS, Case, Seen, cause, logs
 
 
@@ -42,7 +41,6 @@ class ActorEngine:
             ref = self.make(case, case.specs(f"{folder}/logs"), folder, seen)
             try:
                 ref.ask(Start(), timeout=PATIENCE_S)
-                Path(folder, work.GO).touch()
                 seen.await_lines(case.until)
                 if case.act is not None:
                     case.act(seen, ref)
@@ -119,7 +117,6 @@ class Torchelastic:
         seen, settings = Seen(), dict(case.settings)
         policy = settings.pop("restart_policy", None)
         with tempfile.TemporaryDirectory() as folder, shown_in(seen):
-            Path(folder, work.GO).touch()
             config = LaunchConfig(
                 min_nodes=1,
                 max_nodes=1,

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from supervise import record
 
-GO = "go"
-"""Name of the file that says that the gang has started."""
+ALL = range(4)
 
 
 def pause(seconds: float) -> None:
@@ -40,12 +39,6 @@ def speaking() -> None:
     say(f"err {rank()}", sys.stderr)
 
 
-def await_go(folder: str) -> None:
-    """Wait until the gang has started: a failure before that is an error of the start if there are several hosts."""
-    while not Path(folder, GO).exists():
-        pause(0.005)
-
-
 def meet(folder: str, who: Iterable[int]) -> None:
     """Wait for other ranks."""
     Path(folder, f"met-{rank()}").touch()
@@ -54,26 +47,23 @@ def meet(folder: str, who: Iterable[int]) -> None:
 
 
 def failing(who: tuple[int, ...], code: int, folder: str) -> None:
-    """Exit in the ranks `who`, at the same time."""
+    """Exit in the ranks `who`, at the same time, when every rank has said its line."""
     say(f"ready {rank()}")
+    meet(folder, ALL)
     if rank() in who:
-        await_go(folder)
-        meet(folder, who)
         sys.exit(code)
     pause(1000)
 
 
 @record
-def raising(folder: str) -> None:
+def raising() -> None:
     if rank() == 1:
-        await_go(folder)
         raise ValueError("the 7th shard is empty")
     pause(1000)
 
 
-def killed(folder: str) -> None:
+def killed() -> None:
     if rank() == 3:
-        await_go(folder)
         os.kill(os.getpid(), signal.SIGKILL)
     pause(1000)
 
@@ -92,20 +82,20 @@ def failing_once(folder: str) -> int:
     """Fail in rank 1 of the first attempt, when every rank has begun."""
     say(f"attempt {attempt()} of {rank()}")
     if attempt() == 0:
-        await_go(folder)
-        meet(folder, range(4))
+        meet(folder, ALL)
         if rank() == 1:
             sys.exit(9)
         pause(1000)
     return attempt()
 
 
-def hanging(folder: str) -> None:
-    """Say a line again and again; rank 2 until the gang has started."""
+def hanging() -> None:
+    """Say a line again and again; rank 2 only once."""
+    say(f"line of {rank()}")
     while True:
-        if rank() != 2 or not Path(folder, GO).exists():
-            say(f"line of {rank()}")
         pause(0.2)
+        if rank() != 2:
+            say(f"line of {rank()}")
 
 
 def listening() -> None:

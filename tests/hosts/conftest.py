@@ -20,16 +20,3 @@ def gangs() -> Iterator[Any]:
     yield make
     for gang in made:
         gang.end()
-
-
-def pytest_collection_modifyitems(items):
-    """Leave out the tests with real host processes, whose pids may be reused on a busy machine, unless asked for."""
-    import os
-
-    import pytest
-
-    if "SUPERVISE_HOSTS_PROCESSES" not in os.environ:
-        skip = pytest.mark.skip(reason="real host processes: set SUPERVISE_HOSTS_PROCESSES=1 to run them")
-        for item in items:
-            if item.path.parent.name == "hosts" and item.path.name in ("test_gangs.py", "test_faults.py"):
-                item.add_marker(skip)

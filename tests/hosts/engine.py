@@ -31,7 +31,7 @@ class ProcessHost:
         """What the driver has called: method and arguments."""
         self._lock = threading.Lock()
         self.holds_launch = False
-        """Whether a launch waits until this host is asked to stop, as if the network had delayed it."""
+        """Whether a launch waits for `let_launch`, as if the network had delayed it."""
         self.loses_launch = False
         """Whether no launch comes to this host before a stop."""
         self._held: tuple[tuple[Any, ...], Done] | None = None
@@ -74,10 +74,6 @@ class ProcessHost:
                 return
             if method == "launch" and self.loses_launch and not any(call[0] == "stop" for call in self.calls):
                 error = HostUnavailable("the launch was lost")
-        if method == "stop" and self._held is not None:
-            held, self._held = self._held, None
-            self.holds_launch = False
-            self.call("launch", *held[0], done=held[1])
         if error is not None:
             done(None, error)
             return
@@ -93,6 +89,13 @@ class ProcessHost:
                     self._socket.sendall(frame((self._count, method, args)))
         if error is not None:
             done(None, error)
+
+    def let_launch(self) -> None:
+        """Let the launch come that was held."""
+        with self._lock:
+            held, self._held, self.holds_launch = self._held, None, False
+        if held is not None:
+            self.call("launch", *held[0], done=held[1])
 
     def cut(self, error: BaseException | None = None) -> None:
         """Take the link down: calls fail with `error`, by default `HostUnavailable`, and their replies are lost."""
@@ -171,7 +174,7 @@ class ProcessEngine:
         Args:
             has_notice: Whether the driver can connect to the keepers. Without it, a cut link cuts all.
             attempts: For how many attempts there is room.
-            slow: Hosts to which a launch comes only when they are asked to stop.
+            slow: Hosts to which a launch comes only by `ProcessHost.let_launch`.
             loses_launch: Hosts to which no launch comes before a stop; the driver repeats it.
             keeps_cut: Whether a release does not reach the hosts whose links are down, until the engine is closed.
             last_after_s: How much later than the others the last host is made.

@@ -56,6 +56,38 @@ def test_a_reply_to_a_launch_behind_the_end_of_its_ranks_answers_the_start(late:
     assert names(decide(gang, steps.HostEnded(0, 1 - late, ended("succeeded")), 0)) == ["Release", "Finish"]
 
 
+def launching(notifies=False):
+    gang = HostsGang(nnodes=2, notifies=notifies)
+    decide(gang, steps.StartAsked(), 0)
+    decide(gang, steps.Placed(0), 0)
+    decide(gang, steps.HostStarted(0, 0, {0: 7}), 0)
+    return gang
+
+
+def test_a_failure_while_hosts_are_launched_waits_for_their_launch():
+    """So all ranks have an end, and the start is no error."""
+    gang = launching()
+    assert decide(gang, steps.RankFailed(0, 0, 0), 0) == []
+    actions = decide(gang, steps.HostStarted(0, 1, {0: 7}), 0)
+    assert names(actions) == ["AnswerStart", "StopHost", "StopHost"]
+    assert gang.causes == [0]
+
+
+def test_a_failure_before_all_ranks_have_reported_that_they_are_ready_fails_the_start():
+    gang = launching(notifies=True)
+    assert stops(decide(gang, steps.RankFailed(0, 0, 0), 0)) == [0, 1]
+    decide(gang, steps.HostEnded(0, 0, ended()), 0)
+    [_, end] = decide(gang, steps.HostEnded(0, 1, ended("stopped")), 0)
+    assert "local rank 0 of host 0 failed before all hosts had started" in str(end.error)
+
+
+def test_a_failure_while_a_host_cannot_be_launched_stops_the_others_and_fails_the_start():
+    gang, error = launching(), SuperviseError("no")
+    decide(gang, steps.RankFailed(0, 0, 0), 0)
+    assert stops(decide(gang, steps.HostNotStarted(0, 1, error), 0)) == [0]
+    assert decide(gang, steps.HostEnded(0, 0, ended()), 0)[-1] == steps.Finish(error)
+
+
 @pytest.mark.parametrize(
     ("outcome", "asked", "is_cause"),
     [("failed", True, True), ("failed", False, True), ("stopped", True, False), ("stopped", False, True)],

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from supervise import Close, GangRestarting, GangStarted, RestartPolicy, Signal, Status, SuperviseError
+from supervise import Close, GangRestarting, GangStarted, RestartPolicy, Signal, Start, Status, SuperviseError
 from supervise._hosts import decide
 from supervise._hosts.engine import HostDead
 from supervise._hosts.model import OVER
@@ -158,11 +158,14 @@ def test_a_stop_that_meets_a_link_that_is_down_comes_later(gangs: Any):
 
 
 def test_a_stop_that_overtakes_the_launch_prevents_it(gangs: Any):
-    """The launch did not reach host 1 at first, and is repeated; meanwhile the gang is stopped."""
+    """The launch did not reach host 1 at first, and is repeated; meanwhile the gang is closed."""
     engine = ProcessEngine(loses_launch={1}, has_notice=False)
     gang = gangs(f"[ $RANK = 0 ] && exit 3; {FOREVER}", engine=engine)
-    with pytest.raises(SuperviseError, match="local rank 0 of host 0 failed before all hosts had started"):
-        gang.start()
+    started = gang.ref.ask(Start(), block=False)
+    gang.messages.until(lambda all_: any(isinstance(each, WorkerExited) for each in all_))
+    gang.ask(Close())
+    with pytest.raises(SuperviseError, match="was closed before its start had ended"):
+        started.get(timeout=PATIENCE_S)
     names = [event["event"] for event in gang.events.all if event.get("host") == 1]
     assert "supervise.process.started" not in names
 

@@ -23,6 +23,7 @@ from supervise.messages import WorkerExited
 from tests.hosts import ranks
 from tests.hosts.engine import ProcessEngine
 from tests.hosts.gangs import FOREVER, READY, RUNS, watched
+from tests.patience import PATIENCE_S
 
 ALL = range(4)
 
@@ -179,18 +180,23 @@ def test_a_program_that_is_missing_is_an_error_with_the_host(gangs: Any):
 def test_a_start_that_fails_on_one_host_leaves_no_rank_on_the_other(gangs: Any):
     engine = ProcessEngine(change=lambda order: replace(order, entrypoint="/nowhere") if order.number else order)
     gang = gangs(FOREVER, engine=engine)
-    with pytest.raises(FileNotFoundError, match=r"host 1 \(h1\)"):
+    with pytest.raises(FileNotFoundError, match=r"host 1 \(h1\): rank 2 could not be started: .*'/nowhere'"):
         gang.start()
     pids = [event["pid"] for event in gang.events.all if event["event"] == "supervise.process.started"]
     with watched(pids) as processes:
         assert processes.alive() == set()
 
 
-def test_a_rank_that_ends_before_the_last_host_has_started_fails_the_start(gangs: Any):
-    """On the other host a rank is not ready yet: the error names the one that failed."""
+def test_a_rank_that_fails_before_the_last_host_has_started_is_the_root_cause(gangs: Any):
+    """The last host launches its ranks, so the start is answered, and all ranks have an end."""
     gang = gangs(f"[ $RANK = 0 ] && exit 3; {FOREVER}", engine=ProcessEngine(slow={1}))
-    with pytest.raises(SuperviseError, match="local rank 0 of host 0 failed before all hosts had started"):
-        gang.start()
+    started = gang.ref.ask(Start(), block=False)
+    gang.messages.until(lambda all_: any(isinstance(each, WorkerExited) for each in all_))
+    gang.engine.hosts[1].let_launch()
+    assert started.get(timeout=PATIENCE_S).keys() == {0, 1, 2, 3}
+    result = gang.wait()
+    assert (result.outcome, result.root_cause, result.failures[0].exitcode) == ("failed", 0, 3)
+    assert [end.role for end in result.ends.values()] == ["root_cause", "bystander", "bystander", "bystander"]
 
 
 def test_signals_reach_the_ranks_that_are_named(gangs: Any):

@@ -1,6 +1,7 @@
 """The keeper of a lease by itself: its commands, and which processes it kills. The host is a sleeping program."""
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -8,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -192,6 +193,22 @@ def test_a_driver_that_connects_while_the_host_ends_gets_the_report(kept: Kept):
         driver.settimeout(PATIENCE_S)
         with driver.makefile() as lines:
             assert lines.readline() == "gone its process has ended\n"
+
+
+def test_connections_of_strangers_are_closed_beyond_a_limit_and_the_driver_gets_its_report(kept: Kept):
+    with ExitStack() as stack:
+        driver, *others = [stack.enter_context(connected(kept.port)) for _ in range(12)]
+        while len(select.select(others, [], [], PATIENCE_S)[0]) < 4:
+            pass
+        assert [each.recv(1) for each in others[-4:]] == [b""] * 4
+        kept.host.kill()
+        kept.host.wait()
+        with driver.makefile() as lines:
+            assert lines.readline() == "gone its process has ended\n"
+
+
+def connected(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), PATIENCE_S)
 
 
 def test_a_group_that_is_gone_is_not_killed(kept: Kept, watch):

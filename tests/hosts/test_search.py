@@ -10,9 +10,10 @@ from supervise._hosts.model import OVER
 from tests.hosts.world import search
 
 
-def test_all_orders_of_events_keep_the_promises():
+@pytest.mark.parametrize("notifies", [False, True])
+def test_all_orders_of_events_keep_the_promises(notifies: bool):
     """One restart, one close, one time limit, and one loss of one host."""
-    assert search(restarts=1, losses=(1, 0)) > 10_000
+    assert search(restarts=1, losses=(1, 0), notifies=notifies) > 10_000
 
 
 @pytest.mark.stress
@@ -67,6 +68,25 @@ def forgets_a_late_reply(plant: Any) -> None:
     real = plant("_answer_start", defective)
 
 
+def stops_before_the_launches_are_answered(plant: Any) -> None:
+    def defective(gang: Any, number: int) -> Any:
+        gang.causes.append(number)
+        return [] if gang.stopping else module._stop(gang, "failure", None, None)
+
+    plant("_fails", defective)
+
+
+def does_not_stop_after_the_start(plant: Any) -> None:
+    """Forgets the failures before the start was answered."""
+
+    def defective(gang: Any) -> Any:
+        causes, gang.causes = gang.causes, []
+        actions, gang.causes = real(gang), causes
+        return actions
+
+    real = plant("_answer_start", defective)
+
+
 def takes_an_earlier_attempt(plant: Any) -> None:
     """Ends an attempt with the first host that has ended."""
 
@@ -101,6 +121,8 @@ PLANTED = {
     does_not_count: "more restarts than the policy allows",
     takes_the_last_cause: "the first cause changes",
     forgets_a_late_reply: "success without an answer to the start",
+    stops_before_the_launches_are_answered: "the failure of a rank is an error of the start",
+    does_not_stop_after_the_start: "a failure stops nobody",
     takes_an_earlier_attempt: "compute",
     stops_a_lost_host: "a stop for a lost host",
     ends_twice: "two ends",

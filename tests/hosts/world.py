@@ -81,6 +81,8 @@ class World:
     answers: tuple[int, ...] = ()
     """The attempts whose start was answered."""
     finished: int = 0
+    error: bool = False
+    """Whether the end was an error of a start."""
 
 
 Move = tuple[str, steps.Event | None, World]
@@ -184,7 +186,8 @@ def obey(world: World, action: steps.Action) -> World:  # noqa: PLR0911 - one ca
             assert not world.ending, "a restart after the end was asked for"
             return replace(world, backoff=action.epoch)
         case steps.Finish():
-            return replace(world, finished=world.finished + 1, placing=-1, backoff=-1)
+            error = action.error is not None
+            return replace(world, finished=world.finished + 1, error=error, placing=-1, backoff=-1)
         case _:
             return world
 
@@ -200,28 +203,33 @@ def check(before: HostsGang, gang: HostsGang, world: World, restarts: int) -> No
     assert (gang.phase == "finished") == bool(world.finished), "an end that is not told"
     assert gang.epoch <= restarts, "more restarts than the policy allows"
     assert len(set(world.answers)) == len(world.answers), "a start that is answered twice"
+    assert gang.phase != "running" or not gang.causes, "a failure stops nobody"
     if before.phase != "backoff" and gang.epoch == before.epoch and before.causes:
         assert gang.causes[:1] == before.causes[:1], "the first cause changes"
     if not world.finished:
         return
     assert not any(machine.computes for machine in world.machines), "the end while ranks compute"
+    if world.error and gang.error is None and not gang.notifies:
+        broken = [host for host in gang.hosts if host.lost or (host.state == "not_started" and not host.told_to_stop)]
+        assert broken, "the failure of a rank is an error of the start"
     if gang.error is None and gang.stopping is None and world.asked:
         assert world.answers[-1:] == (gang.epoch,), "success without an answer to the start"
         assert not gang.causes, "success with a cause"
 
 
-def search(*, restarts: int, losses: tuple[int, ...]) -> int:
+def search(*, restarts: int, losses: tuple[int, ...], notifies: bool = False) -> int:
     """Visit each state that can be reached; return their number.
 
     Args:
         restarts: The policy's limit.
         losses: How often each host may be lost, in whatever attempt.
+        notifies: Whether ranks report that they are ready.
 
     Raises:
         AssertionError: A promise is broken; the text has the way there.
     """
     policy = RestartPolicy(max_restarts=restarts, backoff=0.0)
-    first = HostsGang(nnodes=len(losses), policy=policy), World(len(losses), losses=losses)
+    first = HostsGang(nnodes=len(losses), policy=policy, notifies=notifies), World(len(losses), losses=losses)
     graph = _Graph()
     graph.visit(first, -1, "")
     while graph.todo:

@@ -320,6 +320,7 @@ UNPICKLES = {
     "_process/launch/bootstrap.py": "in a worker: what its host has pickled for it, from a file without a name",
     "_process/launch/bootstrap_spawn.py": "the same, in a worker that was spawned",
     "_process/launch/return_value.py": "what a worker that we started has written into a file without a name",
+    "ray/calls.py": "in a rank: what its driver has pickled; on the driver: what its ranks have returned",
     "multiprocessing/spawn.py": "PyTorch's error files, where the caller has made the processes and names the files",
 }
 

@@ -48,6 +48,15 @@ def marked(mark: str) -> set[int]:
     return found
 
 
+def until_there(mark: str, count: int) -> int:
+    """Wait until `count` marked processes run, and return it; during its exec a process has no environment."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while len(marked(mark)) != count:
+        assert time.monotonic() < deadline_s, f"there are {len(marked(mark))} of {count} ranks"
+        pause(0.01)
+    return count
+
+
 def until_gone(mark: str, began_s: float) -> float:
     """Return after how many seconds no marked process runs any more."""
     while marked(mark):

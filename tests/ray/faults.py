@@ -13,7 +13,7 @@ from typing import Any
 from supervise import RestartPolicy, Start, Wait
 from supervise.ray import RayGang, RaySupervisor
 from tests.conformance.work import pause
-from tests.ray.cluster import MARK, PATIENCE_S, marked, until_gone
+from tests.ray.cluster import MARK, PATIENCE_S, marked, until_gone, until_there
 
 LEASE_S = 3.0
 WORLD = 4
@@ -78,13 +78,36 @@ def kill_raylet(target: Target) -> int:
     return 2 * int(victim["host"])
 
 
+def stop_raylet(target: Target) -> int:
+    """Stop the raylet of a host. Calls to actors do not pass it, so only Ray's own check of nodes can notice."""
+    victim = target.victim()
+    node = next(node for node in target.cluster.worker_nodes if node.node_id == victim["node_id"])
+    [raylet] = node.all_processes["raylet"]
+    os.kill(raylet.process.pid, signal.SIGSTOP)
+    return 2 * int(victim["host"])
+
+
+def kill_many(target: Target) -> int:
+    """Kill two ranks, and at the same time the host and the raylet of one of them."""
+    victim = target.victim()
+    first = 2 * int(victim["host"])
+    for rank in range(WORLD):
+        if rank != first:
+            os.kill(target.pids[rank], signal.SIGKILL)
+    os.kill(victim["pid"], signal.SIGKILL)
+    kill_raylet(target)
+    return -1
+
+
 FAULTS: dict[str, Callable[[Target], int]] = {
     "kill rank": kill_rank,
     "kill host": kill_host,
     "stop host": stop_host,
     "kill raylet": kill_raylet,
+    "stop raylet": stop_raylet,
+    "kill many": kill_many,
 }
-"""Each returns the rank that must be the root cause."""
+"""Each returns the rank that must be the root cause; -1: it may be any."""
 KNOWN_BY = {"kill rank": "supervise.process.exited"}
 """Fault to the event by which the driver learns of it, if that is not `supervise.host.lost`."""
 
@@ -103,7 +126,7 @@ def broken(cluster: Any, fault: str) -> dict[str, Any]:
         event_sink=target.observe,
     )
     target.pids = ref.ask(Start(), timeout=PATIENCE_S)
-    found = len(marked(mark))
+    found = until_there(mark, WORLD)
     began_s = time.monotonic()
     rank = FAULTS[fault](target)
     gone_s = until_gone(mark, began_s)
@@ -113,7 +136,7 @@ def broken(cluster: Any, fault: str) -> dict[str, Any]:
     return {
         "ranks": found,
         "outcome": result.outcome,
-        "root cause is the broken part": result.root_cause == rank,
+        "root cause is the broken part": rank in (result.root_cause, -1),
         "roles": sorted(end.role for end in result.ends.values()),
         "message": result.failures[result.root_cause].message,
         "known_s": target.first(KNOWN_BY.get(fault, "supervise.host.lost")) - began_s,
@@ -124,14 +147,26 @@ def broken(cluster: Any, fault: str) -> dict[str, Any]:
 
 def driver_killed() -> dict[str, Any]:
     """Kill the driver of a gang. It connects to the cluster in `RAY_ADDRESS`."""
-    driver = subprocess.Popen([sys.executable, "-c", DRIVER % MARK, "driver"], stdout=subprocess.PIPE, text=True)
+    return without_driver("driver", lambda driver: driver.kill())
+
+
+def head_killed(cluster: Any) -> dict[str, Any]:
+    """Kill all of Ray's processes of the head node, to which the driver is connected."""
+    return without_driver("head", lambda _driver: cluster.head_node.kill_all_processes(check_alive=False))
+
+
+def without_driver(mark: str, end: Callable[[subprocess.Popen[str]], object]) -> dict[str, Any]:
+    """Start a driver with a gang, do what ends it, and observe when its ranks are gone."""
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER % MARK, mark], stdout=subprocess.PIPE, text=True)
     assert driver.stdout is not None
     pids = driver.stdout.readline().split()
-    found = len(marked("driver"))
-    driver.kill()
+    found = until_there(mark, len(pids))
     began_s = time.monotonic()
+    end(driver)
+    gone_s = until_gone(mark, began_s)
+    driver.kill()
     driver.communicate()
-    return {"ranks": len(pids), "found": found, "gone_s": until_gone("driver", began_s)}
+    return {"ranks": len(pids), "found": found, "gone_s": gone_s}
 
 
 def restarted(cluster: Any, fault: str) -> dict[str, Any]:

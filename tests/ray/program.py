@@ -1,4 +1,4 @@
-"""Runs gangs on a Ray cluster of this machine: ``python -m tests.ray.program calls|faults|restarts``.
+"""Runs gangs on a Ray cluster of this machine: ``python -m tests.ray.program calls|faults|rare|restarts``.
 
 Prints a line of JSON for each. It is a program of its own, since Ray leaves threads and descriptors in a driver.
 """
@@ -10,14 +10,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from supervise import SuperviseError
+from supervise import Close, Start, SuperviseError
+from tests.conformance.work import pause
 from tests.ray.cluster import PATIENCE_S, cluster
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = {
     "command": "echo out $RANK",
-    "command that fails": "[ $RANK = 3 ] || sleep 1000; sleep 3; echo why >&2; exit 7",
-    "command that restarts": "echo $TORCHELASTIC_RESTART_COUNT; sleep 3; [ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ]",
+    "command that fails": "[ $RANK = 3 ] || sleep 1000; echo why >&2; exit 7",
+    "command that restarts": "echo $TORCHELASTIC_RESTART_COUNT; [ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ]",
 }
 ROUNDS = 5
 
@@ -67,6 +68,31 @@ def no_room() -> dict[str, Any]:
     return found
 
 
+def closed_without_room() -> dict[str, Any]:
+    """Close a gang that waits for room; return what the start raises, and the placement groups that are left."""
+    from ray.util import placement_group_table
+
+    from supervise.ray import RaySupervisor
+
+    ref = RaySupervisor.start(
+        name="n", entrypoint="true", nnodes=9, nproc_per_node=1, placement_timeout_s=10 * PATIENCE_S
+    )
+    started = ref.ask(Start(), block=False)
+    while not waiting(placement_group_table()):
+        pause(0.01)
+    ref.ask(Close(), timeout=PATIENCE_S)
+    try:
+        raised = repr(started.get(timeout=PATIENCE_S))
+    except SuperviseError as error:
+        raised = str(error)
+    ref.stop(timeout=PATIENCE_S)
+    return {"raised": raised, "left": waiting(placement_group_table())}
+
+
+def waiting(table: dict[str, Any]) -> list[str]:
+    return [group for group, row in table.items() if row["state"] != "REMOVED"]
+
+
 def own_main() -> dict[str, Any]:
     """Run a driver with functions and classes of its ``__main__``."""
     words = [sys.executable, str(ROOT / "tests/ray/own_main.py")]
@@ -78,6 +104,7 @@ def own_main() -> dict[str, Any]:
 def calls() -> None:
     with cluster():
         tell("no room", no_room())
+        tell("closed without room", closed_without_room())
         tell("own main", own_main())
         for name, script in COMMANDS.items():
             tell(name, command(script))
@@ -97,13 +124,24 @@ def run_faults() -> None:
         tell("kill raylet", faults.broken(found, "kill raylet"))
 
 
+def rare() -> None:
+    """Break parts whose loss takes Ray long to notice."""
+    from tests.ray import faults
+
+    for fault in ("stop raylet", "kill many"):
+        with cluster() as found:
+            tell(fault, faults.broken(found, fault))
+    with cluster() as found:
+        tell("kill head", faults.head_killed(found))
+
+
 def restarts() -> None:
     """Break each part of gangs that restart, several times."""
     from tests.ray import faults
 
     with cluster() as found:
         for number in range(ROUNDS):
-            for fault in faults.FAULTS:
+            for fault in ("kill rank", "kill host", "stop host", "kill raylet"):
                 if fault == "kill raylet":
                     found.add_node(num_cpus=2)
                     found.wait_for_nodes()
@@ -111,4 +149,4 @@ def restarts() -> None:
 
 
 if __name__ == "__main__":
-    {"calls": calls, "faults": run_faults, "restarts": restarts}[sys.argv[1]]()
+    {"calls": calls, "faults": run_faults, "rare": rare, "restarts": restarts}[sys.argv[1]]()
