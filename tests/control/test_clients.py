@@ -38,7 +38,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_RETRY_S", 0.02)
 
 
-def test_a_client_that_sends_and_never_reads_is_dropped_and_keeps_no_memory(gang, path, impatient, monkeypatch):
+def test_p7_a_client_that_sends_and_never_reads_is_dropped_and_keeps_no_memory(gang, path, impatient, monkeypatch):
     """The server stops reading it, so its own socket fills; others are answered meanwhile."""
     monkeypatch.setattr(module, "SLOW_S", 1.0)
     with Raw(path) as stuck, Raw(path) as other:
@@ -59,7 +59,7 @@ def test_a_client_that_sends_and_never_reads_is_dropped_and_keeps_no_memory(gang
         assert other.result()["phase"] == "running"
 
 
-def test_a_flood_does_not_slow_the_gang_down(gang, path):
+def test_p7_a_flood_does_not_slow_the_gang_down(gang, path):
     """The number of requests in a time is bounded, for all clients together; the gang answers its own asks at once."""
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(Raw(path)) for _ in range(4)]
@@ -252,7 +252,7 @@ def as_other_user(path: Path) -> bytes:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
-def test_another_user_cannot_connect_and_is_refused_even_if_the_mode_is_changed(gang, open_folder):
+def test_p7_another_user_cannot_connect_and_is_refused_even_if_the_mode_is_changed(gang, open_folder):
     """The mode is 0600; behind it, the kernel's credentials of the peer."""
     path = open_folder / "control.sock"
     with served(gang.supervisor, path):

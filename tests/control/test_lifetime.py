@@ -203,7 +203,7 @@ def test_a_suspended_program_does_not_reply_and_the_client_says_so(tmp_path):
 # Many at once
 
 
-def test_a_thousand_random_commands_are_each_answered_and_the_gang_is_intact(tmp_path):
+def test_p8_a_thousand_random_commands_are_each_answered_and_the_gang_is_intact(tmp_path):
     """From eight clients, restarts among them; afterwards all ranks run, and a stop ends all."""
     path = tmp_path / "control.sock"
     answers: list[str] = []
