@@ -33,7 +33,7 @@ ENDED = 3
 REPLY_S = 10.0
 """How long a command waits for a reply that comes at once."""
 _SOCKET_S = 3.0
-"""How long a run may take from the creation of its directory to that of its socket, and from its removal to the exit."""
+"""How long a run may take from the creation of its directory to that of its socket, or from its removal to the exit."""
 _RETRY_S = 0.05
 _OF_CALLER = ("invalid", "bad-request")
 _EPILOG = """\
