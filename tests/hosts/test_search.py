@@ -9,6 +9,8 @@ from supervise._hosts import steps
 from supervise._hosts.model import OVER
 from tests.hosts.world import search
 
+pytestmark = pytest.mark.timeout(300)  # a search computes for seconds, the longest for 30, and machines are busy
+
 
 @pytest.mark.parametrize("notifies", [False, True])
 def test_all_orders_of_events_keep_the_promises(notifies: bool):
