@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from supervise import _threads
-from supervise._gang.supervisor import run_gang
+from supervise._runtime.actor import Inbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +61,13 @@ def start(thread: threading.Thread, attempt: Attempt, box: Reply[pykka.ActorRef[
 def give_up(box: Reply[pykka.ActorRef[Supervisor]]) -> None:
     """Stop the actor as soon as it has started: a signal handler has raised in the caller, which does not wait."""
     box.add_done_callback(partial(_stop, box))
+
+
+def run_gang(supervisor: pykka.ActorRef[Supervisor]) -> None:
+    """Run a gang that was started without a thread to its end, on the thread that started it."""
+    inbox = supervisor.actor_inbox
+    assert isinstance(inbox, Inbox)  # noqa: S101 - made by us
+    inbox.loop.run()
 
 
 def _begin(

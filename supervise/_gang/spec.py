@@ -61,6 +61,7 @@ class GangSettings(TypedDict, total=False):
     screen: Screen | None
     stdin: Mapping[int, Stdin]
     consoles: tuple[TextIO, TextIO]
+    control: str | os.PathLike[str] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +105,8 @@ class GangSpec:
     """The first signal of each stop for which the caller does not give one."""
     stdin: Mapping[int, Stdin] = field(default_factory=dict)
     """Rank to stdin, for ranks whose stdin is not the null device. Only programs, and not with `gate`."""
+    control: str | os.PathLike[str] | None = None
+    """Path of the control socket; None for no socket. Text once the settings are checked."""
     plain: Plain | None = None
     """None if the result has the functions' return values."""
 

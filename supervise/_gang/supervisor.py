@@ -11,9 +11,10 @@ from supervise._core import steps
 from supervise._core.verdict import judge
 from supervise._gang import orders, shutdown_at_exit
 from supervise._gang.ask_checks import as_signal, check_ref, checked_ranks, requested_ranks, stray
+from supervise._gang.control import opened
 from supervise._gang.replies import PendingReplies
 from supervise._gang.subscribers import Subscribers
-from supervise._runtime.actor import Inbox, LoopActor
+from supervise._runtime.actor import LoopActor
 from supervise._runtime.loop import Loop
 from supervise._seconds import GRACE_S, check_seconds
 from supervise.errors import SpecError, SuperviseError
@@ -75,6 +76,7 @@ class Supervisor(LoopActor):
         ready_timeout_s: float = 60.0,
         watchdog: Watchdog | None = None,
         roles: Sequence[Role] | None = None,
+        control: str | os.PathLike[str] | None = None,
     ) -> None:
         """Check and prepare a gang; `Start` launches it. Every mapping is keyed by local rank, ``0 .. n-1``.
 
@@ -105,6 +107,7 @@ class Supervisor(LoopActor):
             ready_timeout_s: Seconds from the launch of a rank until it must be ready, with ``ready="notify"``.
             watchdog: When a rank counts as hung, and what follows; None for never.
             roles: What the ranks run if they do not all run the same, in place of `entrypoint` and `args`.
+            control: Path of a socket file that accepts commands of other processes of this user; None for no socket.
 
         Raises:
             SpecError: A setting is not valid or cannot be pickled; names it, the rank and the remedy.
@@ -145,6 +148,7 @@ class Supervisor(LoopActor):
         self._replies = PendingReplies(self.loop)
         self._subscribers = Subscribers()
         self._stack_requests: StackRequests | None = None
+        self._close_control: Callable[[], object] = lambda: None
         self._runner = GangRunner(
             attempt,
             self.loop,
@@ -172,15 +176,17 @@ class Supervisor(LoopActor):
             self._abandon()
             raise
         try:
+            self._close_control = opened(self._runner.attempt.spec, self.actor_ref)
             shutdown_at_exit.remember(self.actor_ref, self._runner.gang.grace_s)
             super()._start_actor_loop()
-        except BaseException:  # a signal handler has raised: the caller has no ref
+        except BaseException:  # no control socket, or a signal handler has raised: the caller has no ref
             self.loop.abandon()
             self._abandon()
             raise
 
     def _abandon(self) -> None:
         shutdown_at_exit.forget(self.actor_ref)
+        self._close_control()
         self._unbind()
         pykka.ActorRegistry.unregister(self.actor_ref)
         self._runner.attempt.close()
@@ -371,6 +377,7 @@ class Supervisor(LoopActor):
     def _leave(self) -> None:
         if self._stack_requests is not None:
             self._stack_requests.end(self._shutdown.crash)
+        self._close_control()
         shutdown_at_exit.forget(self.actor_ref)
         self.leave()
 
@@ -391,10 +398,3 @@ class Supervisor(LoopActor):
     def _raise_crash(self) -> None:
         if self._shutdown.crash is not None:
             raise self._shutdown.crash
-
-
-def run_gang(supervisor: pykka.ActorRef[Any]) -> None:
-    """Run a gang that was started without a thread to its end, on the thread that started it."""
-    inbox = supervisor.actor_inbox
-    assert isinstance(inbox, Inbox)  # noqa: S101 - made by us
-    inbox.loop.run()

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from supervise._gang.control import checked_path
 from supervise._gang.notify_protocol import SOCKET
 from supervise._gang.rank_spec import RankSpec, held_by_rank, naming
 from supervise._process.launch import dispositions, limits
@@ -59,7 +60,7 @@ def checked(spec: GangSpec) -> dict[str, Any]:
             args |= {part.ranks[rank]: given for rank, given in _arguments(source.args).items()}
     envs = _environments(spec.envs, len(args))
     _check_logs(spec)
-    changes: dict[str, Any] = {"args": args, "envs": envs, "parts": parts}
+    changes: dict[str, Any] = {"args": args, "envs": envs, "parts": parts, "control": checked_path(spec.control)}
     if spec.roles is not None:
         changes["role_of"] = tuple(number for number, part in enumerate(parts) for _ in part.ranks)
         changes["envs"] = _role_environments(spec.roles, parts, envs)

@@ -216,6 +216,8 @@ def _check_as_hosts(plan: HostsPlan) -> None:
         SpecError: Names the host as well.
     """
     settings = {_FIELDS.get(key, key): value for key, value in plan.settings.items()}
+    if isinstance(settings.get("cwd"), (str, os.PathLike)):
+        del settings["cwd"]  # a folder of the hosts: each checks it at its launch
     for order in plan.orders(0):
         spec = {"name": plan.name, "entrypoint": plan.entrypoint, "args": order.args, "envs": order.envs, **settings}
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from supervise.errors import SpawnError
+from supervise.errors import SpawnError, SpecError
 
 
 def start_error(error: BaseException, where: str, first: int) -> BaseException:
@@ -20,6 +20,8 @@ def start_error(error: BaseException, where: str, first: int) -> BaseException:
         why = str(error).partition(" did not start: ")[2]
         text = f"{why} (local rank {error.local_rank} of {where})"
         found = SpawnError(text, local_rank=first + error.local_rank, exitcode=error.exitcode)
+    elif isinstance(error, SpecError):
+        found = SpecError(f"{where}: {error}")
     elif isinstance(error, OSError) and error.errno is not None:
         text = re.sub(r"^rank (\d+) ", lambda local: f"rank {first + int(local[1])} ", str(error.strerror))
         found = OSError(error.errno, f"{where}: {text}", error.filename)

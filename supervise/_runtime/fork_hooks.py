@@ -21,6 +21,7 @@ ORDER = (
     "watch",
     "oom",
     "notify_sockets",
+    "control",
     "signals",
     "shutdown_at_exit",  # after `actor`: it removes the actors, which are dead in a child, from pykka's registry
     "multiprocessing",

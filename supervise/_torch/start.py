@@ -50,7 +50,7 @@ _NOW = (
 _ONCE = ("log_dir", "start_method", "redirects", "tee")
 _OURS = (
     *("grace", "cwd", "timeout", "restart_policy", "containment", "gate", "strategy", "success_exit_codes"),
-    *("ready", "ready_timeout_s", "watchdog", "roles", "until_polled"),
+    *("ready", "ready_timeout_s", "watchdog", "roles", "control", "until_polled"),
 )
 
 
@@ -79,6 +79,7 @@ def start_processes(  # noqa: PLR0917 - PyTorch's
     ready_timeout_s: float = 60.0,
     watchdog: Watchdog | None = None,
     roles: Sequence[Role] | None = None,
+    control: str | os.PathLike[str] | None = None,
 ) -> PContext: ...
 
 
@@ -105,6 +106,7 @@ def start_processes(  # noqa: F811, PLR0917 - PyTorch's, of another generation
     ready_timeout_s: float = 60.0,
     watchdog: Watchdog | None = None,
     roles: Sequence[Role] | None = None,
+    control: str | os.PathLike[str] | None = None,
 ) -> PContext: ...
 
 
@@ -144,6 +146,7 @@ def start_processes(  # noqa: F811 - implements both overloads
             close, ``cgroup`` and ``sweep`` end them),
             ``gate`` (True: a program waits until its lifeline is armed, so that it cannot outlive this process).
             ``roles`` (a list of `Role`, in place of `entrypoint` and `args`: ranks that do not all run the same).
+            ``control`` (path of a socket file that accepts commands of other processes of this user).
             ``numa_options`` (`NumaOptions`, also PyTorch's) binds each rank to the CPUs of its GPU.
 
     Raises:

@@ -12,14 +12,19 @@ __all__ = ["main"]
 
 _INTERRUPTED = 130
 _NO_READER = 141
-_COMMANDS = ("check", "ls", "show", "logs", "clean", "completion")
-"""The commands besides `run`: each is a function in the module of the same name."""
+_OF_FILES = ("check", "ls", "show", "logs", "clean", "completion")
+_OF_A_RUNNING_RUN = ("status", "stop", "restart", "signal", "wait", "stacks")
+_COMMANDS = (*_OF_FILES, *_OF_A_RUNNING_RUN)
+"""The commands besides `run`: each is a function in the module of the same name, except those of `_MODULES`."""
+_MODULES = {"signal": "signaling"}
 
 _USAGE = """\
 usage: supervise run [OPTIONS] [--] PROGRAM [ARGS...]
        supervise run [OPTIONS] --file FILE
        supervise check FILE
        supervise ls | show RUN | logs RUN | clean
+       supervise status RUN | stop RUN | restart RUN --rank R | signal RUN SIG
+       supervise wait RUN | stacks RUN
        supervise completion SHELL
        supervise --version
 
@@ -32,6 +37,12 @@ commands:
   show        tell what a run did, from its files
   logs        show the output of the ranks of a run
   clean       remove the directories of runs that are over
+  status      show the state of a running gang and of each rank
+  stop        stop a run
+  restart     restart ranks of a run
+  signal      send a signal to ranks of a run
+  wait        wait for the end of a run, and exit as it did
+  stacks      show where the ranks of a run are in their code
   completion  print the completion script of bash, zsh or fish
 
 options:
@@ -85,7 +96,7 @@ def _report(command: str, words: list[str]) -> int:
     from importlib import import_module
 
     try:
-        code: int = getattr(import_module(f"supervise.cli.{command}"), command)(words)
+        code: int = getattr(import_module(f"supervise.cli.{_MODULES.get(command, command)}"), command)(words)
         sys.stdout.flush()
     except BrokenPipeError:
         import os

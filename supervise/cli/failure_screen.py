@@ -50,6 +50,8 @@ class Story:
     """The file with the stacks of the last hang; empty: none."""
     directory: str | None = None
     """The run directory; None: no files."""
+    by_command: bool = False
+    """Whether a command, ``supervise stop``, has stopped the run; then `user_signal` is the signal that it gave."""
     user_signal: Signals | None = None
     """The signal with which the user stopped the run."""
     interrupted: int | None = None
@@ -112,12 +114,14 @@ def _headline(result: RunProcsResult, story: Story, root: int | None) -> str:
     if result.outcome == "timed_out":
         return f"stopped: --timeout of {seconds(story.timeout_s or 0)} exceeded"
     if story.user_signal is not None:
-        name = _by_user(story.user_signal)
+        name = _by_user(story.user_signal, story)
         return f"killed after {name} and a second signal" if story.killed else f"stopped by {name}"
     return "stopped: no program reads the output (--halt-on-broken-pipe)" if story.halted else "stopped"
 
 
-def _by_user(sig: Signals) -> str:
+def _by_user(sig: Signals, story: Story) -> str:
+    if story.by_command:
+        return "supervise stop"
     return "SIGINT (Ctrl-C)" if sig == SIGINT else sig.name
 
 
@@ -129,7 +133,8 @@ def _no_restart(story: Story) -> str:
     """Return why no restart followed the last failure."""
     if story.waiting is not None:
         limit = f"--timeout of {seconds(story.timeout_s or 0)} exceeded"
-        return f"; no {story.waiting}: {f'stopped by {_by_user(story.user_signal)}' if story.user_signal else limit}"
+        stopped = f"stopped by {_by_user(story.user_signal, story)}" if story.user_signal else limit
+        return f"; no {story.waiting}: {stopped}"
     if story.restarts and story.user_signal is None:
         return f"; gave up after {story.restarts} restart{'s' if story.restarts > 1 else ''}"
     return ""

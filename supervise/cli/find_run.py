@@ -24,6 +24,8 @@ def find_run(word: str) -> RecordedRun:
     if os.sep in word or os.path.isdir(word):
         run = RecordedRun(os.path.abspath(word))
         if not run.is_run():
+            if _is_closed(run.path):
+                raise NoSuchRunError(f"{one_line(word)} belongs to another user, and you may not read it")
             raise NoSuchRunError(f"{one_line(word)} is not the directory of a run: it has no readable run.json")
         return run
     folder = runs_dir()
@@ -36,3 +38,13 @@ def find_run(word: str) -> RecordedRun:
     names = ", ".join(one_line(run.name) for run in found[:_MOST_LISTED])
     more = f" and {len(found) - _MOST_LISTED} more" if len(found) > _MOST_LISTED else ""
     raise NoSuchRunError(f"{len(found)} runs are named {one_line(word)!r}...: {names}{more}; give more of the name")
+
+
+def _is_closed(path: str) -> bool:
+    """Return whether a folder belongs to another user who does not permit this user to read it."""
+    try:
+        return os.stat(path).st_uid != os.geteuid() and not os.access(path, os.R_OK | os.X_OK, effective_ids=True)
+    except PermissionError:
+        return True
+    except OSError:
+        return False

@@ -143,13 +143,18 @@ def existing_folder(text: str) -> str:
     return text
 
 
-def signal_number(text: str) -> Signals:
-    """Return a signal that a process can handle, by its name (``TERM``, ``SIGTERM``) or number."""
+def any_signal(text: str) -> Signals:
+    """Return a signal by its name (``TERM``, ``SIGTERM``) or number."""
     name = text.strip().upper()
     try:
-        found = Signals(int(name)) if name.isdigit() else Signals[f"SIG{name.removeprefix('SIG')}"]
+        return Signals(int(name)) if name.isdigit() else Signals[f"SIG{name.removeprefix('SIG')}"]
     except (ValueError, KeyError):
         raise argparse.ArgumentTypeError(f"{text!r} is not a signal; give a name, such as SIGTERM") from None
+
+
+def signal_number(text: str) -> Signals:
+    """Return a signal that a process can handle, by its name or number."""
+    found = any_signal(text)
     if found in (SIGKILL, SIGSTOP):
         raise argparse.ArgumentTypeError(f"no process can handle {found.name}; give another signal, such as SIGTERM")
     return found

@@ -202,3 +202,11 @@ def validated(parser: Parser, found: argparse.Namespace) -> Options:
 def stem(path: str) -> str:
     """Return the name of a file without its folder and suffix."""
     return os.path.splitext(os.path.basename(path))[0]
+
+
+def title(options: Options) -> str:
+    """Return the name of a run that is not given one: that of its program or file."""
+    if options.file is not None:
+        return stem(options.file)
+    [part] = options.parts
+    return part.program if part.module else stem(part.program) or "run"

@@ -6,7 +6,7 @@ import errno
 import math
 import re
 import time
-from signal import SIGINT, Signals
+from signal import SIGINT, SIGTERM, Signals
 from typing import TYPE_CHECKING, Any
 
 from supervise.cli.failure_screen import Story, seconds, shortened
@@ -199,6 +199,12 @@ class Progress:
         self._speak_at_s = time.monotonic() + (0.0 if watched else _QUIET_S)
         self._announced = False
 
+    def command_stops(self, sig: Signals | None) -> None:
+        """Record the stop by a command, such as ``supervise stop``, unless the user has stopped the run before."""
+        if self.story.user_signal is None and not self.story.halted:
+            self.story.by_command = True
+            self.user_stops(sig or SIGTERM)
+
     def user_kills(self, sig: Signals) -> None:
         """Record the second signal of the user, which may differ from the first."""
         self.story.killed = True
@@ -251,7 +257,7 @@ class Progress:
 
     def _why(self) -> str:
         if self.story.user_signal is not None:
-            return f"{self.story.user_signal.name}: "
+            return "supervise stop: " if self.story.by_command else f"{self.story.user_signal.name}: "
         if self.story.halted:
             return "no program reads the output: "
         if self.reason == "timeout":

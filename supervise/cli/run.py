@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from supervise import messages as say
+from supervise._control.service import StopAsked
 from supervise.cli import exit_code, failure_screen, program, ranks, reaping
 from supervise.cli.console import Console, library_log
 from supervise.cli.job_control import JobControl
 from supervise.cli.keep_result import complaint, keep_result
-from supervise.cli.options import stem
+from supervise.cli.options import title
 from supervise.cli.progress import OF_INTEREST, Progress, has_no_reader
 from supervise.cli.rank_stdin import RankStdin, reads_terminal
+from supervise.cli.run_control import RunControl
 from supervise.cli.run_directory import EventFile, write_info
 from supervise.cli.signal_inbox import SignalInbox
 from supervise.errors import SuperviseError
@@ -83,7 +85,8 @@ class _Run:
         self._reaps = reaping.is_needed()
         self._inherited = reaping.inherited() if self._reaps else set()
         self._events = EventFile(None)
-        self._run_id = options.run_id or f"{_title(options)}-{os.urandom(4).hex()}"
+        self._control = RunControl()
+        self._run_id = options.run_id or f"{title(options)}-{os.urandom(4).hex()}"
         self._gang: pykka.ActorRef[Supervisor]
         self._master = ranks.Master("", "")
         self._to_pass_on: list[Signals] = []
@@ -148,6 +151,7 @@ class _Run:
             write_info(directory, options, run_id=self._run_id, locked=self._events.locked)
         except OSError as error:
             self._console.error(f"no events.jsonl: {complaint(error)}")
+        self._control.open(directory, self._gang, self._inbox, self._console, engine=options.engine)
 
     def _environments(self) -> dict[int, dict[str, str]]:
         return ranks.environments(self._options, run_id=self._run_id, master=self._master)
@@ -241,6 +245,7 @@ class _Run:
     def _leave(self) -> None:
         with suppress(Exception):  # the gang has ended; if its actor does not stop in time, the exit handler ends it
             self._gang.stop(timeout=_LEAVE_S)
+        self._control.close()
         self._events.close()
         if self._master.claim is not None:
             self._master.claim.close()
@@ -272,7 +277,10 @@ class _Run:
         for item in received:
             if item == SIGCHLD:
                 continue
-            if isinstance(item, Signals):
+            if isinstance(item, StopAsked):
+                self._stopped_s = time.monotonic()
+                self._progress.command_stops(item.sig)
+            elif isinstance(item, Signals):
                 self._signal(item)
             else:
                 self._process(item)
@@ -386,10 +394,3 @@ def _error(reply: Reply[Any]) -> BaseException | None:
     except BaseException as error:
         return error
     return None
-
-
-def _title(options: Options) -> str:
-    if options.file is not None:
-        return stem(options.file)
-    [part] = options.parts
-    return part.program if part.module else stem(part.program) or "run"

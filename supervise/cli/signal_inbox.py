@@ -9,14 +9,16 @@ import select
 import signal
 from typing import TYPE_CHECKING, Any, Self
 
+from supervise._control.service import StopAsked
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import FrameType, TracebackType
 
     from supervise._runtime.future import Reply
 
-Received = signal.Signals | dict[str, Any]
-"""A received signal, or an event of the gang."""
+Received = signal.Signals | StopAsked | dict[str, Any]
+"""A received signal, a stop by a command, or an event of the gang."""
 
 
 class SignalInbox:

@@ -64,6 +64,9 @@ _COMMANDS_OF_OTHERS = {
     "prune": "clean",
     "rm": "clean",
     "inspect": "show",
+    "down": "stop",
+    "kill": "stop",
+    "py-spy": "stacks",
 }
 
 

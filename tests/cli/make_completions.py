@@ -8,9 +8,18 @@ from pathlib import Path
 
 import shtab
 
+from supervise.cli import restart, signaling, stacks, status, stop, wait
 from supervise.cli.completion import FOLDER, SHELLS
 from supervise.cli.parser import run_parser
 
+_OF_A_RUNNING_RUN = {
+    "status": (status, "show the state of a running gang"),
+    "stop": (stop, "stop a run"),
+    "restart": (restart, "restart ranks of a run"),
+    "signal": (signaling, "send a signal to ranks of a run"),
+    "wait": (wait, "wait for the end of a run"),
+    "stacks": (stacks, "show where the ranks of a run are in their code"),
+}
 _FOLDERS = ("--log-dir", "--cwd")
 _FILES = ("--env-file", "--file", "--metrics")
 
@@ -32,6 +41,10 @@ def scripts() -> dict[str, str]:
     commands.choices["run"] = run
     check = commands.add_parser("check", help='check a file for "supervise run --file"')
     check.add_argument("file").complete = shtab.FILE  # type: ignore[attr-defined]
+    for name, (command, text) in _OF_A_RUNNING_RUN.items():
+        commands.add_parser(name, help=text)
+        commands.choices[name] = command.options()
+        next(one for one in commands.choices[name]._actions if one.dest == "target").complete = shtab.FILE  # type: ignore[attr-defined]
     completion = commands.add_parser("completion", help="print the completion script of a shell")
     completion.add_argument("shell", choices=SHELLS)
     return {shell: shtab.complete(root, shell=shell) for shell in SHELLS}

@@ -14,6 +14,7 @@ from supervise import (
     GangStarted,
     Poll,
     Signal,
+    SpecError,
     Start,
     Status,
     Std,
@@ -185,6 +186,13 @@ def test_a_start_that_fails_on_one_host_leaves_no_rank_on_the_other(gangs: Any):
     pids = [event["pid"] for event in gang.events.all if event["event"] == "supervise.process.started"]
     with watched(pids) as processes:
         assert processes.alive() == set()
+
+
+def test_a_working_directory_that_a_host_does_not_have_fails_the_start_and_names_the_host(gangs: Any):
+    """The driver need not have it, so it does not check."""
+    gang = gangs(FOREVER, settings={"cwd": "/only/elsewhere"})
+    with pytest.raises(SpecError, match=r"host [01] \(h[01]\): cwd is '/only/elsewhere', where there is no folder"):
+        gang.start()
 
 
 def test_a_rank_that_fails_before_the_last_host_has_started_is_the_root_cause(gangs: Any):

@@ -177,16 +177,17 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("threads", range(4))
+@pytest.mark.parametrize("threads", range(5))
 def test_k9_the_command_line_says_it_in_one_line(tmp_path, threads):
-    """After so many threads of its own, there are no more."""
+    """After so many threads of its own, there are no more. The control socket may be missing; it has its own line."""
     options = ["run", "-n", "2", "--log-dir", str(tmp_path), "--tee", "3"]
     command = [sys.executable, "-c", RUN, str(threads), *options, "true"]
     env = {**os.environ, "PYTHONPATH": ROOT}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=env)
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
-    assert len([line for line in done.stderr.splitlines() if "no thread for" in line]) == 1, done.stderr
+    failed = [line for line in done.stderr.splitlines() if "no thread for" in line and "no control socket" not in line]
+    assert len(failed) == 1, done.stderr
 
 
 UNDER_A_LIMIT = """

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from supervise import RestartPolicy, Start, Wait
+from supervise import Close, RestartPolicy, Start, Status, Wait
 from supervise.ray import RayGang, RaySupervisor
 from tests.conformance.work import pause
 from tests.ray.cluster import MARK, PATIENCE_S, marked, until_gone, until_there
@@ -78,13 +78,26 @@ def kill_raylet(target: Target) -> int:
     return 2 * int(victim["host"])
 
 
+def kill_many(target: Target) -> int:
+    """Kill two ranks, and at the same time the host and the raylet of one of them."""
+    victim = target.victim()
+    first = 2 * int(victim["host"])
+    for rank in range(WORLD):
+        if rank != first:
+            os.kill(target.pids[rank], signal.SIGKILL)
+    os.kill(victim["pid"], signal.SIGKILL)
+    kill_raylet(target)
+    return -1
+
+
 FAULTS: dict[str, Callable[[Target], int]] = {
     "kill rank": kill_rank,
     "kill host": kill_host,
     "stop host": stop_host,
     "kill raylet": kill_raylet,
+    "kill many": kill_many,
 }
-"""Each returns the rank that must be the root cause."""
+"""Each returns the rank that must be the root cause; -1: it may be any."""
 KNOWN_BY = {"kill rank": "supervise.process.exited"}
 """Fault to the event by which the driver learns of it, if that is not `supervise.host.lost`."""
 
@@ -92,6 +105,28 @@ KNOWN_BY = {"kill rank": "supervise.process.exited"}
 def broken(cluster: Any, fault: str) -> dict[str, Any]:
     """Start a gang without restarts, and break a part of it."""
     mark, target = f"broken-{fault.replace(' ', '-')}", Target(cluster)
+    ref = sleeping(target, mark)
+    found = until_there(mark, WORLD)
+    began_s = time.monotonic()
+    rank = FAULTS[fault](target)
+    gone_s = until_gone(mark, began_s)
+    result: Any = ref.ask(Wait(), timeout=PATIENCE_S)
+    result_s = time.monotonic() - began_s
+    ref.stop(timeout=PATIENCE_S)
+    return {
+        "ranks": found,
+        "outcome": result.outcome,
+        "root cause is the broken part": rank in (result.root_cause, -1),
+        "roles": sorted(end.role for end in result.ends.values()),
+        "message": result.failures[result.root_cause].message,
+        "known_s": target.first(KNOWN_BY.get(fault, "supervise.host.lost")) - began_s,
+        "gone_s": gone_s,
+        "result_s": result_s,
+    }
+
+
+def sleeping(target: Target, mark: str) -> Any:
+    """Start a gang of ranks that sleep; return its actor."""
     ref = RaySupervisor.start(
         name="f",
         entrypoint="sleep",
@@ -103,35 +138,49 @@ def broken(cluster: Any, fault: str) -> dict[str, Any]:
         event_sink=target.observe,
     )
     target.pids = ref.ask(Start(), timeout=PATIENCE_S)
-    found = until_there(mark, WORLD)
+    return ref
+
+
+def raylet_stopped(cluster: Any) -> dict[str, Any]:
+    """Stop the raylet of a host for ten leases, and close the gang meanwhile. Calls to actors do not pass a raylet."""
+    target = Target(cluster)
+    ref = sleeping(target, "raylet")
+    found = until_there("raylet", WORLD)
+    node = next(node for node in cluster.worker_nodes if node.node_id == target.victim()["node_id"])
+    [raylet] = node.all_processes["raylet"]
+    os.kill(raylet.process.pid, signal.SIGSTOP)
+    pause(10 * LEASE_S)
+    phase, running = ref.ask(Status(), timeout=PATIENCE_S).phase, len(marked("raylet"))
     began_s = time.monotonic()
-    rank = FAULTS[fault](target)
-    gone_s = until_gone(mark, began_s)
-    result: Any = ref.ask(Wait(), timeout=PATIENCE_S)
-    result_s = time.monotonic() - began_s
+    result: Any = ref.ask(Close(), timeout=PATIENCE_S)
+    gone_s = until_gone("raylet", began_s)
+    os.kill(raylet.process.pid, signal.SIGCONT)
     ref.stop(timeout=PATIENCE_S)
-    return {
-        "ranks": found,
-        "outcome": result.outcome,
-        "root cause is the broken part": result.root_cause == rank,
-        "roles": sorted(end.role for end in result.ends.values()),
-        "message": result.failures[result.root_cause].message,
-        "known_s": target.first(KNOWN_BY.get(fault, "supervise.host.lost")) - began_s,
-        "gone_s": gone_s,
-        "result_s": result_s,
-    }
+    return {"ranks": found, "phase": phase, "running": running, "outcome": result.outcome, "gone_s": gone_s}
 
 
 def driver_killed() -> dict[str, Any]:
     """Kill the driver of a gang. It connects to the cluster in `RAY_ADDRESS`."""
-    driver = subprocess.Popen([sys.executable, "-c", DRIVER % MARK, "driver"], stdout=subprocess.PIPE, text=True)
+    return without_driver("driver", lambda driver: driver.kill())
+
+
+def head_killed(cluster: Any) -> dict[str, Any]:
+    """Kill all of Ray's processes of the head node, to which the driver is connected."""
+    return without_driver("head", lambda _driver: cluster.head_node.kill_all_processes(check_alive=False))
+
+
+def without_driver(mark: str, end: Callable[[subprocess.Popen[str]], object]) -> dict[str, Any]:
+    """Start a driver with a gang, do what ends it, and observe when its ranks are gone."""
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER % MARK, mark], stdout=subprocess.PIPE, text=True)
     assert driver.stdout is not None
     pids = driver.stdout.readline().split()
-    found = until_there("driver", len(pids))
-    driver.kill()
+    found = until_there(mark, len(pids))
     began_s = time.monotonic()
+    end(driver)
+    gone_s = until_gone(mark, began_s)
+    driver.kill()
     driver.communicate()
-    return {"ranks": len(pids), "found": found, "gone_s": until_gone("driver", began_s)}
+    return {"ranks": len(pids), "found": found, "gone_s": gone_s}
 
 
 def restarted(cluster: Any, fault: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Runs gangs on a Ray cluster of this machine: ``python -m tests.ray.program calls|faults|restarts``.
+"""Runs gangs on a Ray cluster of this machine: ``python -m tests.ray.program calls|faults|rare|restarts``.
 
 Prints a line of JSON for each. It is a program of its own, since Ray leaves threads and descriptors in a driver.
 """
@@ -124,13 +124,24 @@ def run_faults() -> None:
         tell("kill raylet", faults.broken(found, "kill raylet"))
 
 
+def rare() -> None:
+    """Break parts whose loss takes Ray long to notice."""
+    from tests.ray import faults
+
+    with cluster() as found:
+        tell("stop raylet", faults.raylet_stopped(found))
+        tell("kill many", faults.broken(found, "kill many"))
+    with cluster() as found:
+        tell("kill head", faults.head_killed(found))
+
+
 def restarts() -> None:
     """Break each part of gangs that restart, several times."""
     from tests.ray import faults
 
     with cluster() as found:
         for number in range(ROUNDS):
-            for fault in faults.FAULTS:
+            for fault in ("kill rank", "kill host", "stop host", "kill raylet"):
                 if fault == "kill raylet":
                     found.add_node(num_cpus=2)
                     found.wait_for_nodes()
@@ -138,4 +149,4 @@ def restarts() -> None:
 
 
 if __name__ == "__main__":
-    {"calls": calls, "faults": run_faults, "restarts": restarts}[sys.argv[1]]()
+    {"calls": calls, "faults": run_faults, "rare": rare, "restarts": restarts}[sys.argv[1]]()

@@ -1,0 +1,31 @@
+"""What the clients of a control server may ask, and what the owner of the server is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from signal import Signals
+
+    import pykka
+
+
+class StopAsked(NamedTuple):
+    """A client asks for a stop of the gang."""
+
+    sig: Signals | None
+    """The first signal; None: the gang's."""
+    pid: int
+    """Process ID of the client."""
+
+
+class Service(NamedTuple):
+    """What the clients of a server may ask."""
+
+    gang: pykka.ActorRef[Any]
+    """The Supervisor."""
+    on_stop: Callable[[StopAsked], object] | None
+    """Called on the server's thread before a stop is requested. Must not block."""
+    without: frozenset[str]
+    """The requests that this kind of gang does not accept."""

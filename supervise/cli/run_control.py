@@ -1,0 +1,62 @@
+"""The control socket of a run: ``control.sock`` in its run directory."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from supervise._control.server import ControlServer
+from supervise.cli.keep_result import complaint
+
+if TYPE_CHECKING:
+    import pykka
+
+    from supervise.cli.console import Console
+    from supervise.cli.signal_inbox import SignalInbox
+
+SOCKET = "control.sock"
+_END_S = 2.0
+_WITHOUT = {"ray": frozenset({"restart", "stacks"})}
+"""Engine to the requests that its gang does not accept."""
+
+
+class RunControl:
+    """The server of a run; without one until `open`."""
+
+    def __init__(self) -> None:
+        """Begin without a server."""
+        self._server: ControlServer | None = None
+
+    def open(
+        self, directory: str, gang: pykka.ActorRef[Any], inbox: SignalInbox, console: Console, *, engine: str = "local"
+    ) -> None:
+        """Start the server. If that fails, say so: the run continues without it.
+
+        Args:
+            directory: The run directory.
+            gang: The Supervisor of the run.
+            inbox: Receives each `StopAsked`.
+            console: Shows the error.
+            engine: The engine of the run.
+        """
+        without = _WITHOUT.get(engine, frozenset[str]())
+        server = ControlServer(
+            os.path.join(directory, SOCKET),
+            gang,
+            name="run",
+            on_stop=inbox.put,
+            without=without,
+        )
+        try:
+            server.start()
+        except OSError as error:
+            console.error(f"no control socket: {complaint(error)}")
+        else:
+            self._server = server
+
+    def close(self) -> None:
+        """Remove the socket, and let clients read their last answers for a moment. Idempotent."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+            server.join(_END_S)

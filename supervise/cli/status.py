@@ -1,0 +1,67 @@
+"""``supervise status RUN``: what a running gang and its ranks are doing now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from supervise._printable import one_line
+from supervise.cli import steering
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from supervise._control.client import ControlClient
+    from supervise.cli.run_commands import RunParser
+
+_COLUMNS = ("RANK", "STATE", "PID", "RESTARTS", "STEP", "BEAT", "STATUS")
+_LONGEST_STATUS = 60
+
+
+def options() -> RunParser:
+    """Return the parser."""
+    return steering.parser("status", "Show the state of a running gang and of each rank.")
+
+
+def status(words: Sequence[str]) -> int:
+    """Print the state; return the exit code.
+
+    Raises:
+        SystemExit: With code 2 after an error message, or 0 after the help.
+    """
+    found = options().parse_args(words)
+
+    def act(client: ControlClient) -> int:
+        result = client.request("status", timeout_s=steering.REPLY_S)
+        if found.json:
+            steering.show_json(found.target, result)
+        else:
+            print(*map(one_line, _lines(found.target, result)), sep="\n")
+        return 0
+
+    return steering.steer("status", found.target, act)
+
+
+def _lines(target: steering.Target, result: dict[str, Any]) -> list[str]:
+    phase = "starting" if result["phase"] == "new" else result["phase"]
+    attempt = f", attempt {result['attempt']}" if result["attempt"] else ""
+    head = f"{phase}: {target.name} (supervise has pid {result['pid']}{attempt})"
+    rows = [_COLUMNS, *(_row(rank, row) for rank, row in result["ranks"].items())]
+    used = [column for column in range(len(_COLUMNS)) if column < 3 or any(row[column] != "-" for row in rows[1:])]
+    widths = {column: max(len(row[column]) for row in rows) for column in used}
+    table = ["  ".join(row[column].ljust(widths[column]) for column in used).rstrip() for row in rows]
+    left = [f"processes remain in the groups of {steering.named(result['leftovers'])}"] if result["leftovers"] else []
+    return [head, *table, *left]
+
+
+def _row(rank: str, row: dict[str, Any]) -> tuple[str, ...]:
+    age_s = row["beat_age_s"]
+    text = str(row["status"] or "-")
+    return (
+        rank,
+        str(row["state"]),
+        "-" if row["pid"] is None else str(row["pid"]),
+        str(row["restarts"] or "-"),
+        "-" if row["step"] is None else str(row["step"]),
+        "-" if age_s is None else f"{age_s:.1f} s",
+        text if len(text) <= _LONGEST_STATUS else f"{text[: _LONGEST_STATUS - 4]} ...",
+    )

@@ -1,0 +1,202 @@
+"""What the commands that ask a running supervise have in common: RUN, the connection, errors and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import os
+import select
+import stat
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from supervise._control.client import ControlClient, ControlError
+from supervise._printable import one_line
+from supervise.cli import option_values
+from supervise.cli.failure_screen import ending, spans
+from supervise.cli.find_run import NoSuchRunError, find_run
+from supervise.cli.keep_result import complaint
+from supervise.cli.recorded_run import RecordedRun
+from supervise.cli.run_commands import RunParser
+from supervise.cli.run_control import SOCKET
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+SCHEMA_VERSION = 1
+REFUSED = 1
+USAGE = 2
+ENDED = 3
+REPLY_S = 10.0
+"""How long a command waits for a reply that comes at once."""
+_SOCKET_S = 3.0
+"""How long a run may take from the creation of its directory to that of its socket, or from its removal to the exit."""
+_RETRY_S = 0.05
+_OF_CALLER = ("invalid", "bad-request")
+_EPILOG = """\
+exit code:
+  0: done; 1: refused, or no reply; 2: wrong usage, or there is no such run;
+  3: the run has ended
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The gang that RUN names."""
+
+    name: str
+    path: str
+    """Of the socket file."""
+    run: RecordedRun | None
+    """None if RUN is a socket file, of a program that embeds a gang."""
+
+    def now(self) -> RecordedRun | None:
+        """Return the run as its files are now."""
+        return None if self.run is None else RecordedRun(self.run.path)
+
+
+def parser(command: str, description: str, *, epilog: str = _EPILOG) -> RunParser:
+    """Return the parser of a command, with RUN and ``--json``."""
+    made = RunParser(
+        prog=f"supervise {command}",
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument(
+        "target", metavar="RUN", type=_target, help="directory of a run, the beginning of its name, or a control socket"
+    )
+    made.add_argument("--json", action="store_true", help="print a JSON object")
+    return made
+
+
+def add_rank(made: RunParser, what: str, *, required: bool = False) -> None:
+    """Add ``--rank``."""
+    made.add_argument(
+        "--rank", metavar="R", type=option_values.rank_list, required=required, help=f"{what}, such as 1 or 0,2"
+    )
+
+
+def _target(word: str) -> Target:
+    try:
+        if stat.S_ISSOCK(os.stat(word).st_mode):
+            return Target(one_line(word), os.path.abspath(word), None)
+    except (OSError, ValueError):
+        pass
+    try:
+        run = find_run(word)
+    except NoSuchRunError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return Target(one_line(run.name), os.path.join(run.path, SOCKET), run)
+
+
+def steer(command: str, target: Target, act: Callable[[ControlClient], int]) -> int:
+    """Connect and call `act`; return its exit code, or print an error and return the code of the error."""
+    try:
+        with _connected(target) as client:
+            return act(client)
+    except ControlError as error:
+        if error.code in ("ended", "no-reply") and _has_ended(target):
+            return fail(command, how_it_ended(target), ENDED)
+        return fail(command, f"{target.name}: {error}", USAGE if error.code in _OF_CALLER else REFUSED)
+    except (AttributeError, KeyError, TypeError, ValueError):  # it is not a supervise that listens, or a newer one
+        return fail(command, f"{target.name}: the reply is not as expected", REFUSED)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ECONNREFUSED) and _has_ended(target):
+            return fail(command, how_it_ended(target), ENDED)
+        return fail(command, _not_connected(target, error), REFUSED)
+
+
+def _connected(target: Target) -> ControlClient:
+    """Connect; a run that has just started may not have its socket yet."""
+    deadline_s = time.monotonic() + _SOCKET_S
+    while True:
+        try:
+            return ControlClient(target.path)
+        except FileNotFoundError:
+            run = target.now()
+            if run is None or not run.is_running() or time.monotonic() >= deadline_s:
+                raise
+        select.select([], [], [], _RETRY_S)
+
+
+def _has_ended(target: Target) -> bool:
+    run = target.now()
+    return run is None or run.state not in ("running", "unknown")
+
+
+def how_it_ended(target: Target) -> str:
+    """Return a sentence about the end of a run."""
+    run = target.now()
+    if run is None:
+        return f"{target.name}: no process listens; the gang has ended"
+    if run.state == "killed":
+        return f"{target.name} has ended: supervise was killed; see: supervise show {target.name}"
+    code = run.result.get("exit_code")
+    return f"{target.name} has ended: {one_line(run.state)}, exit code {code}; see: supervise show {target.name}"
+
+
+def _not_connected(target: Target, error: OSError) -> str:
+    run = target.now()
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"{target.name} belongs to {_owner(target)}; only that user and root may ask it"
+    if run is not None and run.state == "unknown":
+        return f"{target.name} may still run on host {one_line(str(run.info.get('host_name')))}; ask it there"
+    if error.errno == errno.ENOENT:
+        return f"{target.name} runs, but has no control socket"
+    if error.errno == errno.EAGAIN:
+        return f"{target.name} does not reply: too many clients are waiting"
+    return f"{target.name}: {complaint(error)}"
+
+
+def _owner(target: Target) -> str:
+    import pwd
+
+    try:
+        uid = os.stat(os.path.dirname(target.path)).st_uid
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"user {uid}"
+    except OSError:
+        return "another user"
+
+
+def fail(command: str, text: str, code: int) -> int:
+    """Print an error; return `code`."""
+    print(f"supervise {command}: {one_line(text)}", file=sys.stderr)
+    return code
+
+
+def show_json(target: Target, result: dict[str, Any]) -> None:
+    """Print the result of a request as a JSON object, with the run."""
+    path = None if target.run is None else target.run.path
+    print(json.dumps({"schema_version": SCHEMA_VERSION, "name": target.name, "path": path, **result}))
+
+
+def outcome_of(target: Target, result: dict[str, Any]) -> tuple[str, int]:
+    """Return how a gang ended, as text and as an exit code.
+
+    Args:
+        target: The run; if it has a ``result.json``, its exit code counts.
+        result: The result of ``wait`` or ``stop``.
+    """
+    run = target.now()
+    code = None if run is None else run.result.get("exit_code")
+    if run is not None and isinstance(code, int):
+        return f"{one_line(str(run.result.get('outcome')))}, exit code {code}", code
+    outcome = one_line(str(result.get("outcome") or "failed"))
+    root = result.get("root_cause")
+    codes = result.get("exit_codes")
+    exitcode = codes.get(str(root)) if isinstance(codes, dict) else None
+    if not isinstance(exitcode, int):
+        return outcome, 0 if outcome == "succeeded" else 1
+    return f"{outcome}, rank {root}: {ending(exitcode)}", (128 - exitcode if exitcode < 0 else exitcode) or 1
+
+
+def named(ranks: Iterable[int]) -> str:
+    """Return ranks as text, such as ``ranks 0-1``."""
+    return spans(sorted(ranks))

@@ -1,0 +1,319 @@
+"""``supervise status``, ``stop``, ``restart``, ``signal``, ``wait`` and ``stacks``: the real program and a real run."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from supervise.cli.console import Console
+from supervise.cli.run_control import RunControl
+from supervise.cli.signal_inbox import SignalInbox
+from tests.cli.command import SUPERVISE, Command, Started, environment
+from tests.patience import PATIENCE_S
+
+SAYS = 'trap "echo usr1 $RANK" USR1; echo up $RANK; while :; do sleep 1000 & wait $!; done'
+WHERE = """
+import os, signal, supervise
+supervise.enable_stacks()
+def load_batch():
+    print("up", flush=True)
+    signal.pause()
+def all_reduce():
+    print("up", flush=True)
+    signal.pause()
+load_batch() if os.environ["RANK"] == "1" else all_reduce()
+"""
+
+
+@pytest.fixture
+def supervise(tmp_path: Path) -> Command:
+    return Command(tmp_path)
+
+
+@contextmanager
+def running(supervise: Command, *words: str, count: int = 2) -> Iterator[Started]:
+    """Start a run named job, of ranks that say something first; yield it when all have, and end it."""
+    with supervise.started("--no-prefix", "-n", str(count), "--run-id", "job", *words) as run:
+        run.hear(count)
+        yield run
+        if run.process.returncode is None:
+            run.signal(signal.SIGTERM)
+            run.end()
+
+
+def told(supervise: Command, *words: str) -> str:
+    """Return what a command prints, which must succeed."""
+    done = supervise.supervise(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def with_frames(supervise: Command, *words: str) -> list[str]:
+    """Return the lines of a command when every rank has Python frames: on a busy machine, py-spy may be late."""
+    end_s = time.monotonic() + PATIENCE_S
+    while "no Python frames" in (text := told(supervise, *words)) or "from kernel" in text:
+        assert time.monotonic() < end_s, text
+    return text.splitlines()
+
+
+def refused(supervise: Command, *words: str) -> tuple[int, str]:
+    """Return the exit code and the error of a command, which prints nothing else."""
+    done = supervise.supervise(*words)
+    assert done.stdout == ""
+    return done.returncode, done.stderr
+
+
+def test_status_begins_with_the_state_and_has_a_row_for_each_rank(supervise: Command):
+    with running(supervise, "sh", "-c", SAYS):
+        head, *rows = told(supervise, "status", "job").splitlines()
+        name = supervise.directory().name
+        assert re.fullmatch(rf"running: {name} \(supervise has pid \d+\)", head)
+        assert [row.split()[:2] for row in rows] == [["RANK", "STATE"], ["0", "ready"], ["1", "ready"]]
+        whole = json.loads(told(supervise, "status", "--json", "job"))
+        assert (whole["schema_version"], whole["name"], whole["phase"]) == (1, name, "running")
+        assert whole["path"] == str(supervise.directory())
+        assert rows[1].split()[2] == str(whole["ranks"]["0"]["pid"])
+        by_path = told(supervise, "status", "--json", str(supervise.directory() / "control.sock"))
+        assert json.loads(by_path)["ranks"] == whole["ranks"]
+
+
+def test_what_ranks_report_is_in_the_status(supervise: Command):
+    rank = (
+        "import signal, supervise\n"
+        "supervise.notify(ready=True, status='all\\x1b[31m_reduce', step=1841, heartbeat=True)\n"
+        "print('up', flush=True); signal.pause()\n"
+    )
+    with running(supervise, "--ready", "notify", sys.executable, "-c", rank, count=1):
+        _, head, row = told(supervise, "status", "job").splitlines()
+        assert head.split() == ["RANK", "STATE", "PID", "STEP", "BEAT", "STATUS"]
+        assert re.fullmatch(r"0 +ready +\d+ +1841 +[\d.]+ s +all.*_reduce", row)
+        assert "\x1b" not in row
+
+
+def test_stop_waits_for_the_end_and_the_run_says_who_stopped_it(supervise: Command):
+    """The exit code is that of SIGTERM; the files are complete when the command returns."""
+    with running(supervise, "sh", "-c", SAYS) as run:
+        name = supervise.directory().name
+        assert told(supervise, "stop", "job") == f"{name}: stopped, exit code 143\n"
+        assert json.loads((supervise.directory() / "result.json").read_text())["outcome"] == "stopped"
+        code, _, err = run.end()
+        assert code == 143
+        assert "supervise: stopped by supervise stop\n" in err
+    assert not (supervise.directory() / "control.sock").exists()
+
+
+def test_stop_with_a_signal_and_a_time_of_its_own(supervise: Command):
+    """Ranks that ignore the signal are killed after that time, and not after that of the run."""
+    words = ("--shutdown-timeout", "1000", "sh", "-c", 'trap "" INT TERM; echo up; exec sleep 1000')
+    with running(supervise, *words) as run:
+        whole = json.loads(told(supervise, "stop", "--json", "--signal", "INT", "--timeout", "200ms", "job"))
+        assert (whole["outcome"], whole["exit_codes"]) == ("stopped", {"0": -9, "1": -9})
+        assert run.end()[0] == 130
+
+
+def test_a_stop_while_a_restart_is_pending_ends_the_run(supervise: Command):
+    with supervise.started("--run-id", "job", "--max-restarts", "1", "--backoff", "1000", "sh", "-c", "exit 3") as run:
+        run.hear_error("restart 1 of 1 in")
+        assert "exit code 143" in told(supervise, "stop", "job")
+        code, _, err = run.end()
+    assert code == 143
+    assert "no restart 1 of 1: stopped by supervise stop" in err
+
+
+def test_restart_replaces_exactly_these_ranks(supervise: Command):
+    with running(supervise, "sh", "-c", SAYS) as run:
+        before = json.loads(told(supervise, "status", "--json", "job"))["ranks"]
+        out = told(supervise, "restart", "job", "--rank", "1")
+        assert run.hear() == ["up 1\n"]
+        after = json.loads(told(supervise, "status", "--json", "job"))["ranks"]
+        assert out == f"{supervise.directory().name}: rank 1 was restarted, pid {after['1']['pid']}\n"
+        assert after["0"] == before["0"]
+        assert after["1"]["pid"] != before["1"]["pid"]
+        assert (after["1"]["attempt"], after["1"]["restarts"]) == (1, 1)
+        assert told(supervise, "status", "job").splitlines()[1].split() == ["RANK", "STATE", "PID", "RESTARTS"]
+        assert json.loads(told(supervise, "restart", "job", "--rank", "0,1", "--json"))["pids"].keys() == {"0", "1"}
+
+
+def test_a_restart_of_a_rank_that_does_not_exist_is_wrong_usage(supervise: Command):
+    with running(supervise, "sh", "-c", SAYS):
+        code, error = refused(supervise, "restart", "job", "--rank", "2")
+        assert code == 2
+        assert "ranks [2] are not in this gang; its local ranks are 0 to 1" in error
+        assert refused(supervise, "restart", "job")[0] == 2
+
+
+def test_signal_reaches_the_ranks_that_are_named(supervise: Command):
+    with running(supervise, "sh", "-c", SAYS) as run:
+        name = supervise.directory().name
+        assert told(supervise, "signal", "job", "USR1", "--rank", "1") == f"{name}: SIGUSR1 was sent to rank 1\n"
+        assert run.hear() == ["usr1 1\n"]
+        assert json.loads(told(supervise, "signal", "job", "SIGUSR1", "--json"))["ranks"] == [0, 1]
+        assert run.hear(2) == ["usr1 0\n", "usr1 1\n"]
+        assert "'NOTHING' is not a signal" in refused(supervise, "signal", "job", "NOTHING")[1]
+
+
+def test_stacks_show_the_odd_rank_first(supervise: Command):
+    with running(supervise, sys.executable, "-c", WHERE, count=3):
+        odd, others = with_frames(supervise, "stacks", "job")
+        assert odd.startswith("rank 1: load_batch (")
+        assert others.startswith("ranks 0, 2: all_reduce (")
+        whole = json.loads(told(supervise, "stacks", "job", "--json"))
+        assert odd in whole["groups"]
+        assert whole["ranks"].keys() == {"0", "1", "2"}
+        one = with_frames(supervise, "stacks", "job", "--rank", "1")
+        assert re.match(r"rank 1, pid \d+, from (py-spy|faulthandler):", one[0])
+        assert any("load_batch (" in line for line in one[1:])
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)])
+def test_wait_exits_as_the_run_did_also_afterwards(supervise: Command, script: str, code: int):
+    """In text and as JSON."""
+    os.mkfifo(gate := supervise.tmp_path / "gate")
+    with running(supervise, "sh", "-c", f"echo up; read go < {gate}; {script}", count=1) as run:
+        waiting = subprocess.Popen(
+            [*SUPERVISE, "wait", "job"], env=environment(supervise.tmp_path), stdout=subprocess.PIPE, text=True
+        )
+        with waiting:
+            assert refused(supervise, "wait", "job", "--timeout", "100ms")[0] == 124
+            gate.write_text("go\n")
+            assert run.end()[0] == code
+            assert waiting.wait(PATIENCE_S) == code
+            assert waiting.stdout is not None
+            outcome = "failed" if code else "succeeded"
+            assert waiting.stdout.read() == f"{supervise.directory().name}: {outcome}, exit code {code}\n"
+    done = supervise.supervise("wait", "job", "--json")
+    whole = json.loads(done.stdout)
+    assert (done.returncode, whole["exit_code"], whole["outcome"]) == (code, code, outcome)
+
+
+def test_a_run_that_has_ended_is_said_to_have_ended_and_how(supervise: Command):
+    """Exit code 3, for each command but wait."""
+    supervise.run("--run-id", "job", "sh", "-c", "exit 7")
+    name = supervise.directory().name
+    for words in (["status"], ["stop"], ["stacks"], ["signal"], ["restart"]):
+        more = {"signal": ["USR1"], "restart": ["--rank", "0"]}.get(words[0], [])
+        code, error = refused(supervise, *words, "job", *more)
+        assert code == 3
+        assert error == f"supervise {words[0]}: {name} has ended: failed, exit code 7; see: supervise show {name}\n"
+
+
+def test_a_run_that_was_killed_has_ended_although_its_socket_is_there(supervise: Command):
+    with running(supervise, "sh", "-c", SAYS) as run:
+        run.signal(signal.SIGKILL)
+        run.process.wait()
+        assert (supervise.directory() / "control.sock").exists()
+        for command, code in (("status", 3), ("stop", 3), ("wait", 1)):
+            found, error = refused(supervise, command, "job")
+            assert found == code
+            assert "has ended: supervise was killed; see: supervise show job_" in error
+
+
+def test_a_run_that_does_not_exist_is_wrong_usage(supervise: Command):
+    for command in ("status", "stop", "wait", "stacks"):
+        code, error = refused(supervise, command, "nothing")
+        assert code == 2
+        assert "is named 'nothing'; see: supervise ls" in error
+        assert refused(supervise, command)[0] == 2
+
+
+def test_a_path_of_any_length_works(supervise: Command):
+    runs = str(supervise.tmp_path / ("x" * 150) / ("y" * 150))
+    Path(runs).mkdir(parents=True)
+    with supervise.started("--run-id", "job", "sh", "-c", SAYS, SUPERVISE_RUNS_DIR=runs) as run:
+        run.hear()
+        done = supervise.supervise("stop", "job", SUPERVISE_RUNS_DIR=runs)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert run.end()[0] == 143
+
+
+def test_a_run_without_files_has_no_socket(supervise: Command):
+    with supervise.started("--log-dir", "/dev/null", "sh", "-c", SAYS) as run:
+        run.hear()
+        assert list(supervise.tmp_path.rglob("control.sock")) == []
+        run.signal(signal.SIGTERM)
+        assert run.end()[0] == 143
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a command as another user")
+def test_a_run_of_another_user_is_refused_with_a_reason():
+    """A folder that is closed to the caller, and one that the owner has opened to all."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        supervise = Command(folder)
+        with running(supervise, "sh", "-c", SAYS):
+            as_other = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
+            importing = [*as_other, sys.executable, "-c", "import supervise, pykka, psutil, structlog"]
+            if subprocess.run(
+                importing, env=environment(folder), cwd=folder, capture_output=True, check=False
+            ).returncode:
+                pytest.skip("another user cannot read this installation of supervise")
+            run = str(supervise.directory())
+            done = supervise.supervise("status", run, before=as_other)
+            assert done.returncode == 2
+            assert "belongs to another user, and you may not read it" in done.stderr
+            for path in (supervise.directory().parent, supervise.directory()):
+                path.chmod(0o755)
+            (supervise.directory() / "run.json").chmod(0o644)
+            (supervise.directory() / "events.jsonl").chmod(0o644)
+            done = supervise.supervise("stop", run, before=as_other)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert "belongs to user root; only that user and root may ask it" in done.stderr
+            assert "running" in told(supervise, "status", run)
+
+
+def test_a_run_whose_socket_cannot_be_made_says_so_and_goes_on(gang, tmp_path, capfd):
+    (tmp_path / "control.sock").write_text("precious")
+    control = RunControl()
+    control.open(str(tmp_path), gang.supervisor, SignalInbox([], restore=True), Console("never"))
+    assert "no control socket: " in capfd.readouterr().err
+    control.close()
+    assert (tmp_path / "control.sock").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    "reply", [b"HTTP/1.1 400 Bad Request\r\n", b'{"version": 1, "id": 1, "ok": true, "result": {}}\n']
+)
+def test_a_socket_of_another_program_is_an_error_without_a_traceback(supervise: Command, reply: bytes):
+    path = supervise.tmp_path / "other.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        listener.settimeout(PATIENCE_S)
+
+        def answer() -> None:
+            end, _ = listener.accept()
+            with end:
+                end.recv(1 << 16)
+                end.sendall(reply)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        code, error = refused(supervise, "status", str(path))
+        thread.join(PATIENCE_S)
+    assert code == 1
+    assert error.startswith("supervise status: ")
+    assert error.count("\n") == 1
+
+
+def test_a_start_that_fails_is_the_end_of_a_wait(supervise: Command):
+    """The gang has no result, and the run has an exit code."""
+    os.mkfifo(gate := supervise.tmp_path / "gate")
+    script = f"echo up; read go < {gate}; exit 5"
+    with running(supervise, "--ready", "notify", "sh", "-c", script, count=1) as run:
+        command = [*SUPERVISE, "wait", "job"]
+        with subprocess.Popen(command, env=environment(supervise.tmp_path), stdout=subprocess.PIPE) as waiting:
+            assert json.loads(told(supervise, "status", "--json", "job"))["phase"] == "starting"
+            gate.write_text("go\n")
+            assert waiting.wait(PATIENCE_S) == run.end()[0] == 5
