@@ -10,7 +10,8 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from supervise._control.service import Service
-from supervise._control.socket_file import SocketFile, clear_of_streams
+from supervise._control.socket_file import SocketFile
+from supervise._process.files import clear_of_stdio
 from supervise._runtime import fork_hooks
 from supervise._runtime.loop import Loop
 
@@ -102,7 +103,7 @@ class ControlServer:
             assert listener is not None  # noqa: S101 - checked above
             try:
                 end, _address = listener.accept()
-                self._admit(socket.socket(fileno=clear_of_streams(end.detach())))
+                self._admit(socket.socket(fileno=clear_of_stdio(end.detach())))
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:

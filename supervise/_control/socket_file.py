@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import socket
 import stat
 import struct
 
 from supervise._folders import open_folder
+from supervise._process.files import clear_of_stdio
 
 LONGEST_NAME = 80
 """The longest file name, in bytes: the kernel limits the address, which has a prefix of its own, to 107."""
@@ -55,17 +55,7 @@ def _address(folder: int, name: str) -> str:
 
 def _new_socket() -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    return socket.socket(fileno=clear_of_streams(made.detach()))
-
-
-def clear_of_streams(fd: int) -> int:
-    """Return `fd`, moved above 2 if necessary, because 0 to 2 are the streams of ranks."""
-    if fd > 2:
-        return fd
-    try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-    finally:
-        os.close(fd)
+    return socket.socket(fileno=clear_of_stdio(made.detach()))
 
 
 class SocketFile:
@@ -91,7 +81,7 @@ class SocketFile:
         """
         name = os.path.basename(self.path)
         try:
-            self._folder = clear_of_streams(open_folder(os.path.dirname(self.path)))
+            self._folder = clear_of_stdio(open_folder(os.path.dirname(self.path)))
             self._check_unused(name)
             self._listen(name)
         except BaseException as error:

@@ -15,8 +15,12 @@ class NoSuchRunError(Exception):
     """No run, or more than one, has this name; the text says what there is."""
 
 
-def find_run(word: str) -> RecordedRun:
+def find_run(word: str, *, prefer_running: bool = False) -> RecordedRun:
     """Return a run by the path of its directory, or by the beginning of its name in the default folder.
+
+    Args:
+        word: The path or the beginning of the name.
+        prefer_running: Whether runs that have ended do not count if one with such a name runs.
 
     Raises:
         NoSuchRunError: There is none, or more than one.
@@ -31,6 +35,8 @@ def find_run(word: str) -> RecordedRun:
     folder = runs_dir()
     found = [run for run in runs_in(folder) if run.name.startswith(word)]
     exact = [run for run in found if run.name == word]
+    if prefer_running and len(found) > 1:
+        found = [run for run in found if run.state in ("running", "unknown")] or found
     if len(found) == 1 or exact:
         return (exact or found)[0]
     if not found:

@@ -88,7 +88,7 @@ def _target(word: str) -> Target:
     except (OSError, ValueError):
         pass
     try:
-        run = find_run(word)
+        run = find_run(word, prefer_running=True)
     except NoSuchRunError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return Target(one_line(run.name), os.path.join(run.path, SOCKET), run)

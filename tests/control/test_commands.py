@@ -219,6 +219,19 @@ def test_a_run_that_was_killed_has_ended_although_its_socket_is_there(supervise:
             assert "has ended: supervise was killed; see: supervise show job_" in error
 
 
+def test_of_runs_with_the_same_name_the_one_that_runs_is_meant(supervise: Command):
+    """As of a job that runs every night; if none or several run, the name is ambiguous."""
+    for _ in range(2):
+        supervise.run("--run-id", "job", "true")
+    assert "2 runs are named 'job'" in refused(supervise, "status", "job")[1]
+    with running(supervise, "sh", "-c", SAYS) as run:
+        assert told(supervise, "status", "job").startswith("running: job_")
+        with running(supervise, "sh", "-c", SAYS):
+            assert "2 runs are named 'job'" in refused(supervise, "stop", "job")[1]
+        assert "exit code 143" in told(supervise, "stop", "job")
+        assert run.end()[0] == 143
+
+
 def test_a_run_that_does_not_exist_is_wrong_usage(supervise: Command):
     for command in ("status", "stop", "wait", "stacks"):
         code, error = refused(supervise, command, "nothing")

@@ -232,8 +232,8 @@ def search(*, restarts: int, losses: tuple[int, ...], notifies: bool = False) ->
     first = HostsGang(nnodes=len(losses), policy=policy, notifies=notifies), World(len(losses), losses=losses)
     graph = _Graph()
     graph.visit(first, -1, "")
-    while graph.todo:
-        gang, world, place = graph.todo.popleft()
+    while graph.pending:
+        gang, world, place = graph.pending.popleft()
         for name, event, moved in moves(world, gang.epoch):
             after, later = copied(gang), moved
             try:
@@ -258,7 +258,7 @@ class _Graph:
     stopping: list[int] = field(default_factory=list)
     """The states in which the gang must end, or begin again, whatever its ranks want."""
     ends: list[int] = field(default_factory=list)
-    todo: deque[tuple[HostsGang, World, int]] = field(default_factory=deque)
+    pending: deque[tuple[HostsGang, World, int]] = field(default_factory=deque)
 
     def visit(self, state: tuple[HostsGang, World], parent: int, name: str) -> None:
         gang, world = state
@@ -266,7 +266,7 @@ class _Graph:
         if number == len(self.parents):
             self.parents.append((parent, name))
             self.sources.append([])
-            self.todo.append((gang, world, number))
+            self.pending.append((gang, world, number))
             if world.finished or gang.phase == "backoff":
                 self.ends.append(number)
             elif gang.phase == "stopping" or world.ending:
