@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from supervise._printable import one_line
+from supervise._views.recorded_run import runs_in
 from supervise.cli import option_values
-from supervise.cli.recorded_run import runs_in
 from supervise.cli.run_commands import parser
 from supervise.cli.runs_dir import runs_dir
 from supervise.cli.summary import size
@@ -18,7 +18,7 @@ from supervise.cli.summary import size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from supervise.cli.recorded_run import RecordedRun
+    from supervise._views.recorded_run import RecordedRun
 
 
 def clean(words: Sequence[str]) -> int:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from supervise._logs.files import last_lines, no_room
 from supervise._printable import one_line, printable
+from supervise._views.recorded_run import RecordedRun
 from supervise.cli import program
-from supervise.cli.recorded_run import RecordedRun
 from supervise.errors import SpawnError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from supervise._printable import one_line
-from supervise.cli.recorded_run import RecordedRun, runs_in
+from supervise._views.recorded_run import RecordedRun, runs_in
 from supervise.cli.runs_dir import runs_dir
 
 _MOST_LISTED = 10

@@ -17,7 +17,7 @@ from supervise.cli.run_commands import parser
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from supervise.cli.recorded_run import RecordedRun
+    from supervise._views.recorded_run import RecordedRun
 
 _PIECE_BYTES = 1 << 16
 _LOOK_S = 0.2

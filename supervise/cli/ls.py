@@ -6,14 +6,14 @@ import json
 from typing import TYPE_CHECKING
 
 from supervise._printable import one_line
-from supervise.cli.recorded_run import runs_in
+from supervise._views.recorded_run import runs_in
 from supervise.cli.run_commands import as_object, parser, program_of, shown_duration
 from supervise.cli.runs_dir import runs_dir
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from supervise.cli.recorded_run import RecordedRun
+    from supervise._views.recorded_run import RecordedRun
 
 _COLUMNS = ("NAME", "STATE", "EXIT", "STARTED", "TIME", "RANKS", "PROGRAM")
 _LONGEST = 60

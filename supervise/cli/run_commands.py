@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from typing import NoReturn
 
-    from supervise.cli.recorded_run import RecordedRun
+    from supervise._views.recorded_run import RecordedRun
 
 
 class RunParser(argparse.ArgumentParser):

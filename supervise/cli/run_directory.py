@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervise._append import open_to_append
 from supervise._folders import open_folder
-from supervise.cli import run_host
+from supervise._views import run_host
 from supervise.result import RunProcsResult
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from supervise.cli.run_commands import as_object, parser, program_of, shown_dura
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from supervise.cli.recorded_run import RecordedRun
+    from supervise._views.recorded_run import RecordedRun
 
 _LONGEST_LINE = 2000
 _MOST_RESTARTS = 20

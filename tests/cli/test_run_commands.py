@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-from supervise.cli.recorded_run import RecordedRun
+from supervise._views.recorded_run import RecordedRun
 from supervise.cli.runs_dir import make_runs_dir, runs_dir
 from tests.cli.command import HANG, Command
 from tests.patience import PATIENCE_S

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from supervise._opening import open_regular, read_regular
-from supervise.cli import run_host
+from supervise._views import run_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
