@@ -23,6 +23,7 @@ from supervise.cli.progress import OF_INTEREST, Progress, has_no_reader
 from supervise.cli.rank_stdin import RankStdin, reads_terminal
 from supervise.cli.run_control import RunControl
 from supervise.cli.run_directory import EventFile, write_info
+from supervise.cli.sampling import Sampling
 from supervise.cli.signal_inbox import SignalInbox
 from supervise.errors import SuperviseError
 
@@ -86,6 +87,7 @@ class _Run:
         self._inherited = reaping.inherited() if self._reaps else set()
         self._events = EventFile(None)
         self._control = RunControl()
+        self._sampling = Sampling()
         self._run_id = options.run_id or f"{title(options)}-{os.urandom(4).hex()}"
         self._gang: pykka.ActorRef[Supervisor]
         self._master = ranks.Master("", "")
@@ -152,6 +154,7 @@ class _Run:
         except OSError as error:
             self._console.error(f"no events.jsonl: {complaint(error)}")
         self._control.open(directory, self._gang, self._inbox, self._console, engine=options.engine)
+        self._sampling.open(directory, options, self._ask)
 
     def _environments(self) -> dict[int, dict[str, str]]:
         return ranks.environments(self._options, run_id=self._run_id, master=self._master)
@@ -246,6 +249,7 @@ class _Run:
         with suppress(Exception):  # the gang has ended; if its actor does not stop in time, the exit handler ends it
             self._gang.stop(timeout=_LEAVE_S)
         self._control.close()
+        self._sampling.close()
         self._events.close()
         if self._master.claim is not None:
             self._master.claim.close()
@@ -262,7 +266,8 @@ class _Run:
 
     def _take(self) -> None:
         """Wait for signals, events and replies, and process them."""
-        self._sort(self._inbox.take(self._progress.wait_s()))
+        self._sort(self._inbox.take(self._sampling.wait_s(self._progress.wait_s())))
+        self._sampling.look()
         if self._reaps:
             reaping.reap_strangers(self._rank_pids, self._inherited)
         self._console.show_left()
@@ -368,7 +373,6 @@ class _Run:
         return code
 
     def _keep_result(self, code: int, result: RunProcsResult | None, error: str | None, report: list[str]) -> None:
-        duration_s = time.monotonic() - self._begun_s
         for text in keep_result(
             self._options,
             self._story,
@@ -377,7 +381,7 @@ class _Run:
             result=result,
             error=error,
             report=report,
-            duration_s=duration_s,
+            duration_s=time.monotonic() - self._begun_s,
         ):
             self._console.error(text)
         if self._events.error is not None:
