@@ -47,7 +47,7 @@ MAY_IMPORT = {
     "_process": {"words", "wakeup", "_process"},
     "_logs": {"words", "wakeup", "_logs"},  # it knows nothing of processes, as _process knows nothing of logs
     "_core": {"words", "_core"},
-    "_views": {"words", "wakeup", "_process", "_views"},  # a run is known by its files
+    "_views": {"words", "wakeup", "_process", "_logs", "_views"},  # a run is known by its files
     "_control": {"words", "wakeup", "_runtime", "_process", "_control"},  # a gang is known by its messages
     "_gang": {"words", "wakeup", "_runtime", "_process", "_logs", "_core", "_control", "_gang"},
     "_tree": {"words", "wakeup", "_runtime", "_core", "_tree"},  # a gang is known by its messages

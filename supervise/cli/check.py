@@ -8,8 +8,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from supervise._printable import one_line
+from supervise._views.wording import seconds
 from supervise.cli import gang_settings, program, ranks
-from supervise.cli.failure_screen import not_started, seconds
+from supervise.cli.failure_screen import not_started
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:

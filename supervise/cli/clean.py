@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from supervise._printable import one_line
 from supervise._views.recorded_run import runs_in
+from supervise._views.wording import size
 from supervise.cli import option_values
 from supervise.cli.run_commands import parser
 from supervise.cli.runs_dir import runs_dir
-from supervise.cli.summary import size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

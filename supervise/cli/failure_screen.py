@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from supervise._logs.files import last_lines, no_room
 from supervise._printable import one_line, printable
 from supervise._views.recorded_run import RecordedRun
+from supervise._views.wording import ending, seconds, spans
 from supervise.cli import program
 from supervise.errors import SpawnError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from supervise.cli.parts import Part
     from supervise.result import ProcessFailure, RankEnd, RunProcsResult
@@ -25,7 +26,6 @@ _WHY_HEAD = 3
 _FAULTS = ("hung: ", "was not ready within ")
 """Beginnings of the messages of ranks that failed while they ran."""
 _ROWS = 10
-_SPANS = 12
 _LINE_CHARS = 300
 
 
@@ -157,30 +157,6 @@ def _core(result: RunProcsResult, rank: int) -> bool:
 def _uptime(result: RunProcsResult, rank: int) -> str:
     end = result.ends.get(rank)
     return f", after {seconds((end.ended_ns - end.started_ns) / 1e9)}" if end is not None and end.started_ns else ""
-
-
-def seconds(value: float) -> str:
-    """Format a duration."""
-    if value < 1:
-        return f"{value * 1000:.0f} ms"
-    if value < 60:
-        return f"{value:.1f} s" if value < 10 and value != int(value) else f"{value:.0f} s"
-    minutes, rest = divmod(round(value), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
-
-
-def ending(exitcode: int | None, *, core_dumped: bool = False) -> str:
-    """Format the end of a process: ``exit code 3``, ``SIGKILL``."""
-    if exitcode is None:
-        return "exit status lost"
-    if exitcode >= 0:
-        return f"exit code {exitcode}"
-    try:
-        name = Signals(-exitcode).name
-    except ValueError:
-        name = f"signal {-exitcode}"
-    return f"{name}, core dumped" if core_dumped else name
 
 
 # Why
@@ -340,21 +316,6 @@ def _raised(failure: ProcessFailure) -> str:
         return "an exception without a readable record"
     recorded = failure.message.get("message") if isinstance(failure.message, dict) else failure.message
     return _clean(str(recorded))[0][:120] or "an exception"
-
-
-def spans(ranks: Iterable[int]) -> str:
-    """Format ranks: ``rank 3``, ``ranks 0-2, 5``."""
-    numbers = sorted(ranks)
-    runs: list[list[int]] = []
-    for rank in numbers:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1][1:] = [rank]
-        else:
-            runs.append([rank])
-    text = ", ".join("-".join(map(str, run)) for run in runs[:_SPANS])
-    if len(runs) > _SPANS:
-        text += f", ... ({len(numbers)} in all)"
-    return f"rank{'s' if len(numbers) > 1 else ''} {text}"
 
 
 def not_started(error: BaseException, rank: int | None, part: Part) -> str:

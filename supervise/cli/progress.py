@@ -9,7 +9,8 @@ import time
 from signal import SIGINT, SIGTERM, Signals
 from typing import TYPE_CHECKING, Any
 
-from supervise.cli.failure_screen import Story, seconds, shortened
+from supervise._views.wording import seconds
+from supervise.cli.failure_screen import Story, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable

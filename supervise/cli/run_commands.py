@@ -42,7 +42,7 @@ def _run(word: str) -> RecordedRun:
 
 def shown_duration(duration: timedelta | None) -> str:
     """Format a duration; ``-`` if it is not known."""
-    from supervise.cli.failure_screen import seconds
+    from supervise._views.wording import seconds
 
     return "-" if duration is None else seconds(duration.total_seconds())
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+import pykka
+
 from supervise import messages as say
 from supervise._views.samples import Life, SampleFile
 
@@ -51,7 +53,10 @@ class Sampling:
             return
         if self._reply is None:
             if time.monotonic() >= self._file.due_s:
-                self._reply = self._ask(say.Status())
+                try:
+                    self._reply = self._ask(say.Status())
+                except pykka.ActorDeadError:
+                    self.close()
         elif self._reply.done():
             reply, self._reply = self._reply, None
             try:

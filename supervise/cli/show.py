@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from supervise._printable import one_line, printable
-from supervise.cli.failure_screen import ending, spans
+from supervise._views.wording import ending, spans
 from supervise.cli.run_commands import as_object, parser, program_of, shown_duration
 
 if TYPE_CHECKING:

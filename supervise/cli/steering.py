@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from supervise._control.client import ControlClient, ControlError
 from supervise._printable import one_line
 from supervise._views.recorded_run import RecordedRun
+from supervise._views.wording import ending, spans
 from supervise.cli import option_values
-from supervise.cli.failure_screen import ending, spans
 from supervise.cli.find_run import NoSuchRunError, find_run
 from supervise.cli.keep_result import complaint
 from supervise.cli.run_commands import RunParser

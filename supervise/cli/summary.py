@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from supervise.cli.failure_screen import ending
+from supervise._views.wording import ending, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from supervise.result import RankEnd, RunProcsResult
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-_STEP = 1024
 
 
 def table(result: RunProcsResult) -> list[str]:
@@ -34,17 +31,6 @@ def _aligned(row: tuple[str, ...], widths: list[int]) -> Iterable[str]:
 
 def _time_s(end: RankEnd) -> float:
     return 0.0 if end.pid is None else (end.ended_ns - end.started_ns) / 1e9
-
-
-def size(size_bytes: float | None) -> str:
-    """Format a number of bytes; ``-`` for None."""
-    if size_bytes is None:
-        return "-"
-    for unit in _UNITS[:-1]:
-        if size_bytes < _STEP:
-            return f"{size_bytes:.0f} {unit}"
-        size_bytes /= _STEP
-    return f"{size_bytes:.1f} {_UNITS[-1]}"
 
 
 def write_metrics(

@@ -8,6 +8,7 @@ from signal import SIGKILL, SIGTERM, Signals
 
 import pytest
 
+from supervise._views import wording
 from supervise.cli import failure_screen
 from supervise.result import ProcessFailure, RankEnd, Role, RunProcsResult
 from tests.cli.command import HANG, Command
@@ -237,7 +238,7 @@ def test_a_long_traceback_is_shortened_in_the_middle(tmp_path: Path):
 )
 def test_ranks_are_named_in_spans(ranks: list[int], text: str):
     """Few words for many ranks."""
-    assert failure_screen.spans(ranks) == text
+    assert wording.spans(ranks) == text
 
 
 @pytest.mark.parametrize(
@@ -245,7 +246,7 @@ def test_ranks_are_named_in_spans(ranks: list[int], text: str):
 )
 def test_durations_are_for_people(value: float, text: str):
     """The unit fits the value."""
-    assert failure_screen.seconds(value) == text
+    assert wording.seconds(value) == text
 
 
 def test_the_example_counts_on_four_ranks(supervise: Command):
