@@ -19,6 +19,7 @@ _LARGEST_BYTES = 64 << 20
 """The largest file that is read whole."""
 _LONGEST_LINE = 1 << 20
 _ATTEMPT = re.compile(r"attempt_(\d{1,9})")
+SAMPLES = "samples.jsonl"
 STREAMS = ("stdout.log", "stderr.log")
 
 
@@ -95,18 +96,25 @@ class RecordedRun:
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Yield the events of ``events.jsonl``; a line that is not valid, such as a torn last one, is skipped."""
+        return (event for event in self._objects("events.jsonl") if isinstance(event.get("event"), str))
+
+    def samples(self) -> Iterator[dict[str, Any]]:
+        """Yield the samples of ``samples.jsonl``; a line that is not valid is skipped."""
+        return (sample for sample in self._objects(SAMPLES) if isinstance(sample.get("ranks"), dict))
+
+    def _objects(self, name: str) -> Iterator[dict[str, Any]]:
         try:
-            fd = open_regular(os.path.join(self.path, "events.jsonl"))
+            fd = open_regular(os.path.join(self.path, name))
         except OSError:
             return
         with open(fd, "rb") as file:
             while line := file.readline(_LONGEST_LINE):
                 try:
-                    event = json.loads(line)
+                    found = json.loads(line)
                 except (ValueError, RecursionError):
                     continue
-                if isinstance(event, dict) and isinstance(event.get("event"), str):
-                    yield event
+                if isinstance(found, dict):
+                    yield found
 
     def logs(self) -> dict[int, list[str]]:
         """Return local rank to the paths of its logs in its newest attempt, stdout first."""

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from supervise._append import open_to_append
 from supervise._views import usage
+from supervise._views.recorded_run import SAMPLES, STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SAMPLES = "samples.jsonl"
 _SHORTEST_S = 1.0
 _S_PER_RANK = 0.01
 _AGE_PARTS = 300
@@ -25,7 +25,6 @@ So the file of a week has at most about 30 MB.
 _MANY = 100
 _COST_PARTS = 300
 """An interval is at least this many times the processor time that the last sample took."""
-_STREAMS = ("stdout.log", "stderr.log")
 
 
 class Life(NamedTuple):
@@ -97,7 +96,7 @@ class SampleFile:
 
     def _output_bytes(self, rank: int, attempt: int) -> int:
         total = 0
-        for name in _STREAMS:
+        for name in STREAMS:
             try:
                 total += os.lstat(f"{self._directory}/attempt_{attempt}/{rank}/{name}").st_size
             except OSError:  # the stream is not redirected

@@ -12,7 +12,7 @@ __all__ = ["main"]
 
 _INTERRUPTED = 130
 _NO_READER = 141
-_OF_FILES = ("check", "ls", "show", "logs", "clean", "completion")
+_OF_FILES = ("check", "ls", "show", "logs", "report", "clean", "completion")
 _OF_A_RUNNING_RUN = ("status", "stop", "restart", "signal", "wait", "stacks")
 _COMMANDS = (*_OF_FILES, *_OF_A_RUNNING_RUN)
 """The commands besides `run`: each is a function in the module of the same name, except those of `_MODULES`."""
@@ -22,7 +22,7 @@ _USAGE = """\
 usage: supervise run [OPTIONS] [--] PROGRAM [ARGS...]
        supervise run [OPTIONS] --file FILE
        supervise check FILE
-       supervise ls | show RUN | logs RUN | clean
+       supervise ls | show RUN | logs RUN | report RUN | clean
        supervise status RUN | stop RUN | restart RUN --rank R | signal RUN SIG
        supervise wait RUN | stacks RUN
        supervise completion SHELL
@@ -36,6 +36,7 @@ commands:
   ls          list the runs, the newest first
   show        tell what a run did, from its files
   logs        show the output of the ranks of a run
+  report      write a page about a run, and a trace
   clean       remove the directories of runs that are over
   status      show the state of a running gang and of each rank
   stop        stop a run
@@ -85,7 +86,7 @@ def _dispatch(words: list[str], *, own_process: bool) -> int:
         print(_USAGE, end="")
         return 0
     if command == "--version":
-        print(f"supervise {_version()}")
+        print(f"supervise {version()}")
         return 0
     print(_USAGE if command is None else _unknown(words), end="", file=sys.stderr)
     return 2
@@ -131,7 +132,8 @@ def _unknown(words: list[str]) -> str:
     return f"supervise: {first!r} is not a command; did you mean: {one_line(shlex.join(line))}\n"
 
 
-def _version() -> str:
+def version() -> str:
+    """Return the version of the installed package."""
     from importlib import metadata
 
     try:

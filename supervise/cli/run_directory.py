@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from dataclasses import asdict
@@ -10,8 +9,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from supervise._append import open_to_append
-from supervise._folders import open_folder
 from supervise._views import run_host
+from supervise.cli import whole_file
 from supervise.result import RunProcsResult
 
 if TYPE_CHECKING:
@@ -126,25 +125,8 @@ def write_result(
 
 
 def _write(directory: str, name: str, whole: dict[str, Any]) -> None:
-    """Write a file of JSON in one step."""
-    new = f"{name}.new"
-    at = open_folder(directory)
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(new, dir_fd=at)
-        with open(os.open(new, flags, 0o600, dir_fd=at), "w") as file:
-            json.dump(whole, file, indent=2, default=str)
-            file.write("\n")
-        os.replace(new, name, src_dir_fd=at, dst_dir_fd=at)
-    except BaseException as e:
-        with contextlib.suppress(OSError):
-            os.unlink(new, dir_fd=at)
-        if isinstance(e, OSError):
-            raise OSError(e.errno, e.strerror, os.path.join(directory, name)) from e
-        raise
-    finally:
-        os.close(at)
+    data = json.dumps(whole, indent=2, default=str).encode() + b"\n"
+    whole_file.write(os.path.join(directory, name), data)
 
 
 def write_info(directory: str, options: Options, *, run_id: str, locked: bool) -> None:

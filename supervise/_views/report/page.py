@@ -1,0 +1,203 @@
+"""The page: one HTML document that needs nothing else. Its policy forbids scripts and requests."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from supervise._logs.files import last_lines
+from supervise._opening import read_regular
+from supervise._printable import one_line
+from supervise._views.report import markup
+from supervise._views.report.curves import curves
+from supervise._views.report.markup import block, table, text
+from supervise._views.report.timeline import Timeline, shown_end
+from supervise._views.wording import seconds, size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from supervise._views.recorded_run import RecordedRun
+    from supervise._views.report.history import History, RankHistory
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+_MOST_LOGS = 12
+_MOST_LINES = 20
+_MOST_INCIDENTS = 500
+_STACKS_BYTES = 256 << 10
+_LONGEST_LINE = 160
+_MOST_LAST_LINES = 2_000
+_MOST_ROWS = 5_000
+
+
+def page(run: RecordedRun, history: History, *, program: str, version: str) -> str:
+    """Return the page.
+
+    Args:
+        run: The run.
+        history: Its history.
+        program: What it ran, as text.
+        version: Version of supervise.
+    """
+    sections = [
+        ("What happened", _story(run)),
+        ("Timeline", Timeline(history).markup()),
+        ("What the ranks used", _used(history)),
+        ("Restarts, hangs and losses", _incidents(history)),
+        ("Stacks", "".join(_stacks(run, history))),
+        ("Last lines", _logs(run, history)),
+        ("All ranks", _table(run, history)),
+    ]
+    body = "".join(
+        f'<section aria-labelledby="s{index}"><h2 id="s{index}">{title}</h2>{content}</section>'
+        for index, (title, content) in enumerate(sections)
+        if content
+    )
+    title = f"{one_line(run.name)}: {run.state}"
+    with open(os.path.join(os.path.dirname(__file__), "page.css"), encoding="utf-8") as file:
+        style = file.read()
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{text(title)}</title><style>{style}</style></head><body>"
+        f"{_head(run, history, program)}<main>{body}</main>"
+        f"<footer>Written by supervise {text(version)} at {now}, from the files in "
+        f"<code>{text(run.path)}</code></footer>"
+        "</body></html>\n"
+    )
+
+
+def _head(run: RecordedRun, history: History, program: str) -> str:
+    state = run.state if run.state.isascii() and run.state.replace("_", "").isalpha() else "unknown"
+    code = run.result.get("exit_code")
+    started = "-" if run.started is None else run.started.astimezone().isoformat(sep=" ", timespec="seconds")
+    duration = seconds(history.end_s - history.begin_s) + (" until now" if run.state == "running" else "")
+    restarts = sum(max(0, rank.count - 1) for rank in history.ranks.values())
+    facts = [
+        ("ranks", f"{len(history.ranks)} on host {run.info.get('host_name')}"),
+        ("started", started),
+        ("duration", duration),
+        ("exit code", "-" if code is None else str(code)),
+        ("restarted processes", str(restarts)),
+    ]
+    cells = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in facts)
+    return (
+        f'<header><h1>{text(run.name)} <span class="state {state}">{text(run.state.replace("_", " "))}</span></h1>'
+        '<dl class="facts"><div class="wide-fact"><dt>program</dt>'
+        f"<dd><code>{text(program)}</code></dd></div>{cells}</dl></header>"
+    )
+
+
+def _story(run: RecordedRun) -> str:
+    report = run.result.get("report")
+    if isinstance(report, list) and report:
+        return f'<pre class="story" tabindex="0">{block(chr(10).join(map(str, report)))}</pre>'
+    if run.state == "killed":
+        return "<p>supervise was killed before it could write a result. The ends of the ranks are not known.</p>"
+    if run.state == "unknown":
+        return "<p>supervise may still run on another host. This is what its files say until now.</p>"
+    return ""
+
+
+def _used(history: History) -> str:
+    drawn = curves(history)
+    return f'<div class="curves">{drawn}</div>' if drawn else ""
+
+
+def _incidents(history: History) -> str:
+    shown = history.incidents[:_MOST_INCIDENTS]
+    rows = [(text(seconds(max(0.0, mark.at_s - history.begin_s))), text(mark.text)) for mark in shown]
+    more = len(history.incidents) - len(shown) + history.more_incidents
+    note = f'<p class="note">{more} later ones are left out.</p>' if more else ""
+    return table("Time since the start", ("after", "what"), rows, numeric=frozenset({0})) + note if rows else ""
+
+
+def _stacks(run: RecordedRun, history: History) -> Iterator[str]:
+    for path, places in history.stacks:
+        yield f'<pre tabindex="0">{block(chr(10).join(places))}</pre>'
+        name = os.path.basename(path)
+        try:
+            content = read_regular(os.path.join(run.path, name), _STACKS_BYTES)[0].decode(errors="replace")
+        except OSError as error:
+            yield f'<p class="note"><code>{text(name)}</code> cannot be shown: {text(error.strerror)}</p>'
+            continue
+        yield f"<details><summary>All threads, from <code>{text(name)}</code></summary>"
+        yield f'<pre tabindex="0">{block(content)}</pre></details>'
+
+
+def _logs(run: RecordedRun, history: History) -> str:
+    """Return the last lines of the ranks that failed first, or of the first ranks if none failed."""
+    logs = run.logs()
+    order = sorted(history.ranks.values(), key=lambda rank: (_unimportance(history, rank), rank.rank))
+    failed = [rank for rank in order if _unimportance(history, rank) < 3]
+    parts = []
+    for rank in (failed or order)[:_MOST_LOGS]:
+        for path in reversed(logs.get(rank.rank, [])):
+            if lines := last_lines(path, _MOST_LINES).strip("\n"):
+                where = text(os.path.relpath(path, run.path))
+                parts.append(f'<h3>Rank {rank.rank}, <code>{where}</code></h3><pre tabindex="0">{block(lines)}</pre>')
+    if len(failed) > _MOST_LOGS:
+        parts.append(f'<p class="note">{len(failed) - _MOST_LOGS} more ranks failed.</p>')
+    return "".join(parts)
+
+
+def _unimportance(history: History, rank: RankHistory) -> int:
+    if rank.rank == history.root_cause:
+        return 0
+    life = rank.life
+    if life is None:
+        return 3
+    return 1 if life.ending == "failed" else 2 if any(mark.kind == "hung" for mark in life.marks) else 3
+
+
+def _table(run: RecordedRun, history: History) -> str:
+    logs = run.logs()
+    rows = []
+    for rank in list(history.ranks.values())[:_MOST_ROWS]:
+        life = rank.life
+        if life is None:
+            rows.append((str(rank.rank), text(rank.title), "-", "-", "not started", "-", "-", "-", "-", ""))
+            continue
+        to_s = history.end_s if life.ended_s is None else life.ended_s
+        cause = ", root cause" if rank.rank == history.root_cause else ""
+        peak = max([life.max_rss_bytes or 0, *(point.rss_bytes for point in rank.points)])
+        step = next((point.step for point in reversed(rank.points) if point.step is not None), None)
+        line = "" if rank.rank >= _MOST_LAST_LINES else _last_line(logs.get(rank.rank, []))
+        rows.append(
+            (
+                str(rank.rank),
+                text(rank.title),
+                str(life.pid),
+                str(rank.count),
+                text(shown_end(life) + cause),
+                text(seconds(max(0.0, to_s - life.started_s))),
+                "-" if life.cpu_s is None else text(seconds(life.cpu_s)),
+                text(size(peak)) if peak else "-",
+                "-" if step is None else str(step),
+                f"<code>{text(line)}</code>" if line else "",
+            )
+        )
+    heads = ("rank", "role", "pid", "lives", "end", "ran", "CPU", "peak memory", "step", "last line")
+    caption = "Times and processes of the last life of each rank"
+    left = len(history.ranks) - len(rows)
+    note = f'<p class="note">{left} more ranks are left out.</p>' if left else ""
+    return markup.table(caption, heads, rows, numeric=frozenset({0, 2, 3, 5, 6, 7, 8})) + note
+
+
+def _last_line(paths: list[str]) -> str:
+    """Return the last line of the log that was written last."""
+    newest = ""
+    newest_s = -1.0
+    for path in paths:
+        try:
+            found = os.lstat(path)
+        except OSError:
+            continue
+        if found.st_size and found.st_mtime > newest_s:
+            newest, newest_s = path, found.st_mtime
+    line = one_line(last_lines(newest, 1)) if newest else ""
+    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 4]} ..."

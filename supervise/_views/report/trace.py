@@ -1,0 +1,92 @@
+"""The history of a run in the Trace Event Format, JSON object form, which Perfetto and ``chrome://tracing`` read.
+
+Each rank is a process of the trace, because counters belong to a process; its lives are slices of one thread. Times are
+microseconds since the beginning of the run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from supervise._views.report.series import rates
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from supervise._views.report.history import History, Life, RankHistory
+
+_GANG = 0
+"""The trace process of the whole gang; that of rank N is N + 1."""
+_THREAD = 1
+
+
+def trace(history: History, *, name: str) -> dict[str, Any]:
+    """Return the trace as an object for JSON.
+
+    Args:
+        history: The history of the run.
+        name: Name of the run.
+    """
+    events: list[dict[str, Any]] = []
+    events += _named(_GANG, f"gang {name}", "gang")
+    for mark in history.marks:
+        events.append(_event("i", _GANG, mark.text, _us(history, mark.at_s), cat="gang", s="g"))
+    for mark in history.incidents:
+        events.append(_event("i", _GANG, mark.text, _us(history, mark.at_s), cat=mark.kind, s="p"))
+    for rank in history.ranks.values():
+        events += _named(rank.rank + 1, f"rank {rank.rank} ({rank.title})", "lives")
+        for life in rank.lives:
+            events += _life(history, rank, life)
+        events += _counters(history, rank)
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"run": name, "schema_version": "1"}}
+
+
+def _us(history: History, at_s: float) -> float:
+    return max(0.0, round((at_s - history.begin_s) * 1e6, 3))
+
+
+def _event(phase: str, pid: int, name: str, at_us: float, **more: Any) -> dict[str, Any]:
+    return {"ph": phase, "pid": pid, "tid": _THREAD, "name": name, "ts": at_us, **more}
+
+
+def _named(pid: int, process: str, thread: str) -> list[dict[str, Any]]:
+    return [
+        _event("M", pid, "process_name", 0, args={"name": process}),
+        _event("M", pid, "process_sort_index", 0, args={"sort_index": pid}),
+        _event("M", pid, "thread_name", 0, args={"name": thread}),
+    ]
+
+
+def _life(history: History, rank: RankHistory, life: Life) -> Iterator[dict[str, Any]]:
+    pid = rank.rank + 1
+    begin_us = _us(history, life.started_s)
+    end_us = _us(history, history.end_s if life.ended_s is None else life.ended_s)
+    args = {
+        "pid": life.pid,
+        "attempt": life.attempt,
+        "end": life.how or life.ending,
+        "root_cause": rank.rank == history.root_cause and life is rank.life,
+    }
+    cause = ", root cause" if args["root_cause"] else ""
+    name = f"attempt {life.attempt}: {life.how or life.ending}{cause}"
+    duration_us = round(max(0.0, end_us - begin_us), 3)
+    yield _event("X", pid, name, begin_us, dur=duration_us, cat=f"life,{life.ending}", args=args)
+    if life.ready_s is not None:
+        ready_us = _us(history, life.ready_s)
+        starting_us = round(max(0.0, ready_us - begin_us), 3)
+        yield _event("X", pid, "starting", begin_us, dur=starting_us, cat="starting", args={"pid": life.pid})
+    for mark in life.marks:
+        yield _event("i", pid, mark.text, _us(history, mark.at_s), cat=mark.kind, s="t")
+
+
+def _counters(history: History, rank: RankHistory) -> Iterator[dict[str, Any]]:
+    pid = rank.rank + 1
+    for rate in rates(rank.points):
+        at_us = _us(history, rate.from_s)
+        yield _event("C", pid, "processors", at_us, args={"busy": round(rate.cpu, 4)})
+        yield _event("C", pid, "output", at_us, args={"bytes_per_s": round(rate.output_bytes_per_s, 1)})
+    for point in rank.points:
+        at_us = _us(history, point.at_s)
+        yield _event("C", pid, "memory", at_us, args={"rss_bytes": point.rss_bytes})
+        if point.step is not None:
+            yield _event("C", pid, "step", at_us, args={"step": point.step})

@@ -1,0 +1,83 @@
+"""``supervise report RUN``: a page about a run, and a trace, from the files of the run alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from supervise.cli import version, whole_file
+from supervise.cli.keep_result import complaint
+from supervise.cli.run_commands import parser, program_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from supervise._views.recorded_run import RecordedRun
+    from supervise.cli.run_commands import RunParser
+
+_PAGE = "report.html"
+
+
+def options() -> RunParser:
+    """Return the parser."""
+    made = parser("report", "Write a page about a run: one HTML file that needs nothing else.", run=True)
+    made.add_argument(
+        "-o", "--output", metavar="FILE", help=f"the page; -: stdout; default: {_PAGE} in the directory of the run"
+    )
+    made.add_argument(
+        "--trace", metavar="FILE", help="write a trace for Perfetto or chrome://tracing as well; -: stdout"
+    )
+    made.add_argument("--json", action="store_true", help="write no page; print the history as a JSON object")
+    return made
+
+
+def report(words: Sequence[str]) -> int:
+    """Write the page; return the exit code.
+
+    Raises:
+        SystemExit: With code 2 after an error message, or 0 after the help.
+    """
+    made = options()
+    found = made.parse_args(words)
+    if [found.output, found.trace, "-" if found.json else None].count("-") > 1:
+        made.error("only one of the page, the trace and --json can go to stdout")
+    if found.json and found.output is not None:
+        made.error("--json writes no page, so that --output has no effect; leave out one of them")
+    run: RecordedRun = found.run
+    from supervise._views.report.history import History
+
+    history = History(run)
+    try:
+        if found.trace is not None:
+            from supervise._views.report.trace import trace
+
+            _write(found.trace, json.dumps(trace(history, name=run.name), separators=(",", ":")) + "\n")
+        if found.json:
+            from supervise._views.report.record import record
+
+            print(json.dumps(record(run, history)))
+        else:
+            from supervise._views.report.page import page
+
+            path = os.path.join(run.path, _PAGE) if found.output is None else found.output
+            _write(path, page(run, history, program=program_of(run), version=version()))
+            if path != "-":
+                print(path)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        print(f"supervise report: {complaint(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _write(path: str, content: str) -> None:
+    """Write a file in one step, or stdout."""
+    data = content.encode(errors="replace")
+    if path == "-":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+    else:
+        whole_file.write(path, data)
