@@ -8,7 +8,7 @@ from pathlib import Path
 
 import shtab
 
-from supervise.cli import restart, signaling, stacks, status, stop, wait
+from supervise.cli import report, restart, signaling, stacks, status, stop, wait
 from supervise.cli.completion import FOLDER, SHELLS
 from supervise.cli.parser import run_parser
 
@@ -41,6 +41,11 @@ def scripts() -> dict[str, str]:
     commands.choices["run"] = run
     check = commands.add_parser("check", help='check a file for "supervise run --file"')
     check.add_argument("file").complete = shtab.FILE  # type: ignore[attr-defined]
+    commands.add_parser("report", help="write a page about a run, and a trace")
+    commands.choices["report"] = report.options()
+    for action in commands.choices["report"]._actions:
+        if action.dest in ("run", "output", "trace"):
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
     for name, (command, text) in _OF_A_RUNNING_RUN.items():
         commands.add_parser(name, help=text)
         commands.choices[name] = command.options()

@@ -122,8 +122,9 @@ def _stacks(run: RecordedRun, history: History) -> Iterator[str]:
         name = os.path.basename(path)
         try:
             content = read_regular(os.path.join(run.path, name), _STACKS_BYTES)[0].decode(errors="replace")
-        except OSError as error:
-            yield f'<p class="note"><code>{text(name)}</code> cannot be shown: {text(error.strerror)}</p>'
+        except (OSError, ValueError) as error:
+            why = text(getattr(error, "strerror", None) or error)
+            yield f'<p class="note"><code>{text(name)}</code> cannot be shown: {why}</p>'
             continue
         yield f"<details><summary>All threads, from <code>{text(name)}</code></summary>"
         yield f'<pre tabindex="0">{block(content)}</pre></details>'

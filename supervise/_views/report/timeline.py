@@ -46,6 +46,8 @@ class Timeline:
         shown = max(1, min(len(history.ranks), MOST_SINGLE_ROWS))
         self._most_cells = min(_MOST_CELLS, _CELLS_OF_ALL // shown)
         self._most_lives = max(1, min(_MOST_LIVES, _LIVES_OF_ALL // max(1, len(history.ranks))))
+        steps = [point.step for rank in history.ranks.values() for point in rank.points if point.step is not None]
+        self._step_range = min(steps, default=0), max(steps, default=0)
         restarts = [self._x(mark.at_s) for mark in history.marks if mark.kind == "restart"][-_MOST_MARKS:]
         self._grid = grid(self._span_s) + "".join(f'<path class="all" d="M{x:.1f} 0V100"/>' for x in restarts)
 
@@ -53,6 +55,9 @@ class Timeline:
         """Return the legend, the axis and the rows."""
         swatch = '<svg viewBox="0 0 20 10" aria-hidden="true"><rect class="{}" width="20" height="10"/></svg>'
         legend = "".join(f"<li>{swatch.format(kind)} {text(label)}</li>" for kind, label in _LEGEND)
+        if any(self._step_range):
+            line = '<polyline class="steps" points="0,9 20,1"/>'
+            legend += f'<li><svg viewBox="0 0 20 10" aria-hidden="true">{line}</svg> step</li>'
         ranks = self._history.ranks
         rows = self._rows() if len(ranks) > MOST_SINGLE_ROWS else map(self._row, ranks.values())
         head = f'<span class="label">rank</span>{axis(self._span_s)}<span class="end">end</span>'
@@ -149,9 +154,6 @@ class Timeline:
 
     def _steps(self, used: list[Rate]) -> str:
         """Return a line for the steps of each life."""
-        known = [rate.step for rate in used if rate.step is not None]
-        if not known:
-            return ""
         lines: list[list[tuple[float, int]]] = []
         before_s = -1.0
         for rate in used:
@@ -160,9 +162,10 @@ class Timeline:
             before_s = rate.to_s
             if rate.step is not None:
                 lines[-1].append((rate.to_s, rate.step))
-        return "".join(self._line(line, min(known), max(known)) for line in lines if line)
+        return "".join(self._line(line) for line in lines if line)
 
-    def _line(self, steps: list[tuple[float, int]], low: int, high: int) -> str:
+    def _line(self, steps: list[tuple[float, int]]) -> str:
+        low, high = self._step_range
         height = 66 / max(1, high - low)
         points = " ".join(f"{self._x(at_s):.1f},{84 - height * (step - low):.1f}" for at_s, step in steps)
         return f'<polyline class="steps" points="{points}"/>'

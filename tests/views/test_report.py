@@ -1,0 +1,267 @@
+"""The page about a run: real runs, hostile ranks, large runs, and what a browser makes of it."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Command
+from tests.patience import PATIENCE_S
+from tests.views.fake_run import event, exited, large_run, write_run
+
+MB = 1 << 20
+VOID = {"meta"}
+HOSTILE = "</pre></title></style><script>document.title='owned'</script><img src=http://x/>\x1b[31mred\x07\u202e\x00"
+CHROMIUM = ("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom")
+HANGS = """
+import os, supervise
+supervise.enable_stacks()
+
+def load_batch():
+    while os.environ["RANK"] == "1":
+        pass
+
+for step in range(10**9):
+    supervise.notify(step=step, heartbeat=True)
+    load_batch()
+"""
+
+
+class Page(HTMLParser):
+    """A page that was parsed; it fails if an element is not closed, or the page asks for anything elsewhere."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, dict[str, str | None]]] = []
+        self.data: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes.append((tag, dict(attrs)))
+        assert tag not in ("script", "iframe", "link", "img", "object", "form")
+        assert not {"src", "href", "action", "onload", "onclick"} & dict(attrs).keys()
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.data.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.data).split())
+
+    def bars(self) -> list[str]:
+        """Return the bars as a screen reader tells them."""
+        return [
+            str(attrs["aria-label"]) for tag, attrs in self.attributes if tag == "svg" and attrs.get("class") == "bar"
+        ]
+
+
+def page_of(supervise: Command, name: str, *words: str) -> Page:
+    """Return the page about a run."""
+    done = supervise.supervise("report", name, *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    path = Path(done.stdout.rstrip("\n"))
+    assert path.stat().st_mode & 0o777 == 0o600
+    text = path.read_text(encoding="utf-8")
+    assert "url(" not in text
+    assert "@import" not in text
+    return Page(text)
+
+
+def test_a_failure_is_told_with_its_root_cause(supervise: Command) -> None:
+    script = 'echo "out $RANK"; echo "err $RANK" >&2; [ "$RANK" = 1 ] && exit 3; exec sleep 1000'
+    assert supervise.run("-n", "3", "--run-id", "job", "sh", "-c", script).returncode == 3
+    page = page_of(supervise, "job")
+    assert "rank 1 of 3 failed: exit code 3" in page.text
+    bars = page.bars()
+    assert len(bars) == 3
+    assert "failed, exit code 3 (root cause)" in bars[1]
+    assert all("stopped, SIGTERM; SIGTERM from supervise (peer_failed)" in bars[rank] for rank in (0, 2))
+    assert "err 1" in page.text
+    assert "err 0" not in page.text.partition("All ranks")[0]
+    [policy] = [attrs["content"] for tag, attrs in page.attributes if attrs.get("http-equiv")]
+    assert str(policy).startswith("default-src 'none'")
+
+
+def test_a_success_has_no_root_cause(supervise: Command) -> None:
+    assert supervise.run("-n", "2", "--run-id", "job", "true").returncode == 0
+    page = page_of(supervise, "job")
+    assert [bar.rpartition(", ")[2] for bar in page.bars()] == ["succeeded", "succeeded"]
+    assert "root cause" not in page.text
+    assert "What happened" not in page.text
+
+
+def test_each_life_of_a_rank_is_kept(supervise: Command) -> None:
+    words = ("--strategy", "one_for_one", "--max-restarts", "2", "--backoff", "0")
+    assert supervise.run("-n", "2", "--run-id", "job", *words, "sh", "-c", "exit $RANK").returncode == 1
+    page = page_of(supervise, "job")
+    assert "failed, exit code 1, 2 restarts (root cause)" in page.bars()[1]
+    assert page.text.count("rank 1 restarts in") == 2
+    whole = json.loads(supervise.supervise("report", "--json", "job").stdout)
+    assert (whole["schema_version"], whole["root_cause"]) == (1, 1)
+    assert [life["attempt"] for life in whole["ranks"]["1"]["newest_lives"]] == [0, 1, 2]
+    assert {life["ending"] for life in whole["ranks"]["1"]["newest_lives"]} == {"failed"}
+    assert whole["ranks"]["0"]["lives"] == 1
+
+
+def test_a_restart_of_all_ranks_is_an_incident(supervise: Command) -> None:
+    script = 'test "$TORCHELASTIC_RESTART_COUNT" = 1 || test "$RANK" = 0 || exit 3'
+    words = ("--max-restarts", "1", "--backoff", "0")
+    assert supervise.run("-n", "2", "--run-id", "job", *words, "sh", "-c", script).returncode == 0
+    page = page_of(supervise, "job")
+    assert "all ranks restart in 0 ms: rank 1 failed" in page.text
+    assert [bar.rpartition(", ")[2] for bar in page.bars()] == ["1 restart", "1 restart"]
+    assert "(root cause)" not in " ".join(page.bars())
+
+
+def test_a_hang_has_its_stacks(supervise: Command, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(HANGS)
+    words = ("--heartbeat-timeout", "1", "--on-hang", "fail")
+    assert supervise.run("-n", "2", "--run-id", "job", *words, "program.py").returncode != 0
+    page = page_of(supervise, "job")
+    assert "rank 1 hung: no heartbeat for" in page.text
+    assert "rank 1: load_batch (program.py:" in page.text
+    assert "(root cause)" in page.bars()[1]
+    assert ", hung, " in page.bars()[1]
+
+
+def test_after_a_kill_of_supervise_the_ends_are_unknown(supervise: Command) -> None:
+    with supervise.started("-n", "2", "--run-id", "job", "sh", "-c", "echo there; exec sleep 1000") as run:
+        run.hear()
+        run.signal(signal.SIGKILL)
+        run.end()
+    page = page_of(supervise, "job")
+    assert "supervise was killed" in page.text
+    assert all("end unknown" in bar for bar in page.bars())
+
+
+def test_a_run_that_goes_on_has_a_page(supervise: Command) -> None:
+    with supervise.started("-n", "2", "--run-id", "job", "sh", "-c", "echo there; exec sleep 1000") as run:
+        run.hear()
+        page = page_of(supervise, "job")
+        run.signal(signal.SIGTERM)
+        run.end()
+    assert "until now" in page.text
+    assert "running" in page.bars()[0]
+
+
+def test_what_a_rank_writes_is_text(supervise: Command, tmp_path: Path) -> None:
+    (tmp_path / "hostile.sh").write_text("printf '%s\\n' \"$1\"; printf '%s\\n' \"$1\" >&2; exit 1")
+    hostile = HOSTILE.replace("\x00", "")
+    assert supervise.run("--run-id", "job", "--no-python", "sh", "hostile.sh", hostile).returncode == 1
+    page = page_of(supervise, "job")  # the parser fails at a script
+    assert "<script>document.title='owned'</script>" in page.text
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", "".join(page.data))
+
+
+def test_invalid_lines_of_the_files_are_left_out(supervise: Command, tmp_path: Path) -> None:
+    values = (None, -1, 1e400, 2**80, "x", [], {}, True, HOSTILE)
+    names = ("started", "ready", "exited", "signaled", "hung", "restarting", "leaked")
+    events = [event("process.started", 0, 0, pid=7)]
+    events += [event(f"process.{name}", 1, rank=value, pid=value) for name in names for value in values]  # type: ignore[arg-type]
+    events += [event(f"process.{name}", 1, 0, **dict.fromkeys(KEYS, value)) for name in names for value in values]
+    events += [
+        event(f"gang.{name}", 1, **dict.fromkeys(KEYS, value)) for name in ("restarting", "stacks") for value in values
+    ]
+    events += [{**event("gang.started", 0), "timestamp": value} for value in values]
+    path = tmp_path / "runs" / "job_x"
+    write_run(path, 2, events, outcome=HOSTILE, root_cause="1", report=[HOSTILE, 3, None])
+    rows = [{"pid": 7, "cpu_s": value, "rss_bytes": value, "output_bytes": value, "step": value} for value in values]
+    samples = [{"time": 1e9, "ranks": {"0": row, HOSTILE: row}} for row in rows]
+    samples += [{"time": value, "ranks": {}} for value in values]
+    (path / "samples.jsonl").write_text("".join(json.dumps(each) + "\n" for each in samples) + '{"torn": ')
+    page_of(supervise, "job")
+    assert supervise.supervise("report", "job", "--trace", "-", "-o", str(tmp_path / "x.html")).returncode == 0
+
+
+KEYS = (
+    *("pid", "attempt", "exit_code", "exit_signal", "signal", "reason", "tier", "age_s", "step", "backoff_s"),
+    *("max_rss_bytes", "cpu_time_s", "complaint", "root_cause_rank", "error_type", "path", "places"),
+)
+
+
+def test_a_planted_link_is_replaced_and_not_followed(supervise: Command, tmp_path: Path) -> None:
+    supervise.run("--run-id", "job", "true")
+    (tmp_path / "target").write_text("mine")
+    (supervise.directory() / "report.html").symlink_to(tmp_path / "target")
+    page_of(supervise, "job")
+    assert (tmp_path / "target").read_text() == "mine"
+
+
+def test_the_page_goes_where_it_is_wanted(supervise: Command, tmp_path: Path) -> None:
+    supervise.run("--run-id", "job", "true")
+    page_of(supervise, "job", "--output", str(tmp_path / "page.html"))
+    done = supervise.supervise("report", "job", "--output", "-")
+    assert done.stdout.startswith("<!DOCTYPE html>")
+    missing = supervise.supervise("report", "job", "-o", str(tmp_path / "none" / "page.html"))
+    assert missing.returncode == 1
+    assert missing.stderr.startswith("supervise report: ")
+    assert missing.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [("-o", "-", "--trace", "-"), ("--json", "--trace", "-"), ("--json", "-o", "x")])
+def test_what_cannot_be_together_is_wrong_usage(words: tuple[str, ...], supervise: Command) -> None:
+    supervise.run("--run-id", "job", "true")
+    done = supervise.supervise("report", "job", *words)
+    assert done.returncode == 2
+    assert "Try 'supervise report --help'" in done.stderr
+
+
+def test_equal_ranks_share_a_row(supervise: Command, tmp_path: Path) -> None:
+    large_run(tmp_path / "runs" / "job_x", 1000)
+    page = page_of(supervise, "job")
+    first, second, third, *rest = page.bars()
+    assert first.startswith("rank 1: ")
+    assert "failed, SIGKILL, out of memory (root cause)" in first
+    assert second.startswith("rank 5: ")
+    assert third.startswith("ranks 0, 2-4, 6-999: ")
+    assert len(rest) == 998
+    assert "ranks 0, 2-4, 6-999; the row above shows rank 999" in page.text
+    assert (tmp_path / "runs" / "job_x" / "report.html").stat().st_size < 3 * MB
+
+
+def test_many_restarts_have_a_bounded_page(supervise: Command, tmp_path: Path) -> None:
+    events = []
+    for life in range(20_000):
+        events.append(event("process.started", life / 10, life % 3, pid=life + 1))
+        events.append(exited(life / 10 + 0.05, life % 3, exit_code=1, level="error"))
+        events.append(event("process.restarting", life / 10 + 0.06, life % 3, backoff_s=0.1, exit_code=1))
+    write_run(tmp_path / "runs" / "job_x", 3, events, outcome="failed", root_cause=0)
+    page = page_of(supervise, "job")
+    assert "19500 later ones are left out" in page.text
+    assert (tmp_path / "runs" / "job_x" / "report.html").stat().st_size < 3 * MB
+
+
+def test_a_browser_shows_the_page_and_runs_nothing(supervise: Command, tmp_path: Path) -> None:
+    if shutil.which(CHROMIUM[0]) is None:
+        pytest.skip("chromium is not installed")
+    path = tmp_path / "runs" / "job_x"
+    write_run(path, 2, [event("process.started", 0, 0, pid=7)], outcome="failed", root_cause=0, report=[HOSTILE])
+    supervise.supervise("report", "job")
+    shown = subprocess.run(
+        [*CHROMIUM, f"--user-data-dir={tmp_path}/profile", f"file://{path}/report.html"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+        env={**os.environ, "HOME": str(tmp_path)},
+    ).stdout
+    assert "<title>job_x: failed</title>" in shown
+    assert "&lt;script&gt;document.title='owned'" in shown
+    assert shown.count('class="bar"') == 2
