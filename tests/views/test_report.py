@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import Command
+from tests.cli.test_run_commands import until
 from tests.patience import PATIENCE_S
 from tests.views.fake_run import event, exited, large_run, write_run
 
@@ -84,6 +85,11 @@ def page_of(supervise: Command, name: str, *words: str) -> Page:
     return Page(text)
 
 
+def until_all_have_started(supervise: Command) -> None:
+    """Return when the events of a run have the start of every rank: a rank writes before they do."""
+    until(lambda: any("gang.started" in path.read_text() for path in supervise.tmp_path.glob("runs/*_*/events.jsonl")))
+
+
 def test_a_failure_is_told_with_its_root_cause(supervise: Command) -> None:
     script = 'echo "out $RANK"; echo "err $RANK" >&2; [ "$RANK" = 1 ] && exit 3; exec sleep 1000'
     assert supervise.run("-n", "3", "--run-id", "job", "sh", "-c", script).returncode == 3
@@ -143,7 +149,7 @@ def test_a_hang_has_its_stacks(supervise: Command, tmp_path: Path) -> None:
 
 def test_after_a_kill_of_supervise_the_ends_are_unknown(supervise: Command) -> None:
     with supervise.started("-n", "2", "--run-id", "job", "sh", "-c", "echo there; exec sleep 1000") as run:
-        run.hear()
+        until_all_have_started(supervise)
         run.signal(signal.SIGKILL)
         run.end()
     page = page_of(supervise, "job")
@@ -153,7 +159,7 @@ def test_after_a_kill_of_supervise_the_ends_are_unknown(supervise: Command) -> N
 
 def test_a_run_that_goes_on_has_a_page(supervise: Command) -> None:
     with supervise.started("-n", "2", "--run-id", "job", "sh", "-c", "echo there; exec sleep 1000") as run:
-        run.hear()
+        until_all_have_started(supervise)
         page = page_of(supervise, "job")
         run.signal(signal.SIGTERM)
         run.end()
