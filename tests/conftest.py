@@ -25,6 +25,7 @@ from types import ModuleType
 import psutil
 import pykka
 import pytest
+from hypothesis import HealthCheck, settings
 
 from supervise import SpecError
 from supervise._process.containment import cgroup
@@ -33,6 +34,9 @@ from supervise._runtime.main_thread import bell_for_this_thread
 from tests import surroundings
 
 surroundings.reset()  # before the first test, and in the worker processes of xdist
+# How long an example takes says more about the machine's other work than about the code.
+settings.register_profile("supervise", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("supervise")
 
 PATIENCE_S = 5.0
 """How long orphans, ending threads and closing descriptors may take."""
