@@ -1,7 +1,7 @@
-"""The seam between the core of the package and the tests in this folder and in ``tests/oracle``.
+"""The seam between the core of the package and the tests in this folder.
 
 Only this file knows the classes of the core: it makes events from their neutral form, and returns actions and states in
-neutral form. `planted` (here and in ``tests/oracle``) also knows functions of the core, which it replaces.
+neutral form. The modules `planted...` also know functions of the core, which they replace.
 """
 
 from collections.abc import Callable
@@ -212,7 +212,7 @@ class LiveCore:
 
 
 def _comparable(action: Neutral) -> Neutral:
-    """Return an action without the fields that the old core's has not."""
+    """Return an action without the fields that the world of the model does not know."""
     if action.name != "SetTimer":
         return action
     names = ("name", "delay_s") if action.fields["key"] is None else ("name", "delay_s", "key")

@@ -1,7 +1,6 @@
 """Breadth-first search over all orders of events, to the fixpoint; every invariant is checked on every step."""
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -77,16 +76,15 @@ class Found:
 State = tuple[World, Core]
 
 
-def search(setting: Setting, *, most: int | None = None, new: Callable[[Spec], Core] = LiveCore) -> Found:
+def search(setting: Setting, *, most: int | None = None) -> Found:
     """Visit every state that can be reached; stop at the first broken invariant.
 
     Args:
         setting: The gang.
         most: How many states there may be, else the search is broken: "unbounded".
-        new: Makes the core.
     """
     ranks = (Rank(),) * setting.nprocs
-    core = new(setting.spec())
+    core = LiveCore(setting.spec())
     core.feed(neutral("TailsMade", count=setting.tails))
     temporary = frozenset(number for number, kind in enumerate(setting.kinds or ()) if kind == "temporary")
     lives = Lives(strategy=setting.strategy, most=setting.max_restarts, temporary=temporary)
