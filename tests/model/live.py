@@ -46,7 +46,7 @@ _EVENTS: dict[str, Callable[..., object]] = {
     "DrainExpired": _timer("drain"),
     "BackoffExpired": _timer("backoff"),
     "Assembled": steps.Assembled,
-    "NotAssembled": steps.NotAssembled,
+    "NotAssembled": lambda at_ns: steps.NotAssembled(OSError("no"), at_ns),
     "WorkerStarted": lambda local_rank: said.WorkerStarted(local_rank=local_rank, pid=_pid(local_rank), started_ns=0),
     "WorkerFailedToStart": lambda local_rank, at_ns=0: steps.WorkerFailedToStart(
         local_rank=local_rank, error=OSError("no"), at_ns=at_ns

@@ -156,7 +156,8 @@ def _check_known(before: World, after: World, known: Known, setting: Setting) ->
 
 def _check_verdict(world: World, core: Core, setting: Setting) -> None:
     result = core.result()
-    if result["start failure"] is not None or world.aborted or not world.start:
+    _hold(result["start failure"] is None or not world.restarts, "a failed restart is an error instead of a result")
+    if result["start failure"] is not None or not world.start:
         return
     if setting.single:
         _check_verdict_of_lives(world, result)
@@ -234,6 +235,7 @@ def key(
             rank.given_up,
             rank.late,
             rank.again,
+            rank.unlaunched,
             rank.ready,
             number < known.launched,
         )
