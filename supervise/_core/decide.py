@@ -80,8 +80,8 @@ def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C90
             if gang.phase == "starting" and not gang.launched:
                 _launch(gang, decision)
         case steps.NotAssembled():
-            if gang.phase != "finished":
-                stopping.finish(gang, decision)
+            if gang.phase in ("starting", "stopping") and not gang.launched:
+                _not_assembled(gang, event, decision)
         case steps.CloseAsked():
             stopping.close(gang, event, decision)
         case steps.StopOnFailure():
@@ -184,15 +184,22 @@ def _fail_start(gang: Gang, local_rank: int, why: str, decision: Decision) -> No
 def _failed_to_start(gang: Gang, event: steps.WorkerFailedToStart, decision: Decision) -> None:
     gang.move(event.local_rank, "ended")
     decision.tell(event)
-    if gang.ranks[event.local_rank].attempt > gang.attempt:
+    if gang.ranks[event.local_rank].attempt:
         _life_failed_to_start(gang, event, decision)
         return
     gang.start_failure = gang.start_failure or event
     stopping.stop(gang, "start_failed", decision)
 
 
+def _not_assembled(gang: Gang, event: steps.NotAssembled, decision: Decision) -> None:
+    """Treat an attempt without files or actors as the failed launch of its first rank that restarts."""
+    local_rank = next(number for number in range(gang.nprocs) if not gang.is_left_out(number))
+    gang.launched, gang.sweep.state = local_rank + 1, "done"  # no process was started since the last sweep
+    _failed_to_start(gang, steps.WorkerFailedToStart(local_rank, event.error, event.at_ns), decision)
+
+
 def _life_failed_to_start(gang: Gang, event: steps.WorkerFailedToStart, decision: Decision) -> None:
-    """Treat a later life of a single rank that cannot be launched as a failure of the rank."""
+    """Treat a later life of a rank that cannot be launched as a failure of the rank."""
     rank = gang.ranks[event.local_rank]
     why = f"attempt {rank.attempt} could not be started: {event.error}"
     rank.end = say.WorkerExited(
@@ -219,7 +226,7 @@ def _exited(gang: Gang, event: say.WorkerExited, decision: Decision) -> None:
 
 def _after_end(gang: Gang, local_rank: int, decision: Decision) -> None:
     restart_sets.advance(gang, local_rank, decision)
-    if gang.phase == "starting" and gang.notifies:
+    if gang.phase == "starting" and (gang.notifies or gang.ranks[local_rank].pid is None):
         _ended_in_start(gang, local_rank, decision)
     if gang.phase == "running":
         if gang.stop_on_failure:

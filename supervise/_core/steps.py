@@ -181,8 +181,12 @@ class Assembled(Bare):
     """The files and actors of the next attempt are ready."""
 
 
-class NotAssembled(Bare):
-    """The files or actors of the next attempt could not be made, so the gang ends."""
+class NotAssembled(NamedTuple):
+    """The files or actors of the next attempt could not be made. No rank of it was launched."""
+
+    error: Exception
+    at_ns: int = 0
+    """Monotonic time."""
 
 
 # Actions

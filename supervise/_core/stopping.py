@@ -39,7 +39,7 @@ def _stop(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
 
 
 def finish(gang: Gang, decision: Decision) -> None:
-    """Enter the last phase and publish the result, or the error in its place."""
+    """Enter the last phase and publish the result, or the error of the first start."""
     gang.phase = "finished"
     fail_asks(gang, decision)
     decision.do(steps.Publish())

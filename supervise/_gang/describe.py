@@ -324,6 +324,8 @@ def _error_type(failure: ProcessFailure) -> str:
     """Return an exception's type, a signal's name, or an exit code."""
     if isinstance(failure.message, dict):
         return str(failure.message.get("message", "")).partition(":")[0]
+    if not failure.pid:
+        return "not started"
     return signal_name(-failure.exitcode) if failure.exitcode < 0 else f"exit code {failure.exitcode}"
 
 

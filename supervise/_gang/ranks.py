@@ -69,6 +69,8 @@ class RankActors:
         self._trimming = _trimming(attempt, partial(loop.post, self._log_trimmed), self._log_trimmed)
         self._untrimmed = False
         self._spoiled = False
+        self.abandoned_tails = 0
+        """Number of Tails that had started when `assemble` failed. Each reports its end."""
         self._roomy = True
 
     def assemble(self) -> TailsStarted:
@@ -136,6 +138,9 @@ class RankActors:
             abandon.close()
         for tail in self._attempt.tails[len(self._tails) :]:
             tail.sink.close()
+        if self._attempt.contained is not None:
+            self._attempt.contained.close()
+        self.abandoned_tails = len(self._tails)
         self._spoiled = True
 
     def _new_worker(self, rank: int, life: int) -> pykka.ActorRef[Worker]:

@@ -135,6 +135,8 @@ def failed_line(name: str, title: str, result: RunProcsResult) -> str:
     """
     rank, root = next(iter(result.failures.items()))
     recorded = root.message.get("message") if isinstance(root.message, dict) else None
+    if not root.pid:  # it could not be launched
+        recorded = root.message
     if recorded is None:
         how = f"exit code {root.exitcode}" if root.exitcode >= 0 else root.signal_name()
         recorded = how if str(root.message).startswith(_KNOWN_BY_CODE) else f"{how}: {root.message}"
@@ -143,7 +145,8 @@ def failed_line(name: str, title: str, result: RunProcsResult) -> str:
     cause = one_line(str(recorded))
     cause = cause if len(cause) <= _CAUSE_CHARS else f"{cause[:_CAUSE_CHARS]} ..."
     who = one_line(f"{name} failed: {title}")
-    return f"supervise: {who} (pid {root.pid}): {cause}{one_line(where)}"
+    process = f"pid {root.pid}" if root.pid else "no process"
+    return f"supervise: {who} ({process}): {cause}{one_line(where)}"
 
 
 def start_error(

@@ -124,8 +124,6 @@ class GangRunner:
         )
         self._requests = 0
         self._use(attempt)
-        self._failed: RunProcsResult | None = None
-        """The result of the previous attempt."""
 
     def _use(self, attempt: Attempt) -> None:
         self.attempt = attempt
@@ -330,7 +328,7 @@ class GangRunner:
 
         assert self.gang.policy is not None  # noqa: S101 - the core announces restarts only with a policy
         delay_s *= random.uniform(0.75, 1.25)  # noqa: S311 - jitter: machines do not restart in step
-        self._failed = result = self.result()
+        result = self.result()
         message = say.GangRestarting(
             attempt=self.gang.next_attempt,
             max_restarts=self.gang.policy.max_restarts,
@@ -347,15 +345,18 @@ class GangRunner:
         self.timers.cancel("grace", "kill", "drain")
         self._values.dismiss()
         self.ranks.dismiss()
+        made: RankActors | None = None
         try:
             attempt = self.attempt.again(self.gang.attempt, self.gang.left_out)
             self._subscribers.begin_anew()
             self.events.begin(attempt)
             self._use(attempt)
-            self.step(self.ranks.assemble())
+            made = self.ranks
+            self.step(made.assemble())
         except (OSError, SuperviseError) as error:
-            self._replies.error = error
-            self._post(steps.NotAssembled())
+            if made is not None:  # a Tail that has started reports its end, which must not be taken for a later one's
+                self.step(steps.TailsStarted(tails=made.abandoned_tails))
+            self._post(steps.NotAssembled(error, time.monotonic_ns()))
         else:
             self._post(steps.Assembled())
 
@@ -378,10 +379,6 @@ class GangRunner:
             replies.error = start_error(self.gang, self.gang.start_failure, self.notes, self.attempt.spec)
         if replies.error is None:
             replies.result = self.result()
-        elif self._failed is not None:  # a restart failed: the error also has the previous failure
-            what = f"{self.attempt.spec.name} had failed, and attempt {self.gang.attempt} could not be started"
-            replies.error.add_note(what)
-            replies.error.previous_result = self._failed  # type: ignore[attr-defined]
         message = say.GangFinished(result=replies.result, error=replies.error)
         self.events.finish(message)
         replies.publish(SpawnError("the gang was closed before every rank ran", local_rank=self.gang.launched))

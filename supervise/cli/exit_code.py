@@ -30,11 +30,23 @@ def exit_code(result: RunProcsResult, story: Story, rank: int | None) -> int:
         return by_user  # also if a pending restart was canceled
     if rank is not None and rank in result.ends:
         code = result.ends[rank].exitcode
-        return 1 if code is None else program.as_shell(code)
+        return _unlaunched(rank, story) if code is None else program.as_shell(code)
     if result.outcome == "succeeded":
         return 0
     root = result.root_cause if result.outcome == "failed" else None
+    if root is not None and root in result.ends and result.ends[root].pid is None:
+        return _unlaunched(root, story)
     return by_user if root is None else _of_root_cause(root, result.failures[root].exitcode, story)
+
+
+def _unlaunched(rank: int, story: Story) -> int:
+    """Return the exit code for a rank that has none: as shells do if its program could not be launched; otherwise 1."""
+    failed = story.unlaunched.get(rank)
+    if failed is None:
+        return 1
+    if story.directory is not None and story.directory in failed.why:  # a log file
+        return program.USAGE
+    return program.launch_code(failed.errno)
 
 
 def _of_root_cause(root: int, code: int, story: Story) -> int:

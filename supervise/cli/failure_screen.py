@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from signal import SIGINT, SIGKILL, Signals
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervise._logs.files import last_lines, no_room
 from supervise._printable import one_line, printable
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from supervise.result import ProcessFailure, RankEnd, RunProcsResult
 
 _WHY_LINES = 20
+_ERRNO = r"\[Errno \d+\] "
 _WHY_HEAD = 3
 _FAULTS = ("hung: ", "was not ready within ")
 """Beginnings of the messages of ranks that failed while they ran."""
@@ -31,6 +33,17 @@ _LINE_CHARS = 300
 
 def _plain(text: str, _style: str) -> str:
     return text
+
+
+class Unlaunched(NamedTuple):
+    """Why a later life of a rank could not be launched."""
+
+    errno: int | None
+    why: str
+
+    def __str__(self) -> str:
+        """Return it as a message."""
+        return f"could not be started: {re.sub(_ERRNO, '', self.why)}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,6 +75,8 @@ class Story:
     """Number of attempts before the present one."""
     waiting: str | None = None
     """The pending restart, such as ``restart 1 of 3``."""
+    unlaunched: dict[int, Unlaunched] = field(default_factory=dict)
+    """Local rank to the reason why its present life could not be launched."""
     sent: dict[int, list[Signals]] = field(default_factory=dict)
     """Local rank to the signals that supervise sent to stop it."""
     passed_on: dict[int, list[Signals]] = field(default_factory=dict)
@@ -109,7 +124,10 @@ def _headline(result: RunProcsResult, story: Story, root: int | None) -> str:
         local = f"local rank {root}, " if story.hosts > 1 else ""
         local += f"{story.titles[root]}, " if story.titles else ""
         host = (result.ends[root].host if root in result.ends else "") or os.uname().nodename
-        where = f"host {host}, {local}pid {failure.pid}{_uptime(result, root)}"
+        process = f"pid {failure.pid}{_uptime(result, root)}"
+        if not _ran(result, root):
+            how, process = re.sub(_ERRNO, "", _clean(str(failure.message))[0]), "no process"
+        where = f"host {host}, {local}{process}"
         return f"rank {story.host * story.nproc + root}{of} failed: {how} ({where}){_no_restart(story)}"
     if result.outcome == "timed_out":
         return f"stopped: --timeout of {seconds(story.timeout_s or 0)} exceeded"
@@ -123,6 +141,11 @@ def _by_user(sig: Signals, story: Story) -> str:
     if story.by_command:
         return "supervise stop"
     return "SIGINT (Ctrl-C)" if sig == SIGINT else sig.name
+
+
+def _ran(result: RunProcsResult, rank: int) -> bool:
+    """Return whether the last life of a rank had a process; otherwise its failure is that of the launch."""
+    return rank not in result.ends or result.ends[rank].pid is not None
 
 
 def _memory(end: RankEnd) -> str:
@@ -164,6 +187,8 @@ def _uptime(result: RunProcsResult, rank: int) -> str:
 
 def _why(result: RunProcsResult, rank: int, story: Story) -> list[str]:
     """Return the reason of a failure in some twenty lines; none if its stderr was just shown."""
+    if not _ran(result, rank):
+        return []  # the first line has all of it
     failure = result.failures[rank]
     recorded = _recorded(failure.message)
     end = result.ends.get(rank)
@@ -272,6 +297,8 @@ def _rows(result: RunProcsResult, story: Story, root: int | None) -> list[tuple[
     for end in ends:
         if end.local_rank != root:
             how = "interrupted at the terminal" if end.local_rank == story.interrupted else _fate(end, result, story)
+            if end.pid is None:
+                how = str(story.unlaunched.get(end.local_rank, "could not be started"))
             kinds.setdefault(how, []).append(end.local_rank)
     never = [rank for rank in range(story.nproc) if rank not in result.ends]
     if never:

@@ -60,11 +60,16 @@ def start_code(error: BaseException, logs: str | None = None) -> int:
     """
     if isinstance(error, OSError) and logs and os.fsdecode(error.filename or "").startswith(os.path.join(logs, "")):
         return USAGE
-    if isinstance(error, FileNotFoundError):
-        return NOT_FOUND
-    if isinstance(error, OSError) and error.errno in _REFUSED:
-        return NOT_EXECUTABLE
+    if isinstance(error, OSError):
+        return launch_code(error.errno)
     return (as_shell(error.exitcode or 0) or 1) if isinstance(error, SpawnError) else 1
+
+
+def launch_code(number: int | None) -> int:
+    """Return the exit code for the errno of a failed launch, as shells do."""
+    if number == errno.ENOENT:
+        return NOT_FOUND
+    return NOT_EXECUTABLE if number in _REFUSED else 1
 
 
 def as_shell(code: int) -> int:

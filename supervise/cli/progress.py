@@ -10,7 +10,7 @@ from signal import SIGINT, SIGTERM, Signals
 from typing import TYPE_CHECKING, Any
 
 from supervise._views.wording import seconds
-from supervise.cli.failure_screen import Story, shortened
+from supervise.cli.failure_screen import Story, Unlaunched, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +22,7 @@ _QUIET_S = 1.0
 """A shorter stop is not announced, unless the user requested it at a terminal."""
 _TICK_S = 1.0
 _PIDS = 5
+_WHY_CHARS = 100
 
 OF_INTEREST = frozenset(
     {
@@ -109,6 +110,9 @@ class Progress:
                 told.setdefault(rank, []).append(Signals[event["signal"]])
             case "supervise.process.start_failed", int():
                 self.unstarted_rank = rank if self.unstarted_rank is None else self.unstarted_rank
+                if self.story.waiting is not None:  # not even the files of the attempt could be made
+                    self._begin_anew()
+                self.story.unlaunched[rank] = Unlaunched(event["errno"], event["exception_message"])
             case "supervise.process.stopped", int():
                 pid = event["pid"]
                 self._console.note(
@@ -139,6 +143,8 @@ class Progress:
 
     def _restarts(self, event: dict[str, Any]) -> None:
         rank, how = event["root_cause_rank"], shortened(event["error_type"], 60)
+        if rank in self.story.unlaunched:
+            how = shortened(str(self.story.unlaunched[rank]), _WHY_CHARS)
         left = event["max_restarts"] - event["attempt"]
         count = f"restart {event['attempt']} of {event['max_restarts']}" if left >= 0 else f"restart {event['attempt']}"
         wait = f"in {seconds(event['backoff_s'])}" if event["backoff_s"] else "now"
@@ -164,9 +170,12 @@ class Progress:
         """Note that a rank restarts alone, or because of another, which is noted."""
         self._ended.discard(rank)
         self.story.sent.pop(rank, None)
+        unlaunched = self.story.unlaunched.pop(rank, None)
         if event["role"] != "root_cause":
             return
         how = event["exit_signal"] or f"exit code {event['exit_code']}"
+        if unlaunched is not None:
+            how = shortened(str(unlaunched), _WHY_CHARS)
         wait = f"in {seconds(event['backoff_s'])}" if event["backoff_s"] else "now"
         self._console.note(f"rank {rank} ended ({how}); restart {event['attempt']} of this rank {wait}")
         if self._first_failure is not None and self._first_failure[0] == rank:
@@ -177,6 +186,7 @@ class Progress:
         self._ended.clear()
         self.story.sent.clear()
         self.story.passed_on.clear()
+        self.story.unlaunched.clear()
         if self.story.waiting is not None:
             self.story.restarts, self.story.waiting = self.story.restarts + 1, None
         self._first_failure = None

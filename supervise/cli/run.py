@@ -212,13 +212,7 @@ class _Run:
             text = failure_screen.not_started(failed, rank, options.part_of(rank or 0))
             code = program.start_code(failed, self._story.directory)
             return self._no_result(code, text, failure_screen.unready(failed, self._story))
-        if lost is None:
-            return self._report(end.get(timeout=0))
-        if (failed_before := getattr(lost, "previous_result", None)) is None:
-            return self._no_result(_INTERNAL, complaint(lost))
-        self._story.waiting = None
-        self._console.error(text := f"the restart failed: {complaint(lost)}")
-        return self._report(failed_before, text)
+        return self._report(end.get(timeout=0)) if lost is None else self._no_result(_INTERNAL, complaint(lost))
 
     def _left_behind(self) -> bool:
         """Return whether processes remain in the groups of ranks that have ended."""

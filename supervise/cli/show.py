@@ -63,7 +63,7 @@ class _Story:
             except (KeyError, TypeError, ValueError):  # a rank may have written the line
                 continue
 
-    def _take(self, name: str, event: dict[str, Any]) -> None:  # noqa: C901 - one case per event
+    def _take(self, name: str, event: dict[str, Any]) -> None:  # noqa: C901, PLR0912 - one case per event
         rank = event.get("local_rank")
         match name:
             case "process.started" if isinstance(rank, int):
@@ -77,6 +77,10 @@ class _Story:
             case "process.restarting" if isinstance(rank, int):
                 self.restarts.append(f"rank {rank} ended ({_how(event)}); restart {int(event['attempt'])} of this rank")
                 self.states[rank] = "waiting for a restart"
+            case "process.start_failed" if isinstance(rank, int):
+                self.states[rank] = "ended, could not be started"
+                if self.first_failure is None and not self._stopping:
+                    self.first_failure = rank, f"could not be started: {event['exception_message']}"
             case "process.hung" if isinstance(rank, int):
                 self.notes.append(f"rank {rank} hung: no {event['tier']} for {float(event['age_s']):.1f} s")
             case "gang.restarting":

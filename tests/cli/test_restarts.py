@@ -50,6 +50,32 @@ def test_when_the_restarts_are_used_up_the_last_failure_is_the_exit_code(supervi
     assert json.loads((supervise.directory() / "result.json").read_text())["attempts"] == 2
 
 
+@pytest.mark.parametrize("strategy", ["one_for_all", "one_for_one"])
+@pytest.mark.parametrize(
+    ("what", "code", "why"), [("rm", 127, "No such file or directory"), ("chmod 600", 126, "Permission denied")]
+)
+def test_r6_a_program_that_is_gone_in_a_restart_has_the_exit_code_of_shells(
+    supervise: Command, strategy: str, what: str, code: int, why: str
+):
+    """The report says why it could not be started, each announcement of a restart too, and `show` as well."""
+    program = supervise.tmp_path / "once"
+    program.write_text(f"#!/bin/sh\n{what} $0\nexit 3\n")
+    program.chmod(0o700)
+    run = supervise.run("--strategy", strategy, "--max-restarts", "2", "--backoff", "0", "./once")
+    assert run.returncode == code, run.stderr
+    lines = run.stderr.splitlines()
+    assert f"supervise: rank 0 failed: attempt 2 could not be started: {why}: './once' (host " in lines[-2]
+    assert lines[-2].partition("(host ")[2].partition(", ")[2].startswith("no process)")
+    assert lines[-1].startswith("  logs: ")
+    second = [line for line in lines if "; restart 2 of " in line]
+    assert len(second) == 1
+    assert f"could not be started: {why}: './once'" in second[0]
+    result = json.loads((supervise.directory() / "result.json").read_text())
+    assert result["outcome"] == "failed"
+    shown = supervise.supervise("show", str(supervise.directory())).stdout
+    assert f"attempt 2 could not be started: {why}: './once'" in shown
+
+
 @pytest.mark.parametrize(("sig", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_during_the_wait_ends_the_run_at_once(supervise: Command, sig: signal.Signals, code: int):
     """It was the user who ended it, and the screen says so; nobody is there to be stopped."""

@@ -79,7 +79,7 @@ class _Machine(RuleBasedStateMachine):
         self.gang = with_tails(Gang(nprocs=nprocs, policy=policy, **more), self.all_tails)
         self.clock = 0
         self.published = self.started = self.start_answers = 0
-        self.user_ended = self.close_owed = self.unassembled = False
+        self.user_ended = self.close_owed = False
         self.new_life()
 
     def new_life(self):
@@ -191,7 +191,8 @@ class _Machine(RuleBasedStateMachine):
         self.launching.remove(rank)
         self.asked_end = True
         self.kill_asked |= self.gang.grace_s == 0
-        self.tell(WorkerFailedToStart(local_rank=rank, error=OSError()))
+        self.clock += 1
+        self.tell(WorkerFailedToStart(local_rank=rank, error=OSError(), at_ns=self.clock))
 
     @precondition(lambda self: self.alive)
     @rule(
@@ -261,8 +262,13 @@ class _Machine(RuleBasedStateMachine):
     @rule(well=st.booleans())
     def is_assembled(self, well):
         self.assembling = False
-        self.unassembled = not well
-        self.tell(Assembled() if well else NotAssembled())
+        if well:
+            self.tell(Assembled())
+            return
+        self.clock += 1
+        self.asked_end = True
+        self.swept |= self.gang.phase != "finished"  # no process was started since the last sweep
+        self.tell(NotAssembled(OSError("no"), self.clock))
 
     @precondition(lambda self: self.stuck)
     @rule(data=st.data())
@@ -292,8 +298,6 @@ class _Machine(RuleBasedStateMachine):
             self.world_answers()
         assert self.published == 1
         assert not self.close_owed, "a close was not answered"
-        if self.unassembled:
-            return  # the gang ends with the error, which no verdict is needed for
         verdict = judge(self.gang)
         good = {e.local_rank for e in self.gang.ends if not self.gang.failed(e)}
         if verdict.outcome == "succeeded":

@@ -118,19 +118,57 @@ def test_an_end_that_was_asked_for_wins_at_any_moment(reason):
         assert not any(isinstance(action, (Assemble, LaunchRank, AnnounceRestart)) for action in late), moment
 
 
-def test_a_start_that_failed_is_not_repeated():
+def test_the_first_start_is_not_repeated_after_a_failure():
     error = WorkerFailedToStart(local_rank=0, error=OSError("no"))
-    gang, actions = run(gang_with(RestartPolicy(3)), StartAsked(), error, census())
+    gang, _ = run(gang_with(RestartPolicy(3)), StartAsked(), error, census())
     assert gang.phase == "finished"
-    gang, _ = run(fail(run(gang_with(RestartPolicy(3)), StartAsked())[0])[0], expired("backoff"), Assembled())
-    gang, actions = run(gang, error, census())
-    assert Publish() in actions, "nor is that of a later attempt"
+    assert gang.start_failure == error
 
 
-def test_an_attempt_that_cannot_be_assembled_is_the_end():
-    gang, _ = fail(run(gang_with(RestartPolicy(3)), StartAsked())[0])
-    gang, actions = run(gang, expired("backoff"), NotAssembled())
+def test_a_rank_of_a_later_attempt_that_cannot_be_launched_has_failed():
+    """The others of the attempt are stopped, it counts and is tried again; at the end the rank is the root cause."""
+    gang = Gang(nprocs=3, grace_s=1.0, policy=RestartPolicy(2))
+    gang, _ = run(gang, StartAsked(), *map(started, range(3)), exited(3), census(), exited(-15, 1.5, 1))
+    gang, _ = run(gang, exited(-15, 1.5, 2), Swept())
+    error = WorkerFailedToStart(local_rank=1, error=OSError("no room"), at_ns=2 * S)
+    gang, actions = run(gang, expired("backoff"), Assembled(), started(), error)
+    assert gang.phase == "stopping"
+    assert not any(isinstance(action, LaunchRank) for action in actions), "rank 2 is not launched"
+    gang, actions = run(gang, census(), exited(-15, 2.5), Swept())
+    assert judge(gang).roles == {0: "bystander", 1: "root_cause"}
+    assert actions == [AnnounceRestart(delay_s=2.0)]
+    gang, actions = run(gang, expired("backoff"), Assembled(), started(), error, census(), exited(-15, 3.5))
     assert Publish() in actions
+    assert (gang.start_failure, len(gang.restarts_ns)) == (None, 2)
+    assert judge(gang).blamed == (1,)
+    assert gang.ranks[1].end.complaint == "attempt 2 could not be started: no room"
+
+
+def test_an_attempt_that_cannot_be_assembled_has_failed_with_its_first_rank():
+    """Without a sweep, since it had no process."""
+    gang, _ = fail(run(gang_with(RestartPolicy(2)), StartAsked())[0])
+    gang, actions = run(gang, expired("backoff"), NotAssembled(OSError("no room"), 2 * S), census())
+    assert actions[-1] == AnnounceRestart(delay_s=2.0)
+    gang, actions = run(gang, expired("backoff"), NotAssembled(OSError("no room"), 3 * S), census())
+    assert Publish() in actions
+    assert judge(gang).blamed == (0,)
+    assert gang.ranks[0].end.complaint == "attempt 2 could not be started: no room"
+
+
+def test_an_attempt_without_a_terminated_rank_fails_with_the_first_that_restarts():
+    gang = Gang(nprocs=2, grace_s=1.0, policy=RestartPolicy(max_restarts=1))
+    gang, _ = run(gang, StartAsked(), started(0), started(1), TerminateAsked(1, frozenset({0})), exited(-15, 0.5, 0))
+    gang, _ = run(gang, RanksSwept(1), exited(3, 1.0, 1), census(), Swept(), expired("backoff"))
+    gang, _ = run(gang, NotAssembled(OSError("no room"), 2 * S), census())
+    assert judge(gang).roles == {0: "terminated", 1: "root_cause"}
+
+
+def test_a_close_while_a_later_attempt_is_launched_wins_over_a_failed_launch():
+    gang, _ = fail(run(gang_with(RestartPolicy(2)), StartAsked())[0])
+    gang, _ = run(gang, expired("backoff"), Assembled(), close())
+    gang, actions = run(gang, WorkerFailedToStart(local_rank=0, error=OSError("no"), at_ns=2 * S), census())
+    assert Publish() in actions
+    assert (judge(gang).outcome, judge(gang).blamed) == ("failed", (0,))
 
 
 def test_success_is_not_repeated():

@@ -1,7 +1,7 @@
-"""The seam between the core of the package and the tests in this folder and in ``tests/oracle``.
+"""The seam between the core of the package and the tests in this folder.
 
 Only this file knows the classes of the core: it makes events from their neutral form, and returns actions and states in
-neutral form. `planted` (here and in ``tests/oracle``) also knows functions of the core, which it replaces.
+neutral form. The modules `planted...` also know functions of the core, which they replace.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ _EVENTS: dict[str, Callable[..., object]] = {
     "DrainExpired": _timer("drain"),
     "BackoffExpired": _timer("backoff"),
     "Assembled": steps.Assembled,
-    "NotAssembled": steps.NotAssembled,
+    "NotAssembled": lambda at_ns: steps.NotAssembled(OSError("no"), at_ns),
     "WorkerStarted": lambda local_rank: said.WorkerStarted(local_rank=local_rank, pid=_pid(local_rank), started_ns=0),
     "WorkerFailedToStart": lambda local_rank, at_ns=0: steps.WorkerFailedToStart(
         local_rank=local_rank, error=OSError("no"), at_ns=at_ns
@@ -212,7 +212,7 @@ class LiveCore:
 
 
 def _comparable(action: Neutral) -> Neutral:
-    """Return an action without the fields that the old core's has not."""
+    """Return an action without the fields that the world of the model does not know."""
     if action.name != "SetTimer":
         return action
     names = ("name", "delay_s") if action.fields["key"] is None else ("name", "delay_s", "key")

@@ -35,6 +35,8 @@ class Lives(NamedTuple):
     """Ranks that ran when they were terminated, and temporary ranks that had ended when all ranks restarted."""
     temporary: frozenset[int] = frozenset()
     """Ranks of this restart kind."""
+    first: int = 0
+    """The first rank that the last restart of all ranks starts again."""
 
 
 def check(holds: bool, what: str) -> None:
@@ -179,6 +181,7 @@ def _answered(world: "World", key: int) -> "World":
         rank = world.ranks[number]
         if kind == "restart":
             check(rank.stage != LAUNCHING, "a rank is said to run that is being launched")
+            check(not rank.unlaunched, "a rank is said to run that could not be launched")
             check(rank.ready, "a rank is said to be ready")
         else:
             check(rank.stage not in (LAUNCHING, 2, 3), "a terminated rank lives")
@@ -197,14 +200,16 @@ def assembled(world: "World") -> Lives:
     )
     again = {rank for _, _, _, must in owed for rank in must}
     concerned = frozenset(rank for _, _, ranks, _ in lives.owed for rank in ranks)
+    down = lives.down | (stay - again)
     return Lives(
         strategy=lives.strategy,
         most=lives.most,
         owed=owed,
         asked=lives.asked,
         concerned=concerned,
-        down=lives.down | (stay - again),
+        down=down,
         temporary=lives.temporary,
+        first=min(set(range(len(world.ranks))) - down - lives.temporary, default=0),
     )
 
 

@@ -84,9 +84,9 @@ class Known(NamedTuple):
 class Core(Protocol):
     """A core behind the seam. One object is one gang.
 
-    The events are those of the old core (``tests/oracle/core``), those of Workers and Tails, and two that the old core
-    had not: ``TailsMade(count, values)``, before ``StartAsked`` and after ``Assemble``, and ``ValuesLoaded(problems)``,
-    once after ``DrainTails`` where ``values`` was true.
+    The events have the names and fields that `tests.model.live` translates. ``TailsMade(count, values)`` comes before
+    ``StartAsked`` and after ``Assemble``; ``ValuesLoaded(problems)`` comes once after ``DrainTails`` if ``values`` was
+    true.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -108,7 +108,7 @@ class Core(Protocol):
         """Return what tells this state from others."""
 
     def numbers(self) -> dict[int, int]:
-        """Return the number of each restart set -> its place among them; the old core has none."""
+        """Return the number of each restart set -> its place among them."""
 
     def counted(self) -> int:
         """Return how many restarts count."""

@@ -98,6 +98,23 @@ def the_result_is_published_twice() -> Any:
     return _instead("finish", twice, stopping)
 
 
+def a_failed_restart_is_an_error() -> Any:
+    """Only the first start fails as a start."""
+
+    def as_first(old: Any, gang: Any, event: Any, decision: Any) -> None:
+        rank = gang.ranks[event.local_rank]
+        attempt, rank.attempt = rank.attempt, 0
+        old(gang, event, decision)
+        rank.attempt = attempt
+
+    return _instead("_failed_to_start", as_first)
+
+
+def a_restart_that_cannot_be_assembled_is_forgotten() -> Any:
+    """Every path can end."""
+    return _instead("_not_assembled", lambda _old, *_: None)
+
+
 PLANTED = (
     a_victim_of_our_signal_is_blamed,
     the_last_cause_is_the_root,
@@ -109,4 +126,6 @@ PLANTED = (
     a_close_in_the_backoff_is_forgotten,
     a_rank_is_launched_twice,
     the_result_is_published_twice,
+    a_failed_restart_is_an_error,
+    a_restart_that_cannot_be_assembled_is_forgotten,
 )

@@ -3,7 +3,7 @@
 from typing import Any
 from unittest.mock import patch
 
-from supervise._core import restart_sets, steps, stopping, strategy
+from supervise._core import decide, restart_sets, steps, stopping, strategy
 from supervise._core.model import Gang
 
 
@@ -101,6 +101,16 @@ def a_temporary_rank_starts_again_with_all() -> Any:
     return patch.object(Gang, "stays_down", lambda _self, rank: rank.terminated)
 
 
+def a_failed_launch_answers_a_request() -> Any:
+    """A restart is answered when the ranks run again."""
+
+    def answered(old: Any, gang: Any, event: Any, decision: Any) -> None:
+        restart_sets.ready(gang, event.local_rank, decision)
+        old(gang, event, decision)
+
+    return _instead("_life_failed_to_start", answered, decide)
+
+
 PLANTED_IN_LIVES = (
     a_restart_is_not_counted,
     a_set_does_not_wait_for_its_ranks,
@@ -112,4 +122,5 @@ PLANTED_IN_LIVES = (
     a_rank_that_a_restart_stopped_is_blamed,
     a_terminated_rank_starts_again,
     a_temporary_rank_starts_again_with_all,
+    a_failed_launch_answers_a_request,
 )

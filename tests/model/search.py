@@ -1,7 +1,6 @@
 """Breadth-first search over all orders of events, to the fixpoint; every invariant is checked on every step."""
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -77,16 +76,15 @@ class Found:
 State = tuple[World, Core]
 
 
-def search(setting: Setting, *, most: int | None = None, new: Callable[[Spec], Core] = LiveCore) -> Found:
+def search(setting: Setting, *, most: int | None = None) -> Found:
     """Visit every state that can be reached; stop at the first broken invariant.
 
     Args:
         setting: The gang.
         most: How many states there may be, else the search is broken: "unbounded".
-        new: Makes the core.
     """
     ranks = (Rank(),) * setting.nprocs
-    core = new(setting.spec())
+    core = LiveCore(setting.spec())
     core.feed(neutral("TailsMade", count=setting.tails))
     temporary = frozenset(number for number, kind in enumerate(setting.kinds or ()) if kind == "temporary")
     lives = Lives(strategy=setting.strategy, most=setting.max_restarts, temporary=temporary)
@@ -158,7 +156,8 @@ def _check_known(before: World, after: World, known: Known, setting: Setting) ->
 
 def _check_verdict(world: World, core: Core, setting: Setting) -> None:
     result = core.result()
-    if result["start failure"] is not None or world.aborted or not world.start:
+    _hold(result["start failure"] is None or not world.restarts, "a failed restart is an error instead of a result")
+    if result["start failure"] is not None or not world.start:
         return
     if setting.single:
         _check_verdict_of_lives(world, result)
@@ -236,6 +235,7 @@ def key(
             rank.given_up,
             rank.late,
             rank.again,
+            rank.unlaunched,
             rank.ready,
             number < known.launched,
         )

@@ -44,6 +44,8 @@ class Rank(NamedTuple):
     """Stamp of its fault: it hangs, or was not ready in time, and the core must act."""
     late: bool = False
     """Whether its launch was not answered until SIGKILL had had its time: nothing waits for it any more."""
+    unlaunched: bool = False
+    """Whether a later life of it could not be launched."""
 
     @property
     def bad(self) -> bool:
@@ -84,8 +86,6 @@ class World(NamedTuple):
     heeds_failures: bool = True
     """Whether a rank that fails stops the others."""
     published: bool = False
-    aborted: bool = False
-    """Whether the next attempt's files and actors could not be had."""
     restarts: int = 0
     notify: bool = False
     """Whether each rank reports that it is ready."""
@@ -186,11 +186,25 @@ def _hung(world: World, number: int, now: int) -> World:
 
 
 def _not_started(world: World, number: int, rank: Rank) -> tuple[World, Neutral]:
-    if not rank.again:
+    """Return the world behind a failed launch, which is a failure of the rank unless it fails the first start."""
+    if not (rank.again or world.restarts):
         return world.with_rank(number, stage=ABSENT), neutral("WorkerFailedToStart", local_rank=number)
+    dead = _unlaunched(world, number)
+    return dead, neutral("WorkerFailedToStart", local_rank=number, at_ns=dead.clock)
+
+
+def _unlaunched(world: World, number: int) -> World:
     now = world.clock + 1
-    dead = world._replace(clock=now).with_rank(number, stage=REAPED, died=now, failed=True, signaled=world.counted)
-    return lives.ended(dead, number, failed=True), neutral("WorkerFailedToStart", local_rank=number, at_ns=now)
+    how: dict[str, Any] = {"stage": REAPED, "died": now, "failed": True, "signaled": world.counted, "unlaunched": True}
+    return lives.ended(world._replace(clock=now).with_rank(number, **how), number, failed=True)
+
+
+def _not_assembled(world: World) -> tuple[World, Neutral]:
+    """Return the world behind an attempt without files or actors: its first rank could not be launched."""
+    after = world._replace(assembling=False)
+    if not world.published:
+        after = _unlaunched(after._replace(sweep="done"), world.lives.first)
+    return after, neutral("NotAssembled", at_ns=after.clock)
 
 
 def _reaped(world: World, number: int, rank: Rank) -> tuple[World, Neutral]:
@@ -226,7 +240,7 @@ def _answers(world: World) -> Iterator[Move]:
         yield "backoff", world._replace(waiting=False), neutral("BackoffExpired")
     if world.assembling:
         yield "assembled", world._replace(assembling=False), neutral("Assembled")
-        yield "not assembled", world._replace(assembling=False, aborted=True), neutral("NotAssembled")
+        yield "not assembled", *_not_assembled(world)
     if world.tails and world.start and not world.assembling:
         yield "tail ends", world._replace(tails=world.tails - 1), neutral("TailEnded")
 

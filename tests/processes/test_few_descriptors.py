@@ -12,7 +12,7 @@ from queue import SimpleQueue
 import psutil
 import pytest
 
-from supervise import Close, DefaultLogsSpecs, SpecError, Start, Status, Std, Supervisor
+from supervise import Close, DefaultLogsSpecs, RestartPolicy, SpecError, Start, Status, Std, Supervisor
 from supervise._process.containment.escapees import Contained
 from supervise._process.containment.groups import members
 from supervise._process.launch import limits
@@ -173,3 +173,23 @@ def test_s9_a_start_with_few_descriptors_fails_whole_and_keeps_none(tmp_path, co
             gang.ask(Close(timeout=1), timeout=30)
     finally:
         gang.stop(timeout=30)
+
+
+@each_kind
+def test_r6_a_restart_without_descriptors_is_tried_again_until_there_are_some(tmp_path, kind):
+    """Each attempt is a failure of the rank that could not be launched; the gang goes on once descriptors are free."""
+    source = "say(os.environ['TORCHELASTIC_RESTART_COUNT']); wait_for_word(); sys.exit(3 if ATTEMPT == '0' else 0)"
+    source = source.replace("ATTEMPT", "os.environ['TORCHELASTIC_RESTART_COUNT']")
+    policy = RestartPolicy(max_restarts=10_000, backoff=0.05, within_s=0.01)
+    with faulty(tmp_path, kind, [source] * 2, restart_policy=policy) as gang:
+        gang.hear(2)
+        with descriptors_left(0):
+            gang.tell(0)
+            gang.await_event("supervise.gang.restarting", attempt=3)
+        attempts = gang.hear(2)
+        assert attempts[0] == attempts[1]
+        gang.tell(0)
+        gang.tell(1)
+        result = gang.wait()
+    assert result.outcome == "succeeded"
+    assert {each.end.pid for each in result.restarts if each.attempt in (1, 2)} == {None}

@@ -105,18 +105,18 @@ print(left(), flush=True)
 
 
 @each_kind
-def test_k9_a_restart_whose_logs_get_no_thread_tells_what_had_failed(tmp_path, monkeypatch, kind):
+def test_k9_a_restart_whose_logs_get_no_thread_is_a_failure_and_has_a_result(tmp_path, monkeypatch, kind):
     program = """
 context = started(kind, "say('ready'); wait_for_word(); os._exit(3)", logs_specs=TEE,
-                  restart_policy=RestartPolicy(max_restarts=1, backoff=0.0))
+                  restart_policy=RestartPolicy(max_restarts=2, backoff=0.0))
 print("runs", flush=True)
 sys.stdin.readline()
 no_more_threads()
 with open(os.environ["GATE"], "w") as gate:
     gate.write("go\\n")
-error = said(context.wait)
-print(error.__notes__, flush=True)
-print(error.previous_result.outcome, error.previous_result.failures[0].exitcode, flush=True)
+result = context.wait()
+print(result.outcome, result.failures[0].message, flush=True)
+print([each.end.exitcode for each in result.restarts], flush=True)
 context.close()
 print(left(), flush=True)
 """
@@ -125,9 +125,8 @@ print(left(), flush=True)
         assert running.hear() == "runs"
         running.process.stdin.write(b"\n")
         running.process.stdin.flush()
-        assert running.hear().startswith(NAMED)
-        assert running.hear() == "['k9 had failed, and attempt 1 could not be started']"
-        assert running.hear() == "failed 3"
+        assert running.hear().startswith("failed attempt 2 could not be started: [Errno 11] no thread for ")
+        assert running.hear() == "[3, None]"
         assert running.hear() == "[]"
         assert running.exit_code() == 0
 

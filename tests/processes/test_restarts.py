@@ -17,13 +17,18 @@ from supervise import (
     GangRestarting,
     GangStarted,
     RestartPolicy,
+    Role,
     SpecError,
+    Start,
     Status,
     Std,
     Subscribe,
+    Supervisor,
+    Wait,
     start_processes,
 )
-from supervise.testing import Recorder
+from supervise.testing import EventRecorder, Recorder
+from tests.patience import PATIENCE_S
 from tests.processes.gangs import each_kind, faulty
 from tests.processes.work import BLOCK
 
@@ -143,17 +148,90 @@ def test_a_gang_that_cannot_start_is_not_started_again(tmp_path):
         start_processes("x", str(missing), {0: ()}, restart_policy=AT_ONCE)
 
 
-def test_an_attempt_that_cannot_be_started_ends_the_gang_and_says_which(tmp_path):
-    """The program deletes itself: the restart fails, and the waiters get its error."""
-    program = tmp_path / "once"
-    program.write_text("#!/bin/sh\nrm $0\nexit 3\n")
+ONCE = "#!/bin/sh\nrm $0\nexit 3\n"
+"""A program that is gone after its first life."""
+
+
+def program_of(folder, text):
+    program = folder / "program"
+    program.write_text(text)
     program.chmod(0o700)
+    return program
+
+
+def test_r6_an_attempt_that_cannot_be_launched_is_tried_again_until_the_limit(tmp_path):
+    """Each failed launch is a failure of the rank, which counts; `wait` returns a result and raises nothing."""
+    program = program_of(tmp_path, ONCE)
     context = start_processes("x", str(program), {0: ()}, restart_policy=AT_ONCE)
     try:
-        with pytest.raises(FileNotFoundError, match="rank 0"):
-            context.wait(30)
+        result = context.wait(PATIENCE_S)
     finally:
         context.close()
+    assert (result.outcome, result.root_cause) == ("failed", 0)
+    assert result.failures[0].message.startswith("attempt 3 could not be started: [Errno 2] ")
+    assert (result.ends[0].pid, result.ends[0].exitcode) == (None, None)
+    assert [(each.attempt, each.end.exitcode, each.counted) for each in result.restarts] == [
+        *((0, 3, True), (1, None, True), (2, None, True)),
+    ]
+
+
+@each_kind
+def test_r6_attempts_whose_logs_cannot_be_made_have_failed_and_a_later_one_succeeds(tmp_path, kind):
+    """The log folders of three attempts cannot be made, so that these have no process."""
+    source = f"{ATTEMPT}say(str(attempt)); wait_for_word(); sys.exit(3 if not attempt else 0)"
+    policy = RestartPolicy(max_restarts=10_000, backoff=0.05)
+    with faulty(tmp_path, kind, [source] * 2, restart_policy=policy) as gang:
+        gang.hear(2)
+        (run,) = (tmp_path / "logs").iterdir()
+        in_the_way = [run / f"attempt_{number}" for number in range(1, 4)]
+        for path in in_the_way:
+            path.write_text("")
+        gang.tell(0)
+        for number in range(1, 4):
+            failed = gang.await_event("supervise.gang.restarting", attempt=number + 1)
+            assert failed["root_cause_rank"] == 0
+        assert gang.hear(2) == ["4", "4"]
+        gang.tell(0)
+        gang.tell(1)
+        result = gang.wait()
+    assert result.outcome == "succeeded"
+    assert [each.end.exitcode for each in result.restarts if each.local_rank == 0] == [3, None, None, None]
+
+
+def test_r6_a_rank_above_the_first_that_cannot_be_launched_stops_the_ranks_below(tmp_path):
+    roles = [
+        Role(name="steady", entrypoint="sleep", args={0: ("1000",)}),
+        Role(name="gone", entrypoint=str(program_of(tmp_path, ONCE)), args={0: ()}),
+    ]
+    policy = RestartPolicy(max_restarts=1, backoff=0.0)
+    gang = Supervisor.start(name="x", roles=roles, restart_policy=policy, logs_specs=DefaultLogsSpecs(str(tmp_path)))
+    try:
+        gang.ask(Start(), timeout=PATIENCE_S)
+        result = gang.ask(Wait(), timeout=PATIENCE_S)
+        gang.ask(Close(), timeout=PATIENCE_S)
+    finally:
+        gang.stop(timeout=PATIENCE_S)
+    assert (result.outcome, result.root_cause) == ("failed", 1)
+    assert {rank: (end.role, end.exitcode) for rank, end in result.ends.items()} == {
+        0: ("bystander", -signal.SIGTERM),
+        1: ("root_cause", None),
+    }
+
+
+def test_r6_a_close_while_attempts_cannot_be_launched_ends_the_gang(tmp_path):
+    policy = RestartPolicy(max_restarts=10_000, backoff=0.01)
+    program, logs = str(program_of(tmp_path, ONCE)), DefaultLogsSpecs(str(tmp_path / "logs"))
+    events = EventRecorder()
+    more = {"restart_policy": policy, "logs_specs": logs, "event_sink": events}
+    gang = Supervisor.start(name="x", entrypoint=program, args={0: ()}, **more)
+    try:
+        gang.ask(Start(), timeout=PATIENCE_S)
+        events.wait_for("supervise.process.start_failed")
+        result = gang.ask(Close(), timeout=PATIENCE_S)
+    finally:
+        gang.stop(timeout=PATIENCE_S)
+    assert (result.outcome, result.root_cause) == ("failed", 0)
+    assert result.failures[0].message.partition(":")[0].endswith("could not be started")
 
 
 def test_the_contexts_pids_and_logs_are_those_of_the_last_attempt(tmp_path):
