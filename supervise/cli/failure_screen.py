@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from supervise.cli.parts import Part
+    from supervise.restarts import RestartPolicy
     from supervise.result import ProcessFailure, RankEnd, RunProcsResult
 
 _WHY_LINES = 20
@@ -58,6 +59,8 @@ class Story:
     """The local rank that had the terminal and ended at Ctrl-C, which stopped the run."""
     killed: bool = False
     """Whether the user sent a second signal."""
+    policy: RestartPolicy | None = None
+    """The limit of restarts; None: no restarts."""
     restarts: int = 0
     """Number of attempts before the present one."""
     waiting: str | None = None
@@ -110,7 +113,7 @@ def _headline(result: RunProcsResult, story: Story, root: int | None) -> str:
         local += f"{story.titles[root]}, " if story.titles else ""
         host = (result.ends[root].host if root in result.ends else "") or os.uname().nodename
         where = f"host {host}, {local}pid {failure.pid}{_uptime(result, root)}"
-        return f"rank {story.host * story.nproc + root}{of} failed: {how} ({where}){_no_restart(story)}"
+        return f"rank {story.host * story.nproc + root}{of} failed: {how} ({where}){_no_restart(result, root, story)}"
     if result.outcome == "timed_out":
         return f"stopped: --timeout of {seconds(story.timeout_s or 0)} exceeded"
     if story.user_signal is not None:
@@ -129,15 +132,27 @@ def _memory(end: RankEnd) -> str:
     return ", out of memory suspected" if end.oom_kill else ""
 
 
-def _no_restart(story: Story) -> str:
+def _no_restart(result: RunProcsResult, root: int, story: Story) -> str:
     """Return why no restart followed the last failure."""
     if story.waiting is not None:
         limit = f"--timeout of {seconds(story.timeout_s or 0)} exceeded"
         stopped = f"stopped by {_by_user(story.user_signal, story)}" if story.user_signal else limit
         return f"; no {story.waiting}: {stopped}"
-    if story.restarts and story.user_signal is None:
+    if story.restarts and (story.user_signal is None or _is_last(result, root, story.policy)):
         return f"; gave up after {story.restarts} restart{'s' if story.restarts > 1 else ''}"
     return ""
+
+
+def _is_last(result: RunProcsResult, root: int, policy: RestartPolicy | None) -> bool:
+    """Return whether the policy permitted no restart after the failure of `root`, whatever the user did then."""
+    end = result.ends.get(root)
+    if policy is None or end is None:
+        return False
+    counted = tuple(restart.end.ended_ns for restart in result.restarts if restart.counted)
+    return end.exitcode in policy.never_restart_exit_codes or (
+        end.exitcode not in policy.uncounted_exit_codes
+        and len(policy.counting(counted, end.ended_ns)) >= policy.max_restarts
+    )
 
 
 def stopped_by_us(rank: int, exitcode: int | None, story: Story) -> bool:
