@@ -22,6 +22,7 @@ from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from types import ModuleType
 
+import hypothesis
 import psutil
 import pykka
 import pytest
@@ -33,6 +34,11 @@ from supervise._runtime.main_thread import bell_for_this_thread
 from tests import surroundings
 
 surroundings.reset()  # before the first test, and in the worker processes of xdist
+
+hypothesis.settings.register_profile(  # a busy machine makes no example wrong
+    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("patient")
 
 PATIENCE_S = 5.0
 """How long orphans, ending threads and closing descriptors may take."""

@@ -43,8 +43,8 @@ def launch(config: LaunchConfig, entrypoint: Callable[..., Any] | str, *args: An
     config.run_id = config.run_id or str(uuid.uuid4().int)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.signals_to_handle
     if config.min_nodes < config.max_nodes:
-        # PyTorch 2.13 publishes the address of a shared store in the first round of a rendezvous only. A node that joins
-        # in a later round would wait for it for 60 s, then all agents would fail.
+        # PyTorch 2.13 publishes the address of a shared store in the first round of a rendezvous only. A node that
+        # joins in a later round would wait for it for 60 s, then all agents would fail.
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     spec = _spec(config, entrypoint, args)
     agent = SupervisedElasticAgent(

@@ -33,7 +33,8 @@ def test_an_agent_joins_later_and_its_node_dies(agents):
     words = ("--nnodes=1:2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=m")
 
     def start(is_host):
-        return agents.start("ours", *words, f"--rdzv-conf={SETTINGS},is_host={is_host}", "--max-restarts=1", FAULT, RANK)
+        settings = f"--rdzv-conf={SETTINGS},is_host={is_host}"
+        return agents.start("ours", *words, settings, "--max-restarts=1", FAULT, RANK)
 
     first = start(is_host=1)
     agent, *_, told = _parts(agents.hear(1)[0])
