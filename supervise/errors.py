@@ -4,7 +4,7 @@
 Exception
 ├── SuperviseError               base class of the exceptions that only supervise has
 │   ├── SpecError                a setting or message is not valid; no process was started (also a RuntimeError)
-│   ├── SpawnError               a rank did not start, for a reason other than an OSError
+│   ├── SpawnError               a rank did not start, or hung before all ranks were ready
 │   ├── UnkillableError          a process outlived SIGKILL
 │   ├── SupervisorCrashed        a handler inside supervise raised; the ranks were killed
 │   └── RestartLimitExceeded     a tree has given up, and has stopped its children
@@ -60,23 +60,27 @@ class SpecError(SuperviseError, RuntimeError):
 
 
 class SpawnError(SuperviseError):
-    """A rank did not start, for a reason other than an `OSError`. All other ranks are already reaped.
+    """The start failed because of a rank, for a reason other than an `OSError`. All other ranks are already reaped.
 
     Args:
-        msg: What happened; shown after the rank.
-        local_rank: The rank that did not start.
+        msg: What happened; shown after `what`.
+        local_rank: The rank that is the reason.
         exitcode: Its exit code, negative for a signal, if it ran and ended before it was ready; else None.
+        what: What the rank did, such as ``hung before all ranks were ready``; shown after the rank.
     """
 
     local_rank: int
-    """The rank that did not start."""
+    """The rank that is the reason."""
     exitcode: int | None
     """Its exit code, negative for a signal, if it ran and ended before it was ready; else None."""
+    what: str
+    """What the rank did."""
 
-    def __init__(self, msg: str, *, local_rank: int, exitcode: int | None = None) -> None:
-        super().__init__(f"rank {local_rank} did not start: {msg}")
+    def __init__(self, msg: str, *, local_rank: int, exitcode: int | None = None, what: str = "did not start") -> None:
+        super().__init__(f"rank {local_rank} {what}: {msg}")
         self.local_rank = local_rank
         self.exitcode = exitcode
+        self.what = what
 
 
 class UnkillableError(SuperviseError):

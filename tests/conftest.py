@@ -22,6 +22,7 @@ from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from types import ModuleType
 
+import hypothesis
 import psutil
 import pykka
 import pytest
@@ -37,6 +38,11 @@ surroundings.reset()  # before the first test, and in the worker processes of xd
 # How long an example takes says more about the machine's other work than about the code.
 settings.register_profile("supervise", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("supervise")
+
+hypothesis.settings.register_profile(  # a busy machine makes no example wrong
+    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("patient")
 
 PATIENCE_S = 5.0
 """How long orphans, ending threads and closing descriptors may take."""

@@ -7,6 +7,7 @@ import errno
 import json
 import select
 import socket
+import struct
 import time
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,6 +16,7 @@ from supervise._control.socket_file import connected
 from supervise.errors import SuperviseError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
 _MOST_REPLY_BYTES = 80 << 20
@@ -22,6 +24,10 @@ _PIECE_BYTES = 1 << 20
 _BUSY_S = 5.0
 """How long a connection is retried while too many clients are waiting."""
 _RETRY_S = 0.05
+_FIRST_LOOK_S = 2.0
+"""How long a reply may take before the client looks whether the server is suspended. The next looks are at intervals
+that double, since the kernel reports the suspension of a process only to its parent."""
+_LAST_LOOK_S = 60.0
 
 
 class ControlError(SuperviseError):
@@ -44,11 +50,13 @@ class ControlError(SuperviseError):
 class ControlClient:
     """A connection to a control socket, for a ``with`` block. Used by one thread."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, on_suspended: Callable[[int], object] | None = None) -> None:
         """Connect.
 
         Args:
             path: Path of the socket file.
+            on_suspended: Called once with the process ID of the server if the server is suspended while a reply is
+                awaited.
 
         Raises:
             OSError: There is no such file, no process listens, or the permission is missing.
@@ -56,6 +64,7 @@ class ControlClient:
         self._end = _patiently_connected(path)
         self._received = bytearray()
         self._count = 0
+        self._on_suspended = on_suspended
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -142,9 +151,38 @@ class ControlClient:
     def _await(self, events: int, deadline_s: float | None) -> None:
         poll = select.poll()
         poll.register(self._end, events)
-        left_ms = None if deadline_s is None else max(0.0, deadline_s - time.monotonic()) * 1000
-        if not poll.poll(left_ms):
-            raise ControlError("timeout", "supervise did not reply in time; it may be suspended")
+        interval_s = _FIRST_LOOK_S
+        while True:
+            left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+            looks = self._on_suspended is not None and (left_s is None or left_s > interval_s)
+            wait_s = interval_s if looks else left_s
+            if poll.poll(None if wait_s is None else wait_s * 1000):
+                return
+            if not looks:
+                raise ControlError("timeout", "supervise did not reply in time; it may be suspended")
+            self._look()
+            interval_s = min(2 * interval_s, _LAST_LOOK_S)
+
+    def _look(self) -> None:
+        """Report that the server is suspended, once."""
+        pid = _pid_of_server(self._end)
+        if self._on_suspended is not None and _is_suspended(pid):
+            report, self._on_suspended = self._on_suspended, None
+            report(pid)
+
+
+def _pid_of_server(end: socket.socket) -> int:
+    """Return the process ID of the process that listens; 0 if it has none in this PID namespace."""
+    pid, _, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return int(pid)
+
+
+def _is_suspended(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except (OSError, IndexError):
+        return False
 
 
 def _patiently_connected(path: str) -> socket.socket:

@@ -28,6 +28,8 @@ OUT_OF_MEMORY = "out of memory suspected"
 """Beginning of the message of a failure whose cgroup counted an OOM kill."""
 _KNOWN_BY_CODE = ("To enable traceback see:", "Signal ")
 """Beginnings of texts that add nothing to the exit code."""
+_HUNG = "hung: "
+"""Beginning of the reason of a hang."""
 _CAUSE_CHARS = 300
 LOST_CODE = 255
 """Value of `ProcessFailure.exitcode`, which is always a number, for a lost exit status."""
@@ -171,12 +173,15 @@ def start_error(
 
 def _not_ready_error(gang: Gang, failure: StartFailed, notes: RankNotes | None, spec: GangSpec) -> SpawnError:
     end = gang.ranks[failure.local_rank].end
-    why, code = failure.why, None
+    why, code, what = failure.why, None, "did not start"
     if end is not None and gang.ranks[failure.local_rank].fault is None:
         why, code = f"{why}, with {_code(end)}", end.exitcode
+    if why.startswith(_HUNG):
+        why, what = why.removeprefix(_HUNG), "hung before all ranks were ready"
     if notes is not None and notes.status:
         why = f"{why}; its last status: {notes.status}"
-    return SpawnError(f"{spec.role_of_error(failure.local_rank)}{why}", local_rank=failure.local_rank, exitcode=code)
+    why = f"{spec.role_of_error(failure.local_rank)}{why}"
+    return SpawnError(why, local_rank=failure.local_rank, exitcode=code, what=what)
 
 
 def _code(end: WorkerExited) -> str:

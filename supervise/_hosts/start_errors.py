@@ -17,9 +17,9 @@ def start_error(error: BaseException, where: str, first: int) -> BaseException:
     """
     found = error
     if isinstance(error, SpawnError):
-        why = str(error).partition(" did not start: ")[2]
+        why = str(error).partition(f" {error.what}: ")[2]
         text = f"{why} (local rank {error.local_rank} of {where})"
-        found = SpawnError(text, local_rank=first + error.local_rank, exitcode=error.exitcode)
+        found = SpawnError(text, local_rank=first + error.local_rank, exitcode=error.exitcode, what=error.what)
     elif isinstance(error, SpecError):
         found = SpecError(f"{where}: {error}")
     elif isinstance(error, OSError) and error.errno is not None:

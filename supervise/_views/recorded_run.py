@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from supervise._opening import open_regular, read_regular
+from supervise._printable import one_line
 from supervise._views import run_host
 
 if TYPE_CHECKING:
@@ -94,9 +95,27 @@ class RecordedRun:
         end = datetime.now(UTC) if self.state == "running" else _time(self.result.get("timestamp"))
         return None if end is None or self.started is None else max(end - self.started, timedelta())
 
+    @property
+    def place(self) -> str:
+        """Where the ranks run, such as ``host node7``."""
+        host = one_line(str(self.info.get("host_name")))
+        count = self.info.get("nnodes")
+        several = self._has_all_hosts() and isinstance(count, int) and count > 1
+        return f"{count} hosts, supervised on host {host}" if several else f"host {host}"
+
+    def _has_all_hosts(self) -> bool:
+        """Return whether the run has the ranks of all hosts, known by their global ranks."""
+        return self.info.get("engine") == "ray"
+
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the events of ``events.jsonl``; a line that is not valid, such as a torn last one, is skipped."""
-        return (event for event in self._objects("events.jsonl") if isinstance(event.get("event"), str))
+        """Yield the events of ``events.jsonl``; a line that is not valid, such as a torn last one, is skipped.
+
+        If a run has the ranks of several hosts, the local rank of an event is the global rank.
+        """
+        found = (event for event in self._objects("events.jsonl") if isinstance(event.get("event"), str))
+        if not self._has_all_hosts():
+            return found
+        return (event | {"local_rank": event["rank"]} if "rank" in event else event for event in found)
 
     def samples(self) -> Iterator[dict[str, Any]]:
         """Yield the samples of ``samples.jsonl``; a line that is not valid is skipped."""

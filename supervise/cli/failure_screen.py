@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from supervise.cli.parts import Part
+    from supervise.restarts import RestartPolicy
     from supervise.result import ProcessFailure, RankEnd, RunProcsResult
 
 _WHY_LINES = 20
@@ -71,6 +72,8 @@ class Story:
     """The local rank that had the terminal and ended at Ctrl-C, which stopped the run."""
     killed: bool = False
     """Whether the user sent a second signal."""
+    policy: RestartPolicy | None = None
+    """The limit of restarts; None: no restarts."""
     restarts: int = 0
     """Number of attempts before the present one."""
     waiting: str | None = None
@@ -128,7 +131,7 @@ def _headline(result: RunProcsResult, story: Story, root: int | None) -> str:
         if not _ran(result, root):
             how, process = re.sub(_ERRNO, "", _clean(str(failure.message))[0]), "no process"
         where = f"host {host}, {local}{process}"
-        return f"rank {story.host * story.nproc + root}{of} failed: {how} ({where}){_no_restart(story)}"
+        return f"rank {story.host * story.nproc + root}{of} failed: {how} ({where}){_no_restart(result, root, story)}"
     if result.outcome == "timed_out":
         return f"stopped: --timeout of {seconds(story.timeout_s or 0)} exceeded"
     if story.user_signal is not None:
@@ -152,15 +155,27 @@ def _memory(end: RankEnd) -> str:
     return ", out of memory suspected" if end.oom_kill else ""
 
 
-def _no_restart(story: Story) -> str:
+def _no_restart(result: RunProcsResult, root: int, story: Story) -> str:
     """Return why no restart followed the last failure."""
     if story.waiting is not None:
         limit = f"--timeout of {seconds(story.timeout_s or 0)} exceeded"
         stopped = f"stopped by {_by_user(story.user_signal, story)}" if story.user_signal else limit
         return f"; no {story.waiting}: {stopped}"
-    if story.restarts and story.user_signal is None:
+    if story.restarts and (story.user_signal is None or _is_last(result, root, story.policy)):
         return f"; gave up after {story.restarts} restart{'s' if story.restarts > 1 else ''}"
     return ""
+
+
+def _is_last(result: RunProcsResult, root: int, policy: RestartPolicy | None) -> bool:
+    """Return whether the policy permitted no restart after the failure of `root`, whatever the user did then."""
+    end = result.ends.get(root)
+    if policy is None or end is None:
+        return False
+    counted = tuple(restart.end.ended_ns for restart in result.restarts if restart.counted)
+    return end.exitcode in policy.never_restart_exit_codes or (
+        end.exitcode not in policy.uncounted_exit_codes
+        and len(policy.counting(counted, end.ended_ns)) >= policy.max_restarts
+    )
 
 
 def stopped_by_us(rank: int, exitcode: int | None, story: Story) -> bool:

@@ -72,6 +72,7 @@ class Progress:
             host=options.hosts.number,
             titles=tuple(f"{role} {number}" for role, number in options.titles) if options.file is not None else (),
             timeout_s=options.timeout_s,
+            policy=options.restarts,
             stderr_shown=frozenset(
                 rank for rank in range(options.nproc) if read and options.shows_recorded_stderr(rank)
             ),

@@ -149,8 +149,9 @@ def write_info(directory: str, options: Options, *, run_id: str, locked: bool) -
         "program": list(options.words),
         "world_size": options.nproc,
         "roles": [{"name": part.role, "count": part.count, "program": list(part.words)} for part in options.parts],
+        "engine": options.engine,
         "node_rank": options.hosts.number,
-        "nnodes": options.hosts.count,
+        "nnodes": max(options.nnodes, options.hosts.count),
         "cwd": os.getcwd(),
         **run_host.identity(locked=locked),
     }

@@ -114,7 +114,7 @@ def _head(run: RecordedRun) -> list[str]:
     return [
         f"{one_line(run.name)}: {run.state}",
         f"  program:  {program_of(run)}",
-        f"  ranks:    {count} on host {one_line(str(run.info.get('host_name')))}",
+        f"  ranks:    {count} on {run.place}",
         f"  started:  {started}, ran {shown_duration(run.duration)}",
         f"  logs:     {one_line(run.path)}",
     ]

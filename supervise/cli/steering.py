@@ -11,6 +11,7 @@ import stat
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from supervise._control.client import ControlClient, ControlError
@@ -97,7 +98,7 @@ def _target(word: str) -> Target:
 def steer(command: str, target: Target, act: Callable[[ControlClient], int]) -> int:
     """Connect and call `act`; return its exit code, or print an error and return the code of the error."""
     try:
-        with _connected(target) as client:
+        with _connected(target, partial(_suspended, command, target)) as client:
             return act(client)
     except ControlError as error:
         if error.code in ("ended", "no-reply") and _has_ended(target):
@@ -111,17 +112,26 @@ def steer(command: str, target: Target, act: Callable[[ControlClient], int]) -> 
         return fail(command, _not_connected(target, error), REFUSED)
 
 
-def _connected(target: Target) -> ControlClient:
+def _connected(target: Target, on_suspended: Callable[[int], object]) -> ControlClient:
     """Connect; a run that has just started may not have its socket yet."""
     deadline_s = time.monotonic() + _SOCKET_S
     while True:
         try:
-            return ControlClient(target.path)
+            return ControlClient(target.path, on_suspended)
         except FileNotFoundError:
             run = target.now()
             if run is None or not run.is_running() or time.monotonic() >= deadline_s:
                 raise
         select.select([], [], [], _RETRY_S)
+
+
+def _suspended(command: str, target: Target, pid: int) -> None:
+    """Print why there is no reply yet."""
+    fail(
+        command,
+        f"{target.name}: supervise (pid {pid}) is suspended and does not reply; kill -CONT {pid} continues it",
+        0,
+    )
 
 
 def _has_ended(target: Target) -> bool:

@@ -90,6 +90,25 @@ def test_a_signal_during_the_wait_ends_the_run_at_once(supervise: Command, sig: 
     assert json.loads((supervise.directory() / "result.json").read_text())["exit_code"] == code
 
 
+@pytest.mark.parametrize(("limit", "gave_up"), [("1", True), ("2", False)])
+def test_a_stop_after_the_last_failure_does_not_hide_that_restarts_are_used_up(
+    supervise: Command, limit: str, gave_up: bool
+):
+    """The user stops the run while the last failure is being cleaned up."""
+    deaf = "trap '' TERM; touch deaf; while :; do sleep 0.1; done"
+    late = f"if [ $RANK = 0 ]; then {deaf}; else until [ -e deaf ]; do sleep 0.1; done; exit 3; fi"
+    script = f"[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 4; {late}"
+    words = ("-n", "2", "--max-restarts", limit, "--backoff", "0", "--shutdown-timeout", "1000")
+    with supervise.started(*words, "--", "sh", "-c", script) as run:
+        run.hear_error("rank 1 failed (exit code 3): stopping 1 rank")
+        run.signal(signal.SIGTERM)
+        run.hear_error("SIGTERM: stopping 1 rank")
+        run.signal(signal.SIGINT)
+        said = run.end()[2]
+    [headline] = [line for line in said.splitlines() if "rank 1 of 2 failed: exit code 3" in line]
+    assert headline.endswith("; gave up after 1 restart") == gave_up
+
+
 def test_the_time_limit_during_the_wait_is_the_reason(supervise: Command):
     """Exit code 124; the last failure is told, and while the restart is waited for nothing is said to be stopped."""
     words = ("-n", "2", "--timeout", "2", "--max-restarts", "20", "--backoff", "60")

@@ -113,6 +113,26 @@ def test_stop_waits_for_the_end_and_the_run_says_who_stopped_it(supervise: Comma
     assert not (supervise.directory() / "control.sock").exists()
 
 
+@pytest.mark.parametrize("words", [("stop",), ("restart", "--rank", "0"), ("wait",)])
+def test_a_command_that_waits_for_a_suspended_supervise_says_so(supervise: Command, words: tuple[str, ...]):
+    """The command goes on when supervise is continued."""
+    with running(supervise, "sh", "-c", SAYS) as run:
+        run.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, run.process.pid, os.WSTOPPED)
+        with supervise.started_command(*words, "job") as asked:
+            pid = run.process.pid
+            said = asked.hear_error("is suspended")
+            name = supervise.directory().name
+            assert said == (
+                f"supervise {words[0]}: {name}: supervise (pid {pid}) is suspended and does not reply; "
+                f"kill -CONT {pid} continues it\n"
+            )
+            run.signal(signal.SIGCONT)
+            if words[0] == "wait":
+                run.signal(signal.SIGTERM)
+            assert asked.end()[0] == (143 if words[0] == "wait" else 0)
+
+
 def test_stop_with_a_signal_and_a_time_of_its_own(supervise: Command):
     """Ranks that ignore the signal are killed after that time, and not after that of the run."""
     words = ("--shutdown-timeout", "1000", "sh", "-c", 'trap "" INT TERM; echo up; exec sleep 1000')

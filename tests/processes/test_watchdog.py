@@ -324,3 +324,26 @@ def test_w8_the_command_line_fails_a_run_that_hangs(tmp_path):
     assert "rank 0 hangs: no output for 1" in run.stderr
     assert run.stderr.count("hung") == 1
     assert "supervise: rank 0 failed: hung: no output for 1" in run.stderr
+
+
+def test_w2_a_hang_before_all_ranks_are_ready_is_not_told_as_a_rank_that_did_not_start(tmp_path):
+    """The start fails, since the gang is not complete; the rank runs."""
+    (tmp_path / "gang.toml").write_text("""
+[roles.store]
+command = "sh -c 'echo begun; exec sleep 1000'"
+[roles.trainer]
+command = "sleep 1000"
+ready = "notify"
+""")
+    run = subprocess.run(
+        [sys.executable, "-m", "supervise", "run", "--file", "gang.toml", "--output-timeout", "1", "--on-hang", "fail"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env={**os.environ, "PYTHONPATH": ROOT, "SUPERVISE_RUNS_DIR": str(tmp_path / "runs")},
+        check=False,
+    )
+    assert run.returncode == 1, run.stderr
+    assert "supervise: cannot start: rank 0 hung before all ranks were ready: store 0: no output for 1." in run.stderr
+    assert "did not start" not in run.stderr

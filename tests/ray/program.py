@@ -41,12 +41,16 @@ def command(script: str) -> dict[str, Any]:
         [run] = Path(logs).iterdir()
         files = sorted(str(path.relative_to(run)) for path in run.rglob("*") if path.is_file())
         result = json.loads((run / "result.json").read_text())
+        report = [sys.executable, "-m", "supervise", "report", "--json", str(run)]
+        found = subprocess.run(report, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+        ranks = json.loads(found.stdout)["ranks"]
     return {
         "code": done.returncode,
         "out": sorted(done.stdout.splitlines()),
         "err": done.stderr.replace(logs, "LOGS"),
         "files": files,
         "root_cause": result["root_cause"],
+        "endings": {rank: [life["ending"] for life in each["newest_lives"]] for rank, each in ranks.items()},
         "hosts": sorted({end["host"] for end in result["ends"].values()}),
     }
 

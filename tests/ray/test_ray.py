@@ -87,6 +87,7 @@ def test_the_command_reports_a_failure_at_once_as_on_one_host(calls: dict[str, d
     seen = calls["command that fails"]
     assert seen["code"] == 7
     assert seen["root_cause"] == 3
+    assert seen["endings"] == {"0": ["stopped"], "1": ["stopped"], "2": ["stopped"], "3": ["failed"]}
     for part in (
         "rank 3 of 4 failed: exit code 7 (host ",
         "    why\n",

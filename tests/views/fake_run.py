@@ -1,7 +1,7 @@
 """Run directories as `supervise run` writes them, of any size, without a run."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,12 @@ def iso(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).isoformat()
 
 
-def write_run(path: Path, ranks: int, events: Iterable[dict[str, Any]], **result: Any) -> None:
-    """Write ``run.json``, ``events.jsonl``, and with `result` ``result.json``."""
+def write_run(
+    path: Path, ranks: int, events: Iterable[dict[str, Any]], info: Mapping[str, Any] | None = None, **result: Any
+) -> None:
+    """Write ``run.json``, with `info` beside the usual, ``events.jsonl``, and with `result` ``result.json``."""
     path.mkdir(parents=True)
-    info = {
+    whole = {
         "schema_version": 1,
         "started": iso(BEGIN_S),
         "program": ["train.py"],
@@ -25,8 +27,9 @@ def write_run(path: Path, ranks: int, events: Iterable[dict[str, Any]], **result
         "host_name": "node7",
         "roles": [{"name": "trainer", "count": ranks, "program": ["train.py"]}],
         "locked": False,
+        **(info or {}),
     }
-    (path / "run.json").write_text(json.dumps(info))
+    (path / "run.json").write_text(json.dumps(whole))
     (path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     if result:
         (path / "result.json").write_text(json.dumps({"schema_version": 1, **result}))

@@ -272,3 +272,18 @@ def test_a_browser_shows_the_page_and_runs_nothing(supervise: Command, tmp_path:
     assert "<title>job_x: failed</title>" in shown
     assert "&lt;script&gt;document.title='owned'" in shown
     assert shown.count('class="bar"') == 2
+
+
+def test_the_ranks_of_several_hosts_are_known_by_their_global_ranks(supervise: Command):
+    """Each host of a run on Ray has a local rank 0."""
+    events = [event("process.started", 1, rank, pid=1000 + rank) for rank in range(4)]
+    events += [exited(2, 3, level="error", exit_code=7)]
+    events = [each | {"local_rank": each["rank"] % 2} for each in events]
+    ray = {"engine": "ray", "nnodes": 2}
+    write_run(supervise.tmp_path / "runs" / "ray_1", 4, events, ray, outcome="failed", root_cause=3, report=["x"])
+    found = json.loads(supervise.supervise("report", "--json", "ray_1").stdout)["ranks"]
+    lives = {rank: [life["pid"] for life in each["newest_lives"]] for rank, each in found.items()}
+    assert lives == {"0": [1000], "1": [1001], "2": [1002], "3": [1003]}
+    assert found["3"]["newest_lives"][0]["how"] == "exit code 7"
+    assert "ranks:    4 on 2 hosts, supervised on host node7\n" in supervise.supervise("show", "ray_1").stdout
+    assert set(json.loads(supervise.supervise("show", "--json", "ray_1").stdout)["ranks"]) == {"0", "1", "2", "3"}

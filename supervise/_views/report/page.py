@@ -78,7 +78,7 @@ def _head(run: RecordedRun, history: History, program: str) -> str:
     duration = seconds(history.end_s - history.begin_s) + (" until now" if run.state == "running" else "")
     restarts = sum(max(0, rank.count - 1) for rank in history.ranks.values())
     facts = [
-        ("ranks", f"{len(history.ranks)} on host {run.info.get('host_name')}"),
+        ("ranks", f"{len(history.ranks)} on {run.place}"),
         ("started", started),
         ("duration", duration),
         ("exit code", "-" if code is None else str(code)),
