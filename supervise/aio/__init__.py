@@ -1,0 +1,16 @@
+"""Gangs for asyncio: one ``async with`` block a gang, which never outlives its block.
+
+```python
+async with aio.Gang(name="train", entrypoint=train, args={0: (), 1: ()}) as gang:
+    async for event in gang.events():
+        print(event)
+    result = await gang.wait()
+```
+"""
+
+from supervise.aio.events import Event as Event
+from supervise.aio.events import Events as Events
+from supervise.aio.events import EventsDropped as EventsDropped
+from supervise.aio.gang import Gang as Gang
+
+__all__ = ["Event", "Events", "EventsDropped", "Gang"]
