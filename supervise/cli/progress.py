@@ -9,8 +9,9 @@ import time
 from signal import SIGINT, SIGTERM, Signals
 from typing import TYPE_CHECKING, Any
 
+from supervise._views.story import Story
 from supervise._views.wording import seconds
-from supervise.cli.failure_screen import Story, shortened
+from supervise.cli.failure_screen import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
