@@ -183,6 +183,10 @@ class SignalException(_Portable):
         super().__init__(msg)
         self.sigval = sigval
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows in place of a traceback."""
+        return [f"supervise: interrupted by {getattr(self.sigval, 'name', self.sigval)}"]
+
 
 class ChildFailedError(_Portable):
     """Ranks failed; the text lists each failure, the root cause last.

@@ -332,6 +332,14 @@ class RunProcsResult:
 
         raise supervise.GangFailed(self)
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the outcome, and a bar for each rank."""
+        import supervise
+        from supervise._views import small_timeline
+
+        good = self.outcome == "succeeded" and not self.failures
+        return small_timeline.of_result(self, "" if good else str(supervise.GangFailed(self)))
+
     @property
     def root_cause(self) -> int | None:
         """The local rank that failed first; None if no rank failed by itself."""

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     _Reply = TypeVar("_Reply")
 
 
+_PROMPT_S = 5.0
+
+
 class SupervisorRef(pykka.ActorRef[Any]):
     """The reference to a Supervisor, which `Supervisor.start` returns: a `pykka.ActorRef` whose replies have types.
 
@@ -43,6 +46,19 @@ class SupervisorRef(pykka.ActorRef[Any]):
             Exception: The reply is an error; each message lists its errors.
         """
         return super().ask(message, block=block, timeout=timeout)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the result as a picture, or the state of each rank."""
+        from supervise import messages
+        from supervise._views import small_timeline
+
+        try:
+            result = self.ask(messages.Poll(), timeout=_PROMPT_S)
+            if result is not None:
+                return result._repr_html_()
+            return small_timeline.of_gang("gang", self.ask(messages.Status(), timeout=_PROMPT_S))
+        except Exception:  # it has ended, or its start has failed
+            return small_timeline.of_gang("gang", None)
 
     def __enter__(self) -> Self:
         return self

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 from collections import ChainMap
-from types import FunctionType
-from typing import Any
+from functools import partial
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 INSTALL = "pip install 'supervise-gang[pickle]'"
 """The command that installs cloudpickle."""
@@ -32,9 +37,28 @@ def dump(call: object, file: io.BytesIO) -> None:
     import cloudpickle
 
     of_children: Any = reduction.ForkingPickler(io.BytesIO())
-    both = ChainMap({}, cloudpickle.Pickler.dispatch_table, of_children.dispatch_table)
+    table = cloudpickle.Pickler.dispatch_table
+    both = ChainMap({CodeType: partial(_reduced_code, table[CodeType])}, table, of_children.dispatch_table)
     # The pickler reads the table when it is made
     type("Pickler", (cloudpickle.Pickler,), {"dispatch_table": both})(file).dump(call)
+
+
+def _reduced_code(reduce: Callable[[CodeType], tuple[Any, ...]], code: CodeType) -> tuple[Any, ...]:
+    """Pickle a code object as cloudpickle does, with its file name and source, which a traceback in the rank shows."""
+    import linecache
+
+    make, args = reduce(code)[:2]
+    source = [] if os.path.exists(code.co_filename) else linecache.getlines(code.co_filename)  # a cell has no file
+    return _code, (make, args, code.co_filename, tuple(source))
+
+
+def _code(make: Callable[..., CodeType], args: tuple[Any, ...], filename: str, source: tuple[str, ...]) -> CodeType:
+    """Return a code object in the rank, and keep its source for tracebacks."""
+    import linecache
+
+    if source and filename not in linecache.cache:
+        linecache.cache[filename] = sum(map(len, source)), None, list(source), filename
+    return make(*args).replace(co_filename=filename)
 
 
 def dump_without_main(call: object, file: io.BytesIO) -> None:
