@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from supervise._api.base import PContext as PContext
+    from supervise._api.run import run as run
     from supervise._api.tail_log import TailLog as TailLog
     from supervise._api.tail_log import tail_logfile as tail_logfile
+    from supervise._gang.ref import SupervisorRef as SupervisorRef
     from supervise._gang.supervisor import Supervisor as Supervisor
     from supervise._process.launch.numa import AffinityMode as AffinityMode
     from supervise._process.launch.numa import NumaOptions as NumaOptions
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from supervise._tree.supervisor import ActorSupervisor as ActorSupervisor
     from supervise.destinations import LogsDest as LogsDest
     from supervise.errors import ChildFailedError as ChildFailedError
+    from supervise.errors import GangFailed as GangFailed
     from supervise.errors import RestartLimitExceeded as RestartLimitExceeded
     from supervise.errors import SignalException as SignalException
     from supervise.errors import SpawnError as SpawnError
@@ -92,8 +95,10 @@ if TYPE_CHECKING:
     from supervise.watchdog import Watchdog as Watchdog
 
 _HOMES = {
+    "_gang.ref": ("SupervisorRef",),
     "_gang.supervisor": ("Supervisor",),
     "_api.base": ("PContext",),
+    "_api.run": ("run",),
     "_torch.contexts": ("MultiprocessContext", "SubprocessContext"),
     "_torch.start": ("start_processes",),
     "_torch.subprocess_handler": ("SubprocessHandler", "get_subprocess_handler"),
@@ -106,6 +111,7 @@ _HOMES = {
     "destinations": ("LogsDest",),
     "errors": (
         "ChildFailedError",
+        "GangFailed",
         "RestartLimitExceeded",
         "SignalException",
         "SpawnError",

@@ -7,6 +7,7 @@ Exception
 │   ├── SpawnError               a rank did not start, or hung before all ranks were ready
 │   ├── UnkillableError          a process outlived SIGKILL
 │   ├── SupervisorCrashed        a handler inside supervise raised; the ranks were killed
+│   ├── GangFailed               a gang did not succeed, with its result; `supervise.run` raises it
 │   └── RestartLimitExceeded     a tree has given up, and has stopped its children
 ├── ChildFailedError             as in PyTorch: the failures of a gang, with the block of text that torchrun prints
 └── SignalException              as in PyTorch: the host received a termination signal
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from supervise.result import ProcessFailure
+    from supervise.result import ProcessFailure, RunProcsResult
 
 __all__ = [
     "ChildFailedError",
+    "GangFailed",
     "RestartLimitExceeded",
     "SignalException",
     "SpawnError",
@@ -109,6 +111,49 @@ class SupervisorCrashed(SuperviseError):  # noqa: N818  named like pykka's excep
     """A handler inside supervise raised, and supervise killed the ranks; ``__cause__`` is the exception."""
 
 
+class GangFailed(SuperviseError):  # noqa: N818  named like pykka's exceptions
+    """A gang did not succeed. The text is the report that ``supervise run`` prints, which fits on one screen.
+
+    It names the rank that failed first, why and when; then the ends of the other ranks, and the folder of the logs.
+    ``__cause__`` is an exception whose text is the traceback of that rank, if the rank has recorded one.
+
+    Args:
+        result: The result of the gang.
+        timeout_s: The timeout of the gang in seconds, for the text of an outcome ``timed_out``; None if unknown.
+    """
+
+    result: RunProcsResult
+    """The result of the gang."""
+    rank_traceback: str
+    """The traceback of the rank that failed first, as Python prints it in the rank; ``""`` if none was recorded."""
+
+    def __init__(self, result: RunProcsResult, *, timeout_s: float | None = None) -> None:
+        from supervise._views import failure_text, story
+
+        self.result = result
+        root = result.root_cause
+        self.rank_traceback = failure_text.traceback_of(result.failures[root]) if root in result.failures else ""
+        rows = story.lines(result, story.of_result(result, timeout_s=timeout_s))
+        super().__init__("\n".join(rows).removeprefix("supervise: "))
+        self._set_cause()
+
+    def _set_cause(self) -> None:
+        self.__cause__ = _RankTraceback(f'\n"""\n{self.rank_traceback}\n"""') if self.rank_traceback else None
+
+    def __setstate__(self, state: dict[str, Any] | None) -> None:
+        """Restore the attributes and the cause, which pickle drops."""
+        self.__dict__.update(state or {})
+        self._set_cause()
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows in place of a traceback: the report."""
+        return f"supervise: {self}".split("\n")
+
+
+class _RankTraceback(Exception):  # noqa: N818  a carrier of text, as in concurrent.futures
+    """The traceback of a rank, as text."""
+
+
 class RestartLimitExceeded(SuperviseError):  # noqa: N818  says what happened, as SupervisorCrashed does
     """A tree has given up and stopped its children; ``__cause__`` is the failure that was one too many.
 
@@ -141,6 +186,10 @@ class SignalException(_Portable):
     def __init__(self, msg: str, sigval: signal.Signals) -> None:
         super().__init__(msg)
         self.sigval = sigval
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows in place of a traceback."""
+        return [f"supervise: interrupted by {getattr(self.sigval, 'name', self.sigval)}"]
 
 
 class ChildFailedError(_Portable):

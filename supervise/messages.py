@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from signal import Signals
+    from typing import Generic, TypeVar, overload
 
     import pykka
 
     from supervise.result import RankEnd, RunProcsResult
+    from supervise.stacks import RankStacks  # noqa: F401 - for the type of a reply, which is a string
     from supervise.watchdog import HangTier
 
 Phase = Literal["new", "starting", "running", "stopping", "restarting", "finished"]
@@ -26,6 +28,23 @@ RankState = Literal[
 ]
 """The state of a rank. ``waiting``: for its launch. ``suspended``: by SIGSTOP or SIGTSTP. ``backoff``: it waits for its
 restart."""
+
+
+if TYPE_CHECKING:
+    _Reply_co = TypeVar("_Reply_co", covariant=True)
+
+    class Ask(Generic[_Reply_co]):
+        """Base of the messages that a Supervisor replies to, with the type of the reply."""
+else:
+
+    class Ask:
+        """Base of the messages that a Supervisor replies to, with the type of the reply."""
+
+        __slots__ = ()
+
+        def __class_getitem__(cls, _: object) -> type:
+            """Return the class: only type checkers need the type of the reply."""
+            return cls
 
 
 class Bare:
@@ -49,7 +68,7 @@ class Bare:
 # Accepted by the Supervisor
 
 
-class Start(Bare):
+class Start(Bare, Ask["dict[int, int]"]):
     """Launch every rank. The reply is ``{rank: pid}`` when all ranks are ready.
 
     A rank is ready when its process runs; with ``ready="notify"``, when it says so by `supervise.notify`. Such a rank
@@ -60,27 +79,35 @@ class Start(Bare):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class Wait(Ask["_Reply_co"]):
     """Request the result. The reply comes when the gang has finished; any number of waits may be open."""
 
     timeout: float | None = None
     """Seconds after which the reply is None; None waits without limit."""
 
+    if TYPE_CHECKING:
 
-class Poll(Bare):
+        @overload
+        def __init__(self: Wait[RunProcsResult], *, timeout: None = None) -> None: ...
+        @overload
+        def __init__(self: Wait[RunProcsResult | None], *, timeout: float | None) -> None: ...
+        def __init__(self: Any, *, timeout: float | None = None) -> None: ...
+
+
+class Poll(Bare, Ask["RunProcsResult | None"]):
     """Request the result now: a `RunProcsResult`, or None until the gang has finished."""
 
 
-class Pids(Bare):
+class Pids(Bare, Ask["dict[int, int]"]):
     """Request ``{rank: pid}`` of all ranks that were started, including those that have ended."""
 
 
-class Status(Bare):
+class Status(Bare, Ask["GangStatus"]):
     """Request a `GangStatus` now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Close:
+class Close(Ask["RunProcsResult | None"]):
     """Stop the gang. The reply is the result, sent when all processes of the gang are gone. Idempotent."""
 
     death_sig: Signals | None = None
@@ -92,7 +119,7 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signal:
+class Signal(Ask["frozenset[int]"]):
     """Send a signal to the process groups of running ranks. The reply is the set of ranks that were signaled."""
 
     sig: Signals
@@ -101,7 +128,7 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
-class RestartRanks:
+class RestartRanks(Ask["dict[int, int]"]):
     """Restart exactly these ranks, whatever the strategy; no policy is needed, and no limit counts it.
 
     A running rank is stopped first; one in backoff starts at once; one that has ended or was terminated starts. The
@@ -113,7 +140,7 @@ class RestartRanks:
 
 
 @dataclass(frozen=True, slots=True)
-class TerminateRanks:
+class TerminateRanks(Ask["dict[int, int]"]):
     """Stop exactly these ranks, which stay down until a `RestartRanks`. Their ends are not failures.
 
     The reply is ``{rank: pid}`` of the processes that have ended, when nothing of them is left. A rank that had ended
@@ -124,7 +151,7 @@ class TerminateRanks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stacks:
+class Stacks(Ask["dict[int, RankStacks]"]):
     """Request what the threads of running ranks are doing. The reply is ``{rank: RankStacks}``, in at most 2.5 s.
 
     It leaves out ranks that have ended. `supervise.stacks.group_stacks` makes text of it.
@@ -135,14 +162,14 @@ class Stacks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subscribe:
+class Subscribe(Ask["None"]):
     """Send lifecycle messages to `ref`: first those of the present attempt so far, then each new one."""
 
     ref: pykka.ActorRef[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unsubscribe:
+class Unsubscribe(Ask["None"]):
     """Send no more lifecycle messages to `ref`."""
 
     ref: pykka.ActorRef[Any]
@@ -186,7 +213,7 @@ class GangStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SoFar:
+class SoFar(Ask["RunProcsResult | None"]):
     """Request a partial result. The reply covers the ranks that have ended if one of them failed; otherwise None.
 
     PyTorch's contexts send it, because there an agent decides when the other ranks are stopped.

@@ -8,9 +8,12 @@ import os
 import stat
 import time
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from supervise._opening import is_mark, read_regular
+
+if TYPE_CHECKING:
+    from typing import Self
 
 Outcome = Literal["succeeded", "failed", "stopped", "timed_out"]
 """How a gang ended."""
@@ -316,6 +319,26 @@ class RunProcsResult:
     def is_failed(self) -> bool:
         """Return whether any rank is in `failures`."""
         return bool(self.failures)
+
+    def raise_if_failed(self) -> Self:
+        """Return this result if the gang has succeeded.
+
+        Raises:
+            GangFailed: The gang failed, was stopped or timed out; its text is the report of `supervise run`.
+        """
+        if self.outcome == "succeeded" and not self.failures:
+            return self
+        import supervise
+
+        raise supervise.GangFailed(self)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the outcome, and a bar for each rank."""
+        import supervise
+        from supervise._views import small_timeline
+
+        good = self.outcome == "succeeded" and not self.failures
+        return small_timeline.of_result(self, "" if good else str(supervise.GangFailed(self)))
 
     @property
     def root_cause(self) -> int | None:

@@ -40,20 +40,23 @@ WORDS = {
 }
 WAKEUP = {"_runtime.wakeup", "_runtime.fork_hooks"}
 """What the rooms below the runtime use, too. It knows nothing of ours."""
+STORY = {"_views.story", "_views.failure_text", "_views.small_timeline", "_views.wording", "_views.report.markup", "_logs.files"}
+"""The text of `GangFailed` and the picture of a result: they know a gang by its result and its files."""
 MAY_IMPORT = {
-    "words": {"words"},
+    "words": {"words", "story", "supervise"},  # the package itself, whose names are loaded at their first use
+    "story": {"words", "story"},
     "wakeup": {"wakeup"},
     "_runtime": {"words", "wakeup", "_runtime"},
     "_process": {"words", "wakeup", "_process"},
-    "_logs": {"words", "wakeup", "_logs"},  # it knows nothing of processes, as _process knows nothing of logs
+    "_logs": {"words", "story", "wakeup", "_logs"},  # it knows nothing of processes, as _process knows nothing of logs
     "_core": {"words", "_core"},
-    "_views": {"words", "wakeup", "_process", "_logs", "_views"},  # a run is known by its files
+    "_views": {"words", "story", "wakeup", "_process", "_logs", "_views"},  # a run is known by its files
     "_control": {"words", "wakeup", "_runtime", "_process", "_control"},  # a gang is known by its messages
-    "_gang": {"words", "wakeup", "_runtime", "_process", "_logs", "_core", "_control", "_gang"},
+    "_gang": {"words", "story", "wakeup", "_runtime", "_process", "_logs", "_core", "_control", "_gang"},
     "_tree": {"words", "wakeup", "_runtime", "_core", "_tree"},  # a gang is known by its messages
     "_hosts": {"words", "wakeup", "_runtime", "_gang", "_hosts"},
-    "_api": {"words", "wakeup", "_runtime", "_process", "_logs", "_core", "_gang", "_api"},
-    "_torch": {"words", "wakeup", "_runtime", "_process", "_logs", "_core", "_gang", "_api", "_torch"},
+    "_api": {"words", "story", "wakeup", "_runtime", "_process", "_logs", "_core", "_gang", "_api"},
+    "_torch": {"words", "story", "wakeup", "_runtime", "_process", "_logs", "_core", "_gang", "_api", "_torch"},
     "agent": {"words", "supervise", "agent"},  # the public API only
     "aio": {"words", "supervise", "aio"},  # the public API only
 }
@@ -74,6 +77,8 @@ def home(module):
         return "supervise"
     if ".".join(parts[1:]) in WAKEUP:
         return "wakeup"
+    if ".".join(parts[1:]) in STORY:
+        return "story"
     return "words" if parts[1] in WORDS else parts[1]
 
 

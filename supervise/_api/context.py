@@ -215,6 +215,14 @@ class GangContext(PContext):
         except (pykka.ActorDeadError, pykka.Timeout):
             return None
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the result as a picture, or the state of each rank."""
+        from supervise._views import small_timeline
+
+        if self._result is not None:
+            return self._result._repr_html_()
+        return small_timeline.of_gang(self.name, self.status())
+
     # End
 
     def close(self, death_sig: signal.Signals | None = None, timeout: float = 30) -> None:

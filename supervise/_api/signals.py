@@ -238,6 +238,12 @@ def hand_over(sig: signal.Signals) -> None:
     signal.raise_signal(sig)
 
 
+def is_handled_otherwise(sig: signal.Signals) -> bool:
+    """Whether a signal has a Python handler other than that of supervise."""
+    handler = signal.getsignal(sig)
+    return callable(handler) and handler != _terminate_process_handler and not isinstance(handler, signal.Handlers)
+
+
 def _forget_in_child() -> None:
     """Forget all gangs in a forked child, so that the inherited handlers call the previous ones."""
     _desk.gangs.clear()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import TypeAlias
 
     from supervise._core.steps import (
         Action,
@@ -62,7 +63,7 @@ class Leaked(NamedTuple):
 
 
 if TYPE_CHECKING:
-    Fact = (
+    Fact: TypeAlias = (
         WorkerStarted
         | WorkerFailedToStart
         | WorkerUnkillable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any
 
+from supervise._seconds import check_seconds
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
@@ -52,6 +53,12 @@ def requested_ranks(ranks: Any, gang: Gang, name: str) -> frozenset[int]:
         phase = "stopping" if gang.end_asked and gang.phase != "finished" else gang.phase
         raise SpecError(f"{name}: the gang is {phase}; its ranks cannot be restarted or terminated")
     return wanted
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Raise `SpecError` unless `timeout` is a number of seconds or None."""
+    if timeout is not None:
+        check_seconds("timeout", timeout)
 
 
 def check_ref(value: Any) -> None:

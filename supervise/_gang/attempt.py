@@ -138,8 +138,9 @@ class Attempt:
         return rank_paths.of_ranks(self.dest, set(range(self.nprocs)) - self.left_out)
 
     def close(self) -> None:
-        """Release the lifeline, the destinations of logs, the control groups, and empty log folders."""
+        """Release the lifeline, the master port, destinations of logs, control groups, and empty log folders."""
         self.line.cut()
+        self.spec.release_port()
         for tail in self.tails:
             tail.sink.close()
         if self.contained is not None:
@@ -164,6 +165,7 @@ def first_attempt(**settings: Unpack[GangSettings]) -> Attempt:
     except BaseException:
         if spec.remove_folders is not None:
             spec.remove_folders()
+        spec.release_port()
         raise
     given = settings.get("envs") or {}
     for rank, env in attempt.envs.items():
@@ -180,7 +182,7 @@ def prepared(settings: GangSettings) -> GangSpec:
         SpecError: A setting is not valid, or a call cannot be pickled; names the rank.
         TypeError: A keyword is not the name of a setting.
     """
-    if unknown := settings.keys() - GangSettings.__annotations__:
+    if unknown := settings.keys() - GangSettings.__required_keys__ - GangSettings.__optional_keys__:
         raise TypeError(f"a gang has no argument {min(unknown)!r}")
     given: dict[str, Any] = {_FIELDS.get(key, key): value for key, value in settings.items()}
     numa_options = given.pop("numa_options", None)
@@ -196,6 +198,14 @@ def prepared(settings: GangSettings) -> GangSpec:
     if spec.logs_specs is None:
         changes["logs_specs"] = default = DefaultLogsSpecs()
         changes["remove_folders"] = default._remove_empty  # noqa: SLF001 - not part of the public API
+    if spec.rank_variables:
+        from supervise._gang import rank_variables
+
+        most = spec.restart_policy.max_restarts if spec.restart_policy is not None else 0
+        changes["master"] = master = rank_variables.master_of_environment(spec.environ)
+        changes["envs"] = rank_variables.with_variables(
+            changes["parts"], changes["envs"], master, name=spec.name, max_restarts=most
+        )
     for name, value in changes.items():
         object.__setattr__(spec, name, value)  # not shared yet; `replace` would cost as much as all checks
     return spec
@@ -219,14 +229,14 @@ def _pickled(
 def _pickled_role(
     part: RankSpec, args: Mapping[int, tuple[Any, ...]], cpus: Mapping[int, frozenset[int]]
 ) -> dict[int, Pickled]:
-    validation.check_main(part.entrypoint, args)
+    own_main = validation.has_own_main(part.entrypoint, args)
     fn, method = cast("Callable[..., Any]", part.entrypoint), cast("StartMethod", part.start_method)
     calls = {rank: (fn, given) for rank, given in args.items()}
     if cpus and method == "forkserver":  # the server forks the ranks, and it is not bound
         from supervise._process.launch import numa
 
         calls |= {rank: (numa.OnCpus(fn, near), args[rank]) for rank, near in cpus.items() if rank in args}
-    return function.pickle_calls(calls, method)
+    return function.pickle_calls(calls, method, own_main=own_main)
 
 
 def make_attempt(
@@ -244,6 +254,8 @@ def make_attempt(
         SpecError: `logs_specs` returned paths that do not match the ranks.
         OSError: The log folder cannot be used.
     """
+    if spec.master is not None:
+        spec.master.hold()
     envs, dest = _reified(spec, number)
     if past is not None:
         rank_paths.keep(dest, past, left_out)

@@ -13,6 +13,8 @@ from supervise.events import Event
 from supervise.messages import Bare
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from supervise._gang.attempt import Attempt
     from supervise.result import ProcessFailure, RunProcsResult
 
@@ -58,7 +60,7 @@ class StacksTaken(NamedTuple):
 
 if TYPE_CHECKING:
     Told = say.WorkerStopped | say.WorkerRestarting | say.GangStarted | say.GangRestarting | say.GangFinished
-    Fact = facts.Fact | Told | AttemptStarting | Signaled | LogFailed | LogTrimmed | Hung | StacksTaken
+    Fact: TypeAlias = facts.Fact | Told | AttemptStarting | Signaled | LogFailed | LogTrimmed | Hung | StacksTaken
 
 
 class Describer:

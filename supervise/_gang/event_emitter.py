@@ -51,7 +51,7 @@ class EventEmitter:
         """Emit the last events; without a listener, show a failure in one line unless the caller gets an exception."""
         self.emit(fact)
         spec, result = self._describer.attempt.spec, fact.result
-        if result is not None and result.outcome == "failed" and spec.plain is None:
+        if result is not None and result.outcome == "failed" and spec.plain is None and spec.shows_failure:
             title = spec.title(next(iter(result.failures)))
             self._log.show_at_last(failed_line(spec.name, title, result))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from supervise.messages import RankStatus
+from supervise.messages import GangStatus, RankStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,6 +26,20 @@ class RankStates:
     def suspended(self, local_rank: int) -> None:
         """Note that a rank was reported as suspended."""
         self._suspended.add(local_rank)
+
+    def status(
+        self, gang: Gang, processes: Mapping[int, Process], notes: Callable[[int], RankNotes | None], waiters: int
+    ) -> GangStatus:
+        """Return the present state of a gang. Takes the arguments of `rows`, and how many `Wait` are open."""
+        return GangStatus(
+            phase=gang.phase,
+            pids=gang.pids,
+            running=frozenset(gang.running | gang.starting),
+            leftovers=frozenset(gang.leftovers),
+            waiters=waiters,
+            attempt=gang.attempt,
+            ranks=self.rows(gang, processes, notes),
+        )
 
     def rows(
         self, gang: Gang, processes: Mapping[int, Process], notes: Callable[[int], RankNotes | None]

@@ -286,6 +286,7 @@ class RankActors:
                 feed.close()
         self.slots.close_outcomes()
         self._attempt.line.cut()
+        self._attempt.spec.release_port()
         if not self._tails:  # Tails own their destinations
             self._attempt.close()
 

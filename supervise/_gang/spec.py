@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from supervise._gang.rank_spec import RankSpec
+    from supervise._gang.rank_variables import Master
     from supervise._logs.screen import Screen
     from supervise._process.containment.escapees import Containment
     from supervise._process.launch.function import Pickled, StartMethod
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from supervise.watchdog import Watchdog
 
 
-class GangSettings(TypedDict, total=False):
-    """The keyword arguments of a gang as callers pass them; `Supervisor` describes them."""
+class SupervisorSettings(TypedDict, total=False):
+    """The keyword arguments of `Supervisor`, which describes them."""
 
     name: Required[str]
     entrypoint: Callable[..., Any] | str | None
@@ -38,30 +39,37 @@ class GangSettings(TypedDict, total=False):
     logs_specs: LogsSpecs | None
     log_line_prefixes: Mapping[int, str] | None
     start_method: str
-    numa_options: Any
     duplicate_stdout_filters: Sequence[str] | None
     duplicate_stderr_filters: Sequence[str] | None
+    log_max_bytes: int | None
     grace: float
     cwd: str | os.PathLike[str] | None
     timeout: float | None
     event_sink: Sink | None
     restart_policy: RestartPolicy | None
-    containment: str
+    containment: Containment
     gate: bool
-    stop_on_failure: bool
-    plain: Plain | None
-    strategy: str
+    strategy: Strategy
     success_exit_codes: Collection[int]
     ready: str
     ready_timeout_s: float
     watchdog: Watchdog | None
     roles: Sequence[Role] | None
+    control: str | os.PathLike[str] | None
+    rank_variables: bool
+
+
+class GangSettings(SupervisorSettings, total=False):
+    """The settings of a gang as the calls of supervise pass them: those of `Supervisor`, and internal ones."""
+
+    numa_options: Any
+    stop_on_failure: bool
+    plain: Plain | None
     stop_signal: Signals
-    log_max_bytes: int | None
     screen: Screen | None
     stdin: Mapping[int, Stdin]
     consoles: tuple[TextIO, TextIO]
-    control: str | os.PathLike[str] | None
+    shows_failure: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +117,10 @@ class GangSpec:
     """Path of the control socket; None for no socket. Text once the settings are checked."""
     plain: Plain | None = None
     """None if the result has the functions' return values."""
+    rank_variables: bool = False
+    """Whether each rank gets the variables of `_gang.rank_variables`."""
+    shows_failure: bool = True
+    """Whether a failure that reaches no listener is shown in one line; not if the caller gets an exception."""
 
     parts: tuple[RankSpec, ...] = ()
     """What the ranks of each role run, in the order of roles."""
@@ -127,6 +139,13 @@ class GangSpec:
     """Calls of functions in new interpreters. Without restarts, the launch removes each from here."""
     remove_folders: Callable[[], object] | None = None
     """Removes log folders that the caller did not request, unless they hold files."""
+    master: Master | None = None
+    """The address of rank 0; None without `rank_variables`."""
+
+    def release_port(self) -> None:
+        """Let other gangs choose the master port. Idempotent."""
+        if self.master is not None:
+            self.master.release()
 
     @property
     def heartbeat_timeout_s(self) -> float | None:

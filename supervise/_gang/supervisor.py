@@ -10,23 +10,25 @@ from supervise import messages as say
 from supervise._core import steps
 from supervise._core.verdict import judge
 from supervise._gang import orders, shutdown_at_exit
-from supervise._gang.ask_checks import as_signal, check_ref, checked_ranks, requested_ranks, stray
+from supervise._gang.ask_checks import as_signal, check_ref, check_timeout, checked_ranks, requested_ranks, stray
 from supervise._gang.control import opened
+from supervise._gang.ref import SupervisorRef
 from supervise._gang.replies import PendingReplies
 from supervise._gang.subscribers import Subscribers
 from supervise._runtime.actor import LoopActor
 from supervise._runtime.loop import Loop
-from supervise._seconds import GRACE_S, check_seconds
+from supervise._seconds import GRACE_S
 from supervise.errors import SpecError, SuperviseError
 
 if TYPE_CHECKING:
     import os
     import signal
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Unpack
 
     from supervise._gang.attempt import Attempt
     from supervise._gang.runner import Listener
-    from supervise._gang.spec import GangSettings
+    from supervise._gang.spec import GangSettings, SupervisorSettings
     from supervise._gang.stack_requests import StackRequests
     from supervise._process.containment.escapees import Containment
     from supervise._runtime.future import Reply
@@ -77,6 +79,7 @@ class Supervisor(LoopActor):
         watchdog: Watchdog | None = None,
         roles: Sequence[Role] | None = None,
         control: str | os.PathLike[str] | None = None,
+        rank_variables: bool = False,
     ) -> None:
         """Check and prepare a gang; `Start` launches it. Every mapping is keyed by local rank, ``0 .. n-1``.
 
@@ -108,6 +111,8 @@ class Supervisor(LoopActor):
             watchdog: When a rank counts as hung, and what follows; None for never.
             roles: What the ranks run if they do not all run the same, in place of `entrypoint` and `args`.
             control: Path of a socket file that accepts commands of other processes of this user; None for no socket.
+            rank_variables: Whether each rank gets torchrun's variables, RANK, MASTER_PORT and so on; `envs` may replace
+                them.
 
         Raises:
             SpecError: A setting is not valid or cannot be pickled; names it, the rank and the remedy.
@@ -124,9 +129,14 @@ class Supervisor(LoopActor):
             raise
 
     @classmethod
+    def start(cls, **settings: Unpack[SupervisorSettings]) -> SupervisorRef:
+        """Start the actor with the arguments of `Supervisor`, and raise its errors; `Start` launches the ranks."""
+        return cast("SupervisorRef", super().start(**settings))
+
+    @classmethod
     def start_attempt(
         cls, attempt: Attempt, *, own_thread: bool = True, listener: Listener | None = None
-    ) -> pykka.ActorRef[Supervisor]:
+    ) -> SupervisorRef:
         """Start the Supervisor of a gang whose settings are already checked and pickled.
 
         Args:
@@ -138,13 +148,14 @@ class Supervisor(LoopActor):
         supervisor._own(attempt, own_thread=own_thread, listener=listener)  # noqa: SLF001 - a method of this class
         pykka.ActorRegistry.register(supervisor.actor_ref)
         supervisor._start_actor_loop()  # noqa: SLF001 - pykka starts an actor with this call
-        return supervisor.actor_ref
+        return cast("SupervisorRef", supervisor.actor_ref)
 
     def _own(self, attempt: Attempt, *, own_thread: bool = True, listener: Listener | None = None) -> None:
         from supervise._gang.runner import GangRunner  # lazy: a spawned rank imports this module without using it
         from supervise._gang.shutdown import Shutdown
 
         super().__init__(Loop(f"supervise-{attempt.spec.name}", lost=self._loop_lost, own_thread=own_thread))
+        self._actor_ref = SupervisorRef(self)
         self._replies = PendingReplies(self.loop)
         self._subscribers = Subscribers()
         self._stack_requests: StackRequests | None = None
@@ -209,8 +220,7 @@ class Supervisor(LoopActor):
         Raises:
             SpecError: `timeout` is not a number of seconds.
         """
-        if timeout is not None:
-            check_seconds("timeout", timeout)
+        check_timeout(timeout)
         return self._replies.wait(timeout)
 
     def poll(self) -> RunProcsResult | None:
@@ -231,17 +241,9 @@ class Supervisor(LoopActor):
 
     def status(self) -> say.GangStatus:
         """Answer with the present state; see `Status`. Also start a check for suspended ranks."""
-        self._runner.suspend_poll.look()
-        gang = self._runner.gang
-        return say.GangStatus(
-            phase=gang.phase,
-            pids=gang.pids,
-            running=frozenset(gang.running | gang.starting),
-            leftovers=frozenset(gang.leftovers),
-            waiters=self._replies.waiting,
-            attempt=gang.attempt,
-            ranks=self._runner.states.rows(gang, self._runner.ranks.slots.processes, self._runner.notes),
-        )
+        runner = self._runner
+        runner.suspend_poll.look()
+        return runner.states.status(runner.gang, runner.ranks.slots.processes, runner.notes, self._replies.waiting)
 
     def restart_ranks(self, ranks: frozenset[int]) -> Reply[dict[int, int]]:
         """Restart exactly these ranks; answer with ``{rank: pid}`` when all run. See `RestartRanks`.
@@ -274,8 +276,7 @@ class Supervisor(LoopActor):
             SpecError: `death_sig` is not a signal, or `timeout` is not a number of seconds; nothing was done.
             UnkillableError: In the reply: a process survived SIGKILL; all others are reaped.
         """
-        if timeout is not None:
-            check_seconds("timeout", timeout)
+        check_timeout(timeout)
         sig = None if death_sig is None else as_signal("death_sig", death_sig)
         reply = self._replies.close()
         self._runner.close(sig, timeout)
@@ -383,10 +384,8 @@ class Supervisor(LoopActor):
 
     def is_fatal(self, error: BaseException, *, asked: bool) -> bool:
         """Return whether an exception of a handler ends this actor. One that the asker's arguments caused does not."""
-        if isinstance(error, SpecError):
-            return False
         harmless = (SuperviseError, OSError, TypeError, ValueError, AttributeError)
-        return not asked or not isinstance(error, harmless)
+        return not isinstance(error, SpecError) and not (asked and isinstance(error, harmless))
 
     def on_crash(self, error: BaseException) -> None:
         """Kill the ranks and answer every ask after a handler of this actor has raised."""

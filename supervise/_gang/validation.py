@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from supervise._gang.control import checked_path
 from supervise._gang.notify_protocol import SOCKET
 from supervise._gang.rank_spec import RankSpec, held_by_rank, naming
-from supervise._process.launch import dispositions, limits
+from supervise._process.launch import by_value, dispositions, limits
 from supervise._seconds import check_seconds
 from supervise.errors import SpecError
 from supervise.logs import LEAST_LOG_BYTES, validate_full_rank
@@ -47,6 +47,8 @@ def checked(spec: GangSpec) -> dict[str, Any]:
     _check_end(spec, sources)
     if not isinstance(spec.gate, bool):
         raise SpecError(f"gate is {shown(spec.gate)}; give True or False")
+    if not isinstance(spec.rank_variables, bool):
+        raise SpecError(f"rank_variables is {shown(spec.rank_variables)}; give True or False")
     parts = tuple(_parts(spec, sources))
     if spec.stdin:
         _check_stdin(spec, parts)
@@ -353,15 +355,15 @@ def _variable(rank: int, key: str, value: object) -> str:
     raise SpecError(f"rank {rank}: in its envs, the value of {key!r} is {kind}; give a text, a number or a path{way}")
 
 
-def check_main(fn: object, args: Mapping[int, tuple[Any, ...]]) -> None:
-    """Raise `SpecError` for objects of a main module that a new interpreter cannot import.
+def has_own_main(fn: object, args: Mapping[int, tuple[Any, ...]]) -> bool:
+    """Return whether new interpreters cannot import the main module. Its objects need cloudpickle then.
 
     Raises:
-        SpecError: Names the function, or the rank with the argument, and the remedy.
+        SpecError: cloudpickle is not installed; names the function, or the rank with the argument, and the remedy.
     """
     where = _unimportable_main()
-    if where is None:
-        return
+    if where is None or by_value.is_installed():
+        return where is not None
     while isinstance(fn, partial):
         fn = fn.func
     if getattr(fn, "__module__", None) == "__main__":
@@ -370,6 +372,7 @@ def check_main(fn: object, args: Mapping[int, tuple[Any, ...]]) -> None:
         for arg in given:
             if getattr(arg, "__module__", None) == "__main__":
                 _refuse_main(f"rank {rank}: its argument {shown(arg)}", where)
+    return True
 
 
 def _unimportable_main() -> str | None:
@@ -383,9 +386,10 @@ def _unimportable_main() -> str | None:
         where = "in the __main__.py of a package or an archive, which the new processes do not import"
         return f"{where}; put it into another module" if inside else None
     known = os.path.isfile(getattr(main, "__file__", None) or "")
-    where = "at a prompt, by -c or from stdin, which the new processes cannot import"
+    where = "at a prompt, in a notebook, by -c or from stdin, which the new processes cannot import"
     return None if known else f"{where}; put it into a file"
 
 
 def _refuse_main(what: str, where: str) -> None:
-    raise SpecError(f"{what} was defined {where}, or use start_method='fork'")
+    more = f"install cloudpickle ({by_value.INSTALL})"
+    raise SpecError(f"{what} was defined {where}, {more}, or use start_method='fork'")

@@ -50,7 +50,7 @@ _NOW = (
 _ONCE = ("log_dir", "start_method", "redirects", "tee")
 _OURS = (
     *("grace", "cwd", "timeout", "restart_policy", "containment", "gate", "strategy", "success_exit_codes"),
-    *("ready", "ready_timeout_s", "watchdog", "roles", "control", "until_polled"),
+    *("ready", "ready_timeout_s", "watchdog", "roles", "control", "rank_variables", "until_polled"),
 )
 
 
@@ -80,6 +80,7 @@ def start_processes(  # noqa: PLR0917 - PyTorch's
     watchdog: Watchdog | None = None,
     roles: Sequence[Role] | None = None,
     control: str | os.PathLike[str] | None = None,
+    rank_variables: bool = False,
 ) -> PContext: ...
 
 
@@ -107,6 +108,7 @@ def start_processes(  # noqa: F811, PLR0917 - PyTorch's, of another generation
     watchdog: Watchdog | None = None,
     roles: Sequence[Role] | None = None,
     control: str | os.PathLike[str] | None = None,
+    rank_variables: bool = False,
 ) -> PContext: ...
 
 
@@ -147,6 +149,8 @@ def start_processes(  # noqa: F811 - implements both overloads
             ``gate`` (True: a program waits until its lifeline is armed, so that it cannot outlive this process).
             ``roles`` (a list of `Role`, in place of `entrypoint` and `args`: ranks that do not all run the same).
             ``control`` (path of a socket file that accepts commands of other processes of this user).
+            ``rank_variables`` (True: each rank gets torchrun's variables, ``RANK``, ``MASTER_PORT`` and so on; `envs`
+            may replace them).
             ``numa_options`` (`NumaOptions`, also PyTorch's) binds each rank to the CPUs of its GPU.
 
     Raises:

@@ -7,6 +7,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
+from supervise._gang.rank_variables import Master
 from supervise._printable import one_line
 from supervise._views.wording import seconds
 from supervise.cli import gang_settings, program, ranks
@@ -63,7 +64,7 @@ def _complaint(options: Options) -> str | None:
             return f"roles.{part.role}: {not_started(error, first, part)}"
         first += part.count
     try:
-        envs = ranks.environments(options, run_id="check", master=ranks.Master("", ""))
+        envs = ranks.environments(options, run_id="check", master=Master("", ""))
         prepared({**gang_settings.settings(options, envs), "logs_specs": DefaultLogsSpecs(os.devnull)})
     except SpecError as error:
         return f"{options.file}: {error}"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from signal import SIGPIPE
 from typing import TYPE_CHECKING
 
-from supervise.cli import failure_screen, program
+from supervise._views.story import stopped_by_us
+from supervise.cli import program
 
 if TYPE_CHECKING:
-    from supervise.cli.failure_screen import Story
+    from supervise._views.story import Story
     from supervise.result import RunProcsResult
 
 TIMED_OUT = 124
@@ -50,6 +51,6 @@ def _unlaunched(rank: int, story: Story) -> int:
 
 
 def _of_root_cause(root: int, code: int, story: Story) -> int:
-    if failure_screen.stopped_by_us(root, code, story):  # it had raised an exception and was exiting
+    if stopped_by_us(root, code, story):  # it had raised an exception and was exiting
         return 1
     return program.as_shell(code) or 1

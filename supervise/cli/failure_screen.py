@@ -1,363 +1,23 @@
-"""The report on a run that did not succeed: the root cause, the ends of the other ranks, and the run directory."""
+"""The report of `supervise run` on a gang that did not start; `supervise._views.story` reports on one that failed."""
 
 from __future__ import annotations
 
 import os
-import re
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from signal import SIGINT, SIGKILL, Signals
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from supervise._logs.files import last_lines, no_room
-from supervise._printable import one_line, printable
+from supervise._logs.files import last_lines
+from supervise._printable import one_line
+from supervise._views.failure_text import WHY_LINES, clean
 from supervise._views.recorded_run import RecordedRun
-from supervise._views.wording import ending, seconds, spans
+from supervise._views.story import plain
 from supervise.cli import program
 from supervise.errors import SpawnError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from supervise._views.story import Story
     from supervise.cli.parts import Part
-    from supervise.restarts import RestartPolicy
-    from supervise.result import ProcessFailure, RankEnd, RunProcsResult
-
-_WHY_LINES = 20
-_ERRNO = r"\[Errno \d+\] "
-_WHY_HEAD = 3
-_FAULTS = ("hung: ", "was not ready within ")
-"""Beginnings of the messages of ranks that failed while they ran."""
-_ROWS = 10
-_LINE_CHARS = 300
-
-
-def _plain(text: str, _style: str) -> str:
-    return text
-
-
-class Unlaunched(NamedTuple):
-    """Why a later life of a rank could not be launched."""
-
-    errno: int | None
-    why: str
-
-    def __str__(self) -> str:
-        """Return it as a message."""
-        return f"could not be started: {re.sub(_ERRNO, '', self.why)}"
-
-
-@dataclass(slots=True, kw_only=True)
-class Story:
-    """Facts about a run that its result does not have."""
-
-    nproc: int
-    grace_s: float
-    hosts: int = 1
-    """Number of hosts, each with as many ranks."""
-    host: int = 0
-    """Number of this host, from 0."""
-    titles: tuple[str, ...] = ()
-    """Role and role rank of each local rank; empty if all have the same role."""
-    timeout_s: float | None = None
-    stacks: str = ""
-    """The file with the stacks of the last hang; empty: none."""
-    directory: str | None = None
-    """The run directory; None: no files."""
-    by_command: bool = False
-    """Whether a command, ``supervise stop``, has stopped the run; then `user_signal` is the signal that it gave."""
-    user_signal: Signals | None = None
-    """The signal with which the user stopped the run."""
-    interrupted: int | None = None
-    """The local rank that had the terminal and ended at Ctrl-C, which stopped the run."""
-    killed: bool = False
-    """Whether the user sent a second signal."""
-    policy: RestartPolicy | None = None
-    """The limit of restarts; None: no restarts."""
-    restarts: int = 0
-    """Number of attempts before the present one."""
-    waiting: str | None = None
-    """The pending restart, such as ``restart 1 of 3``."""
-    unlaunched: dict[int, Unlaunched] = field(default_factory=dict)
-    """Local rank to the reason why its present life could not be launched."""
-    sent: dict[int, list[Signals]] = field(default_factory=dict)
-    """Local rank to the signals that supervise sent to stop it."""
-    passed_on: dict[int, list[Signals]] = field(default_factory=dict)
-    """Local rank to the signals that supervise passed on: SIGUSR1, SIGUSR2."""
-    halted: bool = False
-    """Whether `--halt-on-broken-pipe` has stopped the run."""
-    stderr_shown: frozenset[int] = frozenset()
-    """Ranks whose stderr was both shown and written."""
-
-
-def lines(result: RunProcsResult, story: Story, paint: Callable[[str, str], str] = _plain) -> list[str]:
-    """Return the lines of the report.
-
-    Args:
-        result: The result of the gang; its outcome is not ``succeeded``.
-        story: Further facts.
-        paint: Applies a style (SGR numbers) to a text, or returns it unchanged.
-    """
-    if any(end.host for end in result.ends.values()):  # of several hosts: the report names global ranks
-        result = replace(result, ends={rank: replace(end, local_rank=rank) for rank, end in result.ends.items()})
-    root = result.root_cause if result.outcome == "failed" and result.root_cause != story.interrupted else None
-    shown = [f"{paint('supervise:', '1')} {paint(one_line(_headline(result, story, root)), '1;31')}"]
-    if root is not None and (why := _why(result, root, story)):
-        shown += ["", *(f"  {one_line(line)}".rstrip() for line in why), ""]
-    rows = _rows(result, story, root)
-    shown += [f"  {paint(spans(who) + ':', '1')} {how}" for who, how in rows]
-    if story.stacks and root is not None:
-        shown.append(f"  {paint('stacks:', '1')} {one_line(story.stacks)}")
-    if story.directory is not None:
-        shown.append(f"  {paint('logs:', '1')} {one_line(story.directory)}")
-    return shown
-
-
-def _headline(result: RunProcsResult, story: Story, root: int | None) -> str:
-    if root is not None:
-        failure = result.failures[root]
-        how = ending(failure.exitcode, core_dumped=_core(result, root)) + _origin(root, failure.exitcode, story)
-        if (fault := _fault(failure)) is not None:
-            how = fault
-        elif stopped_by_us(root, failure.exitcode, story):
-            how = _raised(failure).partition(":")[0]
-        if root in result.ends:
-            how += _memory(result.ends[root])
-        of = f" of {story.nproc * story.hosts}" if story.nproc * story.hosts > 1 else ""
-        local = f"local rank {root}, " if story.hosts > 1 else ""
-        local += f"{story.titles[root]}, " if story.titles else ""
-        host = (result.ends[root].host if root in result.ends else "") or os.uname().nodename
-        process = f"pid {failure.pid}{_uptime(result, root)}"
-        if not _ran(result, root):
-            how, process = re.sub(_ERRNO, "", _clean(str(failure.message))[0]), "no process"
-        where = f"host {host}, {local}{process}"
-        return f"rank {story.host * story.nproc + root}{of} failed: {how} ({where}){_no_restart(result, root, story)}"
-    if result.outcome == "timed_out":
-        return f"stopped: --timeout of {seconds(story.timeout_s or 0)} exceeded"
-    if story.user_signal is not None:
-        name = _by_user(story.user_signal, story)
-        return f"killed after {name} and a second signal" if story.killed else f"stopped by {name}"
-    return "stopped: no program reads the output (--halt-on-broken-pipe)" if story.halted else "stopped"
-
-
-def _by_user(sig: Signals, story: Story) -> str:
-    if story.by_command:
-        return "supervise stop"
-    return "SIGINT (Ctrl-C)" if sig == SIGINT else sig.name
-
-
-def _ran(result: RunProcsResult, rank: int) -> bool:
-    """Return whether the last life of a rank had a process; otherwise its failure is that of the launch."""
-    return rank not in result.ends or result.ends[rank].pid is not None
-
-
-def _memory(end: RankEnd) -> str:
-    return ", out of memory suspected" if end.oom_kill else ""
-
-
-def _no_restart(result: RunProcsResult, root: int, story: Story) -> str:
-    """Return why no restart followed the last failure."""
-    if story.waiting is not None:
-        limit = f"--timeout of {seconds(story.timeout_s or 0)} exceeded"
-        stopped = f"stopped by {_by_user(story.user_signal, story)}" if story.user_signal else limit
-        return f"; no {story.waiting}: {stopped}"
-    if story.restarts and (story.user_signal is None or _is_last(result, root, story.policy)):
-        return f"; gave up after {story.restarts} restart{'s' if story.restarts > 1 else ''}"
-    return ""
-
-
-def _is_last(result: RunProcsResult, root: int, policy: RestartPolicy | None) -> bool:
-    """Return whether the policy permitted no restart after the failure of `root`, whatever the user did then."""
-    end = result.ends.get(root)
-    if policy is None or end is None:
-        return False
-    counted = tuple(restart.end.ended_ns for restart in result.restarts if restart.counted)
-    return end.exitcode in policy.never_restart_exit_codes or (
-        end.exitcode not in policy.uncounted_exit_codes
-        and len(policy.counting(counted, end.ended_ns)) >= policy.max_restarts
-    )
-
-
-def stopped_by_us(rank: int, exitcode: int | None, story: Story) -> bool:
-    """Return whether a signal of supervise ended a rank. Such a rank is a cause only if it recorded an exception."""
-    return exitcode is not None and -exitcode in story.sent.get(rank, ())
-
-
-def _origin(rank: int, exitcode: int | None, story: Story) -> str:
-    """Return a note if supervise passed on the signal that killed a rank."""
-    return " (passed on by supervise)" if exitcode and -exitcode in story.passed_on.get(rank, ()) else ""
-
-
-def _core(result: RunProcsResult, rank: int) -> bool:
-    return rank in result.ends and result.ends[rank].core_dumped
-
-
-def _uptime(result: RunProcsResult, rank: int) -> str:
-    end = result.ends.get(rank)
-    return f", after {seconds((end.ended_ns - end.started_ns) / 1e9)}" if end is not None and end.started_ns else ""
-
-
-# Why
-
-
-def _why(result: RunProcsResult, rank: int, story: Story) -> list[str]:
-    """Return the reason of a failure in some twenty lines; none if its stderr was just shown."""
-    if not _ran(result, rank):
-        return []  # the first line has all of it
-    failure = result.failures[rank]
-    recorded = _recorded(failure.message)
-    end = result.ends.get(rank)
-    alone = story.nproc == 1 and rank in story.stderr_shown  # no other rank's lines in between
-    if recorded is not None:
-        rows = _clean(recorded)
-        if alone and end is not None and rows[-1] in _clean(end.stderr_tail):
-            return []
-        return _shortened(_without_our_frame(rows), f"in {failure.error_file}")
-    said = _shortened(_clean(str(failure.message)), f"in {failure.error_file}") if _tells_more(failure) else []
-    if end is None or not end.stderr_tail.strip():
-        return [*said, *_nothing_in(result.stderrs.get(rank), _stream(result, rank)), *_stdout(end, story)]
-    if alone:
-        return said
-    cut = ", cut off because its disk is full" if no_room(end.stderr_log) else ""
-    shown = [f"  {line}" for line in _clean(end.stderr_tail)[-_WHY_LINES:]]
-    return [*said, f"the end of its {_stream(result, rank)}{cut}:", *shown]
-
-
-def _stdout(end: RankEnd | None, story: Story) -> list[str]:
-    """Return the end of the stdout of a rank that wrote nothing to stderr; none if it was just shown."""
-    if end is None or end.stdout_log == end.stderr_log or (story.nproc == 1 and story.stderr_shown):
-        return []
-    rows = _clean(last_lines(end.stdout_log, _WHY_LINES))
-    return ["the end of its stdout:", *(f"  {row}" for row in rows)] if any(rows) else []
-
-
-def _stream(result: RunProcsResult, rank: int) -> str:
-    """Return what the log of a rank's stderr has: with ``--merge``, both streams."""
-    log = result.stderrs.get(rank)
-    return "output" if log and log != os.devnull and log == result.stdouts.get(rank) else "stderr"
-
-
-def _nothing_in(log: str | None, stream: str) -> list[str]:
-    """Return why the report has no stderr of a rank."""
-    if not log:
-        return ["its stderr was not recorded", "the rank inherited it from supervise; its output is above"]
-    if log == os.devnull:
-        return ["its stderr was not recorded", "--local-ranks-filter excludes the rank"]
-    if not os.path.lexists(log):
-        return [f"the log of its {stream} was removed: {log}"]
-    if no_room(log):
-        return [f"the log of its {stream} is empty, and its disk is full: {log}"]
-    return ["it wrote nothing to stderr" if stream == "stderr" else "it wrote nothing"]
-
-
-def _recorded(message: str | dict[str, Any]) -> str | None:
-    """Return the traceback or the message of an error file; None if there is no record."""
-    if not isinstance(message, dict):
-        return None
-    extra = message.get("extraInfo")
-    trace = extra.get("py_callstack") if isinstance(extra, dict) else None
-    return str(trace or message.get("message", ""))
-
-
-def _without_our_frame(rows: list[str]) -> list[str]:
-    """Remove the frame of ``@record`` from a traceback."""
-    frames = [at for at, row in enumerate(rows) if row.startswith("  File ")]
-    for at, after in pairwise(frames):
-        if rows[at].endswith(", in wrapper") and "/supervise/recording.py" in rows[at]:
-            return [*rows[:at], *rows[after:]]
-    return rows
-
-
-def _tells_more(failure: ProcessFailure) -> bool:
-    """Return whether the message of a failure has more than the headline."""
-    return not str(failure.message).startswith(("To enable traceback see:", "Signal ", *_FAULTS))
-
-
-def _fault(failure: ProcessFailure) -> str | None:
-    """Return why a rank failed while it ran: ``hung: no output for 30.0 s``; None if its exit is the failure."""
-    return _clean(str(failure.message))[0] if str(failure.message).startswith(_FAULTS) else None
-
-
-def _clean(text: str) -> list[str]:
-    """Return the lines of `text` without control sequences, each of limited length."""
-    rows = (row.rstrip("\r").rpartition("\r")[2] for row in text.rstrip().split("\n"))
-    return [_clipped(printable(row).expandtabs()) for row in rows]
-
-
-def _clipped(row: str) -> str:
-    return row if len(row) <= _LINE_CHARS else f"{row[:_LINE_CHARS]} ... ({len(row) - _LINE_CHARS} more characters)"
-
-
-def _shortened(rows: list[str], where: str) -> list[str]:
-    left_out = len(rows) - _WHY_LINES
-    if left_out <= 1:
-        return rows
-    tail = rows[len(rows) - (_WHY_LINES - _WHY_HEAD) :]
-    return [*rows[:_WHY_HEAD], f"  ... {left_out} more lines {where}", *tail]
-
-
-# The others
-
-
-def _rows(result: RunProcsResult, story: Story, root: int | None) -> list[tuple[list[int], str]]:
-    """Return ``(ranks, how they ended)``: equal ends in one row, failures first."""
-    kinds: dict[str, list[int]] = {}
-    order = {"concurrent_failure": 0, "lost": 1, "bystander": 2, "finished": 3}
-    causes = {rank: at for at, rank in enumerate(result.failures)}  # ordered by time
-    at_end = len(causes)
-    ends = sorted(
-        result.ends.values(),
-        key=lambda end: (order.get(end.role, 2), causes.get(end.local_rank, at_end), end.local_rank),
-    )
-    for end in ends:
-        if end.local_rank != root:
-            how = "interrupted at the terminal" if end.local_rank == story.interrupted else _fate(end, result, story)
-            if end.pid is None:
-                how = str(story.unlaunched.get(end.local_rank, "could not be started"))
-            kinds.setdefault(how, []).append(end.local_rank)
-    never = [rank for rank in range(story.nproc) if rank not in result.ends]
-    if never:
-        kinds["not started"] = never
-    rows = [(ranks, how) for how, ranks in kinds.items()]
-    if len(rows) > _ROWS:
-        rest = [rank for ranks, _ in rows[_ROWS - 1 :] for rank in ranks]
-        rows[_ROWS - 1 :] = [(rest, f"{len(rows) - _ROWS + 1} other ends; see result.json")]
-    return rows
-
-
-def _fate(end: RankEnd, result: RunProcsResult, story: Story) -> str:
-    how = ending(end.exitcode, core_dumped=end.core_dumped)
-    sent = story.sent.get(end.local_rank, [])
-    if end.role == "concurrent_failure":
-        return f"failed too: {_cause(end, how, result.failures.get(end.local_rank), story)}{_memory(end)}"
-    if end.role == "lost":
-        return "survived SIGKILL"
-    if end.role == "finished":
-        return "finished" if end.exitcode == 0 else how
-    if end.exitcode == -SIGKILL and SIGKILL in sent:
-        late = "" if story.killed or len(sent) < 2 else f", {seconds(story.grace_s)} after {sent[0].name}"
-        return f"killed by SIGKILL (sent by supervise{late})"
-    if end.exitcode is not None and -end.exitcode in sent:
-        return f"stopped by {how} (sent by supervise)"
-    return f"{how} after {sent[0].name} from supervise" if sent else f"{how}, stopped by supervise"
-
-
-def _cause(end: RankEnd, how: str, failure: ProcessFailure | None, story: Story) -> str:
-    if failure is not None and stopped_by_us(end.local_rank, end.exitcode, story):
-        return _raised(failure)
-    recorded = _recorded(failure.message) if failure is not None else None
-    last_word = f": {_clean(recorded)[-1][:120]}" if recorded else ""
-    return f"{how}{_origin(end.local_rank, end.exitcode, story)}{last_word}"
-
-
-def _raised(failure: ProcessFailure) -> str:
-    """Return the recorded exception of a rank in one line: ``ValueError: the 7th shard is empty``."""
-    if (fault := _fault(failure)) is not None:
-        return fault[:120]
-    if failure.error_file_data.get("message") == "<NONE>":
-        return "an exception without a readable record"
-    recorded = failure.message.get("message") if isinstance(failure.message, dict) else failure.message
-    return _clean(str(recorded))[0][:120] or "an exception"
 
 
 def not_started(error: BaseException, rank: int | None, part: Part) -> str:
@@ -372,14 +32,14 @@ def not_started(error: BaseException, rank: int | None, part: Part) -> str:
     return f"cannot start: {error}"
 
 
-def unready(error: BaseException, story: Story, paint: Callable[[str, str], str] = _plain) -> list[str]:
+def unready(error: BaseException, story: Story, paint: Callable[[str, str], str] = plain) -> list[str]:
     """Return the last output of a rank that ended, or was not ready in time, before the gang had started."""
     rank = error.local_rank if isinstance(error, SpawnError) else None
     if rank is None or story.directory is None:
         return []
     shown: list[str] = []
     for log in reversed(RecordedRun(story.directory).logs().get(rank, [])):
-        rows = _clean(last_lines(log, _WHY_LINES))
+        rows = clean(last_lines(log, WHY_LINES))
         if any(rows) and not (story.nproc == 1 and story.stderr_shown):
             stream = os.path.basename(log).partition(".")[0]
             shown = ["", f"  the end of its {stream}:", *(f"    {one_line(row)}".rstrip() for row in rows), ""]

@@ -9,7 +9,7 @@ from supervise.cli.run_directory import write_result
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from supervise.cli.failure_screen import Story
+    from supervise._views.story import Story
     from supervise.cli.options import Options
     from supervise.result import RunProcsResult
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from signal import Signals
 
+    from supervise._process.containment.escapees import Containment
     from supervise.cli.output_settings import OutputOptions
     from supervise.cli.parts import Hosts, Part
     from supervise.restarts import RestartPolicy, Strategy
@@ -74,7 +75,7 @@ class Options:
     strategy: Strategy
     success_exit_codes: frozenset[int]
     watchdog: Watchdog | None
-    containment: str
+    containment: Containment
     gate: bool
     exit_code_from: int | None
     """The rank whose exit code is that of supervise; None: the rank that failed first."""

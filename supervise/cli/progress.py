@@ -9,14 +9,16 @@ import time
 from signal import SIGINT, SIGTERM, Signals
 from typing import TYPE_CHECKING, Any
 
+from supervise._views.story import Story, Unlaunched
 from supervise._views.wording import seconds
-from supervise.cli.failure_screen import Story, Unlaunched, shortened
+from supervise.cli.failure_screen import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from supervise.cli.console import Console
     from supervise.cli.options import Options
+    from supervise.result import RunProcsResult
 
 _QUIET_S = 1.0
 """A shorter stop is not announced, unless the user requested it at a terminal."""
@@ -72,7 +74,6 @@ class Progress:
             host=options.hosts.number,
             titles=tuple(f"{role} {number}" for role, number in options.titles) if options.file is not None else (),
             timeout_s=options.timeout_s,
-            policy=options.restarts,
             stderr_shown=frozenset(
                 rank for rank in range(options.nproc) if read and options.shows_recorded_stderr(rank)
             ),
@@ -88,6 +89,18 @@ class Progress:
         self._speak_at_s = 0.0
         self._kill_at_s = 0.0
         self._announced = False
+
+    def finish(self, result: RunProcsResult) -> None:
+        """Complete the story with what the result tells."""
+        policy, root = self._options.restarts, result.root_cause
+        if policy is None or root is None or root not in result.ends:
+            return
+        end = result.ends[root]
+        counted = tuple(restart.end.ended_ns for restart in result.restarts if restart.counted)
+        self.story.used_up = end.exitcode in policy.never_restart_exit_codes or (
+            end.exitcode not in policy.uncounted_exit_codes
+            and len(policy.counting(counted, end.ended_ns)) >= policy.max_restarts
+        )
 
     def take(self, event: dict[str, Any]) -> None:  # noqa: C901, PLR0912 - one case per event
         """Process one event of `OF_INTEREST`."""

@@ -1,55 +1,27 @@
-"""The environment of each rank, and a master port that no other run uses."""
+"""The environment of each rank."""
 
 from __future__ import annotations
 
 import os
-import socket
-import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from supervise._gang import rank_variables
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
+    from supervise._gang.rank_variables import Master
     from supervise.cli.options import Options
     from supervise.cli.parts import Hosts, Part
 
-_LOOPBACK = "127.0.0.1"
-_MAX_TRIES = 100
 _STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
 """The folder of the `sitecustomize` that records uncaught exceptions in ranks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Master:
-    """The address at which rank 0 listens."""
-
-    address: str
-    port: str
-    claim: socket.socket | None = None
-    """Prevents other runs from choosing the same port; closed at the end of the run."""
-
-
 def choose_master(hosts: Hosts) -> Master:
     """Return the address and port of the options or of the environment; by default 127.0.0.1 and a free port."""
-    address = hosts.address or os.environ.get("MASTER_ADDR") or _LOOPBACK
-    if given := hosts.port or os.environ.get("MASTER_PORT"):
-        return Master(address, given)
-    for _ in range(_MAX_TRIES):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.bind(("", 0))
-            port: int = probe.getsockname()[1]
-        if sys.platform != "linux":
-            return Master(address, str(port))
-        claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            # A bound port would make a rank fail that binds it without SO_REUSEADDR, so bind an abstract name instead.
-            claim.bind(f"\0supervise-master-port-{port}")
-        except OSError:  # another run has chosen the port, and its rank 0 does not listen yet
-            claim.close()
-        else:
-            return Master(address, str(port), claim)
-    raise OSError(f"no free master port in {_MAX_TRIES} tries; set MASTER_PORT")
+    return rank_variables.choose_master(
+        hosts.address or os.environ.get("MASTER_ADDR"), hosts.port or os.environ.get("MASTER_PORT")
+    )
 
 
 def environments(options: Options, *, run_id: str, master: Master) -> dict[int, dict[str, str]]:
@@ -62,17 +34,14 @@ def environments(options: Options, *, run_id: str, master: Master) -> dict[int, 
         SpecError: A rank has no GPU, with ``--virtual-local-rank``.
     """
     hosts = options.hosts
-    common = {
-        "WORLD_SIZE": str(options.nproc * hosts.count),
-        "LOCAL_WORLD_SIZE": str(options.nproc),
-        "GROUP_RANK": str(hosts.number),
-        "GROUP_WORLD_SIZE": str(hosts.count),
-        "MASTER_ADDR": master.address,
-        "MASTER_PORT": master.port,
-        "TORCHELASTIC_RUN_ID": run_id,
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": str(options.restarts.max_restarts if options.restarts else 0),
-    }
+    common = rank_variables.of_all(
+        options.nproc,
+        master,
+        run_id=run_id,
+        max_restarts=options.restarts.max_restarts if options.restarts else 0,
+        host=hosts.number,
+        hosts=hosts.count,
+    )
     of_parts = {part.role: _of_part(part, options) for part in options.parts}
     return {
         rank: of_parts[role] | common | _of_rank(rank, role_rank, options)
@@ -99,11 +68,8 @@ def _of_rank(local_rank: int, role_rank: int, options: Options) -> dict[str, str
     """Return the variables that differ between the ranks of a role."""
     hosts = options.hosts
     count = options.part_of(local_rank).count
-    found = {
-        "RANK": str(hosts.number * options.nproc + local_rank),
-        "LOCAL_RANK": str(local_rank),
-        "ROLE_RANK": str(hosts.number * count + role_rank),
-    }
+    first, first_of_role = hosts.number * options.nproc, hosts.number * count
+    found = rank_variables.of_rank(local_rank, role_rank, first=first, first_of_role=first_of_role)
     if options.virtual_local_rank:  # as torchrun does
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         devices = [str(each) for each in range(options.nproc)] if visible is None else visible.split(",")

@@ -14,6 +14,8 @@ import pykka
 
 from supervise import messages as say
 from supervise._control.service import StopAsked
+from supervise._gang.rank_variables import Master
+from supervise._views import story
 from supervise.cli import exit_code, failure_screen, program, ranks, reaping
 from supervise.cli.console import Console, library_log
 from supervise.cli.job_control import JobControl
@@ -90,7 +92,7 @@ class _Run:
         self._sampling = Sampling()
         self._run_id = options.run_id or f"{title(options)}-{os.urandom(4).hex()}"
         self._gang: pykka.ActorRef[Supervisor]
-        self._master = ranks.Master("", "")
+        self._master = Master("", "")
         self._to_pass_on: list[Signals] = []
         self._started = False
         self._stopped_s = 0.0
@@ -170,8 +172,7 @@ class _Run:
             self._console.error(complaint(error))
             return program.USAGE
         finally:
-            if self._master.claim is not None:
-                self._master.claim.close()
+            self._master.release()
         print(*dry_run.lines(self._options, envs), sep="\n", flush=True)
         return 0
 
@@ -245,8 +246,7 @@ class _Run:
         self._control.close()
         self._sampling.close()
         self._events.close()
-        if self._master.claim is not None:
-            self._master.claim.close()
+        self._master.release()
 
     # Events and signals
 
@@ -347,17 +347,18 @@ class _Run:
     # The end
 
     def _report(self, result: RunProcsResult, error: str | None = None) -> int:
+        self._progress.finish(result)
         code = exit_code.exit_code(result, self._story, self._options.exit_code_from)
-        plain = failure_screen.lines(result, self._story) if result.outcome != "succeeded" else []
-        self._keep_result(code, result, error, plain)
+        failed = result.outcome != "succeeded"
+        self._keep_result(code, result, error, story.lines(result, self._story) if failed else [])
         if self._options.summary and not self._options.json_log:
             from supervise.cli import summary
 
             self._console.show(summary.table(result))
-        if result.outcome == "succeeded" and not self._console.terminal and self._story.directory is not None:
+        if not failed and not self._console.terminal and self._story.directory is not None:
             self._console.note(f"logs: {self._story.directory}")  # a terminal has shown it at the start
-        if result.outcome != "succeeded" and not self._options.json_log:
-            self._console.show(failure_screen.lines(result, self._story, self._console.paint))
+        if failed and not self._options.json_log:
+            self._console.show(story.lines(result, self._story, self._console.paint))
         return code
 
     def _no_result(self, code: int, text: str, more: list[str] | None = None) -> int:

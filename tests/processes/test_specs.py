@@ -217,11 +217,52 @@ def main(method, body):
     ids=["function", "partial", "argument"],
 )
 def test_what_a_new_interpreter_cannot_import_is_refused(method, way, body, what):
-    """It was defined by -c or came from stdin."""
-    source = main(method, body)
+    """It was defined by -c or came from stdin, and cloudpickle is not installed."""
+    source = "import sys; sys.modules['cloudpickle'] = None\n" + main(method, body)
     said = run(["-c", source]) if way == "-c" else run(["-"], stdin=source)
     assert said.stdout.startswith(f"refused {what}"), said
-    assert "put it into a file, or use start_method='fork'" in said.stdout
+    assert "put it into a file, install cloudpickle (pip install 'supervise-gang[pickle]'), or use " in said.stdout
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        ("show(lambda: N + 5)", 7),
+        ("N = 9; show(functools.partial(f, 1))", 7),
+        ("show(lambda config: config.size, (Config(7),))", 7),
+        ("show(lambda sizes: [each.size for each in sizes][0], ([Config(7)],))", 7),
+        ("show(lambda lock: lock.__enter__() and 7, (multiprocessing.get_context(METHOD).Lock(),))", 7),
+        ("show(lambda queue: queue.put(7) or 7, (multiprocessing.get_context(METHOD).Queue(),))", 7),
+        ("show(lambda: Config(7))", "Config(size=7)"),
+    ],
+    ids=["lambda", "partial", "argument", "nested", "lock", "queue", "value"],
+)
+def test_cloudpickle_takes_what_a_new_interpreter_cannot_import(method, body, value):
+    """Functions and classes of the main module, also in values, which have the host's class."""
+    head = """
+import dataclasses, multiprocessing
+N = 2
+
+@dataclasses.dataclass
+class Config:
+    size: int
+"""
+    source = head + main(method, body).replace("class Config:\n    pass\n", "")
+    said = run(["-c", source.replace("METHOD", repr(method))])
+    assert said.stdout == f"value {{0: {value}}}\n", said
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_closure_of_a_file_needs_cloudpickle(tmp_path, installed):
+    hidden = "" if installed else "sys.modules['cloudpickle'] = None; "
+    (tmp_path / "program.py").write_text(main("spawn", f"{hidden}show(lambda: f() + 1)"))
+    said = run(["program.py"], cwd=tmp_path)
+    if installed:
+        assert said.stdout == "value {0: 8}\n", said
+    else:
+        assert said.stdout.startswith("refused rank 0: <lambda> or one of its arguments () cannot be pickled"), said
+        assert "install cloudpickle (pip install 'supervise-gang[pickle]'), or use start_method='fork'" in said.stdout
 
 
 @pytest.mark.parametrize(

@@ -178,15 +178,17 @@ def test_p6_in_a_program_that_embeds_python_a_start_is_refused_until_it_has_a_py
 
 
 @pytest.mark.parametrize("form", ["archive", "package"])
-@pytest.mark.parametrize("place", ["work", "__main__"])
+@pytest.mark.parametrize("place", ["work", "__main__", "__main__ by value"])
 def test_p6_a_function_of_a_zipapp_or_package_works_or_is_refused(tmp_path, form, place):
-    """As in multiprocessing, a new process does not import a ``__main__.py``: what is defined there is refused."""
+    """As in multiprocessing, a new process does not import a ``__main__.py``: what it defines needs cloudpickle."""
     folder = tmp_path / "app"
     folder.mkdir()
     (folder / "__init__.py").touch()
     (folder / "work.py").write_text(WORK)
     dot = "." if form == "package" else ""
-    source = WORK if place == "__main__" else f"from {dot}work import work\n"
+    source = f"from {dot}work import work\n" if place == "work" else WORK
+    if place == "__main__":
+        source = f"import sys\nsys.modules['cloudpickle'] = None\n{source}"
     (folder / "__main__.py").write_text(f'{source}{MAIN}\nif __name__ == "__main__":\n    main()\n')
     if form == "archive":
         zipapp.create_archive(folder, tmp_path / "app.pyz")
@@ -194,7 +196,7 @@ def test_p6_a_function_of_a_zipapp_or_package_works_or_is_refused(tmp_path, form
     found = run(tmp_path, sys.executable, *(["app.pyz"] if form == "archive" else ["-m", "app"]))
     assert found.pop("fork") == VALUES
     for said in found.values():
-        if place == "work":
+        if place != "__main__":
             assert said == VALUES
         else:
             assert said.startswith("refused: work was defined in the __main__.py of a package or an archive, which")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
-from typing import Any
+from typing import Any, assert_type
 
 import pykka
 
 from supervise import (
     Close,
     DefaultLogsSpecs,
+    GangFailed,
     GangFinished,
     GangStarted,
     GangStatus,
@@ -18,10 +19,13 @@ from supervise import (
     Poll,
     ProcessFailure,
     RankEnd,
+    RankStacks,
+    RestartRanks,
     Role,
     RunProcsResult,
     Signal,
     SignalException,
+    Stacks,
     Start,
     Status,
     Std,
@@ -33,6 +37,7 @@ from supervise import (
     WorkerExited,
     WorkerStarted,
     record,
+    run,
     start_processes,
     to_map,
 )
@@ -100,6 +105,52 @@ def actors() -> None:
         del stuck
     stopped: bool = ref.stop(block=True, timeout=10)
     del pids, result, running, reached, stopped
+
+
+def replies() -> None:
+    """The replies of a Supervisor have their types, and its reference is a context manager."""
+    with Supervisor.start(name="trainer", entrypoint=train, args={0: (0,)}) as gang:
+        pids = gang.ask(Start())
+        assert_type(pids, dict[int, int])
+        assert_type(gang.ask(Wait()), RunProcsResult)
+        assert_type(gang.ask(Wait(timeout=5.0)), RunProcsResult | None)
+        assert_type(gang.ask(Status()), GangStatus)
+        assert_type(gang.ask(Poll()), RunProcsResult | None)
+        assert_type(gang.ask(Pids(), timeout=5), dict[int, int])
+        assert_type(gang.ask(Stacks()), dict[int, RankStacks])
+        assert_type(gang.ask(Signal(sig=signal.SIGUSR1)), frozenset[int])
+        assert_type(gang.ask(RestartRanks(frozenset({0}))), dict[int, int])
+        assert_type(gang.ask(Close()), RunProcsResult | None)
+        future = gang.ask(Wait(), block=False)
+        assert_type(future, pykka.Future[RunProcsResult])
+        assert_type(future.get().raise_if_failed(), RunProcsResult)
+
+
+def shard(size: float, name: str) -> int:
+    """Stand for a function with arguments."""
+    return int(size) + len(name)
+
+
+def nothing() -> str:
+    """Stand for a function without arguments."""
+    return "nothing"
+
+
+def one_call() -> None:
+    """The values have the type of the function's value."""
+    assert_type(run(nothing, 4), list[str])
+    assert_type(run(nothing, n=4, grace=5.0, envs={"DEBUG": "1"}), list[str])
+    assert_type(run(shard, 4, (1.0, "a")), list[int])
+    assert_type(run(shard, n=4, args=(1.0, "a"), timeout=60, start_method="fork"), list[int])
+    assert_type(run(shard, args={0: (1.0, "a"), 1: (2.0, "b")}), list[int])
+    assert_type(run("/bin/echo", n=2, args=("hello", 3)), list[None])
+    assert_type(run("/bin/echo", args={0: ("hello",), 1: "you"}), list[None])
+    assert_type(run(lambda: 1.5, n=2), list[float])
+    try:
+        run(nothing, 2)
+    except GangFailed as error:
+        assert_type(error.result, RunProcsResult)
+        assert_type(error.rank_traceback, str)
 
 
 async def tasks(ref: pykka.ActorRef[Supervisor]) -> RunProcsResult:

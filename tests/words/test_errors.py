@@ -8,6 +8,7 @@ import pytest
 
 from supervise.errors import (
     ChildFailedError,
+    GangFailed,
     SignalException,
     SpawnError,
     SpecError,
@@ -15,7 +16,7 @@ from supervise.errors import (
     SupervisorCrashed,
     UnkillableError,
 )
-from supervise.result import ProcessFailure
+from supervise.result import ProcessFailure, RunProcsResult
 
 NOWHERE = "/nonexistent/error.json"
 
@@ -32,6 +33,7 @@ EXAMPLES = [
     SpawnError("the argument cannot be pickled", local_rank=3),
     UnkillableError({1: 4711}, {1: "D"}),
     SupervisorCrashed("on_receive failed"),
+    GangFailed(RunProcsResult({}, {0: failure(0, 1, 5)}, {0: ""}, {0: ""}, "failed")),
     SignalException("got it", sigval=signal.SIGTERM),
     ChildFailedError("trainer", {0: failure(0, 1, 5), 1: failure(1, -9, 6)}),
 ]

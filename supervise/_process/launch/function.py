@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from supervise import _threads
 from supervise._process.exits.forkserver import ForkServerChild
 from supervise._process.files import close, file_of
-from supervise._process.launch import bootstrap, dispositions, fork, interpreter, program
+from supervise._process.launch import bootstrap, by_value, dispositions, fork, interpreter, program
 from supervise._process.launch.fork_server import DIED, ServerStatus, ensure_server, request
 from supervise._process.launch.return_value import OutcomeFile
 from supervise._process.launch.settings import Plain, Settings
@@ -102,13 +102,15 @@ class _Held:
 
 
 def pickle_calls(
-    calls: Mapping[int, tuple[Callable[..., Any], tuple[Any, ...]]], method: StartMethod
+    calls: Mapping[int, tuple[Callable[..., Any], tuple[Any, ...]]], method: StartMethod, *, own_main: bool
 ) -> dict[int, Pickled]:
     """Pickle the call of each rank and the preparation data of this process. In the caller's thread.
 
     Args:
         calls: Local rank to function and arguments.
         method: ``spawn`` or ``forkserver``.
+        own_main: Whether the ranks cannot import the main module of this process. What refers to it, and what cannot be
+            pickled otherwise, is pickled by cloudpickle if that is installed.
 
     Raises:
         SpecError: A call cannot be pickled; the text names the rank and a remedy.
@@ -117,27 +119,43 @@ def pickle_calls(
     sys_path, prepared = _preparation(method)
     pickled = {}
     for rank, (fn, args) in calls.items():
-        data, held = _pickle(fn, args, rank, method)
+        data, held = _pickle(fn, args, rank, method, own_main=own_main)
         fds = tuple(held.fds)
         pickled[rank] = Pickled(data=data, fds=fds, keep=(held, args), sys_path=sys_path, prepared=prepared)
     return pickled
 
 
-def _pickle(fn: Callable[..., Any], args: tuple[Any, ...], rank: int, method: StartMethod) -> tuple[bytes, _Held]:
-    from multiprocessing import context, reduction
+def _pickle(
+    fn: Callable[..., Any], args: tuple[Any, ...], rank: int, method: StartMethod, *, own_main: bool
+) -> tuple[bytes, _Held]:
+    from multiprocessing import reduction
+
+    try:
+        try:
+            return _dumped((fn, args), method, by_value.dump_without_main if own_main else reduction.dump)
+        except Exception:
+            if not by_value.is_installed():
+                raise
+            return _dumped((fn, args), method, by_value.dump)
+    except Exception as error:
+        name = getattr(fn, "__qualname__", repr(fn))
+        more = "" if by_value.is_installed() else f"install cloudpickle ({by_value.INSTALL}), "
+        raise SpecError(
+            f"rank {rank}: {name} or one of its arguments {_short(args)} cannot be pickled for start method"
+            f" {method!r}: {error}. Define the function at the top level of a module, and pass arguments"
+            f" that pickle; {more}or use start_method='fork'."
+        ) from error
+
+
+def _dumped(call: object, method: StartMethod, dump: Callable[[Any, Any], object]) -> tuple[bytes, _Held]:
+    """Return the pickle of a call, and the descriptors to which it refers."""
+    from multiprocessing import context
 
     popen: Any = _Travel(method)
     buffer = io.BytesIO()
     context.set_spawning_popen(popen)
     try:
-        reduction.dump((fn, args), buffer)
-    except Exception as error:
-        name = getattr(fn, "__qualname__", repr(fn))
-        raise SpecError(
-            f"rank {rank}: {name} or one of its arguments {_short(args)} cannot be pickled for start method"
-            f" {method!r}: {error}. Define the function at the top level of a module, and pass arguments"
-            " that pickle; or use start_method='fork'."
-        ) from error
+        dump(call, buffer)
     finally:
         context.set_spawning_popen(None)
     return buffer.getvalue(), popen.held

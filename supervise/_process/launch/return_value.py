@@ -145,16 +145,38 @@ def send(fd: int, address: Address, value: object) -> None:
     with os.fdopen(os.dup(fd), "wb") as file:
         file.seek(_HEADER.size)
         try:
-            _pickler()(file, protocol=5, buffer_callback=partial(_stays, apart)).dump(value)
+            _dump(value, file, apart, _pickler())
         except Exception as error:
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
                 raise
-            msg = f"the return value, of type {_name(value)}, cannot be pickled: {error}"
-            raise TypeError(msg) from error
+            if not _dumped_by_value(value, file, apart):
+                msg = f"the return value, of type {_name(value)}, cannot be pickled: {error}"
+                raise TypeError(msg) from error
         table = [_write_apart(file, buffer) for buffer in apart]
         file.write(b"".join(table))
         end = file.tell()
     os.pwrite(fd, _HEADER.pack(_MAGIC, _VALUE, len(apart), end), 0)
+
+
+def _dump(value: object, file: BufferedWriter, apart: list[pickle.PickleBuffer], pickler: Any) -> None:
+    pickler(file, protocol=5, buffer_callback=partial(_stays, apart)).dump(value)
+
+
+def _dumped_by_value(value: object, file: BufferedWriter, apart: list[pickle.PickleBuffer]) -> bool:
+    """Pickle a value of a class that only the host can import, as it arrived by cloudpickle; return whether it can."""
+    if "cloudpickle" not in sys.modules:
+        return False
+    import cloudpickle
+
+    apart.clear()
+    file.seek(_HEADER.size)
+    try:
+        _dump(value, file, apart, cloudpickle.Pickler)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            raise
+        return False
+    return True
 
 
 def _pickler() -> type[pickle.Pickler]:

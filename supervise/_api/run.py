@@ -1,0 +1,225 @@
+"""`run`: a function or a program on every rank of a gang, in one call that returns the values."""
+
+from __future__ import annotations
+
+import operator
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
+
+from supervise._api import signals
+from supervise._api.context import GangContext
+from supervise.errors import GangFailed, SignalException, SpawnError, SpecError
+from supervise.logs import DefaultLogsSpecs, LogsSpecs, Std
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from supervise._process.containment.escapees import Containment
+    from supervise.events import Sink
+    from supervise.restarts import RestartPolicy, Strategy
+    from supervise.watchdog import Watchdog
+
+    Envs = Mapping[int, Mapping[str, Any]] | Mapping[str, Any] | None
+
+_T = TypeVar("_T")
+_Args = TypeVarTuple("_Args")
+
+
+class RunSettings(TypedDict, total=False):
+    """The further keyword arguments of `run`, as `Supervisor` describes them."""
+
+    name: str
+    logs_specs: LogsSpecs | None
+    log_line_prefixes: Mapping[int, str] | None
+    start_method: str
+    numa_options: Any
+    duplicate_stdout_filters: Sequence[str] | None
+    duplicate_stderr_filters: Sequence[str] | None
+    log_max_bytes: int | None
+    grace: float
+    cwd: str | os.PathLike[str] | None
+    timeout: float | None
+    event_sink: Sink | None
+    restart_policy: RestartPolicy | None
+    containment: Containment
+    gate: bool
+    strategy: Strategy
+    success_exit_codes: Collection[int]
+    ready: str
+    ready_timeout_s: float
+    watchdog: Watchdog | None
+    control: str | os.PathLike[str] | None
+    rank_variables: bool
+
+
+@overload
+def run(fn: Callable[[], _T], n: int, *, envs: Envs = None, **settings: Unpack[RunSettings]) -> list[_T]: ...
+@overload
+def run(
+    fn: Callable[[*_Args], _T],
+    n: int,
+    args: tuple[*_Args],
+    envs: Envs = None,
+    **settings: Unpack[RunSettings],
+) -> list[_T]: ...
+@overload
+def run(
+    fn: Callable[[*_Args], _T],
+    n: int | None = None,
+    *,
+    args: Mapping[int, tuple[*_Args]],
+    envs: Envs = None,
+    **settings: Unpack[RunSettings],
+) -> list[_T]: ...
+@overload
+def run(
+    fn: str,
+    n: int | None = None,
+    args: Sequence[Any] | Mapping[int, Any] = (),
+    envs: Envs = None,
+    **settings: Unpack[RunSettings],
+) -> list[None]: ...
+def run(
+    fn: Callable[..., Any] | str,
+    n: int | None = None,
+    args: Sequence[Any] | Mapping[int, Any] = (),
+    envs: Envs = None,
+    **settings: Unpack[RunSettings],
+) -> list[Any]:
+    """Run a function, or a program, on `n` ranks; return the values in the order of the ranks.
+
+    When a rank fails, all others are stopped, and the call raises. No process is left when it returns or raises.
+    The output of the ranks is shown as it comes. Without `logs_specs`, it is also written to a temporary folder,
+    which is removed unless the gang fails. Each rank gets torchrun's variables, such as ``RANK``, ``WORLD_SIZE`` and
+    ``MASTER_PORT``, unless `rank_variables` is False.
+
+    On the main thread, a termination signal stops the gang politely; then the signal's own handler is called, which
+    raises `KeyboardInterrupt` for Ctrl-C. A second signal kills the gang at once.
+
+    Args:
+        fn: A function that every rank calls, or the name or path of a program.
+        n: Number of ranks; None for that of `args` by rank.
+        args: The arguments of all ranks as a tuple, or rank to its arguments.
+        envs: The variables added to the environment of all ranks, or rank to its variables. They take precedence over
+            those of supervise.
+        **settings: The further arguments of `Supervisor`, by name.
+
+    Returns:
+        The return value of each rank; None for each rank of a program.
+
+    Raises:
+        GangFailed: A rank failed, the timeout expired, or another process stopped the gang. The text is the report of
+            ``supervise run``, ``result`` is the result, and ``__cause__`` has the traceback of the rank.
+        SpecError: A setting is not valid or cannot be pickled; no process was started.
+        TypeError: A keyword is not a setting.
+        OSError: A rank could not be started, or a folder cannot be used; no rank is left running.
+        SpawnError: A rank did not start for another reason; no rank is left running.
+        KeyboardInterrupt: SIGINT arrived; no rank is left running.
+        SignalException: Another termination signal arrived, for which the program has no handler of its own; no rank
+            is left running.
+    """
+    if unknown := settings.keys() - RunSettings.__optional_keys__:
+        raise TypeError(f"run() got an unexpected keyword argument {min(unknown)!r}")
+    calls = _calls(n, args)
+    outcome = _outcome(fn, calls, _environments(envs, len(calls)), settings)
+    if isinstance(outcome, BaseException):  # raised here, so that the traceback has one frame of supervise
+        raise outcome
+    return outcome
+
+
+def _calls(n: int | None, args: Sequence[Any] | Mapping[int, Any]) -> Mapping[int, Any]:
+    """Return rank to arguments.
+
+    Raises:
+        SpecError: `n` is not a number of ranks, or not that of `args`.
+    """
+    if n is None:
+        if not isinstance(args, Mapping):
+            raise SpecError("run() needs the number of ranks; give n=4, or args as a mapping of rank to arguments")
+        return args
+    try:
+        count = operator.index(n)
+    except TypeError:
+        count = 0
+    if count < 1 or isinstance(n, bool):
+        raise SpecError(f"n is {n!r}; give the number of ranks, 1 or more")
+    if not isinstance(args, Mapping):
+        return dict.fromkeys(range(count), args)
+    if len(args) != count:
+        raise SpecError(f"n is {count}, but args has the arguments of {len(args)} ranks; leave out n")
+    return args
+
+
+def _environments(envs: Any, count: int) -> dict[int, dict[str, Any]] | None:
+    """Return rank to variables; None without any. What is not a mapping is left to the checks of the gang."""
+    if isinstance(envs, Mapping) and not all(isinstance(key, int) for key in envs):
+        return {rank: dict(envs) for rank in range(count)}
+    return {rank: {**env} for rank, env in envs.items()} if _is_by_rank(envs) else envs or None
+
+
+def _is_by_rank(envs: Any) -> bool:
+    return isinstance(envs, Mapping) and all(isinstance(env, Mapping) for env in envs.values())
+
+
+def _outcome(
+    fn: Callable[..., Any] | str,
+    calls: Mapping[int, Any],
+    envs: dict[int, dict[str, Any]] | None,
+    settings: RunSettings,
+) -> list[Any] | BaseException:
+    """Run the gang; return the values, or the exception to raise."""
+    folder = None
+    if settings.get("logs_specs") is None:
+        folder = tempfile.mkdtemp(prefix="supervise-")
+        settings["logs_specs"] = DefaultLogsSpecs(folder, tee=Std.ALL)
+    settings.setdefault("rank_variables", True)
+    settings.setdefault("name", _name_of(fn))
+    kept = False
+    try:
+        try:
+            with GangContext(entrypoint=fn, args=calls, envs=envs, shows_failure=False, **settings) as context:
+                context.start()
+                result = context.wait()
+        except SignalException as came:
+            return _usual_exception(came)
+        except SpawnError as error:
+            kept = folder is not None
+            if kept:
+                error.add_note(f"logs: {folder}")
+            raise
+        assert result is not None  # noqa: S101 - the wait has no timeout
+        if result.outcome == "succeeded":
+            return [result.return_values.get(rank) for rank in range(len(calls))]
+        kept = True
+        return GangFailed(result, timeout_s=settings.get("timeout"))
+    finally:
+        if folder is not None and not kept:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _name_of(fn: object) -> str:
+    """Return the name of a function or program, for the prefixes of output; ``rank`` for a lambda."""
+    name = os.path.basename(fn) if isinstance(fn, str) else getattr(fn, "__name__", "")
+    return name if name and not name.startswith("<") else "rank"
+
+
+def _usual_exception(came: SignalException) -> BaseException:
+    """Call the handler that a signal has without supervise; return its exception, or `came` if there is none."""
+    if signals.is_handled_otherwise(came.sigval):
+        try:
+            signal.raise_signal(came.sigval)
+        except KeyboardInterrupt as error:
+            error._render_traceback_ = _in_one_line  # type: ignore[attr-defined]  # IPython's protocol
+            return error.with_traceback(None)
+        except BaseException as error:  # the application's
+            return error
+    return came.with_traceback(None)
+
+
+def _in_one_line() -> list[str]:
+    """Return what IPython shows in place of a traceback."""
+    return ["supervise: stopped by SIGINT (Ctrl-C)"]

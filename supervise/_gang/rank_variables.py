@@ -1,0 +1,142 @@
+"""The variables that tell a rank its place in the gang, named as by torchrun; and a master port for rank 0."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from supervise._gang.rank_spec import RankSpec
+
+_LOOPBACK = "127.0.0.1"
+_MAX_TRIES = 100
+
+
+@dataclass(slots=True)
+class Master:
+    """The address at which rank 0 listens."""
+
+    address: str
+    port: str
+    claim: socket.socket | None = None
+    """Prevents other gangs from choosing the same port, until `release`."""
+    chosen: bool = False
+    """Whether supervise has chosen the port."""
+
+    def hold(self) -> None:
+        """Claim a chosen port again for another attempt. Idempotent."""
+        if self.chosen and self.claim is None:
+            self.claim = _claimed(self.port)
+
+    def release(self) -> None:
+        """Let other gangs choose the port. Idempotent."""
+        claim, self.claim = self.claim, None
+        if claim is not None:
+            claim.close()
+
+
+def choose_master(address: str | None, port: str | None) -> Master:
+    """Return this address and port; by default 127.0.0.1 and a free port that is claimed for this gang.
+
+    Raises:
+        OSError: No port is free.
+    """
+    address = address or _LOOPBACK
+    if port:
+        return Master(address, port)
+    for _ in range(_MAX_TRIES):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.bind(("", 0))
+            free: int = probe.getsockname()[1]
+        claim = _claimed(str(free))
+        if claim is not None or sys.platform != "linux":
+            return Master(address, str(free), claim, chosen=True)
+    raise OSError(f"no free master port in {_MAX_TRIES} tries; set MASTER_PORT")
+
+
+def _claimed(port: str) -> socket.socket | None:
+    """Return a socket that claims the port; None if another gang has claimed it, and its rank 0 may not listen yet."""
+    if sys.platform != "linux":
+        return None
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # A bound port would make a rank fail that binds it without SO_REUSEADDR, so bind an abstract name instead.
+        claim.bind(f"\0supervise-master-port-{port}")
+    except OSError:
+        claim.close()
+        return None
+    return claim
+
+
+def of_all(
+    nprocs: int, master: Master, *, run_id: str, max_restarts: int, host: int = 0, hosts: int = 1
+) -> dict[str, str]:
+    """Return the variables that are equal in all ranks of a host.
+
+    Args:
+        nprocs: Number of ranks on each host.
+        master: The address at which rank 0 listens.
+        run_id: Name of the run.
+        max_restarts: The limit of restarts; 0 without a policy.
+        host: Number of this host.
+        hosts: Number of hosts.
+    """
+    return {
+        "WORLD_SIZE": str(nprocs * hosts),
+        "LOCAL_WORLD_SIZE": str(nprocs),
+        "GROUP_RANK": str(host),
+        "GROUP_WORLD_SIZE": str(hosts),
+        "MASTER_ADDR": master.address,
+        "MASTER_PORT": master.port,
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
+    }
+
+
+def of_rank(local_rank: int, role_rank: int, *, first: int = 0, first_of_role: int = 0) -> dict[str, str]:
+    """Return the variables that differ between the ranks of a role.
+
+    Args:
+        local_rank: The rank on this host.
+        role_rank: Its number in the ranks of its role on this host.
+        first: The rank of this host's first rank.
+        first_of_role: The role rank of this host's first rank with the same role.
+    """
+    return {
+        "RANK": str(first + local_rank),
+        "LOCAL_RANK": str(local_rank),
+        "ROLE_RANK": str(first_of_role + role_rank),
+    }
+
+
+def master_of_environment(environ: Mapping[str, str]) -> Master:
+    """Return the master that the host's environment names; if it names none, a free port.
+
+    A process that is a rank itself has the master of its own gang there, whose port the ranks of another gang must not
+    use.
+
+    Raises:
+        OSError: No port is free.
+    """
+    given = {} if "RANK" in environ or "TORCHELASTIC_RUN_ID" in environ else environ
+    return choose_master(given.get("MASTER_ADDR"), given.get("MASTER_PORT"))
+
+
+def with_variables(
+    parts: Sequence[RankSpec], envs: Mapping[int, Mapping[str, str]], master: Master, *, name: str, max_restarts: int
+) -> dict[int, dict[str, str]]:
+    """Return local rank to variables: those of all ranks and of the rank, and `envs`, which take precedence."""
+    run_id = envs[0].get("TORCHELASTIC_RUN_ID") or f"{name}-{os.urandom(4).hex()}"
+    common = of_all(len(envs), master, run_id=run_id, max_restarts=max_restarts)
+    found: dict[int, dict[str, str]] = {}
+    for part in parts:
+        role = {"ROLE_NAME": part.name or name, "ROLE_WORLD_SIZE": str(len(part.ranks))}
+        for rank in part.ranks:
+            found[rank] = {**common, **role, **of_rank(rank, part.role_rank(rank)), **envs[rank]}
+    return found

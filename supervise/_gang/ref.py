@@ -1,0 +1,68 @@
+"""`SupervisorRef`: the reference to a Supervisor, with typed replies, as a context manager."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
+
+import pykka
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from supervise.messages import Ask
+
+    _Reply = TypeVar("_Reply")
+
+
+_PROMPT_S = 5.0
+
+
+class SupervisorRef(pykka.ActorRef[Any]):
+    """The reference to a Supervisor, which `Supervisor.start` returns: a `pykka.ActorRef` whose replies have types.
+
+    As a context manager, it stops the Supervisor, and so closes the gang, at the end of the block. It does not launch
+    the ranks: ask `Start` for that.
+    """
+
+    @overload
+    def ask(
+        self, message: Ask[_Reply], *, block: Literal[False], timeout: float | None = None
+    ) -> pykka.Future[_Reply]: ...
+    @overload
+    def ask(self, message: Ask[_Reply], *, block: Literal[True] = True, timeout: float | None = None) -> _Reply: ...
+    @overload
+    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any: ...
+    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any:
+        """Send a message of `supervise.messages`; return the reply, or a future of it if `block` is False.
+
+        Args:
+            message: The message.
+            block: Whether to wait for the reply.
+            timeout: Seconds to wait; None waits without limit.
+
+        Raises:
+            pykka.Timeout: There is no reply within `timeout`.
+            pykka.ActorDeadError: The Supervisor has ended.
+            Exception: The reply is an error; each message lists its errors.
+        """
+        return super().ask(message, block=block, timeout=timeout)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the result as a picture, or the state of each rank."""
+        from supervise import messages
+        from supervise._views import small_timeline
+
+        try:
+            result = self.ask(messages.Poll(), timeout=_PROMPT_S)
+            if result is not None:
+                return result._repr_html_()
+            return small_timeline.of_gang("gang", self.ask(messages.Status(), timeout=_PROMPT_S))
+        except Exception:  # it has ended, or its start has failed
+            return small_timeline.of_gang("gang", None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        """Stop the Supervisor; return when no process of the gang remains."""
+        self.stop()

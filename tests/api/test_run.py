@@ -1,0 +1,415 @@
+"""`supervise.run`: the values, the failure with the traceback of the rank, signals, the logs, bad arguments."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import supervise
+from supervise import (
+    DefaultLogsSpecs,
+    GangFailed,
+    ProcessFailure,
+    RestartPolicy,
+    RunProcsResult,
+    SignalException,
+    SpecError,
+    Start,
+    Status,
+    Supervisor,
+    SupervisorRef,
+    Wait,
+    run,
+    start_processes,
+)
+from tests.patience import PATIENCE_S
+
+ROOT = Path(__file__).parents[2]
+NO_FILES = DefaultLogsSpecs(os.devnull)
+
+
+def rank() -> int:
+    return int(os.environ["RANK"])
+
+
+def shard(size: int, name: str = "a") -> str:
+    return f"{name}{rank()}:{size}"
+
+
+def fail_at(number: int) -> int:
+    if rank() == number:
+        raise_two(f"shard {number} is empty")
+    signal.sigtimedwait([signal.SIGUSR1], 3600)
+    return rank()
+
+
+def raise_two(text: str) -> None:
+    try:
+        {}["the first"]
+    except KeyError as error:
+        raise ValueError(text) from error
+
+
+def fail_once(path: str) -> str:
+    """Fail in the first attempt; return the master port of both."""
+    with Path(path).open("a+") as file:
+        file.write(os.environ["MASTER_PORT"] + "\n")
+        file.flush()
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            raise ValueError("at first")
+    return Path(path).read_text()
+
+
+def variables() -> dict[str, str]:
+    return dict(os.environ)
+
+
+def nested() -> tuple[str, str]:
+    """Return the master port of this rank and that of a gang in it."""
+    inner = run(variables, 2, start_method="fork", logs_specs=DefaultLogsSpecs(os.devnull))
+    return os.environ["MASTER_PORT"], inner[0]["MASTER_PORT"]
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files."""
+    path = tmp_path / "temporary"
+    path.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(path))
+    return path
+
+
+# Values
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_the_values_are_in_the_order_of_the_ranks(method: str):
+    assert run(shard, n=3, args=(7,), start_method=method) == ["a0:7", "a1:7", "a2:7"]
+
+
+def test_arguments_by_rank_determine_the_number_of_ranks():
+    assert run(shard, args={1: (2, "y"), 0: (1, "x")}, start_method="fork") == ["x0:1", "y1:2"]
+
+
+def test_a_program_has_no_values():
+    assert run("sh", 2, ("-c", 'test "$WORLD_SIZE" = 2')) == [None, None]
+
+
+def test_output_is_shown_and_its_folder_is_removed(capfd: pytest.CaptureFixture[str], temporary: Path):
+    """Live, with the name of the program and the rank; nothing stays in the temporary folder."""
+    assert run("echo", n=2, args=("hello", "you")) == [None, None]
+    out, err = capfd.readouterr()
+    assert sorted(out.splitlines()) == ["[echo0]:hello you", "[echo1]:hello you"]
+    assert err == ""
+    assert list(temporary.iterdir()) == []
+
+
+# Failures
+
+
+def test_a_failure_is_the_rank_s_own(temporary: Path, capfd: pytest.CaptureFixture[str]):
+    """The text is one screen; the cause is the traceback of the rank, without a frame of supervise; no other line."""
+    with pytest.raises(GangFailed) as caught:
+        run(fail_at, 3, (1,), start_method="fork")
+    error = caught.value
+    text = str(error)
+    assert text.startswith("rank 1 of 3 failed: exit code 1 (host ")
+    assert "  ValueError: shard 1 is empty\n" in text
+    assert "  ranks 0, 2: stopped by SIGTERM (sent by supervise)\n" in text
+    assert len(text.splitlines()) < 40
+    folder = text.rpartition("  logs: ")[2]
+    assert Path(folder, "1/error.json").is_file()
+    assert folder.startswith(str(temporary))
+    assert error.result.root_cause == 1
+    told = str(error.__cause__)
+    assert told == f'\n"""\n{error.rank_traceback}\n"""'
+    assert error.rank_traceback.startswith("Traceback (most recent call last):\n")
+    assert error.rank_traceback.endswith("\nValueError: shard 1 is empty")
+    assert "KeyError: 'the first'" in told
+    assert "/supervise/" not in told.replace(str(ROOT / "tests"), "")
+    ours = [frame for frame in traceback.extract_tb(error.__traceback__) if "/supervise/" in frame.filename]
+    assert [frame.name for frame in ours] == ["run"]
+    assert capfd.readouterr().err == ""
+
+
+def test_it_keeps_its_text_result_and_cause_when_pickled():
+    with pytest.raises(GangFailed) as caught:
+        run(fail_at, 2, (0,), start_method="fork")
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert type(again) is GangFailed
+    assert str(again) == str(caught.value)
+    assert again.result == caught.value.result
+    assert again.rank_traceback == caught.value.rank_traceback
+    assert str(again.__cause__) == str(caught.value.__cause__)
+
+
+def test_the_failure_of_a_program_shows_the_end_of_its_stderr():
+    with pytest.raises(GangFailed) as caught:
+        run("sh", 2, ("-c", "echo no such shard >&2; exit 3"), strategy="one_for_one")
+    assert str(caught.value).startswith("rank ")
+    assert "failed: exit code 3 (" in str(caught.value)
+    assert "the end of its stderr:\n    no such shard\n" in str(caught.value)
+    assert caught.value.rank_traceback == ""
+    assert caught.value.__cause__ is None
+
+
+def test_a_timeout_is_a_failure():
+    with pytest.raises(GangFailed, match=r"^stopped: timeout of 500 ms exceeded\n") as caught:
+        run("sleep", 1, ("3600",), timeout=0.5, grace=5.0)
+    assert caught.value.result.outcome == "timed_out"
+
+
+def test_a_program_that_does_not_exist_is_an_os_error(temporary: Path):
+    with pytest.raises(FileNotFoundError):
+        run("there-is-no-such-program", 2)
+    assert list(temporary.iterdir()) == []
+
+
+def test_raise_if_failed_returns_a_result_that_succeeded():
+    with start_processes("fine", shard, {0: (1,)}, {0: {"RANK": "0"}}, NO_FILES, start_method="fork") as context:
+        result = context.wait(PATIENCE_S)
+    assert result is not None
+    assert result.raise_if_failed() is result
+
+
+def test_raise_if_failed_raises_what_run_raises():
+    envs = {0: {"RANK": "0"}, 1: {"RANK": "1"}}
+    with start_processes("bad", fail_at, {0: (0,), 1: (0,)}, envs, start_method="fork") as context:
+        result = context.wait(PATIENCE_S)
+    assert result is not None
+    with pytest.raises(GangFailed, match=r"^rank 0 of 2 failed: exit code 1 \(host .*\n\n  Traceback") as caught:
+        result.raise_if_failed()
+    assert caught.value.result is result
+    assert caught.value.rank_traceback.endswith("ValueError: shard 0 is empty")
+
+
+def test_raise_if_failed_of_a_gang_that_was_stopped():
+    with start_processes("stopped", "sleep", {0: ("3600",)}, logs_specs=NO_FILES) as context:
+        context.close()
+        result = RunProcsResult(outcome="stopped")
+    with pytest.raises(GangFailed, match=r"^stopped$"):
+        result.raise_if_failed()
+
+
+def test_a_result_that_was_made_by_hand_is_a_failure_if_it_has_failures():
+    result = RunProcsResult(failures={0: ProcessFailure(0, 17, 3, "/nowhere/error.json")}, stdouts={0: ""})
+    with pytest.raises(GangFailed, match=r"^rank 0 failed: exit code 3"):
+        result.raise_if_failed()
+
+
+# Signals
+
+HOST = """
+import signal, sys
+import supervise
+from tests.api.test_run import wait_for_signal
+def own(number, frame):
+    print("own handler", flush=True)
+    sys.exit(9)
+if sys.argv[2] == "own":
+    signal.signal(signal.SIGTERM, own)
+try:
+    supervise.run(wait_for_signal, n=2, args=(sys.argv[1],), grace=60, start_method="fork", rank_variables=True)
+except (KeyboardInterrupt, supervise.SignalException) as error:
+    print(type(error).__name__, getattr(error, "sigval", None), flush=True)
+"""
+
+
+def wait_for_signal(path: str) -> None:
+    """Note every SIGINT and SIGTERM; end at the first, after a moment in which a second could come."""
+    got = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}
+    signal.pthread_sigmask(signal.SIG_BLOCK, got)
+    with Path(path).open("a") as ear:
+        ear.write("ready\n")
+        ear.flush()
+        first = signal.sigwait(got)
+        again = signal.sigtimedwait(got, 0.2)
+        ear.write(f"{first.name} {again}\n")
+    sys.exit(5)
+
+
+@pytest.mark.parametrize(
+    ("sig", "handler", "shown"),
+    [
+        (signal.SIGINT, "none", "KeyboardInterrupt None"),
+        (signal.SIGTERM, "none", f"SignalException {signal.SIGTERM!s}"),
+        (signal.SIGTERM, "own", "own handler"),
+    ],
+)
+def test_a_signal_closes_the_gang_once_and_then_is_the_usual_exception(
+    sig: signal.Signals, handler: str, shown: str, tmp_path: Path
+):
+    """Each rank gets that signal once. The folder of the logs is removed."""
+    fifo = tmp_path / "ear"
+    os.mkfifo(fifo)
+    temporary = tmp_path / "of-the-host"
+    temporary.mkdir()
+    env = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
+    with (
+        os.fdopen(os.open(fifo, os.O_RDWR), encoding="ascii") as ear,
+        subprocess.Popen(
+            [sys.executable, "-c", HOST, fifo, handler], env=env, stdout=subprocess.PIPE, text=True
+        ) as host,
+    ):
+        assert [ear.readline() for _ in range(2)] == ["ready\n"] * 2
+        host.send_signal(sig)
+        out, _ = host.communicate(timeout=PATIENCE_S)
+        assert [ear.readline() for _ in range(2)] == [f"{sig.name} None\n"] * 2
+    assert out == f"{shown}\n"
+    assert host.returncode == (9 if handler == "own" else 0)
+    assert list(temporary.iterdir()) == []
+
+
+def test_within_another_gang_a_signal_is_its_exception():
+    """The handlers stay those of supervise, so `run` raises what the other gang's `wait` would."""
+    with start_processes("outer", "sleep", {0: ("3600",)}, logs_specs=NO_FILES):
+        with pytest.raises(SignalException) as caught:
+            run("sh", 1, ("-c", f"kill -INT {os.getpid()}; exec sleep 3600"), logs_specs=NO_FILES)
+        assert caught.value.sigval == signal.SIGINT
+
+
+# Variables of ranks
+
+
+def test_ranks_have_the_variables_of_the_command_line():
+    """All that `supervise run` sets, with the same values, apart from its two defaults for programs."""
+    words = ["-m", "supervise", "run", "-n", "2", "--no-prefix", "--no-record", "sh", "-c", 'test "$RANK" = 1 || env']
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    shown = subprocess.run(
+        [sys.executable, *words], env=env, stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=True
+    ).stdout
+    command = dict(line.partition("=")[::2] for line in shown.splitlines())
+    first, second = run(variables, 2, start_method="fork", name="default")  # `run` names its only role so
+    added = {name for name in command if name not in env} - {"PYTHONUNBUFFERED", "OMP_NUM_THREADS", "_"}
+    assert {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_RANK", "GROUP_RANK", "MASTER_ADDR"} <= added
+    assert added <= first.keys()
+    varying = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "SUPERVISE_WORKER"}
+    assert {name: first[name] for name in added - varying} == {name: command[name] for name in added - varying}
+    assert (second["RANK"], second["LOCAL_RANK"], second["ROLE_RANK"]) == ("1", "1", "1")
+    assert first["MASTER_PORT"] == second["MASTER_PORT"]
+
+
+def test_those_of_the_caller_take_precedence():
+    found = run(variables, 2, envs={"MASTER_PORT": "4711", "MINE": "1"}, start_method="fork")
+    assert [(each["MASTER_PORT"], each["MINE"], each["RANK"]) for each in found] == [
+        ("4711", "1", "0"),
+        ("4711", "1", "1"),
+    ]
+    by_rank: Any = {0: {"ROLE_NAME": "store"}, 1: {"LOCAL_RANK": 0}}
+    one, two = run(variables, 2, envs=by_rank, start_method="fork")
+    assert (one["ROLE_NAME"], two["ROLE_NAME"], two["LOCAL_RANK"]) == ("store", "variables", "0")
+
+
+def test_they_can_be_left_out_and_are_left_out_of_other_gangs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("RANK", raising=False)
+    [found] = run(variables, 1, rank_variables=False, start_method="fork")
+    assert "RANK" not in found
+    with start_processes("plain", variables, {0: ()}, start_method="fork", logs_specs=NO_FILES) as context:
+        result = context.wait(PATIENCE_S)
+    assert result is not None
+    assert "RANK" not in result.return_values[0]
+    with start_processes(
+        "told", variables, {0: ()}, start_method="fork", logs_specs=NO_FILES, rank_variables=True
+    ) as context:
+        result = context.wait(PATIENCE_S)
+    assert result is not None
+    assert result.return_values[0]["RANK"] == "0"
+
+
+def test_a_gang_inside_of_a_rank_has_a_port_of_its_own():
+    """The environment of a rank names the master of its own gang."""
+    [(outer, inner)] = run(nested, 1, start_method="fork")
+    assert outer != inner
+
+
+def test_a_master_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    monkeypatch.setenv("MASTER_ADDR", "10.0.0.7")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    [found] = run(variables, 1, start_method="fork")
+    assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("10.0.0.7", "29500")
+
+
+def test_the_port_stays_the_same_over_restarts(tmp_path: Path):
+    [ports] = run(
+        fail_once, 1, (str(tmp_path / "ports"),), start_method="fork", restart_policy=RestartPolicy(max_restarts=1)
+    )
+    assert len(ports.split()) == 2
+    assert len(set(ports.split())) == 1
+
+
+# Bad arguments
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({}, "run() needs the number of ranks; give n=4"),
+        ({"n": 0}, "n is 0; give the number of ranks, 1 or more"),
+        ({"n": True}, "n is True; give the number of ranks, 1 or more"),
+        ({"n": "4"}, "n is '4'; give the number of ranks, 1 or more"),
+        ({"n": 3, "args": {0: ()}}, "n is 3, but args has the arguments of 1 ranks; leave out n"),
+        ({"n": 1, "args": 5}, "rank 0"),
+        ({"n": 2, "envs": {0: {}}}, "envs"),
+        ({"n": 2, "envs": "A=1"}, "envs"),
+        ({"n": 1, "grace": -1}, "grace"),
+        ({"n": 1, "rank_variables": 1}, "rank_variables is 1; give True or False"),
+    ],
+)
+def test_bad_arguments_are_named_before_any_process_starts(given: Any, text: str, temporary: Path):
+    with pytest.raises(SpecError) as caught:
+        run(shard, **given)
+    assert text in str(caught.value)
+    assert list(temporary.iterdir()) == []
+
+
+def test_an_unknown_keyword_is_a_type_error():
+    misspelled: Any = {"grase": 5}
+    with pytest.raises(TypeError, match=r"^run\(\) got an unexpected keyword argument 'grase'$"):
+        run(shard, 1, (1,), **misspelled)
+
+
+# Names, and the reference
+
+
+@pytest.mark.parametrize(
+    "before", ["", "import supervise.cli.run", "import supervise._api.run", "import supervise.cli"]
+)
+def test_run_is_the_function_whatever_was_imported_before(before: str):
+    code = f"{before}\nimport supervise\nprint(callable(supervise.run), supervise.run.__module__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, check=True
+    )
+    assert done.stdout == b"True supervise._api.run\n"
+
+
+def test_the_reference_of_a_supervisor_closes_the_gang_at_the_end_of_a_block():
+    with Supervisor.start(name="ref", entrypoint="sleep", args={0: ("3600",)}, logs_specs=NO_FILES) as gang:
+        assert isinstance(gang, SupervisorRef)
+        [pid] = gang.ask(Start(), timeout=PATIENCE_S).values()
+        assert gang.ask(Status(), timeout=PATIENCE_S).phase == "running"
+    assert not gang.is_alive()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_the_block_of_a_gang_that_has_ended():
+    with Supervisor.start(name="ref", entrypoint="true", args={0: ()}, logs_specs=NO_FILES) as gang:
+        gang.ask(Start(), timeout=PATIENCE_S)
+        assert gang.ask(Wait(), timeout=PATIENCE_S).raise_if_failed().return_values == {0: None}
+        gang.stop()
+    assert not gang.is_alive()
+
+
+def test_a_wrong_keyword_of_a_supervisor_is_a_type_error():
+    misspelled: Any = {"grase": 5}
+    with pytest.raises(TypeError, match="grase"):
+        Supervisor.start(name="ref", entrypoint="true", args={0: ()}, **misspelled)
+    assert supervise.run is run
