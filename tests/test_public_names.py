@@ -55,6 +55,7 @@ MAY_IMPORT = {
     "_api": {"words", "wakeup", "_runtime", "_process", "_logs", "_core", "_gang", "_api"},
     "_torch": {"words", "wakeup", "_runtime", "_process", "_logs", "_core", "_gang", "_api", "_torch"},
     "agent": {"words", "supervise", "agent"},  # the public API only
+    "pytest_plugin": {"words", "supervise", "pytest_plugin"},  # the public API only
 }
 TOP = {"cli", "ray", "testing", "elastic", "multiprocessing"}
 EVERYTHING = {*MAY_IMPORT, "supervise", *TOP}

@@ -105,6 +105,7 @@ class Bell:
 
     def wait(self, deadline_s: float | None) -> None:
         """Return after a ring, or at the deadline, a time of `time.monotonic`; None is no deadline."""
+        __tracebackhide__ = True  # where a signal handler of another plugin may raise
         left_ms = None
         if deadline_s is not None:
             left_ms = min(max(0.0, deadline_s - time.monotonic()) * 1000 + 1, 2**31 - 1)

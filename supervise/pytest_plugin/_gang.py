@@ -75,8 +75,9 @@ class Course:
 
     records: dict[int, Record]
     timed_out: bool = False
-    waited_s: float = 0.0
-    """How long the ranks that were stopped had: from the start at a timeout, otherwise from the first failure."""
+    waited_s: float | None = None
+    """How long the ranks that were stopped had: from the start at a timeout, otherwise from the first failure. None if
+    the host was interrupted."""
 
 
 def _passed(report: Mapping[str, Any]) -> bool:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from supervise.pytest_plugin._gang import Course, Gang
 
 _SLOTS = "ranks-slots"
+_HOOKS = "supervise-ranks"
 
 
 class RanksError(Exception):
@@ -39,8 +40,20 @@ class _Story:
 _STORY = pytest.StashKey[_Story]()
 
 
-class Reports:
+class Hooks:
     """Hooks that pytest gets when the first marked test is collected."""
+
+    def __init__(self) -> None:
+        self.fixtures: set[pytest.FixtureDef[Any]] = set()
+        """The fixtures that are set up in this process."""
+
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> None:
+        """Note a fixture."""
+        self.fixtures.add(fixturedef)
+
+    def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[Any]) -> None:
+        """Forget a fixture."""
+        self.fixtures.discard(fixturedef)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -70,10 +83,15 @@ def prepare(item: pytest.Item) -> None:
     except _mark.MarkError as error:
         raise pytest.UsageError(f"{item.nodeid}: {error}") from None
     manager = item.config.pluginmanager
-    if not manager.has_plugin("supervise-ranks"):
-        manager.register(Reports(), "supervise-ranks")
+    if not manager.has_plugin(_HOOKS):
+        manager.register(Hooks(), _HOOKS)
     vars(item)["setup"] = functools.partial(_set_up, item, settings)
     vars(item)["runtest"] = functools.partial(_run, item, settings)
+    vars(item)["teardown"] = _tear_down
+
+
+def _tear_down() -> None:
+    """Tear down nothing: `_set_up` has not set up the test itself."""
 
 
 def _set_up(item: pytest.Item, settings: _mark.Settings) -> None:
@@ -134,7 +152,8 @@ def _gang(
     entrypoint: Callable[..., None]
     if settings.start_method == "fork":
         entrypoint = _rank.run_forked
-        args: dict[int, tuple[Any, ...]] = {rank: (item, plan[rank], rank) for rank in plan}
+        hooks: Any = item.config.pluginmanager.get_plugin(_HOOKS)
+        args: dict[int, tuple[Any, ...]] = {rank: (item, hooks.fixtures, plan[rank], rank) for rank in plan}
     else:
         from supervise.pytest_plugin import _spawned
 

@@ -21,13 +21,15 @@ from supervise.pytest_plugin import _terminal
 from supervise.pytest_plugin._gather import RankGather
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from supervise.pytest_plugin._folder import Folder
 
     When = Literal["setup", "call", "teardown"]
 
+_HOST_METHODS = ("setup", "runtest", "teardown")
+"""Attributes of a test by which the host starts a gang instead of the test."""
 _inherited: list[object] = []
 """References to the host's capture: its collection in a rank would close files of the host."""
 
@@ -69,21 +71,35 @@ def settle(plan: Plan, rank: int) -> None:
         faulthandler.enable(2)  # a crash is then told in the captured output of this rank
 
 
-def run_forked(item: pytest.Item, plan: Plan, rank: int) -> None:
-    """Run the test in a fork of the host."""
+def run_forked(item: pytest.Item, fixtures: Iterable[pytest.FixtureDef[Any]], plan: Plan, rank: int) -> None:
+    """Run the test in a fork of the host.
+
+    Args:
+        item: The test.
+        fixtures: All fixtures that the host has set up.
+        plan: What all ranks need.
+        rank: The rank.
+    """
     __tracebackhide__ = True
     settle(plan, rank)
     capture = item.config.pluginmanager.getplugin("capturemanager")
     if isinstance(capture, CaptureManager):  # the output of this process already goes to files of its own
         _inherited.append(capture._global_capturing)  # noqa: SLF001 - pytest has no public way
         capture._global_capturing = MultiCapture(in_=None, out=None, err=None)  # noqa: SLF001
-    for name in ("setup", "runtest"):
-        vars(item).pop(name)  # the host's, which start the gang
-    state = item.session._setupstate  # noqa: SLF001
-    state.stack.popitem()  # the test itself, which is set up again here
-    for finalizers, _ in state.stack.values():
-        finalizers.clear()  # what the host has set up, the host tears down
+    for name in _HOST_METHODS:
+        vars(item).pop(name)
+    _disown_fixtures(item, fixtures)
     run_phases(item, plan, rank)
+
+
+def _disown_fixtures(item: pytest.Item, fixtures: Iterable[pytest.FixtureDef[Any]]) -> None:
+    """Remove the finalizers of all that the host has set up: the host tears it down."""
+    session: Any = item.session
+    session._setupstate.stack.pop(item)  # noqa: SLF001 - it is set up again here
+    for finalizers, _ in session._setupstate.stack.values():  # noqa: SLF001
+        finalizers.clear()
+    for definition in fixtures:
+        definition._finalizers.clear()  # noqa: SLF001 - pytest-rerunfailures has copies of those of the nodes
 
 
 def run_phases(item: pytest.Item, plan: Plan, rank: int) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from supervise.pytest_plugin._gang import Course, Record
 
 Outcome = Literal["passed", "failed", "skipped", "xfailed", "xpassed", "xpassed strictly", "died", "stopped"]
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _STRICT = "[XPASS(strict)]"
 _GATHER = f"{RankGatherError.__module__}.{RankGatherError.__qualname__}"
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")
@@ -127,8 +128,9 @@ def stopped_notes(stopped: list[RankVerdict], course: Course, place: str) -> lis
     """
     lines = []
     for each in stopped:
-        late = f"still running {course.waited_s:.1f} s " + ("after the start" if course.timed_out else "later")
-        lines.append(f"rank {each.rank} was {late}, {each.text}, and was stopped")
+        since = "after the start" if course.timed_out else "later"
+        late = "" if course.waited_s is None else f" {course.waited_s:.1f} s {since}"
+        lines.append(f"rank {each.rank} was still running{late}, {each.text}, and was stopped")
         stacks = course.records[each.rank].stacks
         lines += [f"    {line}" for line in stack_lines(stacks, place)]
     return lines
@@ -141,7 +143,7 @@ def stack_lines(stacks: RankStacks | None, place: str) -> list[str]:
     lines = []
     for number, thread in enumerate(stacks.threads):
         frames = list(reversed(thread.frames))
-        begin = next((index for index, frame in enumerate(frames) if _same_file(frame.file, place)), 0)
+        begin = _begin([frame.file for frame in frames], place)
         if not frames and number:
             continue  # a thread of C code
         title = "main thread" if number == 0 else f"thread {thread.name}".rstrip()
@@ -156,8 +158,10 @@ def _kernel(thread: ThreadStack) -> str:
     return f" (in the kernel: {', '.join(parts)})" if parts else ""
 
 
-def _same_file(file: str, place: str) -> bool:
-    return file == place or os.path.basename(file) == os.path.basename(place) and place.endswith(file.lstrip("."))
+def _begin(files: list[str], place: str) -> int:
+    """Return the index of the first call of the test's file; without one, of the first call below supervise."""
+    ours = [index for index, file in enumerate(files) if file.startswith(_PACKAGE)]
+    return next((index for index, file in enumerate(files) if file == place), ours[-1] + 1 if ours else 0)
 
 
 def _outcome(report: pytest.TestReport) -> Outcome:
@@ -223,10 +227,10 @@ def _skip(skipped: list[RankVerdict], ranks: list[RankVerdict], notes: list[str]
 
 def _stop(stopped: list[RankVerdict], course: Course, notes: list[str]) -> Verdict:
     """Return the failure of a test in which no rank failed, and some did not end."""
-    if course.timed_out:
-        text = f"timeout: {named(stopped)} of {len(course.records)} still running after {course.waited_s:.1f} s"
-    else:
-        text = f"{named(stopped)} did not end: the test had passed, and its process was still running"
+    if not course.timed_out:
+        text = f"{named(stopped)}: the test had passed, and the process did not exit"
+        return Verdict(outcome="failed", longrepr=text, summary=text, notes=notes)
+    text = f"timeout: {named(stopped)} of {len(course.records)} still running after {course.waited_s or 0:.1f} s"
     stacks = {each.rank: course.records[each.rank].stacks for each in stopped}
     grouped = group_stacks({rank: found for rank, found in stacks.items() if found is not None})
     return Verdict(outcome="failed", longrepr="\n".join([text, *grouped]), summary=text, notes=notes)
