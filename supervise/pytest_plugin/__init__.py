@@ -47,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARKER)
 
 
+@pytest.hookimpl(trylast=True)  # the number of ranks is the last part of a test's ID
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Check the mark of a test; if it has a list of counts, make one test for each."""
     mark = metafunc.definition.get_closest_marker("ranks")

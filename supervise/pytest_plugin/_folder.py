@@ -1,7 +1,7 @@
 """The folder of a gang: what ranks and host tell each other by files, and the FIFOs that wake the readers.
 
-Each rank appends one line of JSON to its journal after each phase. Whoever waits for a file reads its own FIFO; a writer
-of a file then writes one byte to it. So no side polls, and both start methods work alike.
+Each rank appends one line of JSON to its journal after each phase. A process that waits for a file reads its own FIFO;
+the writer of the file then writes one byte to it. So no side polls, and both start methods work alike.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import json
 import os
 import select
 import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HOST = "host"
 """The name of the host among the owners of a FIFO; ranks have their numbers."""

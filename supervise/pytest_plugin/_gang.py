@@ -19,8 +19,8 @@ from supervise import (
     Stacks,
     Start,
     Subscribe,
-    Supervisor,
     SuperviseError,
+    Supervisor,
     WorkerExited,
 )
 from supervise.pytest_plugin._folder import HOST
@@ -81,7 +81,7 @@ class Course:
 
 
 def _passed(report: Mapping[str, Any]) -> bool:
-    return report["outcome"] == "passed"
+    return str(report["outcome"]) == "passed"
 
 
 class RankLogs(LogsSpecs):
@@ -224,7 +224,7 @@ class Gang:
         """Note what the ranks that still run are doing. They are stopped next."""
         self._read(exits)
         pending = frozenset(rank for rank, record in self.course.records.items() if record.exited is None)
-        stacks: dict[int, RankStacks] = {}
+        stacks: Any = {}
         with contextlib.suppress(SuperviseError, pykka.ActorDeadError):
             stacks = supervisor.ask(Stacks(ranks=pending))
         self._read(exits)

@@ -27,11 +27,10 @@ class RanksError(Exception):
 
 
 class _Story:
-    """What is to be in the report of a test, from its gang."""
+    """What is to be in the report of a test, from its gang, besides its sections and properties."""
 
-    def __init__(self, course: Course, sections: list[tuple[str, str]], properties: list[tuple[str, object]]) -> None:
-        self.course, self.sections, self.properties = course, sections, properties
-        self.verdict: _verdict.Verdict | None = None
+    def __init__(self, verdict: _verdict.Verdict | None = None) -> None:
+        self.verdict = verdict
         """None if the host was interrupted."""
         self.notes: list[str] = []
         """About the ranks, if the host was interrupted."""
@@ -128,7 +127,9 @@ def _run(item: pytest.Item, settings: _mark.Settings) -> None:
             if terminal is not None:
                 os.close(terminal)
     except _mark.MarkError as error:
-        pytest.fail(str(error), pytrace=False)
+        verdict = _verdict.Verdict(outcome="failed", longrepr=str(error))
+        item.stash[_STORY] = _Story(verdict)
+        raise RanksError(str(error)) from None
 
 
 def _gang(
@@ -203,19 +204,18 @@ def _story(item: pytest.Item, gang: Gang) -> tuple[_Story, dict[int, list[pytest
     config, records = item.config, gang.course.records
     reports = {
         rank: [
-            config.hook.pytest_report_from_serializable(config=config, data=entry["report"])
-            for entry in record.entries
+            config.hook.pytest_report_from_serializable(config=config, data=entry["report"]) for entry in record.entries
         ]
         for rank, record in records.items()
     }
     _output.replay_warnings(records)
-    sections = [] if gang.live else _output.sections(gang.folder, _order(gang, reports), records, reports)
-    properties: list[tuple[str, object]] = []
+    if not gang.live:
+        _output.add_sections(item, gang.folder, _order(gang, reports), records, reports)
     for each in reports.values():
         for name, value in each[-1].user_properties if each else ():
-            if (name, value) not in properties:
-                properties.append((name, value))
-    story = item.stash[_STORY] = _Story(gang.course, sections, properties)
+            if (name, value) not in item.user_properties:
+                item.user_properties.append((name, value))
+    story = item.stash[_STORY] = _Story()
     return story, reports
 
 
@@ -246,8 +246,6 @@ def _raise(course: Course, verdict: _verdict.Verdict) -> None:
 
 def _tell(report: pytest.TestReport, story: _Story) -> None:
     """Put the verdict into the report."""
-    report.sections.extend(story.sections)
-    report.user_properties.extend(story.properties)
     verdict = story.verdict
     if verdict is None:
         if report.failed:

@@ -19,24 +19,28 @@ _MOST_BYTES = 1 << 20
 _STREAMS = ("stdout", "stderr")
 
 
-def sections(
-    folder: Folder, order: Iterable[int], records: dict[int, Record], reports: dict[int, list[pytest.TestReport]]
-) -> list[tuple[str, str]]:
-    """Return name and text of each section, such as ``Captured stdout call [rank 2]``.
+def add_sections(
+    item: pytest.Item,
+    folder: Folder,
+    order: Iterable[int],
+    records: dict[int, Record],
+    reports: dict[int, list[pytest.TestReport]],
+) -> None:
+    """Add what ranks have written and logged to the test, as sections such as ``Captured stdout call [rank 2]``.
 
     Args:
+        item: The test. Its further reports have the sections, too, as those that pytest captures.
         folder: The folder of the gang.
         order: The ranks in the order to show.
         records: Rank to what is known of it.
         reports: Rank to the reports of its phases.
     """
-    found = []
     for rank in order:
         for when, name, text in _written(folder, rank, records[rank]):
-            found.append((f"Captured {name} {when} [rank {rank}]", text))
-        logs = reports[rank][-1].sections if reports[rank] else []
-        found += [(f"{name} [rank {rank}]", text) for name, text in logs]
-    return found
+            item.add_report_section(f"{when} [rank {rank}]", name, text)
+        for title, text in reports[rank][-1].sections if reports[rank] else []:
+            name, _, when = title.removeprefix("Captured ").rpartition(" ")
+            item.add_report_section(f"{when} [rank {rank}]", name, text)
 
 
 def _written(folder: Folder, rank: int, record: Record) -> Iterator[tuple[str, str, str]]:

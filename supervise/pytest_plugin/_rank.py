@@ -129,7 +129,7 @@ class _Phases:
         self._interruptible = self._stopped = False
         self.warnings: list[warnings.WarningMessage] | None = None
 
-    def stop(self, number: int, frame: object) -> None:
+    def stop(self, number: int, _frame: object) -> None:
         """Handle SIGTERM: raise `Stopped` once, in a phase."""
         if os.getpid() != self._pid:  # a process that the test has forked
             signal.signal(number, signal.SIG_DFL)

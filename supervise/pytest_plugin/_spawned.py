@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from supervise.pytest_plugin._rank import Plan
 
 _SIMPLE = (str, int, float, bool, type(None))
-_OFF = {"dist": "no", "numprocesses": None, "tx": [], "usepdb": False, "basetemp": None, "capture": "no"}
+_OFF: dict[str, Any] = {
+    "dist": "no",
+    "numprocesses": None,
+    "tx": [],
+    "usepdb": False,
+    "basetemp": None,
+    "capture": "no",
+}
 """Options that differ in a rank: no workers of its own, its output goes to files, and it does not report."""
 
 

@@ -8,13 +8,14 @@ import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-import pytest
 from _pytest._code.code import ExceptionRepr
 
 from supervise import group_stacks
 from supervise.pytest_plugin._gather import RankGatherError
 
 if TYPE_CHECKING:
+    import pytest
+
     from supervise import RankStacks, ThreadStack
     from supervise.pytest_plugin._gang import Course, Record
 
@@ -198,7 +199,7 @@ def _failure(failed: list[RankVerdict], world_size: int, notes: list[str]) -> Ve
 
 
 def _other_failure(group: list[RankVerdict], *, same_place: bool) -> list[str]:
-    """Return lines about ranks that failed in the same way, which is not that of the first; without a known traceback."""
+    """Return lines about ranks that failed in the same way, but not as the first; without a traceback that is known."""
     first = group[0]
     if first.report is None:
         return [each.text for each in group]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.patience import PATIENCE_S
 
-CONFTEST = '''
+CONFTEST = """
 import json, os, pathlib
 
 FILE = pathlib.Path(__file__).with_name("reports.jsonl")
@@ -28,7 +28,7 @@ def pytest_runtest_logreport(report):
         }
         with FILE.open("a") as file:
             file.write(json.dumps(entry) + "\\n")
-'''
+"""
 QUIET = ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:rerunfailures", "-p", "no:hypothesispytest"]
 """Plugins that a test does not need; a test of one of them does not pass this."""
 
@@ -78,6 +78,7 @@ def run(folder: Path, *args: str, **env: str) -> Run:
         cwd=folder,
         env=environment(**env),
         stdin=subprocess.DEVNULL,
+        start_new_session=True,  # without a terminal
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
