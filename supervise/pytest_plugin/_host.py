@@ -112,7 +112,7 @@ def _run(item: pytest.Item, settings: _mark.Settings) -> None:
     (world_size,) = settings.counts
     factory: pytest.TempPathFactory = item.config._tmp_path_factory  # type: ignore[attr-defined]  # noqa: SLF001
     base = factory.getbasetemp()
-    shared_base = base if os.environ.get("PYTEST_XDIST_WORKER") is None else base.parent
+    shared_base = base.parent if hasattr(item.config, "workerinput") else base  # of all workers of pytest-xdist
     try:
         budget = _mark.budget(item.config)
         with_terminal = _terminal.chosen(item.config, world_size, settings.start_method)
