@@ -13,14 +13,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from supervise.pytest_plugin._gather import RankGather
-    from supervise.pytest_plugin._rank import Place
+    from supervise.pytest_plugin._place import Place
 
 _MARKER = (
     "ranks(counts, *, timeout_s=None, grace_s=None, start_method='fork'): run the test in every rank of a gang of"
     " processes; a list of counts runs it once for each (plugin of supervise)"
 )
-_here: Place | None = None
-"""The rank that this process is; None in the host, which is pytest itself."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,31 +63,33 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         _host.prepare(item)
 
 
-def _place(fixture: str) -> Place:
-    if _here is None:
+def _here(fixture: str) -> Place:
+    from supervise.pytest_plugin import _place
+
+    if _place.here is None:
         pytest.fail(f"the fixture {fixture!r} needs a test that is marked with pytest.mark.ranks", pytrace=False)
-    return _here
+    return _place.here
 
 
 @pytest.fixture
 def rank() -> int:
     """The number of the rank in which the test runs, from 0."""
-    return _place("rank").rank
+    return _here("rank").rank
 
 
 @pytest.fixture
 def world_size() -> int:
     """The number of ranks in which the test runs."""
-    return _place("world_size").world_size
+    return _here("world_size").world_size
 
 
 @pytest.fixture
 def gang_tmp_path() -> Path:
     """A new folder, the same one in every rank of the test."""
-    return _place("gang_tmp_path").shared
+    return _here("gang_tmp_path").shared
 
 
 @pytest.fixture
 def rank_gather() -> RankGather:
     """A function that every rank calls with a value, and that returns the list of the values of all ranks."""
-    return _place("rank_gather").gather
+    return _here("rank_gather").gather

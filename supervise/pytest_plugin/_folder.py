@@ -106,7 +106,7 @@ class Bell:
         self._poll.register(self._fd, select.POLLIN)
 
     def wait(self, deadline_s: float | None) -> None:
-        """Return after a ring, or at the deadline, a time of `time.monotonic`; None is no deadline."""
+        """Return after a ring, or at the deadline, a time of `time.monotonic`; None for no deadline."""
         __tracebackhide__ = True  # where a signal handler of another plugin may raise
         left_ms = None
         if deadline_s is not None:

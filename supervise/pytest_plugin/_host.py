@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from supervise import pytest_plugin
-from supervise.pytest_plugin import _mark, _output, _rank, _terminal, _verdict
+from supervise.pytest_plugin import _mark, _output, _place, _rank, _terminal, _verdict
 from supervise.pytest_plugin._budget import slots
 from supervise.pytest_plugin._folder import Folder
 
@@ -60,7 +59,7 @@ class Hooks:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Put what the ranks have reported into the report of the call."""
         report = yield
-        if call.when == "call" and pytest_plugin._here is None:  # noqa: SLF001 - this package's
+        if call.when == "call" and _place.here is None:
             story = item.stash.get(_STORY, None)
             if story is not None:
                 del item.stash[_STORY]
@@ -74,7 +73,7 @@ def prepare(item: pytest.Item) -> None:
     Raises:
         UsageError: The mark is not valid.
     """
-    if pytest_plugin._here is not None:  # noqa: SLF001
+    if _place.here is not None:
         return  # a spawned rank: the test runs here
     try:
         settings = _mark.of_item(item)

@@ -16,13 +16,11 @@ import pytest
 from _pytest.capture import CaptureManager, MultiCapture
 from _pytest.runner import CallInfo
 
-from supervise import pytest_plugin
-from supervise.pytest_plugin import _terminal
+from supervise.pytest_plugin import _place, _terminal
 from supervise.pytest_plugin._gather import RankGather
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from supervise.pytest_plugin._folder import Folder
 
@@ -32,16 +30,6 @@ _HOST_METHODS = ("setup", "runtest", "teardown")
 """Attributes of a test by which the host starts a gang instead of the test."""
 _inherited: list[object] = []
 """References to the host's capture: its collection in a rank would close files of the host."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """What a rank knows of its gang."""
-
-    rank: int
-    world_size: int
-    shared: Path
-    gather: RankGather
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +50,7 @@ class Stopped(BaseException):
 def settle(plan: Plan, rank: int) -> None:
     """Make this process the rank `rank` of the plan."""
     gather = RankGather(plan.folder, rank, plan.world_size, plan.timeout_s)
-    place = Place(rank=rank, world_size=plan.world_size, shared=plan.folder.shared, gather=gather)
-    pytest_plugin._here = place  # noqa: SLF001 - this package's
+    _place.here = _place.Place(rank=rank, world_size=plan.world_size, shared=plan.folder.shared, gather=gather)
     logging.getLogger("supervise").disabled = False  # the host is silent about this gang, not the test about its own
     if plan.terminal is not None:
         _terminal.take(plan.terminal)
