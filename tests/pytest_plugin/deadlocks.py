@@ -18,6 +18,8 @@ HEAD = """
     import multiprocessing, os, select, signal, socket, subprocess, threading, time
     import pytest
 
+    PAIR = socket.socketpair()
+
     def ignore():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
@@ -28,9 +30,9 @@ WAITS = (
     "threading.Lock().acquire() and threading.Event().wait()",
     "multiprocessing.Barrier(99).wait()",
     "multiprocessing.Queue().get()",
-    "socket.socketpair()[0].recv(1)",
+    "PAIR[0].recv(1)",
     "os.read(os.pipe()[0], 1)",
-    "select.select(socket.socketpair()[:1], [], [])",
+    "select.select(PAIR, [], [])",
     "rank_gather(timeout_s=1000) if rank else threading.Event().wait()",
     "os.mkfifo(str(gang_tmp_path / str(rank))) or open(gang_tmp_path / str(rank))",
     "[None for _ in iter(int, 1)]",
