@@ -2,6 +2,8 @@
 
 Every public name is importable from here and loaded at its first use. So `import supervise`, which every spawned
 function does, stays fast.
+
+PYTEST_DONT_REWRITE: without this word, pytest warns in a process that has imported the package, which is its plugin.
 """
 
 from __future__ import annotations

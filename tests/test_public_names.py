@@ -59,6 +59,7 @@ MAY_IMPORT = {
     "_torch": {"words", "story", "wakeup", "_runtime", "_process", "_logs", "_core", "_gang", "_api", "_torch"},
     "agent": {"words", "supervise", "agent"},  # the public API only
     "aio": {"words", "supervise", "aio"},  # the public API only
+    "pytest_plugin": {"words", "supervise", "pytest_plugin"},  # the public API only
 }
 TOP = {"cli", "ray", "testing", "elastic", "multiprocessing"}
 EVERYTHING = {*MAY_IMPORT, "supervise", *TOP}

@@ -1,0 +1,280 @@
+"""The gang of one test: start, watch, stacks and end. In the host."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pykka
+
+from supervise import (
+    Close,
+    LogsDest,
+    LogsSpecs,
+    Stacks,
+    Start,
+    Subscribe,
+    SuperviseError,
+    Supervisor,
+    WorkerExited,
+)
+from supervise.pytest_plugin._folder import HOST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from supervise import RankStacks
+    from supervise.pytest_plugin._folder import Bell, Folder
+
+_STOP_S = 2.0
+"""Seconds that a stopped rank has for its teardown."""
+_EXIT_S = 5.0
+"""Seconds that a rank has from the end of its test to the end of its process."""
+_LONGEST_GRACE_S = 10.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Record:
+    """What is known of one rank."""
+
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    """The lines of its journal, one for each phase."""
+    exited: WorkerExited | None = None
+    stopped: bool = False
+    """Whether the host ended it before its own end."""
+    stacks: RankStacks | None = None
+    """What it did when it was stopped."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all phases have run."""
+        return bool(self.entries) and self.entries[-1]["when"] == "teardown"
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether each phase so far has passed."""
+        return all(_passed(entry["report"]) for entry in self.entries)
+
+    @property
+    def phase(self) -> str:
+        """The phase after the last one in the journal."""
+        if not self.entries:
+            return "setup"
+        last = self.entries[-1]
+        return "call" if last["when"] == "setup" and _passed(last["report"]) else "teardown"
+
+
+@dataclass(slots=True, kw_only=True)
+class Course:
+    """What happened to a gang."""
+
+    records: dict[int, Record]
+    timed_out: bool = False
+    waited_s: float | None = None
+    """How long the ranks that were stopped had: from the start at a timeout, otherwise from the first failure. None if
+    the host was interrupted."""
+
+
+def _passed(report: Mapping[str, Any]) -> bool:
+    return str(report["outcome"]) == "passed"
+
+
+class RankLogs(LogsSpecs):
+    """The output of each rank goes to files in the folder of the gang."""
+
+    def __init__(self, folder: Folder, *, live: bool, bare: int | None) -> None:
+        """Make the layout.
+
+        Args:
+            folder: The folder of the gang.
+            live: Whether the output is also shown at once.
+            bare: A rank whose output is not redirected.
+        """
+        super().__init__(str(folder.root))
+        self._folder, self._live, self._bare = folder, live, bare
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Return the paths."""
+        dest = LogsDest()
+        for rank in envs:
+            dest.stdouts[rank] = "" if rank == self._bare else self._folder.stream(rank, "stdout")
+            dest.stderrs[rank] = "" if rank == self._bare else self._folder.stream(rank, "stderr")
+            dest.error_files[rank] = str(self._folder.root / f"error-{rank}.json")
+            if self._live and rank != self._bare:
+                dest.tee_stdouts[rank] = dest.stdouts[rank]
+                dest.tee_stderrs[rank] = dest.stderrs[rank]
+        return dest
+
+    @property
+    def root_log_dir(self) -> str:
+        """The folder of the gang."""
+        return str(self._folder.root)
+
+
+class _Listener(pykka.ThreadingActor):
+    """Receives the ends of ranks from the Supervisor; wakes the host, and the ranks that wait for a value of it."""
+
+    use_daemon_thread = True
+
+    def __init__(self, folder: Folder, exits: dict[int, WorkerExited], world_size: int) -> None:
+        super().__init__()
+        self._folder, self._exits, self._world_size = folder, exits, world_size
+
+    def on_receive(self, message: Any) -> None:
+        """Note the end of a rank."""
+        if isinstance(message, WorkerExited):
+            self._exits[message.local_rank] = message
+            self._folder.ended(message.local_rank).touch()
+            for name in (HOST, *(rank for rank in range(self._world_size) if rank not in self._exits)):
+                self._folder.ring(name)
+
+
+@dataclass(slots=True, kw_only=True)
+class Gang:
+    """The ranks of one test."""
+
+    folder: Folder
+    world_size: int
+    entrypoint: Callable[..., None]
+    args: dict[int, tuple[Any, ...]]
+    start_method: str
+    timeout_s: float | None
+    """None for no limit."""
+    grace_s: float | None
+    """Seconds for the other ranks after the first failure; None for no limit."""
+    live: bool
+    bare: int | None
+    course: Course = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with ranks of which nothing is known."""
+        self.course = Course(records={rank: Record() for rank in range(self.world_size)})
+
+    def run(self) -> None:
+        """Run all ranks to their end; `course` then has what happened. Also after an exception no rank is left."""
+        __tracebackhide__ = True
+        with _quiet():
+            self._run()
+
+    def _run(self) -> None:
+        __tracebackhide__ = True
+        exits: dict[int, WorkerExited] = {}
+        bell = self.folder.bell(HOST)
+        listener = _Listener.start(self.folder, exits, self.world_size)
+        supervisor = None
+        try:
+            supervisor = Supervisor.start(
+                name="rank",
+                entrypoint=self.entrypoint,
+                args=self.args,
+                envs=_environments(self.world_size),
+                logs_specs=RankLogs(self.folder, live=self.live, bare=self.bare),
+                log_line_prefixes={rank: f"[rank {rank}]: " for rank in range(self.world_size)},
+                start_method=self.start_method,
+                strategy="one_for_one",  # the host decides when the others are stopped
+                containment="sweep",
+            )
+            supervisor.ask(Subscribe(ref=listener))
+            supervisor.ask(Start())
+            self._watch(bell, exits, supervisor)
+        except BaseException:
+            if supervisor is not None:
+                self._note_stacks(supervisor, exits)
+            raise
+        finally:
+            _end(supervisor, listener)
+            bell.close()
+            self._read(exits)
+
+    def _watch(self, bell: Bell, exits: dict[int, WorkerExited], supervisor: pykka.ActorRef[Supervisor]) -> None:
+        """Return when all ranks have ended, or those that have not have had their time."""
+        __tracebackhide__ = True
+        start_s = time.monotonic()
+        deadline_s = None if self.timeout_s is None else start_s + self.timeout_s
+        trouble_s = done_s = None
+        while True:
+            self._read(exits)
+            records = self.course.records.values()
+            if all(record.exited is not None for record in records):
+                return
+            now_s = time.monotonic()
+            if trouble_s is None and any(_is_trouble(record) for record in records):
+                trouble_s = now_s
+            if done_s is None and all(record.is_complete or record.exited is not None for record in records):
+                done_s = now_s
+            limits = [] if deadline_s is None else [deadline_s]
+            if trouble_s is not None and self.grace_s is not None:
+                limits.append(trouble_s + max(self.grace_s, min(trouble_s - start_s, _LONGEST_GRACE_S)))
+            if done_s is not None:
+                limits.append(done_s + _EXIT_S)
+            limit_s = min(limits, default=None)
+            if limit_s is not None and now_s >= limit_s:
+                self.course.timed_out = trouble_s is None and done_s is None
+                self.course.waited_s = now_s - (start_s if self.course.timed_out else trouble_s or done_s or start_s)
+                self._note_stacks(supervisor, exits)
+                return
+            bell.wait(limit_s)
+
+    def _note_stacks(self, supervisor: pykka.ActorRef[Supervisor], exits: dict[int, WorkerExited]) -> None:
+        """Note what the ranks that still run are doing. They are stopped next."""
+        self._read(exits)
+        pending = frozenset(rank for rank, record in self.course.records.items() if record.exited is None)
+        stacks: Any = {}
+        with contextlib.suppress(SuperviseError, pykka.ActorDeadError):
+            stacks = supervisor.ask(Stacks(ranks=pending))
+        self._read(exits)
+        for rank in pending:
+            record = self.course.records[rank]
+            record.stacks = stacks.get(rank)
+            record.stopped = record.exited is None
+
+    def _read(self, exits: dict[int, WorkerExited]) -> None:
+        """Read the journals. First the ends: a rank that has ended writes no further line."""
+        ended = dict(exits)
+        for rank, record in self.course.records.items():
+            if not record.stopped:  # what a rank does after it was stopped is not its test
+                if not record.is_complete:
+                    record.entries = self.folder.journal(rank)
+                record.exited = ended.get(rank)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Emit no events of the gang: its story is in the report of the test, and not in the captured log."""
+    logger = logging.getLogger("supervise")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def _is_trouble(record: Record) -> bool:
+    return not record.has_passed or (record.exited is not None and not record.is_complete)
+
+
+def _end(supervisor: pykka.ActorRef[Supervisor] | None, listener: pykka.ActorRef[_Listener]) -> None:
+    """End all ranks, and the actors."""
+    try:
+        if supervisor is not None:
+            with contextlib.suppress(pykka.ActorDeadError):
+                supervisor.ask(Close(death_sig=signal.SIGTERM, timeout=_STOP_S))
+    finally:
+        if supervisor is not None:
+            supervisor.stop()
+        listener.stop()
+
+
+def _environments(world_size: int) -> dict[int, dict[str, str]]:
+    """Return the variables of torchrun for each rank."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    size = str(world_size)
+    common = {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return {rank: {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)}

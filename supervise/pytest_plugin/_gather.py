@@ -1,0 +1,94 @@
+"""`rank_gather`: the values of all ranks, in every rank."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from supervise.pytest_plugin._folder import Folder
+
+_DEFAULT_S = 30.0
+_SHARE = 0.8
+"""The part of the test's timeout that a gather may take, so that it ends with an error that names the missing rank."""
+
+
+class RankGatherError(Exception):
+    """A rank did not give its value: it has ended, or it did not call in time."""
+
+
+class RankGather:
+    """A function that every rank calls the same number of times, in the same order."""
+
+    def __init__(self, folder: Folder, rank: int, world_size: int, timeout_s: float | None) -> None:
+        """Make it for one rank.
+
+        Args:
+            folder: The folder of the gang.
+            rank: This rank.
+            world_size: The number of ranks.
+            timeout_s: The timeout of the test; None if it has none.
+        """
+        self._folder, self._rank, self._world_size = folder, rank, world_size
+        self._timeout_s = _DEFAULT_S if timeout_s is None else timeout_s * _SHARE
+        self._calls = 0
+
+    def __call__(self, value: Any = None, *, timeout_s: float | None = None) -> list[Any]:
+        """Return the values of all ranks, in the order of ranks. With None as the value, it is a barrier.
+
+        Args:
+            value: What this rank gives; it must pickle.
+            timeout_s: Seconds to wait for the others; None for 0.8 of the test's timeout, or 30 if it has none.
+
+        Raises:
+            RankGatherError: A rank has ended, or has not called in time; the text names it.
+            TypeError: The value does not pickle.
+        """
+        __tracebackhide__ = True
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        deadline_s = time.monotonic() + timeout_s
+        call, self._calls = self._calls, self._calls + 1
+        self._give(call, value)
+        bell = self._folder.bell(self._rank)
+        try:
+            while missing := self._missing(call):
+                # In this order: a rank gives its value before it ends
+                gone = [rank for rank in missing if self._folder.ended(rank).exists()]
+                gone = [rank for rank in gone if rank in self._missing(call)]
+                if gone:
+                    raise RankGatherError(f"rank_gather: {_named(gone)} ended without the call number {call + 1}")
+                if time.monotonic() >= deadline_s:
+                    raise RankGatherError(
+                        f"rank_gather: {_named(missing)} did not make the call number {call + 1} within {timeout_s:g} s"
+                    )
+                bell.wait(deadline_s)
+        finally:
+            bell.close()
+        return [pickle.loads(self._folder.value(call, rank).read_bytes()) for rank in range(self._world_size)]
+
+    def _give(self, call: int, value: Any) -> None:
+        __tracebackhide__ = True
+        try:
+            data = pickle.dumps(value)
+        except Exception as error:
+            raise TypeError(f"rank_gather cannot pickle the value of rank {self._rank}: {error}") from None
+        path = self._folder.value(call, self._rank)
+        new = path.with_suffix(".new")
+        new.write_bytes(data)
+        new.rename(path)
+        for rank in range(self._world_size):
+            if rank != self._rank:
+                self._folder.ring(rank)
+        if call > 1:  # every rank has read the values of the call before the last, since it has begun the last
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._folder.value(call - 2, self._rank))
+
+    def _missing(self, call: int) -> list[int]:
+        return [rank for rank in range(self._world_size) if not self._folder.value(call, rank).exists()]
+
+
+def _named(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"

@@ -1,0 +1,175 @@
+"""The fixtures of the plugin, and ordinary fixtures in ranks."""
+
+import pytest
+
+from tests.pytest_plugin.running import QUIET, Run, run, write
+
+TESTS = """
+    import logging, os, pathlib, threading
+    import pytest
+
+    NOTES = pathlib.Path(__file__).with_name("notes")
+
+    def note(text):
+        with NOTES.open("a") as file:
+            file.write(text + "\\n")
+
+    @pytest.fixture(scope="module")
+    def shared():
+        note("shared up")
+        yield os.getpid()
+        note("shared down")
+
+    @pytest.fixture(scope="session")
+    def late():
+        yield os.getpid()
+        note("late down")
+
+    @pytest.fixture
+    def own(rank):
+        note("own up")
+        yield os.getpid()
+        note("own down")
+
+    @pytest.mark.ranks(3)
+    def test_scopes(shared, own, request, rank_gather):
+        assert rank_gather(shared) == [shared] * 3
+        assert own == os.getpid() != shared
+        assert len(set(rank_gather(request.getfixturevalue("late")))) == 3
+
+    def test_without_ranks(shared):
+        assert shared == os.getpid()
+
+    @pytest.mark.ranks(3)
+    def test_places(rank, world_size, gang_tmp_path, tmp_path, rank_gather):
+        assert world_size == 3 and os.environ["RANK"] == str(rank)
+        (gang_tmp_path / str(rank)).touch()
+        assert len(set(rank_gather(tmp_path))) == 3
+        assert sorted(path.name for path in gang_tmp_path.iterdir()) == ["0", "1", "2"]
+        for step in range(20):
+            assert rank_gather((rank, step)) == [(0, step), (1, step), (2, step)]
+        assert rank_gather(bytes(10_000_000))[2] == bytes(10_000_000)
+
+    @pytest.mark.ranks(2)
+    def test_pytest_fixtures(capsys, capfd, caplog, monkeypatch, rank):
+        logging.getLogger().warning("from %d", rank)
+        assert caplog.messages == [f"from {rank}"]
+
+    @pytest.mark.ranks(2)
+    def test_capsys(capsys):
+        print("seen")
+        assert capsys.readouterr().out == "seen\\n"
+
+    @pytest.mark.ranks(2)
+    def test_capfd(capfd):
+        os.system("echo seen")
+        assert capfd.readouterr().out == "seen\\n"
+        with capfd.disabled():
+            print("passed on")
+
+    @pytest.mark.ranks(2)
+    def test_log(rank):
+        logging.getLogger().warning("from %d", rank)
+
+    @pytest.mark.ranks(3, grace_s=1)
+    def test_late_rank(rank, rank_gather):
+        rank_gather()
+        if rank == 1:
+            threading.Event().wait()
+        else:
+            rank_gather(rank, timeout_s=0.3)
+
+    @pytest.mark.ranks(2)
+    def test_early_rank(rank, rank_gather):
+        if rank:
+            rank_gather(rank)
+
+    @pytest.mark.ranks(2, grace_s=50)
+    def test_bad_value(rank_gather):
+        rank_gather(threading.Lock())
+
+    def test_no_ranks(rank):
+        pass
+
+    @pytest.mark.ranks(2, start_method="spawn")
+    def test_spawned(rank, rank_gather, tmp_path, shared):
+        print("in a new interpreter")
+        assert shared == os.getpid()
+        assert rank_gather(rank) == [0, 1]
+        assert rank == 5
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of the run."""
+    return tmp_path_factory.mktemp("fixtures")
+
+
+@pytest.fixture(scope="module")
+def fixtures(folder) -> Run:
+    """One run of all tests of this module's corpus."""
+    write(folder, test_it=TESTS)
+    return run(folder, *QUIET, "-v")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["test_scopes", "test_without_ranks", "test_places", "test_capsys", "test_capfd", "test_log"],
+)
+def test_fixtures_work_in_each_rank(fixtures, name):
+    """The assertions are in the test of the corpus."""
+    assert fixtures.of(name)["outcome"] == "passed", fixtures.of(name)["text"]
+
+
+def test_a_fork_inherits_what_outlives_the_test_and_sets_up_the_rest(fixtures, folder):
+    """A module's fixture is set up once for all tests in the host, and torn down there; a late one by its rank."""
+    notes = (folder / "notes").read_text().splitlines()
+    assert notes.count("own up") == notes.count("own down") == 3
+    assert notes.count("late down") == 3
+    assert notes.count("shared up") == notes.count("shared down") == 3  # the host, and two spawned ranks
+
+
+def test_two_captures_are_an_error_as_in_pytest(fixtures):
+    """The error of pytest arrives, folded."""
+    text = fixtures.of("test_pytest_fixtures")["text"]
+    assert "cannot use capfd and capsys at the same time" in text
+    assert "failed in the same way" in text
+
+
+def test_the_log_of_each_rank_is_a_section(fixtures):
+    """As pytest formats it."""
+    for rank in (0, 1):
+        assert f"from {rank}" in fixtures.section("test_log", f"Captured log call [rank {rank}]")
+
+
+def test_a_gather_names_the_missing_rank(fixtures):
+    """After its timeout."""
+    text = fixtures.of("test_late_rank")["text"]
+    assert "RankGatherError: rank_gather: rank 1 did not make the call number 2 within 0.3 s" in text
+    assert "rank 1 failed" not in text
+
+
+def test_a_gather_does_not_wait_for_a_rank_that_has_ended(fixtures):
+    """Also if that rank passed."""
+    text = fixtures.of("test_early_rank")["text"]
+    assert "RankGatherError: rank_gather: rank 0 ended without the call number 1" in text
+
+
+def test_a_value_that_does_not_pickle_is_named(fixtures):
+    """As a TypeError."""
+    assert "TypeError: rank_gather cannot pickle the value of rank" in fixtures.of("test_bad_value")["text"]
+
+
+def test_the_fixtures_need_the_mark(fixtures):
+    """The error says so, at setup."""
+    text = fixtures.of("test_no_ranks", "setup")["text"]
+    assert text == "the fixture 'rank' needs a test that is marked with pytest.mark.ranks"
+
+
+def test_a_spawned_rank_collects_the_test_itself(fixtures):
+    """And reports as a forked one does."""
+    report = fixtures.of("test_spawned")
+    assert "assert rank == 5" in report["text"]
+    assert "failed at the same place" in report["text"]
+    assert "in a new interpreter\n" in fixtures.section("test_spawned", "Captured stdout call [rank 0]")

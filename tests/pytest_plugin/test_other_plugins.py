@@ -1,0 +1,181 @@
+"""Options of pytest and other plugins beside tests with ranks."""
+
+import json
+import xml.etree.ElementTree as ET
+
+from tests.pytest_plugin.running import QUIET, run, write
+
+NO_CACHE = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
+
+
+def test_a_budget_bounds_the_ranks_of_all_workers(tmp_path):
+    """Three workers of pytest-xdist never run more than four ranks at once, and reports arrive from each."""
+    write(
+        tmp_path,
+        test_it=f"""
+        import json, os, pathlib, time
+        import pytest
+
+        @pytest.mark.parametrize("number", range(4))
+        @pytest.mark.ranks([2, 3])
+        def test_it(number, rank, world_size, rank_gather):
+            begin = time.monotonic()
+            rank_gather()
+            with open({str(tmp_path / "times")!r}, "a") as file:
+                file.write(json.dumps([begin, time.monotonic(), os.environ["PYTEST_XDIST_WORKER"]]) + "\\n")
+            assert number != 3 or world_size != 2
+
+        @pytest.mark.ranks(5)
+        def test_too_many():
+            pass
+        """,
+    )
+    done = run(tmp_path, *NO_CACHE, "-n", "3", "-o", "ranks_budget=4", "--dist", "load")
+    text = "ranks(5) needs 5 processes, and the option ranks_budget allows 4"
+    assert text in done.of("test_too_many")["text"].splitlines()
+    assert "failed in the same way" in done.of("test_it[3-ranks2]")["text"]
+    outcomes = [each["outcome"] for each in done.reports if each["when"] == "call"]
+    assert outcomes.count("passed") == 7, done.out
+    times = [json.loads(line) for line in (tmp_path / "times").read_text().splitlines()]
+    assert len(times) == 4 * (2 + 3)
+    assert len({worker for _, _, worker in times}) > 1
+    for begin, _, _ in times:
+        assert sum(first <= begin < last for first, last, _ in times) <= 4
+
+
+def test_reruns_of_pytest_rerunfailures_run_the_ranks_again(tmp_path):
+    """With function-scoped fixtures set up again in each rank, and shared ones not torn down in any."""
+    write(
+        tmp_path,
+        test_it=f"""
+        import os, pathlib
+        import pytest
+
+        FOLDER = pathlib.Path({str(tmp_path)!r})
+
+        @pytest.fixture(scope="module")
+        def shared():
+            yield os.getpid()
+            with (FOLDER / "down").open("a") as file:
+                file.write(f"{{os.getpid()}}\\n")
+
+        @pytest.mark.flaky(reruns=2)
+        @pytest.mark.ranks(2)
+        def test_flaky(rank, shared, tmp_path):
+            seen = FOLDER / f"seen-{{rank}}"
+            first = not seen.exists()
+            seen.touch()
+            assert not first
+
+        @pytest.mark.flaky(reruns=1)
+        @pytest.mark.ranks(2)
+        def test_never(shared):
+            assert 0
+        """,
+    )
+    done = run(tmp_path, *NO_CACHE, "-p", "no:randomly")
+    assert [each["outcome"] for each in done.reports if each["when"] == "call"] == [
+        *("rerun", "passed"),
+        *("rerun", "failed"),
+    ], done.out
+    assert len((tmp_path / "down").read_text().split()) == 1
+
+
+def test_junit_has_the_failure_and_exitfirst_ends_the_run(tmp_path):
+    """With the text, the output and the properties of ranks; the order of pytest-randomly is that of each rank."""
+    write(
+        tmp_path,
+        test_it="""
+        import random
+        import pytest
+
+        @pytest.mark.ranks(2)
+        def test_first(rank, rank_gather, record_property):
+            assert len(set(rank_gather(random.random()))) == 1
+            record_property("size", 2)
+            print("written by", rank)
+            assert rank == 5
+
+        @pytest.mark.ranks(2)
+        def test_second():
+            pass
+        """,
+    )
+    options = ["-p", "no:rerunfailures", "--randomly-dont-reorganize", "-o", "junit_family=xunit1"]
+    done = run(tmp_path, *NO_CACHE, *options, "-x", "--junitxml=junit.xml", "-o", "junit_logging=all")
+    assert done.code == 1
+    assert not [each for each in done.reports if each["nodeid"] == "test_second"]
+    root = ET.parse(tmp_path / "junit.xml").getroot()
+    (case,) = root.iter("testcase")
+    assert "assert rank == 5" in case.find("failure").text
+    assert "failed at the same place" in case.find("failure").text
+    assert "written by" in case.find("system-out").text
+    assert [each.attrib["value"] for each in case.iter("property")] == ["2"]
+
+
+def test_without_capture_the_output_comes_at_once_with_its_rank(tmp_path):
+    """And it is no section of the report."""
+    write(
+        tmp_path,
+        test_it="""
+        import pytest
+
+        @pytest.mark.ranks(2)
+        def test_it(rank):
+            print("hello")
+            assert rank == 5
+        """,
+    )
+    done = run(tmp_path, *QUIET, "-s")
+    for rank in (0, 1):
+        assert f"[rank {rank}]: hello\n" in done.out
+    assert done.of("test_it")["sections"] == []
+    done = run(tmp_path, *QUIET, "--capture=sys")
+    assert "hello" in done.section("test_it", "Captured stdout call [rank 1]")
+
+
+def test_pytest_timeout_ends_the_ranks_and_their_stacks_are_shown(tmp_path):
+    """If its timeout is the shorter one."""
+    write(
+        tmp_path,
+        test_it="""
+        import threading
+        import pytest
+
+        @pytest.mark.ranks(2)
+        def test_before():
+            pass  # the first gang of a process imports much
+
+        @pytest.mark.timeout(5)
+        @pytest.mark.ranks(2)
+        def test_it():
+            threading.Event().wait()
+
+        def test_after():
+            pass
+        """,
+    )
+    done = run(tmp_path, *QUIET)
+    assert "from pytest-timeout" in done.of("test_it")["text"]
+    assert done.of("test_it")["text"].count(", in test_it") == 2
+    assert done.of("test_after")["outcome"] == "passed"
+
+
+def test_pytest_cov_counts_the_lines_that_only_a_rank_has_run(tmp_path):
+    """Of all ranks."""
+    write(
+        tmp_path,
+        library="def answer(rank):\n    if rank == 0:\n        return 0\n    return 1\n",
+        test_it="""
+        import library
+        import pytest
+
+        @pytest.mark.ranks(2)
+        def test_it(rank):
+            assert library.answer(rank) == rank
+        """,
+    )
+    done = run(tmp_path, *QUIET, "--cov=library", "--cov-report=json:cov.json")
+    assert done.code == 0, done.out
+    counted = json.loads((tmp_path / "cov.json").read_text())["files"]["library.py"]
+    assert counted["missing_lines"] == []

@@ -1,0 +1,250 @@
+"""What pytest reports of a test with ranks, for each way in which it can end."""
+
+import pytest
+
+from tests.pytest_plugin.running import QUIET, Run, run, write
+
+TESTS = """
+    import os, threading, unittest, warnings
+    import pytest
+
+    @pytest.mark.ranks(3, grace_s=50)
+    def test_equal_failures(rank):
+        print("hello from", rank)
+        size = {"a": 1}
+        assert size == {"a": 2}
+
+    @pytest.mark.ranks(3, grace_s=50)
+    def test_other_values(rank):
+        assert rank == 5
+
+    @pytest.mark.ranks(2, grace_s=50)
+    def test_other_places(rank, rank_gather):
+        rank_gather()
+        if rank:
+            rank_gather(timeout_s=40)
+        raise ValueError("only here")
+
+    @pytest.mark.ranks(2)
+    def test_killed(rank):
+        if rank:
+            os.kill(os.getpid(), 9)
+
+    @pytest.mark.ranks(2)
+    def test_exits(rank):
+        if not rank:
+            os._exit(7)
+
+    @pytest.mark.ranks(3, timeout_s=4)
+    def test_hangs(rank):
+        if rank:
+            threading.Event().wait()
+
+    @pytest.mark.ranks(3, grace_s=0.2)
+    def test_victims(rank, rank_gather):
+        rank_gather()
+        if rank:
+            print("waiting")
+            threading.Event().wait()
+        raise RuntimeError("the cause")
+
+    @pytest.mark.ranks(2)
+    def test_skipped(rank):
+        pytest.skip("not today")
+
+    @pytest.mark.ranks(3)
+    def test_skipped_in_some(rank):
+        if rank == 1:
+            pytest.skip("not here")
+
+    @pytest.mark.xfail(reason="known")
+    @pytest.mark.ranks(2)
+    def test_expected(rank):
+        assert rank
+
+    @pytest.mark.xfail(strict=True)
+    @pytest.mark.ranks(2)
+    def test_expected_strictly_in_one(rank):
+        assert rank
+
+    @pytest.mark.xfail(strict=True, reason="known")
+    @pytest.mark.ranks(2)
+    def test_unexpected_strictly():
+        pass
+
+    @pytest.mark.xfail(reason="known")
+    @pytest.mark.ranks(2)
+    def test_unexpected():
+        pass
+
+    @pytest.fixture
+    def broken_teardown(rank):
+        yield
+        assert rank == 0, "broken teardown"
+
+    @pytest.mark.ranks(2)
+    def test_teardown_fails(broken_teardown):
+        pass
+
+    @pytest.fixture
+    def broken_setup(rank):
+        assert rank == 0, "broken setup"
+
+    @pytest.mark.ranks(2, grace_s=50)
+    def test_setup_fails(broken_setup):
+        pass
+
+    @pytest.fixture(scope="module")
+    def broken_module():
+        raise ValueError("broken module")
+
+    @pytest.mark.ranks(2)
+    def test_module_fails(broken_module):
+        pass
+
+    @pytest.mark.ranks(2)
+    def test_warns(record_property, rank):
+        warnings.warn("from each rank", FutureWarning)
+        record_property("size", 2)
+        record_property("rank", rank)
+        with pytest.warns(DeprecationWarning), pytest.raises(ZeroDivisionError):
+            warnings.warn("caught", DeprecationWarning)
+            1 / 0
+
+    @pytest.mark.ranks(2)
+    class TestUnit(unittest.TestCase):
+        def setUp(self):
+            self.rank = int(os.environ["RANK"])
+
+        def test_it(self):
+            self.assertLess(self.rank, int(os.environ["WORLD_SIZE"]))
+"""
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory) -> Run:
+    """One run of all tests of this module's corpus."""
+    folder = tmp_path_factory.mktemp("outcomes")
+    write(folder, test_it=TESTS)
+    return run(folder, *QUIET, "-v")
+
+
+def test_a_failure_is_shown_as_if_it_had_happened_here(outcomes):
+    """With pytest's introspection, from the rank, without a frame of supervise; equal failures are folded."""
+    report = outcomes.of("test_equal_failures")
+    assert report["outcome"] == "failed"
+    assert report["text"].startswith("rank = ")
+    assert '>       assert size == {"a": 2}' in report["text"]
+    assert "E       AssertionError: assert {'a': 1} == {'a': 2}" in report["text"]
+    assert report["text"].count("def test_equal_failures") == 1
+    assert "of 3 failed first" in report["text"]
+    assert "failed in the same way" in report["text"]
+    assert "supervise" not in report["text"]
+
+
+def test_the_output_of_each_rank_is_a_section(outcomes):
+    """Its title names the phase and the rank."""
+    for rank in range(3):
+        assert outcomes.section("test_equal_failures", f"Captured stdout call [rank {rank}]") == f"hello from {rank}\n"
+
+
+def test_other_values_at_the_same_place_are_listed_without_the_traceback(outcomes):
+    """Each rank's own message is shown."""
+    text = outcomes.of("test_other_values")["text"]
+    assert text.count("def test_other_values") == 1
+    assert text.count("failed at the same place:") == 2
+    assert all(f"assert {rank} == 5" in text for rank in range(3))
+
+
+def test_a_rank_that_waited_for_the_failed_one_is_one_line(outcomes):
+    """The traceback is that of the cause."""
+    text = outcomes.of("test_other_places")["text"]
+    assert "ValueError: only here" in text
+    assert "rank 1: rank_gather: rank 0 ended without the call number 2" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [
+        ("test_killed", "rank 1 was killed by SIGKILL in the call of the test"),
+        ("test_exits", "rank 0 exited with code 7 in the call of the test"),
+    ],
+)
+def test_a_rank_that_dies_fails_the_test(outcomes, name, end):
+    """The text says how it died, and in which phase."""
+    assert outcomes.of(name)["outcome"] == "failed"
+    assert outcomes.of(name)["text"].startswith(end)
+
+
+def test_a_timeout_shows_the_stacks_of_the_ranks_that_still_run(outcomes):
+    """From the test's own call on."""
+    text = outcomes.of("test_hangs")["text"]
+    assert text.startswith("timeout: ranks 1, 2 of 3 still running after 4.")
+    assert "ranks 1-2: test_hangs (test_it.py:" in text
+    assert "rank 0 was" not in text
+    assert text.count(", in test_hangs") == 2
+    assert "supervise" not in text
+
+
+def test_victims_are_named_with_their_stacks_below_the_cause(outcomes):
+    """The cause is the failure of the test; ranks that waited for it were stopped."""
+    report = outcomes.of("test_victims")
+    assert "RuntimeError: the cause" in report["text"]
+    for rank in (1, 2):
+        assert f"rank {rank} was still running" in report["text"]
+        assert outcomes.section("test_victims", f"Captured stdout call [rank {rank}]") == "waiting\n"
+    assert report["text"].count(", in test_victims") == 2
+
+
+def test_a_skip_in_all_ranks_is_a_skip(outcomes):
+    """With its reason."""
+    assert outcomes.of("test_skipped")["outcome"] == "skipped"
+    assert "Skipped: not today" in outcomes.of("test_skipped")["text"]
+
+
+def test_a_skip_in_some_ranks_is_a_failure_that_names_them(outcomes):
+    """And those that did not skip."""
+    report = outcomes.of("test_skipped_in_some")
+    assert report["outcome"] == "failed"
+    assert "skipped in rank 1 only (not here), and not in ranks 0, 2" in report["text"]
+
+
+@pytest.mark.parametrize("name", ["test_expected", "test_expected_strictly_in_one"])
+def test_a_failure_in_one_rank_fulfills_xfail(outcomes, name):
+    """Also if the other ranks pass, and the mark is strict."""
+    assert outcomes.of(name)["outcome"] == "skipped"
+    assert outcomes.of(name)["wasxfail"] is not None
+
+
+def test_an_unexpected_pass_is_reported_as_by_pytest(outcomes):
+    """Strictly, it is a failure."""
+    assert outcomes.of("test_unexpected_strictly")["outcome"] == "failed"
+    assert outcomes.of("test_unexpected_strictly")["text"] == "[XPASS(strict)] known"
+    assert outcomes.of("test_unexpected")["outcome"] == "passed"
+    assert outcomes.of("test_unexpected")["wasxfail"] == "known"
+
+
+def test_failures_of_fixtures_in_ranks_fail_the_test(outcomes):
+    """The phase is named."""
+    assert "rank 1 of 2 failed first (in teardown)" in outcomes.of("test_teardown_fails")["text"]
+    assert "rank 1 of 2 failed first (in setup)" in outcomes.of("test_setup_fails")["text"]
+    assert "broken setup" in outcomes.of("test_setup_fails")["text"]
+
+
+def test_a_failure_of_a_shared_fixture_is_an_error_at_setup(outcomes):
+    """No rank is started."""
+    assert outcomes.of("test_module_fails", "setup")["outcome"] == "failed"
+
+
+def test_warnings_and_properties_of_ranks_arrive_once(outcomes):
+    """Equal ones are not repeated; those that the test has caught are not shown."""
+    assert outcomes.of("test_warns")["outcome"] == "passed", outcomes.of("test_warns")["text"]
+    assert outcomes.out.count("FutureWarning: from each rank") == 1
+    assert "DeprecationWarning: caught" not in outcomes.out
+    assert sorted(map(tuple, outcomes.of("test_warns")["properties"])) == [("rank", 0), ("rank", 1), ("size", 2)]
+
+
+def test_a_unittest_case_runs_in_ranks(outcomes):
+    """With setUp in each rank, and the variables of torchrun."""
+    assert outcomes.of("TestUnit::test_it")["outcome"] == "passed", outcomes.of("TestUnit::test_it")["text"]
+    assert outcomes.of("TestUnit::test_it", "teardown")["outcome"] == "passed"
