@@ -7,7 +7,6 @@ The terminal is real (a pty), 100 columns wide, so the program behaves as it doe
 shown as a terminal shows it, without colors. Only three things are written differently: the path of the checkout, the
 name of the host, and the home directory.
 """
-# ruff: noqa: INP001 - a script, not a package
 
 from __future__ import annotations
 

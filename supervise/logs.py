@@ -171,10 +171,10 @@ class LogsSpecs(ABC):
 class DefaultLogsSpecs(LogsSpecs):
     """PyTorch's log layout. New folders are private (0700); no file is deleted or moved.
 
-    ```text
-    <log_dir>/<run_id>_<random>/attempt_<n>/<rank>/{stdout.log,stderr.log,error.json}
-    <log_dir>/<run_id>_<random>/attempt_<n>/{filtered_stdout.log,filtered_stderr.log}
-    ```
+    ::
+
+        <log_dir>/<run_id>_<random>/attempt_<n>/<rank>/{stdout.log,stderr.log,error.json}
+        <log_dir>/<run_id>_<random>/attempt_<n>/{filtered_stdout.log,filtered_stderr.log}
 
     Args:
         log_dir: Root folder, created if missing. None: a new temporary folder; `os.devnull`: no files.

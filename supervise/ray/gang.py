@@ -178,10 +178,11 @@ def _packed(plan: Any) -> tuple[Any, Any]:
 class RayGang:
     """A gang on a Ray cluster, for programs that are not actors: `start` it, `wait` for its result, `close` it.
 
-    ```python
-    with RayGang(name="train", entrypoint=train, nnodes=2, nproc_per_node=8, args=(config,)) as gang:
-        result = gang.wait()
-    ```
+    ::
+
+        with RayGang(name="train", entrypoint=train, nnodes=2, nproc_per_node=8, args=(config,)) as gang:
+            result = gang.wait()
+
     Mappings are keyed by global rank. The result, its root cause and the messages are those of `start_processes`.
     """
 
