@@ -151,6 +151,7 @@ def write_info(directory: str, options: Options, *, run_id: str, locked: bool) -
         "roles": [{"name": part.role, "count": part.count, "program": list(part.words)} for part in options.parts],
         "node_rank": options.hosts.number,
         "nnodes": options.hosts.count,
+        "engine": options.engine,
         "cwd": os.getcwd(),
         **run_host.identity(locked=locked),
     }
