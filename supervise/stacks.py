@@ -59,19 +59,27 @@ class RankStacks:
 
 
 def group_stacks(stacks: Mapping[int, RankStacks]) -> list[str]:
-    """Return one line for each place where main threads are, with its ranks; the place with the fewest ranks first.
+    """Return one line for each stack of main threads, with its ranks; the stack with the fewest ranks first.
 
-    ``rank 3: load_batch (data.py:41)`` or ``ranks 0-2, 4-7: all_reduce (train.py:88)``. The place is the innermost
-    call outside of Python's library and of installed packages; the innermost call follows if it is another one.
+    ``rank 3: load_batch (data.py:41)`` or ``ranks 0-2, 4-7: all_reduce (train.py:88)``. A line names the innermost
+    call outside of Python's library and of installed packages; the innermost call follows if it is another one. Stacks
+    are equal if these calls are, and all outer calls outside of libraries; if stacks differ only in outer calls, each
+    line has one of them: ``rank 3: all_reduce (train.py:88), called by validate (train.py:41)``.
 
     Args:
         stacks: Local rank to stacks.
     """
-    groups: dict[str, list[int]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    paths: dict[str, set[tuple[str, ...]]] = {}
     for rank in sorted(stacks):
-        groups.setdefault(_place(stacks[rank]), []).append(rank)
+        place, callers = _place(stacks[rank]), _callers(stacks[rank])
+        groups.setdefault((place, callers), []).append(rank)
+        paths.setdefault(place, set()).add(callers)
     ordered = sorted(groups.items(), key=lambda group: (len(group[1]), group[1]))
-    return [f"{_ranks(ranks)}: {one_line(place)}" for place, ranks in ordered]
+    return [
+        f"{_ranks(ranks)}: {one_line(place + _difference(callers, paths[place] - {callers}))}"
+        for (place, callers), ranks in ordered
+    ]
 
 
 def _ranks(ranks: Iterable[int]) -> str:
@@ -86,15 +94,38 @@ def _ranks(ranks: Iterable[int]) -> str:
     return f"rank {text}" if text.isdigit() else f"ranks {text}"
 
 
-def _place(stacks: RankStacks) -> str:
+def _main(stacks: RankStacks) -> ThreadStack:
     main = next((thread for thread in stacks.threads if thread.tid == stacks.pid), None)
-    main = main or next(iter(stacks.threads), ThreadStack())
+    return main or next(iter(stacks.threads), ThreadStack())
+
+
+def _is_own(frame: StackFrame) -> bool:
+    return not any(part in frame.file for part in _LIBRARIES)
+
+
+def _callers(stacks: RankStacks) -> tuple[str, ...]:
+    """Return the calls of the user's code around that of `_place`, the inner ones first."""
+    return tuple(_call(frame) for frame in _main(stacks).frames if _is_own(frame))[1:]
+
+
+def _difference(callers: tuple[str, ...], others: set[tuple[str, ...]]) -> str:
+    """Return text about the first outer call that tells a stack from others; "" without others."""
+    if not others:
+        return ""
+    for index, caller in enumerate(callers):
+        if all(other[index : index + 1] != (caller,) for other in others):
+            return f", called by {caller}"
+    return f", called by {callers[-1]}" if callers else ", the outermost call"
+
+
+def _place(stacks: RankStacks) -> str:
+    main = _main(stacks)
     suspended = ", suspended" if main.state in ("T", "t") else ""
     if not main.frames:
         where = ", ".join(part for part in (main.syscall, main.wchan) if part) or "unknown"
         return f"no Python frames; the kernel: {where} (state {main.state or 'unknown'}){suspended}"
     inner = main.frames[0]
-    own = next((frame for frame in main.frames if not any(part in frame.file for part in _LIBRARIES)), inner)
+    own = next(filter(_is_own, main.frames), inner)
     return _call(own) + ("" if own is inner else f", in {_call(inner)}") + suspended
 
 

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 from supervise._control.protocol import VERSION, request_line
-from supervise._control.socket_file import connected
+from supervise._control.socket_file import connected, peer
 from supervise.errors import SuperviseError
 
 if TYPE_CHECKING:
@@ -75,6 +75,11 @@ class ControlClient:
     ) -> None:
         """Close the connection."""
         self._end.close()
+
+    @property
+    def peer_pid(self) -> int:
+        """Process ID of the server in the PID namespace of this process; 0 if it has none there."""
+        return peer(self._end)[0]
 
     def request(self, name: str, *, timeout_s: float | None, **arguments: Any) -> dict[str, Any]:
         """Send a request and return its result.

@@ -55,7 +55,7 @@ class StacksTaken(NamedTuple):
     path: str
     """The file with all stacks; "" if there is none."""
     places: tuple[str, ...]
-    """One line for each place where ranks are."""
+    """One line for each stack, with its ranks: the lines of `group_stacks`."""
 
 
 if TYPE_CHECKING:

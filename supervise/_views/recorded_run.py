@@ -21,6 +21,7 @@ _LARGEST_BYTES = 64 << 20
 _LONGEST_LINE = 1 << 20
 _ATTEMPT = re.compile(r"attempt_(\d{1,9})")
 SAMPLES = "samples.jsonl"
+SOCKET = "control.sock"
 STREAMS = ("stdout.log", "stderr.log")
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from signal import Signals
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from supervise._printable import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -11,6 +14,7 @@ if TYPE_CHECKING:
 _SPANS = 12
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP = 1024
+_LONGEST_TEXT = 300
 
 
 def seconds(value: float) -> str:
@@ -61,3 +65,27 @@ def size(size_bytes: float | None) -> str:
             return f"{size_bytes:.0f} {unit}"
         size_bytes /= _STEP
     return f"{size_bytes:.1f} {_UNITS[-1]}"
+
+
+def ended_how(event: dict[str, Any]) -> str:
+    """Format the end of a process from its event: ``exit code 3``, ``SIGKILL, core dumped``.
+
+    Raises:
+        KeyError, TypeError, ValueError: The event has not the fields of an end.
+    """
+    if event.get("exit_signal"):
+        core = ", core dumped" if event.get("core_dumped") else ""
+        return f"{one_line(str(event['exit_signal']))[:_LONGEST_TEXT]}{core}"
+    code = event["exit_code"]
+    complaint = f" ({one_line(str(event['complaint']))[:_LONGEST_TEXT]})" if event.get("complaint") else ""
+    return "exit status lost" if code is None else f"exit code {int(code)}{complaint}"
+
+
+def event_time_s(text: str) -> float:
+    """Return the timestamp of an event in seconds since the epoch.
+
+    Raises:
+        TypeError, ValueError: It is not a time.
+    """
+    at = datetime.fromisoformat(text)
+    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()

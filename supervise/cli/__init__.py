@@ -13,7 +13,7 @@ __all__ = ["main"]
 _INTERRUPTED = 130
 _NO_READER = 141
 _OF_FILES = ("check", "ls", "show", "logs", "report", "clean", "completion")
-_OF_A_RUNNING_RUN = ("status", "stop", "restart", "signal", "wait", "stacks")
+_OF_A_RUNNING_RUN = ("status", "stop", "restart", "signal", "wait", "stacks", "top")
 _COMMANDS = (*_OF_FILES, *_OF_A_RUNNING_RUN)
 """The commands besides `run`: each is a function in the module of the same name, except those of `_MODULES`."""
 _MODULES = {"signal": "signaling"}
@@ -24,7 +24,7 @@ usage: supervise run [OPTIONS] [--] PROGRAM [ARGS...]
        supervise check FILE
        supervise ls | show RUN | logs RUN | report RUN | clean
        supervise status RUN | stop RUN | restart RUN --rank R | signal RUN SIG
-       supervise wait RUN | stacks RUN
+       supervise wait RUN | stacks RUN | top RUN
        supervise completion SHELL
        supervise --version
 
@@ -44,6 +44,7 @@ commands:
   signal      send a signal to ranks of a run
   wait        wait for the end of a run, and exit as it did
   stacks      show where the ranks of a run are in their code
+  top         show a live table of the ranks of a run, and steer it by keys
   completion  print the completion script of bash, zsh or fish
 
 options:
@@ -107,7 +108,7 @@ def _report(command: str, words: list[str]) -> int:
         os.close(null)
         return _NO_READER
     except OSError as error:  # the folder of the runs cannot be read
-        from supervise.cli.keep_result import complaint
+        from supervise.cli.complaint import complaint
 
         print(f"supervise {command}: {complaint(error)}", file=sys.stderr)
         return 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from supervise.cli.complaint import complaint
 from supervise.cli.run_directory import write_result
 
 if TYPE_CHECKING:
@@ -66,10 +67,3 @@ def keep_result(
         )
     except OSError as e:
         yield f"no result.json: {complaint(e)}"
-
-
-def complaint(error: BaseException) -> str:
-    """Return the text of an error, with its file."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
-    return str(error) or repr(error)

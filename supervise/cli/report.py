@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from supervise.cli import version, whole_file
-from supervise.cli.keep_result import complaint
+from supervise.cli.complaint import complaint
 from supervise.cli.run_commands import parser, program_of
 
 if TYPE_CHECKING:

@@ -17,23 +17,23 @@ from supervise._control.service import StopAsked
 from supervise._gang.rank_variables import Master
 from supervise._views import story
 from supervise.cli import exit_code, failure_screen, program, ranks, reaping
+from supervise.cli.complaint import complaint
 from supervise.cli.console import Console, library_log
 from supervise.cli.job_control import JobControl
-from supervise.cli.keep_result import complaint, keep_result
+from supervise.cli.keep_result import keep_result
 from supervise.cli.options import title
 from supervise.cli.progress import OF_INTEREST, Progress, has_no_reader
 from supervise.cli.rank_stdin import RankStdin, reads_terminal
 from supervise.cli.run_control import RunControl
 from supervise.cli.run_directory import EventFile, write_info
 from supervise.cli.sampling import Sampling
-from supervise.cli.signal_inbox import SignalInbox
+from supervise.cli.signal_inbox import Received, SignalInbox
 from supervise.errors import SuperviseError
 
 if TYPE_CHECKING:
     from supervise._gang.supervisor import Supervisor
     from supervise._runtime.future import Reply
     from supervise.cli.options import Options
-    from supervise.cli.signal_inbox import Received
     from supervise.result import RunProcsResult
 
 _PASSED_ON = (SIGUSR1, SIGUSR2)

@@ -6,7 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from supervise._control.server import ControlServer
-from supervise.cli.keep_result import complaint
+from supervise._views.recorded_run import SOCKET
+from supervise.cli.complaint import complaint
 
 if TYPE_CHECKING:
     import pykka
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from supervise.cli.console import Console
     from supervise.cli.signal_inbox import SignalInbox
 
-SOCKET = "control.sock"
 _END_S = 2.0
 _WITHOUT = {"ray": frozenset({"restart", "stacks"})}
 """Engine to the requests that its gang does not accept."""

@@ -18,7 +18,7 @@ def options() -> RunParser:
     """Return the parser."""
     made = steering.parser(
         "stacks",
-        "Show where the main threads of the ranks are, one line for each place, the place with the fewest ranks first.",
+        "Show where the main threads of the ranks are, a line for equal stacks, the stack with the fewest ranks first.",
     )
     steering.add_rank(made, "only these local ranks, with all frames of all threads")
     return made
@@ -39,14 +39,23 @@ def stacks(words: Sequence[str]) -> int:
             steering.show_json(found.target, result)
         elif not result["ranks"]:
             print(f"{found.target.name}: none of these ranks runs")
-        elif ranks is None:
-            print(*map(one_line, [*result["groups"], *_notes(result["ranks"])]), sep="\n")
         else:
-            for rank, each in result["ranks"].items():
-                print(*map(one_line, _threads(rank, each)), sep="\n")
+            print(*map(one_line, page(result, whole=ranks is not None)), sep="\n")
         return 0
 
     return steering.steer("stacks", found.target, act)
+
+
+def page(result: dict[str, Any], *, whole: bool) -> list[str]:
+    """Return the result of the request ``stacks`` as lines.
+
+    Args:
+        result: The result.
+        whole: Whether to show all frames of all threads; otherwise the places of main threads.
+    """
+    if whole:
+        return [line for rank, each in result["ranks"].items() for line in _threads(rank, each)]
+    return [*result["groups"], *_notes(result["ranks"])]
 
 
 def _notes(ranks: dict[str, dict[str, Any]]) -> list[str]:

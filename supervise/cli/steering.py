@@ -10,19 +10,17 @@ import select
 import stat
 import sys
 import time
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervise._control.client import ControlClient, ControlError
 from supervise._printable import one_line
-from supervise._views.recorded_run import RecordedRun
+from supervise._views.recorded_run import SOCKET, RecordedRun
 from supervise._views.wording import ending, spans
 from supervise.cli import option_values
+from supervise.cli.complaint import complaint
 from supervise.cli.find_run import NoSuchRunError, find_run
-from supervise.cli.keep_result import complaint
 from supervise.cli.run_commands import RunParser
-from supervise.cli.run_control import SOCKET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -44,8 +42,7 @@ exit code:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """The gang that RUN names."""
 
     name: str
@@ -59,7 +56,9 @@ class Target:
         return None if self.run is None else RecordedRun(self.run.path)
 
 
-def parser(command: str, description: str, *, epilog: str = _EPILOG) -> RunParser:
+def parser(
+    command: str, description: str, *, epilog: str = _EPILOG, json_help: str = "print a JSON object"
+) -> RunParser:
     """Return the parser of a command, with RUN and ``--json``."""
     made = RunParser(
         prog=f"supervise {command}",
@@ -71,7 +70,7 @@ def parser(command: str, description: str, *, epilog: str = _EPILOG) -> RunParse
     made.add_argument(
         "target", metavar="RUN", type=_target, help="directory of a run, the beginning of its name, or a control socket"
     )
-    made.add_argument("--json", action="store_true", help="print a JSON object")
+    made.add_argument("--json", action="store_true", help=json_help)
     return made
 
 
@@ -101,13 +100,13 @@ def steer(command: str, target: Target, act: Callable[[ControlClient], int]) -> 
         with _connected(target, partial(_suspended, command, target)) as client:
             return act(client)
     except ControlError as error:
-        if error.code in ("ended", "no-reply") and _has_ended(target):
+        if error.code in ("ended", "no-reply") and has_ended(target):
             return fail(command, how_it_ended(target), ENDED)
         return fail(command, f"{target.name}: {error}", USAGE if error.code in _OF_CALLER else REFUSED)
     except (AttributeError, KeyError, TypeError, ValueError):  # it is not a supervise that listens, or a newer one
         return fail(command, f"{target.name}: the reply is not as expected", REFUSED)
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ECONNREFUSED) and _has_ended(target):
+        if error.errno in (errno.ENOENT, errno.ECONNREFUSED) and has_ended(target):
             return fail(command, how_it_ended(target), ENDED)
         return fail(command, _not_connected(target, error), REFUSED)
 
@@ -134,20 +133,32 @@ def _suspended(command: str, target: Target, pid: int) -> None:
     )
 
 
-def _has_ended(target: Target) -> bool:
+def has_ended(target: Target) -> bool:
+    """Return whether a run that cannot be asked has ended."""
     run = target.now()
     return run is None or run.state not in ("running", "unknown")
 
 
+def ended_run(target: Target) -> RecordedRun | None:
+    """Return a run whose connection has ended when its files tell the end, or after `_SOCKET_S` seconds."""
+    deadline_s = time.monotonic() + _SOCKET_S
+    while (run := target.now()) is not None and run.state == "running" and not run.result:
+        if time.monotonic() >= deadline_s:
+            break
+        select.select([], [], [], _RETRY_S)
+    return run
+
+
 def how_it_ended(target: Target) -> str:
     """Return a sentence about the end of a run."""
-    run = target.now()
+    run = ended_run(target)
     if run is None:
         return f"{target.name}: no process listens; the gang has ended"
     if run.state == "killed":
         return f"{target.name} has ended: supervise was killed; see: supervise show {target.name}"
     code = run.result.get("exit_code")
-    return f"{target.name} has ended: {one_line(run.state)}, exit code {code}; see: supervise show {target.name}"
+    outcome = one_line(str(run.result.get("outcome") or run.state))  # supervise may not have exited yet
+    return f"{target.name} has ended: {outcome}, exit code {code}; see: supervise show {target.name}"
 
 
 def _not_connected(target: Target, error: OSError) -> str:

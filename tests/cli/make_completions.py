@@ -8,7 +8,7 @@ from pathlib import Path
 
 import shtab
 
-from supervise.cli import report, restart, signaling, stacks, status, stop, wait
+from supervise.cli import report, restart, signaling, stacks, status, stop, top, wait
 from supervise.cli.completion import FOLDER, SHELLS
 from supervise.cli.parser import run_parser
 
@@ -19,6 +19,7 @@ _OF_A_RUNNING_RUN = {
     "signal": (signaling, "send a signal to ranks of a run"),
     "wait": (wait, "wait for the end of a run"),
     "stacks": (stacks, "show where the ranks of a run are in their code"),
+    "top": (top, "show a live table of the ranks of a run"),
 }
 _FOLDERS = ("--log-dir", "--cwd")
 _FILES = ("--env-file", "--file", "--metrics")

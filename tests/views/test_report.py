@@ -114,6 +114,32 @@ def test_a_success_has_no_root_cause(supervise: Command) -> None:
     assert "What happened" not in page.text
 
 
+def test_a_failure_that_a_restart_has_mended_is_no_root_cause(supervise: Command, tmp_path: Path) -> None:
+    """Neither of a run that timed out later, nor of one whose supervise was killed later."""
+    events = [
+        event("process.started", 0, 0, pid=7),
+        exited(5, 0, exit_code=3, level="error"),
+        event("process.started", 6, 0, pid=8),
+    ]
+    write_run(tmp_path / "runs/late_x", 1, events, outcome="timed_out", root_cause=None, exit_code=124)
+    write_run(tmp_path / "runs/killed_x", 1, events)
+    write_run(tmp_path / "runs/failed_x", 1, events[:2])
+    found = {name: supervise.supervise("report", name, "--json").stdout for name in ("late", "killed", "failed")}
+    assert {name: json.loads(text)["root_cause"] for name, text in found.items()} == {
+        "late": None,
+        "killed": None,
+        "failed": 0,
+    }
+
+
+def test_the_curve_of_steps_says_how_far_apart_the_ranks_are(supervise: Command, tmp_path: Path) -> None:
+    """A mean over time would say nothing."""
+    large_run(tmp_path / "runs/job_x", 4)
+    page = supervise.supervise("report", "job_x", "-o", "-").stdout
+    assert "Steps, from the slowest to the fastest rank: last all at 1775" in page
+    assert "Memory, all ranks: mean 8 GiB, highest 8 GiB, last 8 GiB" in page
+
+
 def test_each_life_of_a_rank_is_kept(supervise: Command) -> None:
     words = ("--strategy", "one_for_one", "--max-restarts", "2", "--backoff", "0")
     assert supervise.run("-n", "2", "--run-id", "job", *words, "sh", "-c", "exit $RANK").returncode == 1

@@ -29,6 +29,22 @@ def test_equal_places_are_one_line_and_the_odd_one_is_first():
     assert group_stacks({}) == []
 
 
+def test_equal_places_with_different_callers_are_different_stacks():
+    """Two loops that wait in one function: each line says which it is; calls of libraries do not count."""
+    other = rank(("all_reduce", "/home/you/train.py", 88), ("validate", "/home/you/train.py", 41))
+    library = rank(
+        *[(each.function, each.file, each.line) for each in REDUCE.threads[0].frames],
+        ("run", "/x/lib/python3.11/runpy.py", 1),
+    )
+    assert group_stacks({0: REDUCE, 1: other, 2: library, 3: LOAD}) == [
+        "rank 1: all_reduce (train.py:88), called by validate (train.py:41)",
+        "rank 3: load_batch (data.py:41)",
+        "ranks 0, 2: all_reduce (train.py:88), called by main (train.py:9)",
+    ]
+    outermost = rank(("all_reduce", "/home/you/train.py", 88))
+    assert group_stacks({0: REDUCE, 1: outermost})[1] == "rank 1: all_reduce (train.py:88), the outermost call"
+
+
 def test_groups_of_one_size_are_in_the_order_of_ranks():
     assert [line[:6] for line in group_stacks({1: LOAD, 0: REDUCE})] == ["rank 0", "rank 1"]
 

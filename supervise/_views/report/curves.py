@@ -30,15 +30,15 @@ def curves(history: History) -> str:
     memory = _sums(columns, lambda rate: rate.rss_bytes)
     output = _sums(columns, lambda rate: rate.output_bytes_per_s)
     figures = [
-        _figure("Processors in use, all ranks", cpu, lambda value: f"{value:.2f}", span_s),
-        _figure("Memory, all ranks", memory, size, span_s),
-        _figure("Output, all ranks", output, lambda value: f"{size(value)}/s", span_s),
+        _figure("Processors in use, all ranks", cpu, _facts(cpu, lambda value: f"{value:.2f}"), span_s),
+        _figure("Memory, all ranks", memory, _facts(memory, size), span_s),
+        _figure("Output, all ranks", output, _facts(output, lambda value: f"{size(value)}/s"), span_s),
     ]
     steps = [
         _spread([rate.step for rate in column if rate is not None and rate.step is not None]) for column in columns
     ]
     if any(steps):
-        figures.append(_figure("Step, slowest to fastest rank", steps, lambda value: f"{value:.0f}", span_s))
+        figures.append(_figure("Steps, from the slowest to the fastest rank", steps, _step_facts(steps), span_s))
     return "".join(figures)
 
 
@@ -55,14 +55,25 @@ def _spread(steps: list[int]) -> _Band:
     return (min(steps), max(steps)) if steps else None
 
 
-def _figure(title: str, bands: Sequence[_Band], shown: Callable[[float], str], span_s: float) -> str:
-    known = [band for band in bands if band is not None]
-    most = max(high for _, high in known)
-    peak, last = shown(most), shown(known[-1][1])
-    mean = shown(sum(high for _, high in known) / len(known))
-    told = f"{title}: mean {mean}, highest {peak}, last {last}"
+def _facts(bands: Sequence[_Band], shown: Callable[[float], str]) -> str:
+    highs = [band[1] for band in bands if band is not None]
+    return f"mean {shown(sum(highs) / len(highs))}, highest {shown(max(highs))}, last {shown(highs[-1])}"
+
+
+def _step_facts(steps: Sequence[_Band]) -> str:
+    """Return how far apart the ranks are: at the end, and at most."""
+    known = [band for band in steps if band is not None]
+    low, high = known[-1]
+    last = f"all at {high:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
+    widest = max(high - low for low, high in known)
+    return f"last {last}" + (f", at most {widest:.0f} apart" if widest else "")
+
+
+def _figure(title: str, bands: Sequence[_Band], facts: str, span_s: float) -> str:
+    most = max(band[1] for band in bands if band is not None)
+    told = f"{title}: {facts}"
     return (
-        f'<figure><figcaption><b>{text(title)}</b> <span class="facts">mean {text(mean)}, highest {text(peak)}</span>'
+        f'<figure><figcaption><b>{text(title)}</b> <span class="facts">{text(facts)}</span>'
         f'</figcaption><svg class="curve" role="img" aria-label="{text(told)}" viewBox="0 0 1000 100" '
         f'preserveAspectRatio="none"><title>{text(told)}</title>{grid(span_s)}{_areas(bands, most or 1.0)}</svg>'
         f"{axis(span_s)}</figure>"

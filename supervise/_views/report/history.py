@@ -6,12 +6,11 @@ import math
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from supervise._printable import one_line
 from supervise._views.report.series import Point, read_series
-from supervise._views.wording import seconds
+from supervise._views.wording import ended_how, event_time_s, seconds
 
 if TYPE_CHECKING:
     from supervise._views.recorded_run import RecordedRun
@@ -120,7 +119,7 @@ class History:
             self._of(rank)
         for event in run.events():
             try:
-                at_s = _time_s(event["timestamp"])
+                at_s = event_time_s(event["timestamp"])
                 self._take(event["event"].removeprefix("supervise."), event, at_s)
                 self._last_s = max(self._last_s, at_s)
             except (AttributeError, KeyError, TypeError, ValueError, OverflowError):  # a rank may have written the line
@@ -151,6 +150,8 @@ class History:
             case "started":
                 rank.lives.append(Life(int(event["attempt"]), int(event["pid"]), at_s))
                 rank.count += 1
+                if self._first_failure == rank.rank:  # it was restarted
+                    self._first_failure = None
             case "ready" if life is not None:
                 life.ready_s = at_s
             case "exited" if life is not None:
@@ -163,7 +164,7 @@ class History:
             case "hung" if life is not None:
                 self._hung(rank, life, event, at_s)
             case "restarting":
-                how = _how(event)
+                how = ended_how(event)
                 self._incident(at_s, "restart", f"rank {rank.rank} restarts in {_delay(event)}: {how}")
             case "leaked" | "unkillable" as what:
                 self._incident(at_s, what, f"rank {rank.rank}: pid {_text(event['pid'])} is {what}")
@@ -182,7 +183,7 @@ class History:
 
     def _ended(self, rank: RankHistory, life: Life, event: dict[str, Any], at_s: float) -> None:
         life.ended_s = at_s
-        life.how = f"{_how(event)}, out of memory" if event.get("oom_kill") else _how(event)
+        life.how = f"{ended_how(event)}, out of memory" if event.get("oom_kill") else ended_how(event)
         spontaneous = bool(event.get("spontaneous"))
         if event.get("level") == "error":
             life.ending = "failed"
@@ -236,9 +237,9 @@ class History:
     def _conclude(self) -> None:
         run = self._run
         cause = run.result.get("root_cause")
-        self.root_cause = cause if isinstance(cause, int) and cause in self.ranks else self._first_failure
-        if run.result and run.result.get("outcome") not in ("failed", "timed_out"):
-            self.root_cause = None
+        self.root_cause = self._first_failure if not run.result else None  # without a result supervise was killed
+        if isinstance(cause, int) and cause in self.ranks and run.result.get("outcome") in ("failed", "timed_out"):
+            self.root_cause = cause
         cause_life = None if self.root_cause is None else self.ranks[self.root_cause].life
         if cause_life is not None and cause_life.hangs and cause_life.ending == "stopped":
             cause_life.ending = "failed"  # the hang is the failure; the signal was its consequence
@@ -270,20 +271,6 @@ def _text(value: object) -> str:
     return one_line(str(value))[:_LONGEST_TEXT]
 
 
-def _how(event: dict[str, Any]) -> str:
-    if event.get("exit_signal"):
-        core = ", core dumped" if event.get("core_dumped") else ""
-        return f"{_text(event['exit_signal'])}{core}"
-    code = event["exit_code"]
-    complaint = f" ({_text(event['complaint'])})" if event.get("complaint") else ""
-    return "exit status lost" if code is None else f"exit code {int(code)}{complaint}"
-
-
 def _delay(event: dict[str, Any]) -> str:
     delay_s = float(event["backoff_s"] or 0)
     return seconds(delay_s if math.isfinite(delay_s) else 0)
-
-
-def _time_s(text: str) -> float:
-    at = datetime.fromisoformat(text)
-    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _STEPS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800)
 _LONG_STEPS_S = (3600, 7200, 14400, 21600, 43200, 86400)
 _MOST_TICKS = 8
+_LAST_LABEL = 0.88
+"""The part of an axis after which a label would be cut on a narrow page."""
 
 
 def text(value: object) -> str:
@@ -66,7 +68,9 @@ def _label(at_s: float) -> str:
 def axis(span_s: float) -> str:
     """Return a time axis; the pictures below it have the same width. It is hidden from screen readers."""
     marks = "".join(
-        f'<span style="left:{place * 100:.3f}%">{text(label)}</span>' for place, label in ticks(span_s) if place < 0.97
+        f'<span style="left:{place * 100:.3f}%">{text(label)}</span>'
+        for place, label in ticks(span_s)
+        if place < _LAST_LABEL
     )
     return f'<div class="axis" aria-hidden="true">{marks}</div>'
 

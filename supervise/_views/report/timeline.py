@@ -27,7 +27,7 @@ _LIVES_OF_ALL = 6_000
 _LEGEND = (
     ("starting", "starting"),
     ("running", "ready, or running"),
-    ("output", "output, darker with more"),
+    ("output", "output, a stronger color with more"),
     ("hung", "hung"),
     ("succeeded", "succeeded"),
     ("stopped", "stopped by supervise"),

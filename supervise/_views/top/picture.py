@@ -1,0 +1,272 @@
+"""The picture of the live table for a size of the terminal."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from supervise._views.top.canvas import Canvas, width_of
+from supervise._views.top.columns import columns_for
+from supervise._views.top.order import STATES, severity, worst
+
+if TYPE_CHECKING:
+    from supervise._views.top.columns import Column
+    from supervise._views.top.reading import Incident, RankReading
+    from supervise._views.top.view import View
+
+_TABLE_KEYS: tuple[tuple[str, str], ...] = (
+    *(("?", "help"), ("q", "quit"), ("Enter", "logs"), ("t", "stacks"), ("s", "signal"), ("x", "stop")),
+    *(("o", "order"), ("w", "what went wrong")),
+)
+_PAGE_KEYS = (("Esc", "back"), ("up/down", "move"))
+_LOG_KEYS = (*_PAGE_KEYS, ("left/right", "shift"), ("Tab", "other log"))
+_LEAST_FOR_MAP = 10
+"""The least number of rows of a terminal that has a map."""
+_LEAST_FOR_HEAD = 7
+_PARTS = 5
+"""The map has at most a fifth of the rows, and so have the incidents if the ranks need the other rows."""
+_MOST_INCIDENTS = 10
+
+
+def draw(view: View, columns: int, rows: int) -> Canvas:
+    """Return the picture.
+
+    Args:
+        view: What is shown. Its `page_rows`, `top` and `line_count` are set.
+        columns: Width of the terminal, at least 1.
+        rows: Height of the terminal, at least 1.
+    """
+    canvas = Canvas(columns, rows)
+    _head(view, canvas)
+    end = rows - 1 if rows > 2 else rows
+    if view.mode in ("table", "stop", "signal"):
+        _table(view, canvas, 1, end)
+    else:
+        _page(view, canvas, 1, end)
+    if rows > 2:
+        _foot(view, canvas, rows - 1)
+    return canvas
+
+
+# The first and the last row
+
+
+def _head(view: View, canvas: Canvas) -> None:
+    """Draw the first row: the longest of its forms that fits."""
+    reading = view.reading
+    if reading is None:
+        canvas.write(0, 0, f"{view.name}: {view.trouble or 'waiting for supervise ...'}", "title")
+        return
+    phase = ("no reply", "failed") if view.trouble else (reading.phase, _style(reading.phase, default="title"))
+    clock = [] if view.started_s is None else [(_clock(max(0.0, reading.at_s - view.started_s)), "")]
+    ranks = (f"{len(reading.ranks)} rank{'s' if len(reading.ranks) != 1 else ''}:", "title")
+    counts = sorted(Counter(view.states.values()).items(), key=lambda item: severity(item[0]))
+    signs = [(STATES.get(state, "?"), count, state) for state, count in counts]
+    long = [(f"{sign} {count} {state}", _style(state)) for sign, count, state in signs]
+    short = [(f"{sign} {count}", _style(state)) for sign, count, state in signs]
+    restarts = [(f"{reading.restarts} restart{'s' if reading.restarts != 1 else ''}", "backoff")]
+    restarts = restarts if reading.restarts else []
+    forms = [
+        [phase, *clock, ranks, *long, *restarts, (view.name, "dim")],
+        [phase, *clock, ranks, *long, *restarts],
+        [phase, *clock, *long, *restarts],
+        [phase, *long],
+        [phase, *short],
+        short,
+    ]
+    for form in forms:
+        if sum(width_of(text) + 2 for text, _ in form) - 2 <= canvas.columns:
+            break
+    at = 0
+    for text, style in form:
+        at = canvas.write(0, at, text, style) + 2
+
+
+def _clock(past_s: float) -> str:
+    minutes, second = divmod(int(past_s), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}"
+
+
+def _foot(view: View, canvas: Canvas, row: int) -> None:
+    if view.mode == "stop":
+        count = len(view.rows)
+        canvas.write(
+            row, 0, f"Stop the run, all {count} rank{'s' if count != 1 else ''}? y: stop   other key: no", "ask"
+        )
+        return
+    if view.mode == "signal":
+        whom = "all ranks" if view.to_all else f"rank {view.rank}"
+        at = canvas.write(row, 0, f"Signal to {whom}: {view.typed}_", "ask")
+        canvas.write(row, at + 2, "Enter: send   Tab: " + ("one rank" if view.to_all else "all ranks") + "   Esc: no")
+        return
+    if view.notice:
+        canvas.write(row, 0, view.notice, "title")
+        return
+    keys = {"table": _TABLE_KEYS, "logs": _LOG_KEYS}.get(view.mode, _PAGE_KEYS)
+    count, first = (len(view.rows), view.top) if view.mode == "table" else (view.line_count, view.top_line)
+    place = f"{first + 1}-{min(count, first + view.page_rows)} of {count}" if count > view.page_rows else ""
+    end = canvas.columns - len(place) - 2 if len(place) + 16 <= canvas.columns else canvas.columns
+    at = 0
+    for key, meaning in keys:
+        if at + len(key) + 1 + len(meaning) > end:
+            break
+        at = canvas.write(row, at, key, "key")
+        at = canvas.write(row, at + 1, meaning) + 2
+    if end < canvas.columns:
+        canvas.write(row, canvas.columns - len(place), place, "dim")
+
+
+# The table
+
+
+def _table(view: View, canvas: Canvas, start: int, end: int) -> None:
+    """Draw the map, the rows of ranks and the incidents between two rows."""
+    if view.reading is None:
+        return
+    room = end - start
+    left = min(room - 1 - len(view.rows), _MOST_INCIDENTS)  # if all ranks have a row
+    incidents = _incidents(view, max(1, room // _PARTS, left) if room > 2 else 0)
+    end -= len(incidents)
+    for number, (text, style) in enumerate(incidents):
+        canvas.write(end + number, 0, text, style)
+    if canvas.rows >= _LEAST_FOR_MAP and len(view.rows) > end - start - 1:
+        start = _map(view, canvas, start, room // _PARTS)
+    columns = columns_for(view.reading, canvas.columns, view.seen)
+    if canvas.rows >= _LEAST_FOR_HEAD:
+        heads = [_aligned(column.head[: column.width], column.width, left=column.left) for column in columns]
+        canvas.write(start, 0, "  ".join([*heads, "LAST LINE"]).ljust(canvas.columns), "head")
+        start += 1
+    view.page_rows = max(1, end - start)
+    view.top = _top(view, len(view.rows))
+    for number, rank in enumerate(view.rows[view.top : view.top + end - start]):
+        _rank_row(canvas, start + number, view.reading.ranks[rank], view.states[rank], columns)
+        if rank == view.rank:
+            canvas.paint(start + number, "selected")
+
+
+def _rank_row(canvas: Canvas, at_row: int, row: RankReading, state: str, columns: list[Column]) -> None:
+    at = 0
+    for column in columns:
+        if column.head == "STATE":
+            canvas.write(at_row, at, state[: column.width], _style(state))
+        elif (found := column.text(row)) is not None:
+            style = "late" if column.head == "BEAT" and state in ("late", "hung") else ""
+            canvas.write(at_row, at, _aligned(found[: column.width], column.width, left=column.left), style)
+        at += column.width + 2
+    canvas.write(at_row, at, (row.last_line or "").strip() or row.status or "")
+
+
+def _aligned(text: str, width: int, *, left: bool) -> str:
+    return text.ljust(width) if left else text.rjust(width)
+
+
+def _top(view: View, count: int) -> int:
+    """Return the first row that is shown, so that the selected rank is visible."""
+    top = min(max(view.top, view.index - view.page_rows + 1), view.index)
+    return max(0, min(top, count - view.page_rows))
+
+
+def _map(view: View, canvas: Canvas, start: int, most_rows: int) -> int:
+    """Draw a sign for each rank, or for some ranks together; return the row after it."""
+    ranks = sorted(view.states)
+    label = len(str(ranks[-1]))
+    room = canvas.columns - label - 1
+    width = room // 10 * 10 if room >= 10 else max(1, room)
+    parts = -(-len(ranks) // (width * max(1, most_rows)))
+    for first in range(0, len(ranks), width * parts):
+        canvas.write(start, 0, str(ranks[first]).rjust(label), "dim")
+        line = ranks[first : first + width * parts]
+        for number in range(0, len(line), parts):
+            state = worst([view.states[rank] for rank in line[number : number + parts]])
+            canvas.write(start, label + 1 + number // parts, STATES.get(state, "?"), _style(state))
+        start += 1
+    if parts > 1:
+        last = label + 1 + -(-len(line) // parts)
+        canvas.write(start - 1, last + 2, f"each sign: {parts} ranks", "dim")
+    return start
+
+
+def _style(state: str, *, default: str = "") -> str:
+    styles = ("ready", "starting", "waiting", "stopping", "suspended", "backoff", "late", "hung", "failed", "finished")
+    return state if state in (*styles, "terminated", "running", "restarting") else default
+
+
+# What went wrong
+
+
+def _incidents(view: View, most: int) -> list[tuple[str, str]]:
+    """Return the newest incidents as lines, the first failure first."""
+    found = view.incidents[-most:] if most else []
+    first = view.first_failure
+    if first is not None and most and first not in found:
+        found = [first, *found[1:]]
+    return [(_line(each, first), _kind_style(each)) for each in found]
+
+
+def _line(incident: Incident, first: Incident | None) -> str:
+    mark = "first failure: " if incident is first else ""
+    return f"{time.strftime('%H:%M:%S', time.localtime(incident.at_s))}  {mark}{incident.text}"
+
+
+def _kind_style(incident: Incident) -> str:
+    return {"failed": "failed", "hung": "hung", "restart": "backoff", "suspended": "suspended"}.get(incident.kind, "")
+
+
+# Pages
+
+
+def _page(view: View, canvas: Canvas, start: int, end: int) -> None:
+    """Draw a page of lines."""
+    lines: list[tuple[str, str]]
+    title = view.log_title if view.mode == "logs" else view.title
+    if view.mode == "logs":
+        lines = [(line, "") for line in view.log_lines]
+    elif view.mode == "why":
+        lines = [
+            (part, _kind_style(each))
+            for each in view.incidents
+            for part in _wrapped(_line(each, view.first_failure), canvas.columns)
+        ] or [("nothing went wrong so far", "")]
+    else:
+        lines = [(part, _of_help(view, line)) for line in view.lines for part in _wrapped(line, canvas.columns)]
+    if canvas.rows >= _LEAST_FOR_HEAD:
+        canvas.write(start, 0, title.ljust(canvas.columns), "head")
+        start += 1
+    view.page_rows, view.line_count = max(1, end - start), len(lines)
+    last = max(0, len(lines) - view.page_rows)
+    first = view.top_line = last if view.offset is None else min(view.offset, last)
+    shift = view.shift if view.mode == "logs" else 0
+    for number, (text, style) in enumerate(lines[first : first + view.page_rows]):
+        canvas.write(start + number, 0, _from_column(text, shift), style)
+
+
+def _of_help(view: View, line: str) -> str:
+    return "title" if view.mode == "help" and not line.startswith(" ") else ""
+
+
+def _from_column(text: str, column: int) -> str:
+    if text.isascii() or not column:
+        return text[column:]
+    skipped = 0
+    for index, character in enumerate(text):
+        if skipped >= column:
+            return text[index:]
+        skipped += width_of(character)
+    return ""
+
+
+def _wrapped(text: str, columns: int) -> list[str]:
+    """Return a line in parts that fit; parts after the first are indented."""
+    parts, indent = [], ""
+    while width_of(indent + text) > columns:
+        length = columns - len(indent)
+        while length > 1 and width_of(indent + text[:length]) > columns:
+            length -= 1
+        space = text.rfind(" ", length // 2, length + 1)
+        cut = space if space > 0 else max(1, length)
+        parts.append(indent + text[:cut])
+        text = text[cut:].lstrip(" ")
+        indent = "    " if columns > 12 else ""
+    return [*parts, indent + text]

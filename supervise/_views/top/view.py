@@ -1,0 +1,244 @@
+"""What the live table shows, and what a key changes or asks for. Knows no terminal."""
+
+from __future__ import annotations
+
+from signal import Signals
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from supervise._views.top.order import ORDERS, ordered, shown_states
+
+if TYPE_CHECKING:
+    from supervise._views.top.reading import Incident, Reading
+
+Mode = Literal["table", "help", "why", "logs", "stacks", "stop", "signal"]
+
+_LONGEST_SIGNAL = 12
+_SHIFT = 20
+
+HELP = (
+    "Keys of the table",
+    "  up, down, k, j   select a rank            page up, page down   by a page",
+    "  home             the first row, always    end                  the last row",
+    "  Enter, l         logs of this rank        w    what went wrong",
+    "  t                stacks of all ranks      T    stacks of this rank",
+    "  s                send a signal            x    stop the run",
+    "  o, O             next, previous order     q    quit; the run goes on",
+    "Keys of a page",
+    "  up, down, page up, page down, home, end, left, right   move",
+    "  Tab      the other log, stdout or stderr",
+    "  q, Esc   back to the table",
+    "Signs, the worst state first. A sign for several ranks is that of the worst.",
+    "  x failed   h hung   z suspended   b backoff, before a restart",
+    "  l late: its heartbeat is older than 10 s and 4 times that of most ranks",
+    "  t stopping   s starting   w waiting   - terminated   . ready   + finished",
+    "Columns",
+    "  CPU        processor time of the rank and its children; 100%: one processor",
+    "  MEMORY     resident memory of the same processes",
+    "  STEP BEAT  what the rank has reported: its step, the age of its heartbeat",
+    "  OUTPUT     growth of its logs",
+    "  LAST LINE  the end of its newest log, or else its status text",
+)
+
+
+class Request(NamedTuple):
+    """A request to supervise."""
+
+    name: Literal["stop", "signal", "stacks"]
+    ranks: list[int] | None
+    """None: all."""
+    signal: str | None = None
+
+
+class Quit(NamedTuple):
+    """The person wants to leave the table."""
+
+
+class Redraw(NamedTuple):
+    """The terminal may show something else than was written."""
+
+
+class View:
+    """The state of the table. Used by one thread."""
+
+    def __init__(self, name: str, started_s: float | None) -> None:
+        """Begin without a reading.
+
+        Args:
+            name: Name of the run, printable.
+            started_s: When it was started, in seconds since the epoch; None if that is not known.
+        """
+        self.name, self.started_s = name, started_s
+        self.reading: Reading | None = None
+        self.states: dict[int, str] = {}
+        """Rank to the state that is shown."""
+        self.rows: list[int] = []
+        """Ranks in the order of the table."""
+        self.first_failure: Incident | None = None
+        self.incidents: list[Incident] = []
+        """The oldest first."""
+        self.trouble = ""
+        """Why there is no newer reading; "" if there is one."""
+        self.notice = ""
+        """What came of the last request; the next key removes it."""
+        self.mode: Mode = "table"
+        self.order = next(iter(ORDERS))
+        self.selected: int | None = None
+        """Local rank; None: the first row, whichever rank that is."""
+        self.top = 0
+        """Index of the first row that is shown."""
+        self.page_rows = 1
+        """How many rows fit, as the last picture has found."""
+        self.title = ""
+        """Of the page of stacks."""
+        self.lines: list[str] = []
+        """Of the page of stacks."""
+        self.log_lines: list[str] = []
+        self.log_title = ""
+        self.log_rank: int | None = None
+        """The rank whose logs are wanted."""
+        self.log_turns = 0
+        """How often Tab was pressed."""
+        self.offset: int | None = None
+        """First line of the page that is shown; None: its last lines."""
+        self.shift = 0
+        """Column of the page that is shown first."""
+        self.line_count = 0
+        """Number of lines of the page, as the last picture has found."""
+        self.top_line = 0
+        """The first line that is shown, as the last picture has found."""
+        self.typed = ""
+        self.to_all = False
+        self.seen: set[str] = set()
+        """The columns that were shown."""
+
+    def update(self, reading: Reading) -> None:
+        """Show a new reading."""
+        self.reading = reading
+        self.states = shown_states(reading)
+        self._sort()
+
+    def _sort(self) -> None:
+        if self.reading is not None:
+            self.rows = ordered(self.reading, self.states, self.order)
+
+    @property
+    def index(self) -> int:
+        """The row of the selected rank."""
+        return self.rows.index(self.selected) if self.selected in self.rows else 0
+
+    @property
+    def rank(self) -> int | None:
+        """The selected rank; None if there is none."""
+        return self.rows[self.index] if self.rows else None
+
+    def show_page(self, mode: Mode, title: str, lines: list[str]) -> None:
+        """Show a page from its beginning."""
+        self.mode, self.title, self.lines = mode, title, lines
+        self.offset, self.shift = 0, 0
+
+    def key(self, key: str) -> Request | Quit | Redraw | None:
+        """Handle a key; return what it asks for."""
+        self.notice = ""
+        if key == "redraw":
+            return Redraw()
+        if self.mode == "stop":
+            self.mode = "table"
+            return Request("stop", None) if key in ("y", "Y") else None
+        if self.mode == "signal":
+            return self._signal_key(key)
+        if self.mode == "table":
+            return self._table_key(key)
+        self._page_key(key)
+        return None
+
+    def _table_key(self, key: str) -> Request | Quit | None:
+        if self._moved(key):
+            return None
+        match key:
+            case "q":
+                return Quit()
+            case "?" | "h":
+                self.show_page("help", "help", list(HELP))
+            case "w":
+                self.show_page("why", "what went wrong, the newest last", [])
+                self.offset = None
+            case "o" | "O":
+                names = list(ORDERS)
+                self.order = names[(names.index(self.order) + (1 if key == "o" else -1)) % len(names)]
+                self.selected, self.notice = None, f"order: {self.order}"
+                self._sort()
+            case "x":
+                self.mode = "stop"
+            case _ if self.rank is not None:
+                return self._rank_key(key, self.rank)
+            case _:
+                pass
+        return None
+
+    def _rank_key(self, key: str, rank: int) -> Request | None:
+        match key:
+            case "s":
+                self.mode, self.typed, self.to_all = "signal", "", False
+            case "t" | "T":
+                whose = "all ranks" if key == "t" else f"rank {rank}"
+                self.show_page("stacks", f"stacks of {whose}", ["waiting for the stacks ..."])
+                return Request("stacks", None if key == "t" else [rank])
+            case "enter" | "l":
+                self.log_rank, self.log_turns, self.log_lines = rank, 0, ["..."]
+                self.log_title = f"logs of rank {rank}"
+                self.mode, self.offset, self.shift = "logs", None, 0
+            case _:
+                pass
+        return None
+
+    def _moved(self, key: str) -> bool:
+        if key == "home":
+            self.selected = None
+        elif key in _MOVES or key == "end":
+            step = len(self.rows) if key == "end" else _MOVES[key] * (self.page_rows if key.startswith("page") else 1)
+            if self.rows:
+                self.selected = self.rows[min(max(self.index + step, 0), len(self.rows) - 1)]
+        else:
+            return False
+        return True
+
+    def _page_key(self, key: str) -> None:
+        last = max(0, self.line_count - self.page_rows)
+        now = last if self.offset is None else min(self.offset, last)
+        if key in ("q", "escape"):
+            self.mode, self.log_rank = "table", None
+        elif key == "home":
+            self.offset = 0
+        elif key == "end":
+            self.offset = None if self.mode in ("logs", "why") else last
+        elif key in _MOVES:
+            now += _MOVES[key] * (self.page_rows if key.startswith("page") else 1)
+            follows = self.mode in ("logs", "why") and now >= last
+            self.offset = None if follows else max(0, min(now, last))
+        elif key in ("left", "right"):
+            self.shift = max(0, self.shift + (_SHIFT if key == "right" else -_SHIFT))
+        elif key == "tab" and self.mode == "logs":
+            self.log_turns += 1
+
+    def _signal_key(self, key: str) -> Request | None:
+        if key == "escape":
+            self.mode = "table"
+        elif key == "tab":
+            self.to_all = not self.to_all
+        elif key == "backspace":
+            self.typed = self.typed[:-1]
+        elif key == "enter":
+            self.mode = "table"
+            name = f"SIG{self.typed.upper().removeprefix('SIG')}"
+            if self.typed.isascii() and self.typed.isdigit():
+                name = next((one.name for one in Signals if int(one) == int(self.typed)), name)
+            if name not in Signals.__members__:
+                self.notice = f"{self.typed!r} is not a signal; type a name such as USR1, or a number"
+            elif self.rank is not None:
+                return Request("signal", None if self.to_all else [self.rank], name)
+        elif len(key) == 1 and key.isascii() and key.isalnum() and len(self.typed) < _LONGEST_SIGNAL:
+            self.typed += key.upper()
+        return None
+
+
+_MOVES = {"up": -1, "k": -1, "down": 1, "j": 1, "page up": -1, "page down": 1}

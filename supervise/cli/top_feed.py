@@ -1,0 +1,252 @@
+"""The threads of the live table: readings, the end of the run, and requests. The main thread waits for none of them."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from supervise import _threads
+from supervise._control.client import ControlClient, ControlError
+from supervise._printable import one_line
+from supervise._views.top.log_tails import read_lines
+from supervise._views.top.reader import Reader
+from supervise.cli import steering
+from supervise.cli.complaint import complaint
+
+if TYPE_CHECKING:
+    from supervise._views.top.reading import Incident, Reading
+
+_MOST_REQUESTS = 4
+_STATUS_S = 3.0
+_RETRY_S = 1.0
+_MOST_UNTAKEN = 2
+_MALFORMED = (AttributeError, KeyError, TypeError, ValueError)
+
+
+class NewReading(NamedTuple):
+    """A reading has been made."""
+
+    reading: Reading
+    incidents: list[Incident]
+    """All that are kept, the oldest first."""
+    incident_count: int
+    """Number of all incidents so far."""
+    first_failure: Incident | None
+    complete: bool
+    """False for the very first, which has only what supervise tells."""
+
+
+class NewLines(NamedTuple):
+    """The logs of the wanted rank were read."""
+
+    rank: int
+    title: str
+    lines: list[str]
+
+
+class Trouble(NamedTuple):
+    """There is no reading."""
+
+    text: str
+
+
+class Reply(NamedTuple):
+    """What came of a request."""
+
+    name: str
+    arguments: dict[str, Any]
+    result: dict[str, Any] | None
+    error: str
+
+
+class Ended(NamedTuple):
+    """The run has ended, or the gang of another program."""
+
+    result: dict[str, Any]
+    """Of the request ``wait``, if there was a reply; otherwise empty."""
+
+
+class Crashed(NamedTuple):
+    """A thread has failed."""
+
+    error: BaseException
+
+
+News = NewReading | NewLines | Trouble | Reply | Ended | Crashed
+
+
+class Feed:
+    """Starts the threads. They are daemons: what blocks one of them does not delay the end of the command."""
+
+    def __init__(self, target: steering.Target) -> None:
+        """Describe the run; no thread is started yet."""
+        self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
+        self.awake_fd, self._wake_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._target = target
+        self._hurry = threading.Event()
+        self._wanted: tuple[int, int] | None = None
+        self._untaken = 0
+        """Number of readings that were told since the main thread has taken the news."""
+        self._log_of: tuple[int, int] | None = None
+        """The rank whose log was read last, and the number of the stream that was chosen for it."""
+        self._open_requests = threading.Semaphore(_MOST_REQUESTS)
+
+    @property
+    def wake_fd(self) -> int:
+        """The end of the pipe that wakes the main thread, for signals."""
+        return self._wake_fd
+
+    def start(self) -> None:
+        """Start to read.
+
+        Raises:
+            OSError: No thread can be created.
+        """
+        self._start(self._read, "readings")
+        self._start(self._wait, "end")
+
+    def want_logs(self, wanted: tuple[int, int] | None) -> None:
+        """Ask for the logs of a rank, with every reading; the second number selects the stream. None: of none."""
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._hurry.set()
+
+    def hurry(self) -> None:
+        """Ask for a reading now."""
+        self._hurry.set()
+
+    def request(self, name: str, **arguments: Any) -> bool:
+        """Send a request on a thread of its own; return False if too many are open, or no thread is available."""
+        if not self._open_requests.acquire(blocking=False):
+            return False
+        try:
+            self._start(lambda: self._request(name, arguments), name)
+        except OSError:  # no thread is available
+            self._open_requests.release()
+            return False
+        return True
+
+    def drain(self) -> list[News]:
+        """Return the news; empty the pipe."""
+        try:
+            while os.read(self.awake_fd, 4096):
+                pass
+        except BlockingIOError:
+            pass
+        self._untaken = 0
+        found: list[News] = []
+        while True:
+            try:
+                found.append(self.news.get_nowait())
+            except queue.Empty:
+                return found
+
+    def _start(self, work: Any, what: str) -> None:
+        def guarded() -> None:
+            try:
+                work()
+            except BaseException as error:
+                self._tell(Crashed(error))
+
+        _threads.start(threading.Thread(target=guarded, name=f"top {what}", daemon=True), what)
+
+    def _tell(self, news: News) -> None:
+        self.news.put(news)
+        with suppress(BlockingIOError):  # full: the main thread wakes up anyway
+            os.write(self._wake_fd, b"\0")
+
+    # Readings
+
+    def _read(self) -> None:
+        reader = Reader(self._target.run)
+        is_first = True
+        while True:
+            try:
+                with ControlClient(self._target.path) as client:
+                    while True:
+                        is_first = self._look(client, reader, is_first=is_first)
+            except ControlError as error:
+                self._tell(Trouble(str(error)))
+            except OSError as error:
+                self._tell(Trouble(complaint(error)))
+            except _MALFORMED:
+                self._tell(Trouble("the reply is not as expected"))
+            self._hurry.wait(_RETRY_S)
+            self._hurry.clear()
+
+    def _look(self, client: ControlClient, reader: Reader, *, is_first: bool) -> bool:
+        """Tell one reading, then wait until the next is due; return False."""
+        status = client.request("status", timeout_s=_STATUS_S)
+        if is_first:
+            self._tell_reading(reader, reader.first(status), complete=False)
+        same_pids = client.peer_pid == int(status["pid"])
+        self._tell_reading(reader, reader.read(status, same_pids=same_pids), complete=True)
+        wanted = self._wanted
+        if wanted is None:
+            self._log_of = None
+        else:
+            self._tell(self._lines(reader, status, *wanted))
+        self._hurry.wait(reader.interval_s)
+        self._hurry.clear()
+        return False
+
+    def _tell_reading(self, reader: Reader, reading: Reading, *, complete: bool) -> None:
+        """Tell a reading; leave it out while the main thread has not taken those before, since its output blocks."""
+        if self._untaken >= _MOST_UNTAKEN:
+            return
+        self._untaken += 1
+        incidents = reader.incidents
+        if incidents is None:
+            self._tell(NewReading(reading, [], 0, None, complete))
+        else:
+            self._tell(NewReading(reading, list(incidents.kept), incidents.count, incidents.first, complete))
+
+    def _lines(self, reader: Reader, status: dict[str, Any], rank: int, turns: int) -> NewLines:
+        """Read the log of a rank: that which was written last when the page was opened, after a turn the other."""
+        if reader.logs is None:
+            text = "only supervise run keeps logs where this command finds them"
+            return NewLines(rank, f"logs of rank {rank}", [text])
+        attempt = int(status["ranks"][str(rank)]["attempt"])
+        end = reader.logs.end(rank, attempt)
+        if end is None:
+            return NewLines(rank, f"logs of rank {rank}", ["this life of the rank has no log"])
+        paths = reader.logs.paths(rank, attempt)
+        if self._log_of is None or self._log_of[0] != rank:
+            self._log_of = rank, paths.index(end.newest)
+        path = paths[(self._log_of[1] + turns) % len(paths)]
+        title = f"{os.path.basename(path)} of rank {rank}" + (f", attempt {attempt}" if attempt else "")
+        return NewLines(rank, title, read_lines(path) or ["(empty)"])
+
+    # The end
+
+    def _wait(self) -> None:
+        """Tell when the run has ended; while it cannot be asked, try again."""
+        while True:
+            try:
+                with ControlClient(self._target.path) as client:
+                    result = client.request("wait", timeout_s=None)
+                    if self._target.run is not None:
+                        client.until_closed(None)
+                    self._tell(Ended(result))
+                    return
+            except (ControlError, OSError):
+                if steering.has_ended(self._target):
+                    self._tell(Ended({}))
+                    return
+            threading.Event().wait(_RETRY_S)
+
+    # Requests
+
+    def _request(self, name: str, arguments: dict[str, Any]) -> None:
+        try:
+            with ControlClient(self._target.path) as client:
+                self._tell(Reply(name, arguments, client.request(name, timeout_s=None, **arguments), ""))
+        except ControlError as error:
+            self._tell(Reply(name, arguments, None, one_line(str(error))))
+        except OSError as error:
+            self._tell(Reply(name, arguments, None, one_line(complaint(error))))
+        finally:
+            self._open_requests.release()

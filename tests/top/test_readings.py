@@ -1,0 +1,183 @@
+"""What a reading says, from the files of a run and from what supervise tells."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from supervise._views.recorded_run import RecordedRun
+from supervise._views.top.incidents import MOST_KEPT, Incidents
+from supervise._views.top.log_tails import LogTails, read_lines
+from supervise._views.top.reader import Reader
+from supervise.cli.steering import Target
+from supervise.cli.top_feed import Feed
+from tests.views.fake_run import BEGIN_S, event, exited, write_run
+
+ROW = {"pid": 7, "state": "ready", "attempt": 0, "restarts": 0, "status": None, "step": None, "beat_age_s": None}
+
+
+def status(**changed):
+    rows = {"0": ROW, "1": ROW | changed}
+    return {"phase": "running", "attempt": 0, "pid": os.getpid(), "running": [0, 1], "ranks": rows}
+
+
+def write_log(run: Path, rank: int, text: bytes, *, attempt: int = 0, name: str = "stdout.log") -> Path:
+    path = run / f"attempt_{attempt}/{rank}/{name}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text)
+    return path
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    write_run(tmp_path / "job_x", 2, [])
+    return tmp_path / "job_x"
+
+
+def append(run: Path, *events: object) -> None:
+    with (run / "events.jsonl").open("a") as file:
+        for each in events:
+            file.write(each if isinstance(each, str) else json.dumps(each) + "\n")
+
+
+def test_events_are_followed_and_a_line_may_come_in_parts(run: Path):
+    incidents = Incidents(str(run), lambda rank, attempt: f"words of {rank} in {attempt}")
+    assert incidents.look() == []
+    whole = json.dumps(exited(5, 1, exit_code=3, level="error", uptime_s=5.0))
+    append(run, whole[:40])
+    assert incidents.look() == []
+    append(run, whole[40:] + "\n")
+    (found,) = incidents.look()
+    assert (found.kind, found.rank, found.at_s) == ("failed", 1, BEGIN_S + 5)
+    assert found.text == "rank 1 failed: exit code 3 after 5 s: words of 1 in 0"
+    assert incidents.first is found
+    assert incidents.look() == []
+    append(run, event("gang.restarting", 6, backoff_s=1.0, root_cause_rank=1, error_type="exit code 3"))
+    (found,) = incidents.look()
+    assert found.text == "all ranks restart in 1 s: rank 1 failed (exit code 3)"
+    assert incidents.first is None
+
+
+def test_what_a_rank_may_have_written_to_the_events_is_left_out(run: Path):
+    incidents = Incidents(str(run), lambda *_: None)
+    bad = [
+        event("process.exited", 1, 0, level="error"),
+        event("process.hung", 1, 0, tier="heartbeat", age_s="long", step=None),
+        event("process.hung", 1, 0, tier="heartbeat", age_s=float("inf"), step=None),
+        event("gang.restarting", 1, backoff_s=[]),
+        '{"event": "supervise.process.exited"\n',
+        '["supervise.process.exited"]\n',
+        '{"event": 3, "x": "supervise.gang."}\n',
+        "\0" * 1000 + "\n",
+        "[" * 100_000 + '"supervise.gang."\n',
+    ]
+    append(run, *bad, event("process.stopped", 2, 1, signal="SIGTSTP\x1b[2J"))
+    (found,) = incidents.look()
+    assert found.text == "rank 1 was suspended by SIGTSTP"
+    append(run, *[event("process.stopped", 3, 0, signal="SIGSTOP")] * (MOST_KEPT + 5))
+    incidents.look()
+    assert (len(incidents.kept), incidents.count) == (MOST_KEPT, MOST_KEPT + 6)
+
+
+def test_of_a_huge_file_only_the_end_is_read(run: Path):
+    append(run, ("x" * 1000 + "\n") * 6000, event("process.stopped", 3, 0, signal="SIGSTOP"))
+    (found,) = Incidents(str(run), lambda *_: None).look()
+    assert found.kind == "suspended"
+
+
+def test_a_hang_lasts_until_the_next_heartbeat_or_output(run: Path):
+    reader = Reader(RecordedRun(str(run)))
+    log = write_log(run, 1, b"one\n")
+
+    def state(**changed: object) -> str:
+        return reader.read(status(**changed), same_pids=False).ranks[1].state
+
+    now_s = time.time() - BEGIN_S
+    append(run, event("process.hung", now_s, 1, tier="heartbeat", age_s=30.0, step=4))
+    assert state(beat_age_s=30.0) == "hung"
+    assert state(beat_age_s=None) == "hung"
+    assert state(beat_age_s=-1.0) == "ready"
+    assert state(beat_age_s=30.0, attempt=1) == "ready"
+    assert state(beat_age_s=30.0, state="stopping") == "stopping"
+    append(run, event("process.hung", now_s + 1000, 1, tier="output", age_s=30.0, step=None))
+    assert state(beat_age_s=0.0) == "hung"
+    os.utime(log, (BEGIN_S + now_s + 1001,) * 2)
+    assert state(beat_age_s=0.0) == "ready"
+
+
+def test_rates_need_two_readings_of_one_life(run: Path):
+    reader = Reader(RecordedRun(str(run)))
+    log = write_log(run, 1, b"12345\n")
+    mine = {"pid": os.getpid()}
+    first = reader.read(status(**mine), same_pids=True).ranks[1]
+    assert (first.cpu, first.output_bytes, first.output_bytes_per_s) == (None, 6, None)
+    assert first.rss_bytes > 1 << 20
+    log.write_bytes(b"123456789\n")
+    second = reader.read(status(**mine), same_pids=True).ranks[1]
+    assert second.cpu >= 0
+    assert second.output_bytes_per_s > 0
+    third = reader.read(status(**mine, attempt=1), same_pids=False).ranks[1]
+    assert (third.cpu, third.rss_bytes, third.output_bytes) == (None, None, None)
+
+
+def test_processes_on_other_machines_are_not_read(run: Path):
+    info = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(info | {"engine": "ray"}))
+    row = Reader(RecordedRun(str(run))).read(status(pid=os.getpid()), same_pids=True).ranks[1]
+    assert row.rss_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"one\ntwo\n\n  \n", "two"),
+        (b"10%\r20%\r30%", "30%"),
+        (b"10%\r20%\r", "20%"),
+        (b"\x1b]0;owned\x07a\tb\x1b[31mc\n", "a       bc"),
+        (b"\xff\xfe\n", "\ufffd\ufffd"),
+        (b"\0" * 5000 + b"after a hole\n", "after a hole"),
+        (b"", None),
+    ],
+)
+def test_the_last_line_is_as_a_terminal_would_show_it(run: Path, content: bytes, line: str | None):
+    write_log(run, 0, content)
+    tails = LogTails(str(run))
+    assert tails.last_line(tails.end(0, 0)) == line
+
+
+def test_the_log_that_was_written_last_counts_and_an_empty_one_does_not(run: Path):
+    out, err = write_log(run, 0, b"out\n"), write_log(run, 0, b"err\n", name="stderr.log")
+    os.utime(err, (1, 1))
+    tails = LogTails(str(run))
+    assert tails.last_line(tails.end(0, 0)) == "out"
+    assert tails.last_words(0, 0) == "err"
+    out.write_bytes(b"")
+    assert tails.last_line(tails.end(0, 0)) == "err"
+    assert tails.end(0, 1) is None
+
+
+def test_a_log_that_was_replaced_is_not_read(run: Path):
+    """A pipe would block, and a link lead elsewhere."""
+    path = write_log(run, 0, b"secret\n")
+    link = run / "link"
+    link.symlink_to(path)
+    os.mkfifo(run / "pipe")
+    assert read_lines(str(link)) == []
+    assert read_lines(str(run / "pipe")) == []
+    assert read_lines(str(path)) == ["secret"]
+
+
+def test_readings_do_not_pile_up_while_the_output_blocks(run: Path):
+    feed = Feed(Target("job", str(run / "control.sock"), RecordedRun(str(run))))
+    reader = Reader(RecordedRun(str(run)))
+    try:
+        for _ in range(10):
+            feed._tell_reading(reader, reader.read(status(), same_pids=False), complete=True)
+        assert len(feed.drain()) == 2
+        feed._tell_reading(reader, reader.read(status(), same_pids=False), complete=True)
+        assert len(feed.drain()) == 1
+    finally:
+        os.close(feed.awake_fd)
+        os.close(feed.wake_fd)
