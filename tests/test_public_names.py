@@ -40,7 +40,14 @@ WORDS = {
 }
 WAKEUP = {"_runtime.wakeup", "_runtime.fork_hooks"}
 """What the rooms below the runtime use, too. It knows nothing of ours."""
-STORY = {"_views.story", "_views.failure_text", "_views.small_timeline", "_views.wording", "_views.report.markup", "_logs.files"}
+STORY = {
+    "_views.story",
+    "_views.failure_text",
+    "_views.small_timeline",
+    "_views.wording",
+    "_views.report.markup",
+    "_logs.files",
+}
 """The text of `GangFailed` and the picture of a result: they know a gang by its result and its files."""
 MAY_IMPORT = {
     "words": {"words", "story", "supervise"},  # the package itself, whose names are loaded at their first use
