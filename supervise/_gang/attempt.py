@@ -16,8 +16,7 @@ from supervise._logs import sinks
 from supervise._logs.files import make_ready, move_aside
 from supervise._printable import as_prefix
 from supervise._process.containment import escapees
-from supervise._process.launch import function, interpreter
-from supervise._process.launch.function import FunctionLauncher
+from supervise._process.launch import interpreter
 from supervise._process.launch.launch_spec import LaunchSpec, Streams
 from supervise._process.launch.program_launcher import ProgramLauncher
 from supervise._process.lifeline.lifeline import Lifeline
@@ -226,7 +225,9 @@ def _pickled_role(
         from supervise._process.launch import numa
 
         calls |= {rank: (numa.OnCpus(fn, near), args[rank]) for rank, near in cpus.items() if rank in args}
-    return function.pickle_calls(calls, method)
+    from supervise._process.launch.function import pickle_calls  # a gang of programs does not need it
+
+    return pickle_calls(calls, method)
 
 
 def make_attempt(
@@ -322,6 +323,8 @@ def _launcher(attempt: Attempt, rank: int, life: int, environ: Mapping[Any, Any]
             argv = validation.argv_of(part.entrypoint, spec.args[rank], part.role_rank(rank))
         launcher = ProgramLauncher(argv=argv, how=how)
     else:
+        from supervise._process.launch.function import FunctionLauncher
+
         launcher = FunctionLauncher(
             local_rank=rank,
             method=cast("StartMethod", part.start_method),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervise._opening import open_regular, read_regular
 from supervise._views import run_host
+from supervise._views.samples import SAMPLES, STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,8 +20,6 @@ _LARGEST_BYTES = 64 << 20
 """The largest file that is read whole."""
 _LONGEST_LINE = 1 << 20
 _ATTEMPT = re.compile(r"attempt_(\d{1,9})")
-SAMPLES = "samples.jsonl"
-STREAMS = ("stdout.log", "stderr.log")
 
 
 class RecordedRun:

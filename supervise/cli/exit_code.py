@@ -5,10 +5,11 @@ from __future__ import annotations
 from signal import SIGPIPE
 from typing import TYPE_CHECKING
 
-from supervise.cli import failure_screen, program
+from supervise.cli import program
+from supervise.cli.story import stopped_by_us
 
 if TYPE_CHECKING:
-    from supervise.cli.failure_screen import Story
+    from supervise.cli.story import Story
     from supervise.result import RunProcsResult
 
 TIMED_OUT = 124
@@ -38,6 +39,6 @@ def exit_code(result: RunProcsResult, story: Story, rank: int | None) -> int:
 
 
 def _of_root_cause(root: int, code: int, story: Story) -> int:
-    if failure_screen.stopped_by_us(root, code, story):  # it had raised an exception and was exiting
+    if stopped_by_us(root, code, story):  # it had raised an exception and was exiting
         return 1
     return program.as_shell(code) or 1

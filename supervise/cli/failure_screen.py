@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
-from signal import SIGINT, SIGKILL, Signals
+from signal import SIGINT, SIGKILL
 from typing import TYPE_CHECKING, Any
 
 from supervise._logs.files import last_lines, no_room
@@ -13,12 +13,15 @@ from supervise._printable import one_line, printable
 from supervise._views.recorded_run import RecordedRun
 from supervise._views.wording import ending, seconds, spans
 from supervise.cli import program
+from supervise.cli.story import stopped_by_us
 from supervise.errors import SpawnError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from signal import Signals
 
     from supervise.cli.parts import Part
+    from supervise.cli.story import Story
     from supervise.result import ProcessFailure, RankEnd, RunProcsResult
 
 _WHY_LINES = 20
@@ -31,45 +34,6 @@ _LINE_CHARS = 300
 
 def _plain(text: str, _style: str) -> str:
     return text
-
-
-@dataclass(slots=True, kw_only=True)
-class Story:
-    """Facts about a run that its result does not have."""
-
-    nproc: int
-    grace_s: float
-    hosts: int = 1
-    """Number of hosts, each with as many ranks."""
-    host: int = 0
-    """Number of this host, from 0."""
-    titles: tuple[str, ...] = ()
-    """Role and role rank of each local rank; empty if all have the same role."""
-    timeout_s: float | None = None
-    stacks: str = ""
-    """The file with the stacks of the last hang; empty: none."""
-    directory: str | None = None
-    """The run directory; None: no files."""
-    by_command: bool = False
-    """Whether a command, ``supervise stop``, has stopped the run; then `user_signal` is the signal that it gave."""
-    user_signal: Signals | None = None
-    """The signal with which the user stopped the run."""
-    interrupted: int | None = None
-    """The local rank that had the terminal and ended at Ctrl-C, which stopped the run."""
-    killed: bool = False
-    """Whether the user sent a second signal."""
-    restarts: int = 0
-    """Number of attempts before the present one."""
-    waiting: str | None = None
-    """The pending restart, such as ``restart 1 of 3``."""
-    sent: dict[int, list[Signals]] = field(default_factory=dict)
-    """Local rank to the signals that supervise sent to stop it."""
-    passed_on: dict[int, list[Signals]] = field(default_factory=dict)
-    """Local rank to the signals that supervise passed on: SIGUSR1, SIGUSR2."""
-    halted: bool = False
-    """Whether `--halt-on-broken-pipe` has stopped the run."""
-    stderr_shown: frozenset[int] = frozenset()
-    """Ranks whose stderr was both shown and written."""
 
 
 def lines(result: RunProcsResult, story: Story, paint: Callable[[str, str], str] = _plain) -> list[str]:
@@ -138,11 +102,6 @@ def _no_restart(story: Story) -> str:
     if story.restarts and story.user_signal is None:
         return f"; gave up after {story.restarts} restart{'s' if story.restarts > 1 else ''}"
     return ""
-
-
-def stopped_by_us(rank: int, exitcode: int | None, story: Story) -> bool:
-    """Return whether a signal of supervise ended a rank. Such a rank is a cause only if it recorded an exception."""
-    return exitcode is not None and -exitcode in story.sent.get(rank, ())
 
 
 def _origin(rank: int, exitcode: int | None, story: Story) -> str:
@@ -343,9 +302,3 @@ def unready(error: BaseException, story: Story, paint: Callable[[str, str], str]
             shown = ["", f"  the end of its {stream}:", *(f"    {one_line(row)}".rstrip() for row in rows), ""]
             break
     return [*shown, f"  {paint('logs:', '1')} {one_line(story.directory)}"]
-
-
-def shortened(text: str, limit: int) -> str:
-    """Return `text` on one line of at most `limit` characters."""
-    text = one_line(text)
-    return text if len(text) <= limit else f"{text[: limit - 4]} ..."

@@ -9,8 +9,8 @@ from supervise.cli.run_directory import write_result
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from supervise.cli.failure_screen import Story
     from supervise.cli.options import Options
+    from supervise.cli.story import Story
     from supervise.result import RunProcsResult
 
 

@@ -10,7 +10,7 @@ from signal import SIGINT, SIGTERM, Signals
 from typing import TYPE_CHECKING, Any
 
 from supervise._views.wording import seconds
-from supervise.cli.failure_screen import Story, shortened
+from supervise.cli.story import Story, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 
 _PRIVATE = 0o700
 
@@ -19,6 +18,8 @@ def runs_dir() -> str:
         state = os.path.join(home, ".local", "state")
     if os.path.isabs(state) and _can_make(state):
         return os.path.join(state, "supervise", "runs")
+    import tempfile
+
     return os.path.join(tempfile.gettempdir(), f"supervise-{os.geteuid()}")
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from supervise._views import wording
 from supervise.cli import failure_screen
+from supervise.cli.story import Story
 from supervise.result import ProcessFailure, RankEnd, Role, RunProcsResult
 from tests.cli.command import HANG, Command
 
@@ -85,9 +86,7 @@ def test_the_stderr_of_a_single_rank_is_not_repeated_where_it_was_shown(supervis
 def test_of_a_line_that_was_rewritten_its_last_state_is_shown():
     """A progress bar takes one line, as it does on a terminal."""
     tail = "10%\r20%\r30%\rdone\nlast\r\n"
-    screen = failure_screen.lines(
-        failed(end(0, 1, "root_cause", stderr_tail=tail)), failure_screen.Story(nproc=1, grace_s=1)
-    )
+    screen = failure_screen.lines(failed(end(0, 1, "root_cause", stderr_tail=tail)), Story(nproc=1, grace_s=1))
     assert screen[2:5] == ["  the end of its stderr:", "    done", "    last"]
 
 
@@ -169,9 +168,7 @@ def test_as_many_kinds_of_ends_as_ranks_fit_too():
     """Where every rank ends in its own way, the rest is in the file."""
     ends = [end(0, 1, "root_cause", stderr_tail="\n".join(map(str, range(20))))]
     ends += [end(rank, rank, "bystander") for rank in range(1, 64)]
-    story = failure_screen.Story(
-        nproc=64, grace_s=30, directory="/logs", sent={rank: [SIGTERM] for rank in range(1, 64)}
-    )
+    story = Story(nproc=64, grace_s=30, directory="/logs", sent={rank: [SIGTERM] for rank in range(1, 64)})
     screen = failure_screen.lines(failed(*ends), story)
     assert len(screen) <= 40
     assert screen[-3:] == [
@@ -193,7 +190,7 @@ def test_every_role_has_its_words():
         end(6, -Signals.SIGSEGV, "bystander"),
     ]
     sent = {2: [SIGTERM], 3: [SIGTERM, SIGKILL], 6: [SIGTERM]}
-    screen = failure_screen.lines(failed(*ends), failure_screen.Story(nproc=8, grace_s=30, sent=sent))
+    screen = failure_screen.lines(failed(*ends), Story(nproc=8, grace_s=30, sent=sent))
     assert screen[0].startswith("supervise: rank 0 of 8 failed: SIGSEGV, core dumped (host ")
     assert screen[0].endswith(", pid 100, after 2 s)")
     assert screen[4:] == [
@@ -210,9 +207,7 @@ def test_every_role_has_its_words():
 def test_what_is_known_beside_the_exit_code_is_told():
     """For instance that the status was taken by somebody else."""
     result = failed(end(0, 255, "root_cause"), message="exit status lost: somebody reaped the process")
-    assert "  exit status lost: somebody reaped the process" in failure_screen.lines(
-        result, failure_screen.Story(nproc=1, grace_s=1)
-    )
+    assert "  exit status lost: somebody reaped the process" in failure_screen.lines(result, Story(nproc=1, grace_s=1))
 
 
 def test_a_long_traceback_is_shortened_in_the_middle(tmp_path: Path):
@@ -222,7 +217,7 @@ def test_a_long_traceback_is_shortened_in_the_middle(tmp_path: Path):
     extra = {"timestamp": "1", "py_callstack": trace}
     error_file.write_text(json.dumps({"message": {"message": "E", "extraInfo": extra}}))
     result = RunProcsResult(outcome="failed", failures={0: ProcessFailure(0, 1, 1, str(error_file))})
-    screen = failure_screen.lines(result, failure_screen.Story(nproc=1, grace_s=1))
+    screen = failure_screen.lines(result, Story(nproc=1, grace_s=1))
     assert screen[2:6] == ["  0", "  1", "  2", f"    ... 80 more lines in {error_file}"]
     assert screen[-4:-1] == ["  98", f"  {'x' * 300} ... (200 more characters)", ""]
 

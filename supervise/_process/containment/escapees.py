@@ -16,13 +16,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from supervise._process.containment import ancestry, marker
-from supervise._process.containment.cgroup import GangFolder
 from supervise._process.containment.groups import Member
 from supervise._process.containment.procfs import all_pids
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from supervise._process.containment.cgroup import GangFolder
 
     _Check = Callable[[int], tuple[bool, int | None]]
     """Pid to whether it belongs to the gang, and to which rank."""
@@ -71,7 +72,11 @@ class Contained:
         """Rank to the number of its present life, unless that is 0."""
         self.token = marker.new_token()
         self._forked = forked
-        self._folder = GangFolder(gang_name, self.token) if kind == "cgroup" else None
+        self._folder: GangFolder | None = None
+        if kind == "cgroup":
+            from supervise._process.containment.cgroup import GangFolder
+
+            self._folder = GangFolder(gang_name, self.token)
 
     @property
     def ends(self) -> bool:
