@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from supervise._process.launch.function import Pickled, StartMethod
     from supervise.destinations import LogsDest
 
-_SERVER_WINDOW = 32
-"""Launch window of a fork server."""
+_WINDOWS: Mapping[frozenset[StartMethod | None], int] = {frozenset({"forkserver"}): 32, frozenset({"fork"}): 8}
+"""Start methods of a gang to its launch window, if that is not 1. A fork server forks beside the host. After a fork, the
+host copies each page that it writes: forks in a row, followed by the messages about them, copy fewer pages."""
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"
 _MOST = "TORCHELASTIC_MAX_RESTARTS"
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -256,7 +257,7 @@ def make_attempt(
         number=number,
         left_out=left_out,
         contained=escapees.make(spec.containment, spec.name, forked=not methods.isdisjoint(("fork", "forkserver"))),
-        window=_SERVER_WINDOW if methods == {"forkserver"} else 1,
+        window=_WINDOWS.get(frozenset(methods), 1),
     )
     try:
         attempt.launchers = list(_launchers(attempt))
