@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from supervise.destinations import LogsDest
 
 _WINDOWS: Mapping[frozenset[StartMethod | None], int] = {frozenset({"forkserver"}): 32, frozenset({"fork"}): 8}
-"""Start methods of a gang to its launch window, if that is not 1. A fork server forks beside the host. After a fork, the
-host copies each page that it writes: forks in a row, followed by the messages about them, copy fewer pages."""
+"""Start methods of a gang to its launch window, if that is not 1. A fork server forks beside the host. After a fork,
+the host copies each page that it writes: forks in a row, followed by the messages about them, copy fewer pages."""
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"
 _MOST = "TORCHELASTIC_MAX_RESTARTS"
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
