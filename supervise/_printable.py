@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 _SEQUENCES = (
     r"(?:\x1b\[|\x9b)[0-9;:<=>?]*[ -/]*[@-~]"  # CSI: colors, the cursor, erasing
@@ -12,8 +13,10 @@ _SEQUENCES = (
 _CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 _DIRECTIONS = r"[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 _SEPARATORS = r"[\u2028\u2029]"
-_REMOVED = re.compile(f"{_SEQUENCES}|{_CONTROLS}|{_DIRECTIONS}|{_SEPARATORS}")
-_ALL_BUT_COLORS = re.compile(rf"(\x1b\[[0-9;]*[mK])|\n|{_REMOVED.pattern}")
+_REMOVED = f"{_SEQUENCES}|{_CONTROLS}|{_DIRECTIONS}|{_SEPARATORS}"
+"""Each alternative has a character that `str.isprintable` refuses, so most texts need no pattern."""
+_ALL_BUT_COLORS = rf"(\x1b\[[0-9;]*[mK])|\n|{_REMOVED}"
+_compiled = cache(re.compile)  # at the first use, since that takes a millisecond
 
 
 def printable(text: str) -> str:
@@ -21,7 +24,7 @@ def printable(text: str) -> str:
 
     Control characters are those of C0 and C1, and those that change the direction of writing.
     """
-    return _REMOVED.sub("", text)
+    return text if text.isprintable() else _compiled(_REMOVED).sub("", text)
 
 
 def one_line(text: str) -> str:
@@ -36,4 +39,4 @@ def below_itself(text: str) -> str:
 
 def as_prefix(text: str) -> str:
     """Return `text` as a line prefix: one line, without control sequences other than colors and erasing."""
-    return _ALL_BUT_COLORS.sub(lambda found: found[1] or "", text)
+    return text if text.isprintable() else _compiled(_ALL_BUT_COLORS).sub(lambda found: found[1] or "", text)

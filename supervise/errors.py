@@ -128,12 +128,12 @@ class GangFailed(SuperviseError):  # noqa: N818  named like pykka's exceptions
     """The traceback of the rank that failed first, as Python prints it in the rank; ``""`` if none was recorded."""
 
     def __init__(self, result: RunProcsResult, *, timeout_s: float | None = None) -> None:
-        from supervise._views import failure_text, story
+        from supervise._views import failure_report, failure_text, story
 
         self.result = result
         root = result.root_cause
         self.rank_traceback = failure_text.traceback_of(result.failures[root]) if root in result.failures else ""
-        rows = story.lines(result, story.of_result(result, timeout_s=timeout_s))
+        rows = failure_report.lines(result, story.of_result(result, timeout_s=timeout_s))
         super().__init__("\n".join(rows).removeprefix("supervise: "))
         self._set_cause()
 

@@ -30,7 +30,7 @@ from supervise._gang.spec import GangSpec
 from supervise._gang.supervisor import Supervisor
 from supervise._process.exits.handle import Exit
 from supervise._process.launch.fork_server import ServerStatus
-from supervise._process.launch.function import Launched
+from supervise._process.launch.launched import Launched
 from supervise._seconds import GRACE_S
 from supervise.destinations import LogsDest
 from supervise.errors import SuperviseError

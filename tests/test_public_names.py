@@ -42,6 +42,7 @@ WAKEUP = {"_runtime.wakeup", "_runtime.fork_hooks"}
 """What the rooms below the runtime use, too. It knows nothing of ours."""
 STORY = {
     "_views.story",
+    "_views.failure_report",
     "_views.failure_text",
     "_views.small_timeline",
     "_views.wording",
@@ -179,7 +180,7 @@ def test_importing_it_is_next_to_nothing():
 
 
 def test_what_a_worker_imports_is_light():
-    heavy = {"torch", "rich", "structlog", "pykka", "psutil", "subprocess", "inotify_simple", "asyncio"}
+    heavy = {"torch", "rich", "structlog", "pykka", "psutil", "subprocess", "ctypes", "asyncio"}
     code = "import sys; a = set(sys.modules); from supervise import record, Std; print(*(set(sys.modules) - a))"
     assert not heavy & {module.split(".")[0] for module in in_fresh_interpreter(code).split()}
 

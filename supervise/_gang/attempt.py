@@ -16,8 +16,7 @@ from supervise._logs import sinks
 from supervise._logs.files import make_ready, move_aside
 from supervise._printable import as_prefix
 from supervise._process.containment import escapees
-from supervise._process.launch import function, interpreter
-from supervise._process.launch.function import FunctionLauncher
+from supervise._process.launch import interpreter
 from supervise._process.launch.launch_spec import LaunchSpec, Streams
 from supervise._process.launch.program_launcher import ProgramLauncher
 from supervise._process.lifeline.lifeline import Lifeline
@@ -32,8 +31,9 @@ if TYPE_CHECKING:
     from supervise._process.launch.function import Pickled, StartMethod
     from supervise.destinations import LogsDest
 
-_SERVER_WINDOW = 32
-"""Launch window of a fork server."""
+_WINDOWS: Mapping[frozenset[StartMethod | None], int] = {frozenset({"forkserver"}): 32, frozenset({"fork"}): 8}
+"""Start methods of a gang to its launch window, if that is not 1. A fork server forks beside the host. After a fork,
+the host copies each page that it writes: forks in a row, followed by the messages about them, copy fewer pages."""
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"
 _MOST = "TORCHELASTIC_MAX_RESTARTS"
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -236,7 +236,9 @@ def _pickled_role(
         from supervise._process.launch import numa
 
         calls |= {rank: (numa.OnCpus(fn, near), args[rank]) for rank, near in cpus.items() if rank in args}
-    return function.pickle_calls(calls, method, own_main=own_main)
+    from supervise._process.launch.function import pickle_calls  # a gang of programs does not need it
+
+    return pickle_calls(calls, method, own_main=own_main)
 
 
 def make_attempt(
@@ -267,7 +269,7 @@ def make_attempt(
         number=number,
         left_out=left_out,
         contained=escapees.make(spec.containment, spec.name, forked=not methods.isdisjoint(("fork", "forkserver"))),
-        window=_SERVER_WINDOW if methods == {"forkserver"} else 1,
+        window=_WINDOWS.get(frozenset(methods), 1),
     )
     try:
         attempt.launchers = list(_launchers(attempt))
@@ -334,6 +336,8 @@ def _launcher(attempt: Attempt, rank: int, life: int, environ: Mapping[Any, Any]
             argv = validation.argv_of(part.entrypoint, spec.args[rank], part.role_rank(rank))
         launcher = ProgramLauncher(argv=argv, how=how)
     else:
+        from supervise._process.launch.function import FunctionLauncher
+
         launcher = FunctionLauncher(
             local_rank=rank,
             method=cast("StartMethod", part.start_method),

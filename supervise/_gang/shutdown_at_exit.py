@@ -37,9 +37,19 @@ def before_closing(act: Callable[[], object]) -> None:
         _first.append(act)
 
 
+_alone = False
+
+
+def alone() -> None:
+    """Declare that this process only runs a gang of programs, so that no code of it will import multiprocessing."""
+    global _alone  # noqa: PLW0603 - about the process
+    _alone = True
+
+
 def remember(ref: ActorRef[Any], grace_s: float) -> None:
     """Close the gang of `ref` when the interpreter exits."""
-    import multiprocessing.util  # noqa: F401 - registers its exit function first, so that it runs last
+    if not _alone:
+        import multiprocessing.util  # noqa: F401 - registers its exit function first, so that it runs last
 
     atexit.unregister(_close_all)
     atexit.register(_close_all)

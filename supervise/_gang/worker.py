@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from supervise._process.containment.groups import Member
     from supervise._process.exits.handle import Exit, Process
     from supervise._process.exits.slots import ExitSlots
-    from supervise._process.launch.function import Launched
+    from supervise._process.launch.launched import Launched
     from supervise._runtime.loop import Loop, Timer
 
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.01, 1.0

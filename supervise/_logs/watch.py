@@ -12,7 +12,7 @@ import os
 import select
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from supervise import _platform as platform
 from supervise import _threads
@@ -21,6 +21,8 @@ from supervise._runtime.wakeup import WakeFd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from supervise._logs.inotify import INotify
 
 log = logging.getLogger("supervise")
 
@@ -38,6 +40,7 @@ BURST = 8
 _IN_MODIFY = 0x2  # includes truncation
 _IN_APPEAR = 0x80 | 0x100  # moved to or created in a folder
 _OVERFLOWN = -1
+"""The watch in an event after which the kernel has dropped others."""
 
 
 class Pace:
@@ -219,6 +222,8 @@ class _Hub:
         return found
 
     def _unwatch(self, wds: list[int]) -> None:
+        if self._inotify is None:
+            return
         for wd in wds:
             try:
                 self._inotify.rm_watch(wd)
@@ -272,7 +277,7 @@ class _Hub:
         self._wake_fd.clear()
         changed: list[InotifyWatch | PollingWatch] = [w for w in self._polled if w.has_changed()]
         if self._inotify is not None:
-            wds = dict.fromkeys(event.wd for event in self._inotify.read(timeout=0))  # in the order of the writes
+            wds = dict.fromkeys(self._inotify.read())  # in the order of the writes
             if _OVERFLOWN in wds:
                 wds = dict.fromkeys(self._by_wd)
             for wd in wds:
@@ -280,20 +285,15 @@ class _Hub:
         return changed
 
 
-def _new_inotify() -> Any:
-    """Return an `inotify_simple.INotify`; None if inotify is unavailable."""
+def _new_inotify() -> INotify | None:
+    """Return an inotify instance; None if inotify is unavailable."""
     if not HAVE_INOTIFY:
         return None
     try:
-        import ctypes
+        from supervise._logs.inotify import INotify
 
-        import inotify_simple
-
-        module: Any = inotify_simple
-        if module._libc is None:  # noqa: SLF001 - otherwise the module starts ldconfig to find libc
-            module._libc = ctypes.CDLL(None, use_errno=True)  # noqa: SLF001
-        return module.INotify(nonblocking=True)
-    except (ImportError, AttributeError, OSError) as error:
+        return INotify()
+    except (ImportError, AttributeError, OSError) as error:  # no ctypes; another C library; a limit
         log.debug("no inotify; polling files: %s", error)
         return None
 

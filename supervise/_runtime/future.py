@@ -121,6 +121,10 @@ class Reply(pykka.Future[T]):
         """Whether `get` would return at once (a get-hook counts as not done)."""
         return bool(self._slot)
 
+    def error(self) -> BaseException | None:
+        """Return the exception that is the result; None if there is a value, or no result yet."""
+        return self._slot["result"][1] if self._slot else None
+
     def add_done_callback(self, callback: Callable[[], object]) -> None:
         """Call `callback` once there is a result: in the setter's thread, or at once if there is one already."""
         self._waiters.append(callback)

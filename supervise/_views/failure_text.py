@@ -63,7 +63,7 @@ def _clipped(row: str) -> str:
     return row if len(row) <= _LINE_CHARS else f"{row[:_LINE_CHARS]} ... ({len(row) - _LINE_CHARS} more characters)"
 
 
-def shortened(rows: list[str], where: str) -> list[str]:
+def first_and_last(rows: list[str], where: str) -> list[str]:
     """Return `rows`, or the first and the last of them and between them how many more lines `where` has."""
     left_out = len(rows) - WHY_LINES
     if left_out <= 1:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from supervise._opening import open_regular, read_regular
 from supervise._printable import one_line
 from supervise._views import run_host
+from supervise._views.samples import SAMPLES, STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,9 +21,7 @@ _LARGEST_BYTES = 64 << 20
 """The largest file that is read whole."""
 _LONGEST_LINE = 1 << 20
 _ATTEMPT = re.compile(r"attempt_(\d{1,9})")
-SAMPLES = "samples.jsonl"
 SOCKET = "control.sock"
-STREAMS = ("stdout.log", "stderr.log")
 
 
 class RecordedRun:

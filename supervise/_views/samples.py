@@ -9,12 +9,13 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from supervise._append import open_to_append
-from supervise._views import usage
-from supervise._views.recorded_run import SAMPLES, STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+SAMPLES = "samples.jsonl"
+STREAMS = ("stdout.log", "stderr.log")
+"""The log files of a rank in its folder."""
 _SHORTEST_S = 1.0
 _S_PER_RANK = 0.01
 _AGE_PARTS = 300
@@ -79,6 +80,8 @@ class SampleFile:
         self.due_s = now_s + self._interval_s
 
     def _sample(self, lives: Mapping[int, Life]) -> bytes:
+        from supervise._views import usage  # a short run has no sample
+
         used = usage.trees({rank: life.pid for rank, life in lives.items()})
         whole = {
             "time": round(time.time(), 3),

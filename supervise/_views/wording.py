@@ -89,3 +89,9 @@ def event_time_s(text: str) -> float:
     """
     at = datetime.fromisoformat(text)
     return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+
+
+def shortened(text: str, limit: int) -> str:
+    """Return `text` on one line of at most `limit` characters."""
+    text = one_line(text)
+    return text if len(text) <= limit else f"{text[: limit - 4]} ..."

@@ -1,4 +1,4 @@
-"""The report of `supervise run` on a gang that did not start; `supervise._views.story` reports on one that failed."""
+"""The report of `supervise run` on a gang that did not start; `_views.failure_report` is on one that failed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from supervise._logs.files import last_lines
 from supervise._printable import one_line
+from supervise._views.failure_report import plain
 from supervise._views.failure_text import WHY_LINES, clean
 from supervise._views.recorded_run import RecordedRun
-from supervise._views.story import plain
 from supervise.cli import program
 from supervise.errors import SpawnError
 
@@ -45,9 +45,3 @@ def unready(error: BaseException, story: Story, paint: Callable[[str, str], str]
             shown = ["", f"  the end of its {stream}:", *(f"    {one_line(row)}".rstrip() for row in rows), ""]
             break
     return [*shown, f"  {paint('logs:', '1')} {one_line(story.directory)}"]
-
-
-def shortened(text: str, limit: int) -> str:
-    """Return `text` on one line of at most `limit` characters."""
-    text = one_line(text)
-    return text if len(text) <= limit else f"{text[: limit - 4]} ..."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from string import Template
 from typing import TYPE_CHECKING
 
 from supervise.cli.output_options import TEMPLATE_VARIABLE
@@ -33,6 +32,8 @@ class OutputOptions:
         """Return the prefix of a rank's lines."""
         if self.line_prefix is None:
             return f"[{role}{role_rank}]:"
+        from string import Template
+
         return Template(self.line_prefix).safe_substitute(role_name=role, rank=rank, local_rank=local_rank)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from supervise.cli import (
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _HELP_COLUMNS = 118
+
+_formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=34, width=_HELP_COLUMNS)
 
 _DESCRIPTION = """\
 Run PROGRAM as several ranks on this machine, as one gang: if a rank fails,
@@ -109,6 +112,14 @@ class Parser(argparse.ArgumentParser):
     defaults: Sequence[str] = ()
     """Arguments from variables ``PET_*``."""
 
+    def format_help(self) -> str:
+        """Return the help, as wide as the terminal."""
+        import shutil  # here, because argparse makes a formatter for each option
+
+        width = min(_HELP_COLUMNS, shutil.get_terminal_size((_HELP_COLUMNS, 40)).columns)
+        self.formatter_class = partial(_formatter, width=width)
+        return super().format_help()
+
     def error(self, message: str) -> NoReturn:
         """Print an error message and exit with code 2."""
         import shlex
@@ -141,13 +152,6 @@ def run_parser() -> Parser:
     health_options.add_options(parser.add_argument_group("health"))
     torchrun_options.add_options(parser)
     return parser
-
-
-def _formatter(prog: str) -> argparse.HelpFormatter:
-    import shutil
-
-    width = min(_HELP_COLUMNS, shutil.get_terminal_size((_HELP_COLUMNS, 40)).columns)
-    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=34, width=width)
 
 
 def known_options(parser: argparse.ArgumentParser) -> list[str]:

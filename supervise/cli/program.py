@@ -33,15 +33,25 @@ def command(part: Part) -> tuple[str, ...]:
         with open(path, "rb") as file:  # otherwise each rank reports the error
             file.fileno()
         return sys.executable, program, *part.args
-    import shutil
-
-    if shutil.which(path, path=part.env.get("PATH")) is None:
+    if not _is_found(path, part.env.get("PATH", os.environ.get("PATH", os.defpath))):
         if os.path.isdir(path) and os.path.dirname(program):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), program)
         if not os.path.exists(path) or not os.path.dirname(program):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), program)
     return program, *part.args
+
+
+def _is_found(program: str, search: str) -> bool:
+    """Return whether `shutil.which` would find a program; its module imports those of all archive formats.
+
+    Args:
+        program: A path, or the name of a program without a folder.
+        search: The value of PATH, where a name is looked up.
+    """
+    folders = search.split(os.pathsep) if search else []
+    paths = [program] if os.path.dirname(program) else [os.path.join(folder, program) for folder in folders]
+    return any(os.access(path, os.X_OK) and not os.path.isdir(path) for path in paths)
 
 
 def _from_cwd(program: str, part: Part) -> str:

@@ -10,8 +10,7 @@ from signal import SIGINT, SIGTERM, Signals
 from typing import TYPE_CHECKING, Any
 
 from supervise._views.story import Story, Unlaunched
-from supervise._views.wording import seconds
-from supervise.cli.failure_screen import shortened
+from supervise._views.wording import seconds, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,8 @@ import pykka
 from supervise import messages as say
 from supervise._control.service import StopAsked
 from supervise._gang.rank_variables import Master
-from supervise._views import story
-from supervise.cli import exit_code, failure_screen, program, ranks, reaping
+from supervise._views.wording import shortened
+from supervise.cli import exit_code, program, ranks, reaping
 from supervise.cli.complaint import complaint
 from supervise.cli.console import Console, library_log
 from supervise.cli.job_control import JobControl
@@ -106,6 +106,8 @@ class _Run:
             try:
                 program.command(part)
             except OSError as error:
+                from supervise.cli import failure_screen  # as below: most runs succeed
+
                 self._console.error(failure_screen.not_started(error, rank, part))
                 return program.start_code(error)
             rank += part.count
@@ -188,27 +190,29 @@ class _Run:
         self._introduce()
         start: Reply[dict[int, int]] = self._ask(say.Start())
         end: Reply[RunProcsResult] = self._ask(say.Wait())
-        while not end.done() and _error(start) is None:
+        while not end.done() and start.error() is None:
             self._take()
-            if not self._started and start.done() and _error(start) is None:
+            if not self._started and start.done() and start.error() is None:
                 self._started = True
                 self._pass_on()
-        if _error(start) is None:
+        if start.error() is None:
             self._progress.all_ended()
         options = self._options
-        closed = self._ask(say.Close())  # also ends what finished ranks left behind
+        closed: Reply[RunProcsResult] = self._ask(say.Close())  # also ends what finished ranks left behind
         while not closed.done():
             self._take()
         self._sort(self._inbox.take(0))
         self._stdin.warn_if_dropped()
         self._console.clear()
-        lost = _error(end)
-        if (stuck := _error(closed)) is not None and stuck is not lost:
+        lost = end.error()
+        if (stuck := closed.error()) is not None and stuck is not lost:
             self._console.error(complaint(stuck))
         if not end.done():  # the loop has crashed; otherwise the reply to Wait comes before the reply to Close
             return self._no_result(_INTERNAL, "the gang ended without a result")
         stopped = self._story.user_signal is not None or (lost is None and end.get(timeout=0).outcome == "timed_out")
-        if (failed := _error(start)) is not None and not stopped:
+        if (failed := start.error()) is not None and not stopped:
+            from supervise.cli import failure_screen
+
             rank = self._progress.unstarted_rank
             text = failure_screen.not_started(failed, rank, options.part_of(rank or 0))
             code = program.start_code(failed, self._story.directory)
@@ -337,7 +341,7 @@ class _Run:
             what = shlex.join(options.words)
             on = "1 rank" if options.nproc == 1 else f"{options.nproc} ranks"
             where = f", logs in {self._story.directory}" if self._story.directory else ", no logs are kept"
-            self._console.note(f"{failure_screen.shortened(what, 60)} on {on}{where}")
+            self._console.note(f"{shortened(what, 60)} on {on}{where}")
         for text in options.notes:
             self._console.note(text)
         if ranks.limits_threads(options):
@@ -350,7 +354,14 @@ class _Run:
         self._progress.finish(result)
         code = exit_code.exit_code(result, self._story, self._options.exit_code_from)
         failed = result.outcome != "succeeded"
-        self._keep_result(code, result, error, story.lines(result, self._story) if failed else [])
+        plain: list[str] = []
+        painted: list[str] = []
+        if failed:
+            from supervise._views import failure_report
+
+            plain = failure_report.lines(result, self._story)
+            painted = failure_report.lines(result, self._story, self._console.paint)
+        self._keep_result(code, result, error, plain)
         if self._options.summary and not self._options.json_log:
             from supervise.cli import summary
 
@@ -358,7 +369,7 @@ class _Run:
         if not failed and not self._console.terminal and self._story.directory is not None:
             self._console.note(f"logs: {self._story.directory}")  # a terminal has shown it at the start
         if failed and not self._options.json_log:
-            self._console.show(story.lines(result, self._story, self._console.paint))
+            self._console.show(painted)
         return code
 
     def _no_result(self, code: int, text: str, more: list[str] | None = None) -> int:
@@ -382,14 +393,3 @@ class _Run:
         if self._events.error is not None:
             lost = f"{self._events.lost} events are missing in events.jsonl"
             self._console.error(f"{lost}: {complaint(self._events.error)}")
-
-
-def _error(reply: Reply[Any]) -> BaseException | None:
-    """Return the exception of `reply`; None if it has a value or is pending."""
-    if not reply.done():
-        return None
-    try:
-        reply.get(timeout=0)
-    except BaseException as error:
-        return error
-    return None

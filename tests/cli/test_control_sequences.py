@@ -38,6 +38,12 @@ def test_all_that_a_terminal_obeys_is_removed_and_all_that_it_shows_stays():
     assert as_prefix(f"\x1b[K\x1b[36m[a{CONTROL}\n0]:\x1b[0m") == "\x1b[K\x1b[36m[a0]:\x1b[0m"
 
 
+def test_every_character_that_a_terminal_obeys_is_one_that_python_does_not_call_printable():
+    """For text of printable characters, no pattern is compiled."""
+    obeyed = OBEYED.findall("".join(map(chr, range(sys.maxunicode + 1))))
+    assert not [ascii(each) for each in obeyed if each.isprintable()]
+
+
 @pytest.mark.parametrize(
     "message",
     [HOSTILE, {"message": f"{HOSTILE}: text", "extraInfo": {"py_callstack": HOSTILE, "timestamp": "1"}}],

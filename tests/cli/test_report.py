@@ -8,7 +8,7 @@ from signal import SIGKILL, SIGTERM, Signals
 
 import pytest
 
-from supervise._views import story, wording
+from supervise._views import failure_report, story, wording
 from supervise.result import ProcessFailure, RankEnd, Role, RunProcsResult
 from tests.cli.command import HANG, Command
 
@@ -84,7 +84,7 @@ def test_the_stderr_of_a_single_rank_is_not_repeated_where_it_was_shown(supervis
 def test_of_a_line_that_was_rewritten_its_last_state_is_shown():
     """A progress bar takes one line, as it does on a terminal."""
     tail = "10%\r20%\r30%\rdone\nlast\r\n"
-    screen = story.lines(failed(end(0, 1, "root_cause", stderr_tail=tail)), story.Story(nproc=1, grace_s=1))
+    screen = failure_report.lines(failed(end(0, 1, "root_cause", stderr_tail=tail)), story.Story(nproc=1, grace_s=1))
     assert screen[2:5] == ["  the end of its stderr:", "    done", "    last"]
 
 
@@ -167,7 +167,7 @@ def test_as_many_kinds_of_ends_as_ranks_fit_too():
     ends = [end(0, 1, "root_cause", stderr_tail="\n".join(map(str, range(20))))]
     ends += [end(rank, rank, "bystander") for rank in range(1, 64)]
     facts = story.Story(nproc=64, grace_s=30, directory="/logs", sent={rank: [SIGTERM] for rank in range(1, 64)})
-    screen = story.lines(failed(*ends), facts)
+    screen = failure_report.lines(failed(*ends), facts)
     assert len(screen) <= 40
     assert screen[-3:] == [
         "  rank 9: exit code 9 after SIGTERM from supervise",
@@ -188,7 +188,7 @@ def test_every_role_has_its_words():
         end(6, -Signals.SIGSEGV, "bystander"),
     ]
     sent = {2: [SIGTERM], 3: [SIGTERM, SIGKILL], 6: [SIGTERM]}
-    screen = story.lines(failed(*ends), story.Story(nproc=8, grace_s=30, sent=sent))
+    screen = failure_report.lines(failed(*ends), story.Story(nproc=8, grace_s=30, sent=sent))
     assert screen[0].startswith("supervise: rank 0 of 8 failed: SIGSEGV, core dumped (host ")
     assert screen[0].endswith(", pid 100, after 2 s)")
     assert screen[4:] == [
@@ -205,7 +205,9 @@ def test_every_role_has_its_words():
 def test_what_is_known_beside_the_exit_code_is_told():
     """For instance that the status was taken by somebody else."""
     result = failed(end(0, 255, "root_cause"), message="exit status lost: somebody reaped the process")
-    assert "  exit status lost: somebody reaped the process" in story.lines(result, story.Story(nproc=1, grace_s=1))
+    assert "  exit status lost: somebody reaped the process" in failure_report.lines(
+        result, story.Story(nproc=1, grace_s=1)
+    )
 
 
 def test_a_long_traceback_is_shortened_in_the_middle(tmp_path: Path):
@@ -215,7 +217,7 @@ def test_a_long_traceback_is_shortened_in_the_middle(tmp_path: Path):
     extra = {"timestamp": "1", "py_callstack": trace}
     error_file.write_text(json.dumps({"message": {"message": "E", "extraInfo": extra}}))
     result = RunProcsResult(outcome="failed", failures={0: ProcessFailure(0, 1, 1, str(error_file))})
-    screen = story.lines(result, story.Story(nproc=1, grace_s=1))
+    screen = failure_report.lines(result, story.Story(nproc=1, grace_s=1))
     assert screen[2:6] == ["  0", "  1", "  2", f"    ... 80 more lines in {error_file}"]
     assert screen[-4:-1] == ["  98", f"  {'x' * 300} ... (200 more characters)", ""]
 

@@ -268,7 +268,11 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
 
 def test_the_files_tell_of_a_signal_and_of_the_first_failure(supervise: Command):
     """Also where supervise is killed while it stops the others."""
-    script = 'trap "" TERM; echo "up $RANK"; [ "$RANK" = 1 ] && kill -9 $$; while :; do sleep 0.05; done'
+    up = supervise.tmp_path / "up"
+    others = f"until [ -e {up}0 ] && [ -e {up}2 ]; do sleep 0.05; done"
+    script = (
+        f'trap "" TERM; : > {up}$RANK; [ "$RANK" = 1 ] && {{ {others}; kill -9 $$; }}; while :; do sleep 0.05; done'
+    )
     with supervise.started("-n", "3", "--run-id", "job", "--", "sh", "-c", script) as run:
         events = until(lambda: [*supervise.tmp_path.glob("runs/job_*/events.jsonl")])[0]
         until(lambda: "gang.stopping" in events.read_text())

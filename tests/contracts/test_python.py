@@ -6,7 +6,6 @@ import sys
 import threading
 import warnings
 
-import inotify_simple
 import pytest
 
 NEW = "Python has changed: "
@@ -48,10 +47,6 @@ def test_a_filter_of_warnings_that_is_added_is_the_first_of_a_list():
         assert isinstance(warnings.filters, list)
         warnings.filters.remove(warnings.filters[0])
         assert warnings.filters == before
-
-
-def test_inotify_finds_its_library_unless_it_has_one():
-    assert hasattr(inotify_simple, "_libc"), "inotify_simple has changed: it may start ldconfig to find libc"
 
 
 def test_a_module_s_code_sees_the_spec_s_loader():

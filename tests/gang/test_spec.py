@@ -39,3 +39,19 @@ def test_what_an_attempt_is_made_from_cannot_be_changed():
     assert attempt.spec.args == {0: ("a",)}
     with pytest.raises(dataclasses.FrozenInstanceError):
         attempt.spec.grace_s = 1.0
+
+
+@pytest.mark.parametrize(
+    ("start", "window"),
+    [
+        ({"entrypoint": "true"}, 1),
+        ({"entrypoint": os.getcwd}, 1),
+        ({"entrypoint": os.getcwd, "start_method": "fork"}, 8),
+        ({"entrypoint": os.getcwd, "start_method": "forkserver"}, 32),
+    ],
+)
+def test_forks_are_launched_in_a_row(start, window):
+    """Not programs and spawned functions: the next launch of those waits for the process of the one before."""
+    attempt = first_attempt(name="a", args={0: ()}, logs_specs=DefaultLogsSpecs(os.devnull), **start)
+    attempt.close()
+    assert attempt.window == window

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from supervise._logs import inotify
 from supervise._logs import watch as watching
 from supervise._logs.watch import InotifyWatch, PollingWatch, watch
 
@@ -172,7 +173,7 @@ def test_where_a_limit_is_reached_files_are_polled(fault, where, log, monkeypatc
     def fail(*_args, **_kwargs):
         raise OSError(fault, os.strerror(fault))
 
-    monkeypatch.setattr(f"inotify_simple.{where}", fail)
+    monkeypatch.setattr(f"supervise._logs.inotify.{where}", fail)
     changed = threading.Event()
     made = watch(str(log), changed.set)
     assert isinstance(made, PollingWatch)
@@ -182,17 +183,15 @@ def test_where_a_limit_is_reached_files_are_polled(fault, where, log, monkeypatc
 
 
 def test_an_overflown_queue_tells_everybody(log, tmp_path, monkeypatch):
-    import inotify_simple
-
     other = tmp_path / "1.log"
     other.touch()
 
-    def read_overflow(self, timeout):
-        self._readall()
-        return [inotify_simple.Event(-1, 0x4000, 0, "")]
+    def read_overflow(self):
+        os.read(self.fileno(), 4096)
+        return [watching._OVERFLOWN]
 
     monkeypatch.setattr(watching, "HAVE_INOTIFY", True)
-    monkeypatch.setattr(inotify_simple.INotify, "read", read_overflow)
+    monkeypatch.setattr(inotify.INotify, "read", read_overflow)
     one, two = threading.Event(), threading.Event()
     watches = watch(str(log), one.set), watch(str(other), two.set)
     append(log)

@@ -124,6 +124,25 @@ def test_a_marked_process_is_found_with_its_rank_and_nobody_else(monkeypatch, pi
         assert pids_and_ranks(ours, skip={pid}) == set()
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_of_processes_older_than_this_one_nothing_but_the_age_is_read(monkeypatch, told):
+    """Unless the kernel does not tell the age: then every process may be meant."""
+    if not told:
+        monkeypatch.setattr(containments, "started", lambda _pid: None)
+    read, real = [], ancestry.number_of
+
+    def look(pid, *args, **settings):
+        read.append(pid)
+        return real(pid, *args, **settings)
+
+    monkeypatch.setattr(ancestry, "number_of", look)
+    contained = make("sweep", "a")
+    with running(WAITS, contained.env(3)) as pid:
+        assert pids_and_ranks(contained) == {(pid, 3)}
+    assert pid in read
+    assert (1 in read) is (not told and os.getpid() != 1)
+
+
 def test_the_marker_of_an_outer_gang_stays(monkeypatch):
     """What a gang within a rank leaves behind is the outer gang's, too."""
     outer, inner = make("sweep", "outer"), make("sweep", "inner")

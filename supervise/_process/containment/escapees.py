@@ -16,13 +16,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from supervise._process.containment import ancestry, marker
-from supervise._process.containment.cgroup import GangFolder
 from supervise._process.containment.groups import Member
-from supervise._process.containment.procfs import all_pids
+from supervise._process.containment.procfs import all_pids, started
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from supervise._process.containment.cgroup import GangFolder
 
     _Check = Callable[[int], tuple[bool, int | None]]
     """Pid to whether it belongs to the gang, and to which rank."""
@@ -71,7 +72,11 @@ class Contained:
         """Rank to the number of its present life, unless that is 0."""
         self.token = marker.new_token()
         self._forked = forked
-        self._folder = GangFolder(gang_name, self.token) if kind == "cgroup" else None
+        self._folder: GangFolder | None = None
+        if kind == "cgroup":
+            from supervise._process.containment.cgroup import GangFolder
+
+            self._folder = GangFolder(gang_name, self.token)
 
     @property
     def ends(self) -> bool:
@@ -130,8 +135,9 @@ class Contained:
     def candidates(self, *, waits: bool, ranks: Collection[int] | None = None) -> Iterator[tuple[int, _Check]]:
         """Yield the pids that may belong to the gang, each with its check; `waits` and `ranks` as for `Scan`."""
         if self._folder is None:
+            host_started = started(os.getpid())
             for pid in all_pids():
-                yield pid, partial(self._marked, waits, ranks)
+                yield pid, partial(self._marked, waits, ranks, host_started)
             return
         lives = self._lives_of(ranks)
         for pid, rank, life in self._folder.members():
@@ -144,7 +150,11 @@ class Contained:
             return self.ends or rank is None or present
         return present and rank in ranks
 
-    def _marked(self, waits: bool, ranks: Collection[int] | None, pid: int) -> tuple[bool, int | None]:
+    def _marked(
+        self, waits: bool, ranks: Collection[int] | None, host_started: int | None, pid: int
+    ) -> tuple[bool, int | None]:
+        if host_started is not None and (started(pid) or host_started) < host_started:
+            return False, None  # nearly all processes of a machine: older than this one, whose descendants are younger
         number = ancestry.number_of(pid, self.token, forked=self._forked, waits=waits)
         if number is None:
             return False, None

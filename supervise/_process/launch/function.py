@@ -12,16 +12,15 @@ import io
 import marshal
 import os
 import pickle
-import signal
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from supervise import _threads
-from supervise._process.exits.forkserver import ForkServerChild
 from supervise._process.files import close, file_of
 from supervise._process.launch import bootstrap, by_value, dispositions, fork, interpreter, program
-from supervise._process.launch.fork_server import DIED, ServerStatus, ensure_server, request
+from supervise._process.launch.fork_server import ensure_server, request
+from supervise._process.launch.launched import Launched
 from supervise._process.launch.return_value import OutcomeFile
 from supervise._process.launch.settings import Plain, Settings
 from supervise._process.lifeline.gate import gate_if
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from supervise._process.exits.handle import Process
+    from supervise._process.launch.fork_server import ServerStatus
     from supervise._process.launch.launch_spec import LaunchSpec
-    from supervise._process.lifeline.lifeline import Lifeline
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
 
@@ -323,38 +322,3 @@ class FunctionLauncher:
             return request(fds, self.pickled.beginning(bootstrap.Arrival(len(fds) - 1, execs=False)))
         finally:
             close(out, err, payload)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
-    """Result of a launch: a process, or a pending request to the fork server."""
-
-    process: Process | None = None
-    status: ServerStatus | None = None
-    outcome: OutcomeFile | None = None
-    line: Lifeline | None = None
-    """Lifeline of the process."""
-    read_end: int = -1
-    """Read end of the lifeline, kept until `lifeline.release`; -1 if none is kept."""
-
-    def arrived(self) -> Launched | None:
-        """Return a copy with the process; None if the server has not forked yet. Call it once `status` is readable.
-
-        Raises:
-            ChildProcessError: The server died before it forked.
-            OSError: No descriptor is left for the process.
-        """
-        assert self.status is not None  # noqa: S101
-        try:
-            pid = self.status.read()
-        except EOFError:
-            raise ChildProcessError(DIED) from None
-        if pid is None:
-            return None
-        try:
-            process = ForkServerChild(pid, self.status)
-        except OSError:  # out of descriptors, so the host could not stop the process later
-            if self.status.read() is None:  # the server has not reaped it, so the pid was not reused
-                os.kill(pid, signal.SIGKILL)
-            raise
-        return replace(self, process=process)

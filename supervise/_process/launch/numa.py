@@ -19,7 +19,7 @@ from supervise.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from supervise._process.launch.function import Launched
+    from supervise._process.launch.launched import Launched
 
 log = logging.getLogger("supervise")
 

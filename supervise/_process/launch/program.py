@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from supervise import _platform as platform
 from supervise._process.exits.child import Child
 from supervise._process.files import close
-from supervise._process.launch import dispositions, posix_spawn, shell
+from supervise._process.launch import dispositions, posix_spawn
 from supervise._process.lifeline import lifeline
 from supervise._process.lifeline.gate import gate_if
 
@@ -60,6 +60,8 @@ def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: S
     # If the kernel reaps, the exit status is available only through a pidfd that was opened before the exit
     with gate_if(how.gate or dispositions.kernel_reaps()) as gate:
         if gate is not None or how.enter is not None or not (cwd is None or posix_spawn.CHANGES_FOLDER):
+            from supervise._process.launch import shell  # few launches need it
+
             argv, env, cwd = shell.becoming(argv, how, gated=gate is not None)
         stdin = how.line.empty if how.stdin is None else how.stdin.fd
         out, err = how.streams.open()

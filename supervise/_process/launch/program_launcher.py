@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from supervise._process.files import close
 from supervise._process.launch import program
-from supervise._process.launch.function import Launched
+from supervise._process.launch.launched import Launched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

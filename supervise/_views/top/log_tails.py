@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from supervise._opening import open_regular
 from supervise._printable import printable
-from supervise._views.recorded_run import STREAMS
+from supervise._views.samples import STREAMS
 
 _TAIL_BYTES = 4096
 _PANE_BYTES = 128 << 10

@@ -1,0 +1,52 @@
+"""The result of a launch."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from supervise._process.exits.handle import Process
+    from supervise._process.launch.fork_server import ServerStatus
+    from supervise._process.launch.return_value import OutcomeFile
+    from supervise._process.lifeline.lifeline import Lifeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """Result of a launch: a process, or a pending request to the fork server."""
+
+    process: Process | None = None
+    status: ServerStatus | None = None
+    outcome: OutcomeFile | None = None
+    line: Lifeline | None = None
+    """Lifeline of the process."""
+    read_end: int = -1
+    """Read end of the lifeline, kept until `lifeline.release`; -1 if none is kept."""
+
+    def arrived(self) -> Launched | None:
+        """Return a copy with the process; None if the server has not forked yet. Call it once `status` is readable.
+
+        Raises:
+            ChildProcessError: The server died before it forked.
+            OSError: No descriptor is left for the process.
+        """
+        from supervise._process.exits.forkserver import ForkServerChild
+        from supervise._process.launch.fork_server import DIED
+
+        assert self.status is not None  # noqa: S101
+        try:
+            pid = self.status.read()
+        except EOFError:
+            raise ChildProcessError(DIED) from None
+        if pid is None:
+            return None
+        try:
+            process = ForkServerChild(pid, self.status)
+        except OSError:  # out of descriptors, so the host could not stop the process later
+            if self.status.read() is None:  # the server has not reaped it, so the pid was not reused
+                os.kill(pid, signal.SIGKILL)
+            raise
+        return replace(self, process=process)
