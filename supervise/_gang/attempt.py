@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from supervise._gang import rank_paths, validation
 from supervise._gang.notify_protocol import address_of, variables
+from supervise._gang.pickled_calls import pickled_calls
 from supervise._gang.rank_spec import naming
 from supervise._gang.spec import GangSettings, GangSpec
 from supervise._logs import sinks
@@ -23,12 +24,12 @@ from supervise._process.lifeline.lifeline import Lifeline
 from supervise.logs import DefaultLogsSpecs, validate_full_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from supervise._gang.rank_spec import RankSpec
     from supervise._gang.worker import Launcher
     from supervise._process.containment.escapees import Contained
-    from supervise._process.launch.function import Pickled, StartMethod
+    from supervise._process.launch.function import StartMethod
     from supervise.destinations import LogsDest
 
 _WINDOWS: Mapping[frozenset[StartMethod | None], int] = {frozenset({"forkserver"}): 32, frozenset({"fork"}): 8}
@@ -109,7 +110,7 @@ class Attempt:
         own = rank_paths.of_ranks(found, (rank,))
         make_ready(own)
         if spec.of(rank).travels and rank not in spec.pickled:
-            spec.pickled.update(_pickled([spec.of(rank)], {rank: spec.args[rank]}, spec.cpus))
+            spec.pickled.update(pickled_calls([spec.of(rank)], {rank: spec.args[rank]}, spec.cpus))
         self.contained.begin_life(rank, life)
         self.envs[rank] = envs[rank]
         rank_paths.replace(dest, rank, own)
@@ -194,7 +195,7 @@ def prepared(settings: GangSettings) -> GangSpec:
         changes["cpus"] = numa.cpus_of_ranks(changes["args"], numa_options)
     for method in {part.start_method if part.travels else None: None for part in changes["parts"]}:
         interpreter.check(method)
-    changes["pickled"] = _pickled(changes["parts"], changes["args"], changes.get("cpus", {}))
+    changes["pickled"] = pickled_calls(changes["parts"], changes["args"], changes.get("cpus", {}))
     if spec.logs_specs is None:
         changes["logs_specs"] = default = DefaultLogsSpecs()
         changes["remove_folders"] = default._remove_empty  # noqa: SLF001 - not part of the public API
@@ -209,36 +210,6 @@ def prepared(settings: GangSettings) -> GangSpec:
     for name, value in changes.items():
         object.__setattr__(spec, name, value)  # not shared yet; `replace` would cost as much as all checks
     return spec
-
-
-def _pickled(
-    parts: Iterable[RankSpec], args: Mapping[int, tuple[Any, ...]], cpus: Mapping[int, frozenset[int]]
-) -> dict[int, Pickled]:
-    """Return local rank to pickled call, for the ranks in `args` whose calls are pickled."""
-    pickled: dict[int, Pickled] = {}
-    for part in parts:
-        if part.travels:
-            own = {part.role_rank(rank): args[rank] for rank in part.ranks if rank in args}
-            near = {part.role_rank(rank): cpus[rank] for rank in part.ranks if rank in cpus}
-            with naming(part.name):  # and role ranks
-                made = _pickled_role(part, own, near)
-            pickled |= {part.ranks[role_rank]: call for role_rank, call in made.items()}
-    return pickled
-
-
-def _pickled_role(
-    part: RankSpec, args: Mapping[int, tuple[Any, ...]], cpus: Mapping[int, frozenset[int]]
-) -> dict[int, Pickled]:
-    own_main = validation.has_own_main(part.entrypoint, args)
-    fn, method = cast("Callable[..., Any]", part.entrypoint), cast("StartMethod", part.start_method)
-    calls = {rank: (fn, given) for rank, given in args.items()}
-    if cpus and method == "forkserver":  # the server forks the ranks, and it is not bound
-        from supervise._process.launch import numa
-
-        calls |= {rank: (numa.OnCpus(fn, near), args[rank]) for rank, near in cpus.items() if rank in args}
-    from supervise._process.launch.function import pickle_calls  # a gang of programs does not need it
-
-    return pickle_calls(calls, method, own_main=own_main)
 
 
 def make_attempt(
