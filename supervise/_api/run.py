@@ -8,20 +8,16 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
 from supervise._api import signals
 from supervise._api.context import GangContext
+from supervise._gang.spec import SharedSettings
 from supervise.errors import GangFailed, SignalException, SpawnError, SpecError
-from supervise.logs import DefaultLogsSpecs, LogsSpecs, Std
+from supervise.logs import DefaultLogsSpecs, Std
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from supervise._process.containment.escapees import Containment
-    from supervise.events import Sink
-    from supervise.restarts import RestartPolicy, Strategy
-    from supervise.watchdog import Watchdog
+    from collections.abc import Callable
 
     Envs = Mapping[int, Mapping[str, Any]] | Mapping[str, Any] | None
 
@@ -29,31 +25,11 @@ _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
 
 
-class RunSettings(TypedDict, total=False):
-    """The further keyword arguments of `run`, as `Supervisor` describes them."""
+class RunSettings(SharedSettings, total=False):
+    """The further keyword arguments of `run`."""
 
     name: str
-    logs_specs: LogsSpecs | None
-    log_line_prefixes: Mapping[int, str] | None
-    start_method: str
     numa_options: Any
-    duplicate_stdout_filters: Sequence[str] | None
-    duplicate_stderr_filters: Sequence[str] | None
-    log_max_bytes: int | None
-    grace: float
-    cwd: str | os.PathLike[str] | None
-    timeout: float | None
-    event_sink: Sink | None
-    restart_policy: RestartPolicy | None
-    containment: Containment
-    gate: bool
-    strategy: Strategy
-    success_exit_codes: Collection[int]
-    ready: str
-    ready_timeout_s: float
-    watchdog: Watchdog | None
-    control: str | os.PathLike[str] | None
-    rank_variables: bool
 
 
 @overload

@@ -29,13 +29,9 @@ if TYPE_CHECKING:
     from supervise.watchdog import Watchdog
 
 
-class SupervisorSettings(TypedDict, total=False):
-    """The keyword arguments of `Supervisor`, which describes them."""
+class SharedSettings(TypedDict, total=False):
+    """The keyword arguments that `Supervisor`, which describes them, and `run` have in common."""
 
-    name: Required[str]
-    entrypoint: Callable[..., Any] | str | None
-    args: Mapping[int, Any] | None
-    envs: Mapping[int, dict[str, Any]] | None
     logs_specs: LogsSpecs | None
     log_line_prefixes: Mapping[int, str] | None
     start_method: str
@@ -54,9 +50,18 @@ class SupervisorSettings(TypedDict, total=False):
     ready: str
     ready_timeout_s: float
     watchdog: Watchdog | None
-    roles: Sequence[Role] | None
     control: str | os.PathLike[str] | None
     rank_variables: bool
+
+
+class SupervisorSettings(SharedSettings, total=False):
+    """The keyword arguments of `Supervisor`."""
+
+    name: Required[str]
+    entrypoint: Callable[..., Any] | str | None
+    args: Mapping[int, Any] | None
+    envs: Mapping[int, dict[str, Any]] | None
+    roles: Sequence[Role] | None
 
 
 class GangSettings(SupervisorSettings, total=False):

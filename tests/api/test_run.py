@@ -1,5 +1,6 @@
 """`supervise.run`: the values, the failure with the traceback of the rank, signals, the logs, bad arguments."""
 
+import inspect
 import os
 import pickle
 import signal
@@ -29,6 +30,7 @@ from supervise import (
     run,
     start_processes,
 )
+from supervise._gang.spec import SupervisorSettings
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -413,3 +415,9 @@ def test_a_wrong_keyword_of_a_supervisor_is_a_type_error():
     with pytest.raises(TypeError, match="grase"):
         Supervisor.start(name="ref", entrypoint="true", args={0: ()}, **misspelled)
     assert supervise.run is run
+
+
+def test_the_types_of_a_supervisor_s_arguments_are_complete():
+    """What type checkers accept is what `Supervisor` takes."""
+    given = SupervisorSettings.__required_keys__ | SupervisorSettings.__optional_keys__
+    assert given == set(inspect.signature(Supervisor.__init__).parameters) - {"self"}
