@@ -159,14 +159,15 @@ class Gang:
 
     async def _leave(self, error: BaseException | None) -> None:
         """Close the gang and stop its actor; `error` leaves the block, or is why it was not entered."""
-        ref, cancellations, problem = self._ref, Cancellations(error), None
+        ref, cancellations = self._ref, Cancellations(error)
+        problem: Exception | None = None
         if ref is not None:
             try:
                 await self._close(ref, error, cancellations)
             except pykka.ActorDeadError:  # it has crashed, or other code has stopped it: the gang is closed
                 crash = self._ending.message.error if self._ending.message is not None else None
                 problem = crash if isinstance(crash, SuperviseError) else None
-            except SuperviseError as raised:
+            except Exception as raised:  # whatever it is, the actor is stopped
                 problem = raised
             stopped = ref.ask(_ActorStop(), block=False)
             await cancellations.outlast(lambda: _settled(stopped), again=partial(_kill, ref))
