@@ -60,19 +60,19 @@ NEEDS = {
     "MultiProcessTestCase": "torch",
     "mpi-pytest": "pytest_mpi",
 }
+MPIEXEC = ("mpiexec", "--oversubscribe", "-n", str(RANKS))
 FLOOR = {"MultiProcessTestCase": "plain, with torch", "supervise, fork, with torch": "plain, with torch"}
 
 
-def seconds(python: str, folder: Path, name: str) -> float:
-    """Return the wall time of a run of pytest.
+def seconds(python: str, folder: Path, name: str, *, is_mpi: bool) -> float:
+    """Return the wall time of a run of pytest, or of one in each process of an `mpiexec`.
 
     Raises:
         RuntimeError: The run has failed.
     """
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    environment |= {"OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", name]
+    command = [*(MPIEXEC if is_mpi else ()), python, "-m", "pytest", "-q", "-p", "no:cacheprovider", name]
     begin_s = time.perf_counter()
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
@@ -102,7 +102,7 @@ def measure(python: str, count: int, rounds: int) -> dict[str, list[float]]:
         for turn in range(rounds + 1):
             for name, file in list(files.items()):
                 try:
-                    taken_s = seconds(python, folder, file)
+                    taken_s = seconds(python, folder, file, is_mpi=name == "mpi-pytest")
                 except RuntimeError as error:
                     print(f"left out: {error}")
                     del files[name]
