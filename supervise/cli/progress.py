@@ -177,7 +177,8 @@ class Progress:
             self._console.note(place)
         if event["path"]:
             self.story.stacks = event["path"]
-            self._console.note(f"stacks of all ranks: {event['path']}")
+            whose = f"the ranks of host {event['host']}" if "host" in event else "all ranks"
+            self._console.note(f"stacks of {whose}: {event['path']}")
 
     def _rank_restarts(self, rank: int, event: dict[str, Any]) -> None:
         """Note that a rank restarts alone, or because of another, which is noted."""

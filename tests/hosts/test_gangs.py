@@ -19,6 +19,7 @@ from supervise import (
     Status,
     Std,
     SuperviseError,
+    Watchdog,
 )
 from supervise.messages import WorkerExited
 from tests.hosts import ranks
@@ -268,3 +269,16 @@ def test_events_name_their_host_and_come_in_order(gangs: Any):
             assert event["node_id"] == f"node{number}"
             assert event["rank"] // 2 == number
     assert [event["seq"] for event in events] == sorted(event["seq"] for event in events)
+
+
+def test_the_stacks_of_a_hang_name_the_host_of_their_ranks(gangs: Any, tmp_path: Path):
+    script = "[ $RANK != 3 ] || echo begun; exec sleep 1000"  # a rank has no deadline before its first output
+    logs = DefaultLogsSpecs(tmp_path, redirects=Std.ALL)
+    gang = gangs(script, settings={"watchdog": Watchdog(output_timeout_s=1.0)}, logs_specs=logs)
+    gang.start()
+    assert gang.event("supervise.process.hung")["rank"] == 3
+    stacks = gang.event("supervise.gang.stacks")
+    assert stacks["host"] == 1
+    assert all(place.startswith(("host 1, local rank ", "host 1, local ranks ")) for place in stacks["places"])
+    assert Path(stacks["path"]).read_text().startswith("rank 1 hung: no output for ")
+    gang.ask(Close())
