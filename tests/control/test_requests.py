@@ -110,7 +110,14 @@ def test_arguments_make_a_message_or_a_refusal(name, arguments, ident):
         assert message_of(parse(line))
 
 
-@given(st.dictionaries(st.text(), st.dictionaries(st.text(), st.dictionaries(st.text(), VALUES))))
+SMALL = {"max_size": 4}  # a larger mapping of mappings of mappings takes a second to be made
+
+
+@given(
+    st.dictionaries(
+        st.text(), st.dictionaries(st.text(), st.dictionaries(st.text(), VALUES, **SMALL), **SMALL), **SMALL
+    )
+)
 def test_an_answer_that_is_encoded_in_parts_is_the_same_json(result):
     text = answer_line(1, result)
     assert text.count(b"\n") == 1
