@@ -28,6 +28,43 @@ if __name__ == "__main__":
     torch.multiprocessing.spawn(work, args=tuple(sys.argv[1:]), nprocs=3)
 """
 
+_RAY_TRAIN = """
+import runpy
+import sys
+
+import ray
+from ray.train import RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+
+def work(words):
+    sys.argv = list(words)
+    runpy.run_path(words[0], run_name="__main__")
+
+if __name__ == "__main__":
+    words = sys.argv[2:]
+    ray.init(num_cpus=4, include_dashboard=False)
+    scaling = ScalingConfig(num_workers=3, resources_per_worker={"CPU": 0.5})
+    config = RunConfig(storage_path=sys.argv[1])
+    TorchTrainer(work, train_loop_config=words, scaling_config=scaling, run_config=config).fit()
+"""
+
+_MONARCH = """
+import runpy
+import sys
+
+from monarch.actor import Actor, endpoint, this_host
+
+class Worker(Actor):
+    @endpoint
+    def work(self, words):
+        sys.argv = list(words)
+        runpy.run_path(words[0], run_name="__main__")
+
+if __name__ == "__main__":
+    workers = this_host().spawn_procs({"ranks": 3}).spawn("workers", Worker)
+    workers.work.call(sys.argv[1:]).get()
+"""
+
 
 @dataclass(frozen=True)
 class Launcher:
@@ -39,8 +76,10 @@ class Launcher:
     """From an empty folder for its files, and the words of the program after the interpreter."""
 
 
-def installed(tools: Path, torch_python: Path | None) -> list[Launcher]:
-    """Return the launchers of this machine: of this interpreter, of folders with programs, and of one with PyTorch."""
+def installed(
+    tools: Path, torch_python: Path | None, ray_python: Path | None, monarch_python: Path | None
+) -> list[Launcher]:
+    """Return the launchers of this machine: of a folder with programs, and of interpreters."""
     found = [Launcher("supervise run", _version([sys.executable, "-m", "supervise", "--version"]), _supervise)]
     if torch_python is not None:
         version = _version([torch_python, "-c", "import torch; print(torch.__version__)"])
@@ -48,6 +87,13 @@ def installed(tools: Path, torch_python: Path | None) -> list[Launcher]:
             Launcher("torchrun", version, lambda _, words: [*_torchrun(torch_python), *words]),
             Launcher("torch.multiprocessing.spawn", version, lambda at, words: _spawn(at, words, torch_python)),
         ]
+    if ray_python is not None:
+        version = _version([ray_python, "-c", "import ray; print(ray.__version__)"])
+        found.append(Launcher("Ray Train", version, lambda at, words: _ray_train(at, words, ray_python)))
+    if monarch_python is not None:
+        code = "import importlib.metadata as m; print(m.version('torchmonarch'))"
+        version = _version([monarch_python, "-c", code])
+        found.append(Launcher("Monarch", version, lambda at, words: _monarch(at, words, monarch_python)))
     for name, make, asked in (
         ("mpirun", _mpirun, "--version"),
         ("honcho", _honcho, "version"),
@@ -82,6 +128,18 @@ def _torchrun(python: Path) -> list[str]:
 def _spawn(folder: Path, words: list[str], python: Path) -> list[str]:
     script = folder / "spawn.py"
     script.write_text(_SPAWN)
+    return [str(python), str(script), *words]
+
+
+def _ray_train(folder: Path, words: list[str], python: Path) -> list[str]:
+    script = folder / "ray_train.py"
+    script.write_text(_RAY_TRAIN)
+    return [str(python), str(script), str(folder), *words]
+
+
+def _monarch(folder: Path, words: list[str], python: Path) -> list[str]:
+    script = folder / "monarch_program.py"
+    script.write_text(_MONARCH)
     return [str(python), str(script), *words]
 
 

@@ -34,6 +34,7 @@ from tests.benchmarks.launcher_commands import RANKS, Launcher, installed
 EXPERIMENTS = ("exit", "kill", "child", "term", "killed")
 PATIENCE_S = 20.0
 AFTERWARDS_S = 5.0
+START_S = 300.0
 
 _PROGRAM = """
 import os, subprocess, sys, time
@@ -105,7 +106,7 @@ def observe(launcher: Launcher, kind: str) -> dict[str, object]:
 
 def _content(path: Path) -> str:
     """Wait until a file exists, which is written in one step, and return its text."""
-    pause, deadline = threading.Event(), time.monotonic() + 4 * PATIENCE_S
+    pause, deadline = threading.Event(), time.monotonic() + START_S
     while not path.exists():
         if time.monotonic() > deadline:
             raise TimeoutError(f"{path.name} was not written")
@@ -163,14 +164,19 @@ def _cell(rounds: list[dict[str, object]]) -> str:
 
 
 def main() -> None:
-    """Run all experiments with all launchers, by turns; print a table, and the figures as JSON."""
+    """Run all experiments with all launchers, by turns; print a table."""
     parser = argparse.ArgumentParser(description="What launchers do when processes fail.")
     parser.add_argument("--tools", type=Path, default=Path(sys.executable).parent, help="a folder with launchers")
     parser.add_argument("--torch-python", type=Path, help="an interpreter with PyTorch")
+    parser.add_argument("--ray-python", type=Path, help="an interpreter with Ray Train and PyTorch")
+    parser.add_argument("--monarch-python", type=Path, help="an interpreter with Monarch")
     parser.add_argument("--rounds", type=int, default=3, help="how often (3)")
     parser.add_argument("--only", nargs="+", help="names of launchers; default: all")
+    parser.add_argument("--json", type=Path, help="a file for all figures")
     asked = parser.parse_args()
-    launchers = [one for one in installed(asked.tools, asked.torch_python) if not asked.only or one.name in asked.only]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started this with SIGINT ignored
+    launchers = installed(asked.tools, asked.torch_python, asked.ray_python, asked.monarch_python)
+    launchers = [one for one in launchers if not asked.only or one.name in asked.only]
     found = {f"{one.name} {one.version}": {kind: [] for kind in EXPERIMENTS} for one in launchers}
     for turn in range(asked.rounds):
         for kind in EXPERIMENTS:
@@ -179,7 +185,8 @@ def main() -> None:
                 found[f"{one.name} {one.version}"][kind].append(observe(one, kind))
                 print(one.name, kind, found[f"{one.name} {one.version}"][kind][-1], file=sys.stderr, flush=True)
     print("\n".join(table(found)))
-    print(json.dumps(found))
+    if asked.json:
+        asked.json.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":
