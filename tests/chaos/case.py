@@ -12,35 +12,15 @@ from typing import Any
 
 import pykka
 
-from supervise import Close, RestartPolicy, Start, Subscribe, SuperviseError, Supervisor, Wait
+from supervise import Close, RestartRanks, Start, Subscribe, SuperviseError, Supervisor, TerminateRanks, Wait
 from supervise.testing import Recorder
-from tests.chaos import places, scripts
-from tests.chaos.scripts import Script
+from tests.chaos import places
+from tests.chaos.shapes import Spec
 
-PATIENCE_S = 20.0
+PATIENCE_S = 50.0
 """How long anything that is due at once may take on a machine that does other things too."""
 _ANSWERS = (SuperviseError, OSError, ValueError, TypeError, AttributeError)
 """Errors that an answer may be."""
-
-
-@dataclass(frozen=True)
-class Spec:
-    """What a gang is to be."""
-
-    kind: str
-    """``binary``, ``missing`` (a program that does not exist), or the start method of a function."""
-    ranks: tuple[Script, ...]
-    logs: str
-    console: str
-    grace: float
-    timeout: float | None
-    restarts: int = 0
-    containment: str = "group"
-    gate: bool = False
-
-    @property
-    def function(self) -> bool:
-        return self.kind not in ("binary", "missing")
 
 
 @dataclass
@@ -74,6 +54,8 @@ class Case:
     stop_asked: bool = False
     cramped: bool = False
     """Whether descriptors ran short while it lived."""
+    moved: set[int] = field(default_factory=set)
+    """Ranks of which somebody has asked for a restart or the end."""
     robbed: set[int] = field(default_factory=set)
     """Ranks whose status somebody else may have taken."""
     threads: list[threading.Thread] = field(default_factory=list)
@@ -85,28 +67,16 @@ class Case:
         """Start the supervisor; the gang is not launched."""
         spec = self.spec
         self.folder.mkdir()
-        entrypoint: Any = scripts.run
-        args: dict[int, tuple[Any, ...]] = {rank: (script.name, script.n) for rank, script in enumerate(spec.ranks)}
-        more: dict[str, Any] = {"containment": spec.containment, "gate": spec.gate}
-        if spec.restarts:
-            more["restart_policy"] = RestartPolicy(max_restarts=spec.restarts, backoff=0.01)
-        if spec.function:
-            more["start_method"] = spec.kind
-        else:
-            entrypoint = "/bin/sh" if spec.kind == "binary" else "/nonexistent/program"
-            args = {rank: ("-c", script.shell()) for rank, script in enumerate(spec.ranks)}
         self.console = places.Console(spec.console, self.folder)
         with self.console.installed():
             self.ref = Supervisor.start(
                 name=self.name,
-                entrypoint=entrypoint,
-                args=args,
                 logs_specs=places.logs_specs(spec.logs, self.folder),
                 duplicate_stdout_filters=["7"] if spec.logs == "tee" else None,
                 grace=spec.grace,
                 timeout=spec.timeout,
                 event_sink=self.events.append,
-                **more,
+                **spec.settings(),
             )
         self.subscribe()
 
@@ -118,6 +88,8 @@ class Case:
         asked = Asked(what or repr(message), message, future, after_stop=self.stop_asked)
         self.asked.append(asked)
         self.start_asked = self.start_asked or isinstance(message, Start)
+        if isinstance(message, (RestartRanks, TerminateRanks)):
+            self.moved |= message.ranks
         if isinstance(message, Close):
             self.close_asked = True
             if message.death_sig is not None:

@@ -3,7 +3,6 @@
 import signal
 from collections import Counter
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,21 @@ import pykka
 from supervise import (
     Close,
     GangFinished,
-    GangRestarting,
     Poll,
+    ProcessFailure,
+    RestartRanks,
     RunProcsResult,
     Signal,
     SpawnError,
     SpecError,
     Start,
+    SuperviseError,
     SupervisorCrashed,
+    TerminateRanks,
     Wait,
     WorkerExited,
 )
-from tests.chaos import scripts
+from tests.chaos import lives, scripts
 from tests.chaos.case import Case, settle
 
 _AFTER_THE_END = {"supervise.process.signaled", "supervise.process.unkillable", "supervise.process.leaked"}
@@ -32,8 +34,9 @@ _AFTER_THE_END = {"supervise.process.signaled", "supervise.process.unkillable", 
 
 def violations(case: Case) -> list[str]:
     """Return everything that is wrong with a gang that was closed and stopped."""
-    found = [*_answers(case), *_events(case), *_subscribers(case)]
-    for result in _results(case)[:1]:
+    results = _results(case)[:1]
+    found = [*_answers(case), *_events(case), *_subscribers(case), *lives.violations(case, *(results or [None]))]
+    for result in results:
         for look in (_verdict, _blame, _codes, _logs, _values):
             found += look(case, result)
     return found
@@ -63,23 +66,30 @@ def _answers(case: Case) -> Iterator[str]:
     if len(results) > 1:
         yield f"there are {len(results)} results: {list(results.values())}"
     hopeless = case.spec.kind == "missing" or case.cramped
-    if not results and not hopeless and not any(asked.after_stop for asked in case.asked):
+    if not results and not hopeless and _has_started(case) and not any(asked.after_stop for asked in case.asked):
         yield "nobody was given a result"
 
 
-def _may_fail(case: Case, message: object, error: Exception) -> bool:
+def _may_fail(case: Case, message: object, error: Exception) -> bool:  # noqa: PLR0911 - one line a reason
     if isinstance(message, str):  # nonsense, on purpose
         return True
     if isinstance(message, Signal):  # to ranks that there are not
         return isinstance(error, SpecError)
-    if case.spec.kind == "missing" or case.cramped:
+    if isinstance(message, (RestartRanks, TerminateRanks)):
+        return isinstance(error, (SuperviseError, OSError))
+    if case.spec.kind == "missing" or (case.cramped and not _has_started(case)):
         return isinstance(message, (Start, Wait, Poll, Close)) and isinstance(error, (OSError, SpawnError, SpecError))
     full = case.spec.logs == "full disk" and isinstance(error, OSError)
     if isinstance(message, Start):
         return full or isinstance(error, (SpawnError, SpecError))
-    if full and case.spec.restarts:  # the files of the next attempt could not be made
-        return isinstance(message, (Wait, Poll, Close))
+    if case.spec.ready == "notify" and not _has_started(case):  # a rank has failed before all were ready
+        return isinstance(message, (Wait, Poll, Close)) and isinstance(error, SpawnError)
     return not isinstance(message, (Wait, Poll, Close)) and isinstance(error, SpecError)
+
+
+def _has_started(case: Case) -> bool:
+    """Whether the first start has succeeded: then there is a result, whatever happens to later attempts."""
+    return any(event["event"] == "supervise.gang.started" for event in case.events)
 
 
 def _events(case: Case) -> Iterator[str]:
@@ -98,13 +108,11 @@ def _events(case: Case) -> Iterator[str]:
         if late := [event["event"] for event in after if event["event"] not in _AFTER_THE_END]:
             yield f"after gang.finished came {late}"
     told = Counter((event["event"].rpartition(".")[2], event["attempt"], event.get("local_rank")) for event in events)
-    for attempt, rank in product(range(case.spec.restarts + 2), range(len(case.spec.ranks))):
+    for attempt, rank in {(attempt, rank) for _, attempt, rank in told if rank is not None}:
         starts = told["started", attempt, rank]
         ends = told["exited", attempt, rank] + told["unkillable", attempt, rank]
         if starts > 1 or starts != ends:
             yield f"rank {rank}, attempt {attempt}: {starts} process.started, {ends} process.exited or unkillable"
-    if names.count("gang.restarting") > case.spec.restarts:
-        yield f"{names.count('gang.restarting')} restarts, where {case.spec.restarts} are allowed"
 
 
 def _subscribers(case: Case) -> Iterator[str]:
@@ -117,11 +125,9 @@ def _subscribers(case: Case) -> Iterator[str]:
         if ends and messages[-1] is not ends[-1]:
             yield f"a subscriber was told {messages[-1]} after the end"
         exits: Counter[tuple[int, int]] = Counter()
-        attempt = 0
         for message in messages:
-            attempt += isinstance(message, GangRestarting)
             if isinstance(message, WorkerExited):
-                exits[attempt, message.local_rank] += 1
+                exits[message.attempt, message.local_rank] += 1
         if any(count > 1 for count in exits.values()):
             yield f"a subscriber was told an exit more than once: {exits}"
 
@@ -143,20 +149,29 @@ def _of_signal(sig: int) -> set[int | None]:
 def _verdict(case: Case, result: RunProcsResult) -> Iterator[str]:
     """The outcome fits what happened."""
     spec, ends = case.spec, result.ends
-    codes = {rank: end.exitcode for rank, end in ends.items()}
+    down = {rank for rank, end in ends.items() if end.role in lives.STOPPED_FOR_GOOD and _may_be_down(case, rank)}
+    codes = {rank: end.exitcode for rank, end in ends.items() if rank not in down}
     if result.outcome == "succeeded":
-        if set(codes) != set(range(len(spec.ranks))) or any(codes.values()) or result.failures:
+        if set(ends) != set(range(len(spec.ranks))) or any(code != 0 for code in codes.values()) or result.failures:
             yield f"succeeded, with exit codes {codes} and failures {sorted(result.failures)}"
-        if endless := [rank for rank, script in enumerate(spec.ranks) if script.name in scripts.ENDLESS]:
+        if endless := [rank for rank in codes if spec.ranks[rank].name in scripts.ENDLESS]:
             yield f"succeeded, though ranks {endless} never end"
-    elif not (result.is_failed() or (result.outcome == "stopped" and list(codes.values()) == [0] * len(spec.ranks))):
+    elif not (result.is_failed() or (result.outcome == "stopped" and not any(codes.values()))):
         yield f"{result.outcome} without a failure, with exit codes {codes}"
-    if result.outcome == "stopped" and not case.close_asked:
+    if result.outcome == "stopped" and not (case.close_asked or case.moved):
         yield "stopped, though nobody asked for it"
     if result.outcome == "timed_out" and spec.timeout is None:
         yield "timed out, without a timeout"
     if result.outcome == "failed" and result.root_cause is None:
         yield "failed, without a root cause"
+    roots = [rank for rank, end in ends.items() if end.role == "root_cause"]
+    if roots != [result.root_cause] * (result.outcome == "failed"):
+        yield f"{result.outcome} with the root cause {result.root_cause}, but the role of {roots}"
+
+
+def _may_be_down(case: Case, rank: int) -> bool:
+    """Whether a rank may have been stopped though the gang has not failed: on request, or as a service."""
+    return rank in case.moved or (case.spec.service and rank < case.spec.roles)
 
 
 def _blame(case: Case, result: RunProcsResult) -> Iterator[str]:
@@ -169,8 +184,29 @@ def _blame(case: Case, result: RunProcsResult) -> Iterator[str]:
             failure = result.failures.get(rank)
             if case.spec.function and failure is not None and failure.error_file != "<N/A>":
                 own |= {-signal.SIGTERM, -signal.SIGKILL}  # it had recorded its exception, and was on its way out
+            if end.role == "root_cause" and case.spec.restarts and case.spec.restart == "permanent":
+                own.add(0)
+            if _faulted(case, rank, failure) or (end.pid is None and _never_ran(case, failure)):
+                continue
             if end.exitcode not in own and not (end.exitcode is None and rank in case.robbed):
                 yield f"rank {rank} is blamed ({end.role}) for {end.exitcode}; by itself it ends with {own}"
+
+
+def _faulted(case: Case, rank: int, failure: ProcessFailure | None) -> bool:
+    """Whether a rank is blamed because it hung or was not ready in time: then supervise has stopped it."""
+    message = "" if failure is None else str(failure.message)
+    hung = message.startswith("hung: ") and case.spec.watchdog == "fail"
+    late = message.startswith("was not ready within ") and case.spec.ready == "notify"
+    told = any(
+        event["event"] == "supervise.process.faulted" and event["local_rank"] == rank and event["message"] == message
+        for event in case.events
+    )
+    return (hung or late) and told
+
+
+def _never_ran(case: Case, failure: ProcessFailure | None) -> bool:
+    """Whether a later life may have failed to start, as where the disk has no room for its files."""
+    return case.spec.logs == "full disk" and failure is not None and "could not be started" in str(failure.message)
 
 
 def _codes(case: Case, result: RunProcsResult) -> Iterator[str]:
@@ -179,8 +215,11 @@ def _codes(case: Case, result: RunProcsResult) -> Iterator[str]:
         return
     for rank, end in result.ends.items():
         possible = _own_codes(case, rank)
-        for sig in case.closing_sigs if case.close_asked or result.outcome != "succeeded" else ():
+        stopped = case.close_asked or result.outcome != "succeeded" or _may_be_down(case, rank)
+        for sig in case.closing_sigs if stopped else ():
             possible |= _of_signal(sig)
+        if end.pid is None and _never_ran(case, result.failures.get(rank)):
+            continue
         if end.exitcode not in possible and not (end.exitcode is None and rank in case.robbed):
             yield f"rank {rank} ({case.spec.ranks[rank]}) is said to have ended with {end.exitcode}, not {possible}"
 
@@ -204,13 +243,13 @@ def _logs(case: Case, result: RunProcsResult) -> Iterator[str]:
 
 def _console(case: Case, result: RunProcsResult) -> Iterator[str]:
     """A console that takes everything has shown each line of each rank, in order, and mixed none."""
-    if any(event["event"] in ("supervise.log.failed", "supervise.gang.restarting") for event in case.events):
-        return
+    if any(event["event"] == "supervise.log.failed" or event["attempt"] for event in case.events):
+        return  # a life has lost output, or there are several
     lines = case.console.path.read_bytes().splitlines(keepends=True)
     for rank in result.ends:
         if case.spec.ranks[rank].output() is None or case.spec.ranks[rank].name == "raise":
             continue
-        prefix = f"[{case.name}{rank}]:".encode()
+        prefix = f"[{case.spec.title(rank) or f'{case.name}{rank}'}]:".encode()
         shown = b"".join(line.removeprefix(prefix) for line in lines if line.startswith(prefix))
         logged = Path(result.stdouts[rank]).read_bytes() + Path(result.stderrs[rank]).read_bytes()
         if sorted(shown.split()) != sorted(logged.split()):
@@ -219,7 +258,8 @@ def _console(case: Case, result: RunProcsResult) -> Iterator[str]:
 
 def _values(case: Case, result: RunProcsResult) -> Iterator[str]:
     """A gang of functions that succeeded has all their values."""
-    if result.outcome == "succeeded":
+    downs = [end for end in result.ends.values() if end.role in lives.STOPPED_FOR_GOOD]
+    if result.outcome == "succeeded" and not downs:
         right: dict[int, Any] = dict.fromkeys(range(len(case.spec.ranks)))
         if case.spec.function:
             right = {rank: script.value() for rank, script in enumerate(case.spec.ranks)}

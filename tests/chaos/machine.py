@@ -21,41 +21,29 @@ import pykka
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from supervise import Close, GangStarted, Pids, Poll, Signal, Start, Status, Subscribe, Unsubscribe, Wait
+from supervise import (
+    Close,
+    GangStarted,
+    Pids,
+    Poll,
+    RestartRanks,
+    Signal,
+    Start,
+    Status,
+    Subscribe,
+    TerminateRanks,
+    Unsubscribe,
+    Wait,
+)
 from tests import conftest as leaks
 from tests.chaos import case as cases
-from tests.chaos import invariants, places, scripts
-from tests.chaos.case import Case, Spec, settle
+from tests.chaos import invariants, places
+from tests.chaos.case import Case, settle
+from tests.chaos.shapes import Spec, specs
 
 MAX_GANGS = 3
-KINDS = ("binary",) * 6 + ("fork",) * 3 + ("spawn", "forkserver", "missing")
 SIGNALS = (signal.SIGUSR1, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT)
 NONSENSE = ("nonsense", None, 7, {"command": "stop"}, GangStarted(pids={}), object)
-
-
-@st.composite
-def _script(draw: st.DrawFn, names: list[str]) -> scripts.Script:
-    name = draw(st.sampled_from(names))
-    return scripts.Script(name, draw(st.sampled_from(scripts.NUMBERS.get(name, (0,)))))
-
-
-@st.composite
-def _spec(draw: st.DrawFn) -> Spec:
-    kind = draw(st.sampled_from(KINDS))
-    containment = draw(st.sampled_from(("group", "group", "sweep")))
-    names = [name for name in sorted(scripts.SHELL) if name != "runaway" or containment == "sweep"]
-    most = 2 if kind in ("spawn", "forkserver") else 6
-    return Spec(
-        kind=kind,
-        ranks=tuple(draw(st.lists(_script(names), min_size=1, max_size=most))),
-        logs=draw(st.sampled_from(places.LOGS)),
-        console=draw(st.sampled_from(places.CONSOLES)),
-        grace=draw(st.sampled_from((0.2, 0.4, 0.0))),
-        timeout=draw(st.sampled_from((None, None, None, None, 0.3))),
-        restarts=draw(st.sampled_from((0, 0, 0, 1, 2))),
-        containment=containment,
-        gate=draw(st.booleans()),
-    )
 
 
 def _stack(case: Case) -> str:
@@ -121,12 +109,12 @@ class Chaos(RuleBasedStateMachine):
 
     # A gang begins
 
-    @initialize(spec=_spec(), how=st.sampled_from(("wait", "ask", "rob", "close at once")))
+    @initialize(spec=specs(), how=st.sampled_from(("wait", "ask", "rob", "close at once")))
     def first(self, spec: Spec, how: str) -> None:
         self.new_gang(spec, how)
 
     @precondition(lambda self: len(self.cases) < MAX_GANGS)
-    @rule(spec=_spec(), how=st.sampled_from(("wait", "ask", "rob", "close at once", "never")))
+    @rule(spec=specs(), how=st.sampled_from(("wait", "ask", "rob", "close at once", "never")))
     def new_gang(self, spec: Spec, how: str) -> None:
         case = self._make(spec)
         self.note(self.cases.index(case), f"Start, {how}")
@@ -141,7 +129,7 @@ class Chaos(RuleBasedStateMachine):
             self.rob(self.cases.index(case))
 
     @precondition(lambda self: len(self.cases) < MAX_GANGS)
-    @rule(spec=_spec(), spare=st.integers(0, 40))
+    @rule(spec=specs(), spare=st.integers(0, 40))
     def start_with_few_descriptors(self, spec: Spec, spare: int) -> None:
         case = self._make(spec)
         for each in self.cases:
@@ -151,7 +139,7 @@ class Chaos(RuleBasedStateMachine):
             settle(case.ask(Start()))
 
     @precondition(lambda self: len(self.cases) < MAX_GANGS)
-    @rule(spec=_spec())
+    @rule(spec=specs())
     def start_without_threads(self, spec: Spec) -> None:
         case = self._make(spec)
         for each in self.cases:
@@ -162,7 +150,7 @@ class Chaos(RuleBasedStateMachine):
             self.answered(case, case.ask(Wait(timeout=0.1)))
 
     @precondition(lambda self: len(self.cases) < MAX_GANGS)
-    @rule(spec=_spec())
+    @rule(spec=specs())
     def start_beside_forks(self, spec: Spec) -> None:
         case = self._make(spec)
         self.note(len(self.cases) - 1, "Start, beside forks without pause")
@@ -202,6 +190,17 @@ class Chaos(RuleBasedStateMachine):
             if sig not in (signal.SIGSTOP, signal.SIGCONT):
                 case.hurt.setdefault(rank, set()).add(sig)
         case.ask(Signal(sig=sig, ranks=ranks))
+
+    @rule(
+        number=st.integers(0, 2),
+        kind=st.sampled_from((RestartRanks, RestartRanks, TerminateRanks)),
+        ranks=st.frozensets(st.integers(0, 5), min_size=1, max_size=2),
+    )
+    def restart_or_terminate_ranks(
+        self, number: int, kind: type[RestartRanks | TerminateRanks], ranks: frozenset[int]
+    ) -> None:
+        case = self.note(number, f"{kind.__name__} {sorted(ranks)}")
+        case.ask(kind(frozenset(rank % (len(case.spec.ranks) + (rank == 5)) for rank in ranks)))
 
     @rule(number=st.integers(0, 2))
     def subscribe(self, number: int) -> None:
@@ -301,7 +300,7 @@ class Chaos(RuleBasedStateMachine):
             case.begin_end(("close", "stop", "kill")[number % 3] if case.start_asked else "close")
         for case in self.cases:
             self.wrong += [f"{case.name}: {what}" for what in case.finish_end()]
-            bound_s = case.spec.grace + 7.0 + cases.PATIENCE_S / 2
+            bound_s = case.spec.grace * 2 + 7.0 + cases.PATIENCE_S / 2
             if time.monotonic() - case.ended_s > bound_s * len(self.cases):
                 self.wrong.append(f"{case.name}: the end took {time.monotonic() - case.ended_s:.1f} s")
         for case in self.cases:

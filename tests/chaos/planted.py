@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from supervise import WorkerExited
-from supervise._core import decide
+from supervise._core import decide, restart_sets, strategy
 from supervise._gang.subscribers import Subscribers
 from supervise._gang.supervisor import Supervisor
 from supervise._process.exits.handle import Exit
@@ -82,6 +82,22 @@ def a_stolen_status_is_taken_for_success() -> Any:
     return _around(GroupLeader, "_reaped_by_other", reaped)
 
 
+def a_restart_is_not_counted() -> Any:
+    def restart(old: Any, gang: Any, *rest: Any) -> None:
+        old(gang, *rest)
+        gang.restarts_ns = ()
+
+    return _around(strategy, "_restart", restart)
+
+
+def a_life_begins_beside_the_one_before() -> Any:
+    def at_once(old: Any, gang: Any, found: Any, decision: Any) -> None:
+        found.pending = set()
+        old(gang, found, decision)
+
+    return _around(restart_sets, "check_empty", at_once)
+
+
 def a_bystander_is_blamed() -> Any:
     return patch.object(decide, "by_itself", return_value=True)
 
@@ -110,11 +126,18 @@ FINDS = {
 """What the machine must say of each (a pattern)."""
 
 
+IN_LIVES = {
+    "a_restart_is_not_counted": (a_restart_is_not_counted, "restarts, where 1 are allowed"),
+    "a_life_begins_beside_the_one_before": (a_life_begins_beside_the_one_before, "two lives of a rank"),
+}
+"""Bugs in the restarts of single ranks, and what is said of each (a pattern)."""
+
+
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     """Have this bug for a block."""
     try:
-        with PLANTS[name]():
+        with IN_LIVES[name][0]() if name in IN_LIVES else PLANTS[name]():
             yield
     finally:
         while _leaked:

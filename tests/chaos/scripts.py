@@ -8,9 +8,22 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-ENDLESS = frozenset({"sleep", "deaf", "flood"})
+from supervise import notify
+
+ENDLESS = frozenset({"sleep", "deaf", "flood", "unready"})
 """Scripts that end only by somebody else's doing."""
+CALM = frozenset({"sleep", "deaf", "flood", "write"})
+"""Scripts that fail only if something is done to the rank."""
 _FLOOD_BYTES = 600_000
+UNREADY = frozenset({"unready"})
+"""Scripts of gangs whose ranks report that they are ready."""
+READY = (
+    f"{sys.executable} -S -E -c 'import _socket, os\n"
+    "s = _socket.socket(1, 2)\n"
+    's.connect("\\0" + os.environ["NOTIFY_SOCKET"][1:])\n'
+    's.send(b"READY=1")\'\n'
+)
+"""Reports from a shell that the rank is ready."""
 
 SHELL = {
     "sleep": "exec sleep 1000",
@@ -27,6 +40,7 @@ SHELL = {
     "crash": "ulimit -c 0; kill -{n} $$; exec sleep 1000",
     "stop_self": "kill -STOP $$; exit 0",
     "raise": "echo raised >&2; exit 1",
+    "unready": "exec sleep 1000",
 }
 NUMBERS = {
     "exit": (0, 0, 1, 3, 77),
@@ -49,13 +63,14 @@ class Script:
     name: str
     n: int = 0
 
-    def shell(self) -> str:
-        return SHELL[self.name].format(n=self.n)
+    def shell(self, *, notifies: bool = False) -> str:
+        ready = READY if notifies and self.name not in UNREADY else ""
+        return ready + SHELL[self.name].format(n=self.n)
 
     def codes(self, *, function: bool) -> set[int]:
         """How it may end when nobody else does anything to it."""
         match self.name:
-            case "sleep" | "deaf" | "flood":
+            case "sleep" | "deaf" | "flood" | "unready":
                 return set()
             case "exit" | "late" | "orphan" | "deaf_orphan" | "busy_orphan" | "runaway":
                 return {self.n}
@@ -79,10 +94,12 @@ class Script:
         return None if self.name in ("exit", "late") else [self.name, self.n]
 
 
-def run(name: str, n: int) -> Any:  # noqa: C901, PLR0912 - one line a script
+def run(name: str, n: int, notifies: bool = False) -> Any:  # noqa: C901, PLR0912 - one line a script
     """Do as the script of this name, as a function; it ends with the same code."""
+    if notifies and name not in UNREADY:
+        notify(ready=True)
     match name:
-        case "sleep":
+        case "sleep" | "unready":
             _pause()
         case "deaf":
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):

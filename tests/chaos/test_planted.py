@@ -1,10 +1,15 @@
 """The chaos finds what it is for: each bug that is planted makes it fail, and it says why."""
 
+import re
+
 import pytest
 
-from tests.chaos import case, planted
-from tests.chaos.driver import run
-from tests.chaos.machine import BrokenError
+from supervise import RestartRanks
+from tests.chaos import case, places, planted
+from tests.chaos.driver import run, silenced
+from tests.chaos.machine import BrokenError, Chaos, Tally
+from tests.chaos.scripts import Script
+from tests.chaos.shapes import Spec
 
 
 @pytest.mark.stress
@@ -13,11 +18,55 @@ from tests.chaos.machine import BrokenError
 @pytest.mark.parametrize("bug", planted.PLANTS)
 def test_a_planted_bug_is_found(monkeypatch, bug):
     """Within a few seeds; most of them within the first ten machines."""
-    monkeypatch.setattr(case, "PATIENCE_S", 3.0)
-    with planted.planted(bug), pytest.raises(BrokenError, match=planted.FINDS[bug]):
-        _some_seeds()
+    monkeypatch.setattr(case, "PATIENCE_S", 6.0)
+    with planted.planted(bug):
+        assert any(re.search(planted.FINDS[bug], _found(seed)) for seed in range(6))
 
 
-def _some_seeds():
-    for seed in range(6):
+def _found(seed):
+    """Return what a seed has found; on a busy machine that may be an answer that took long, so others follow."""
+    try:
         run(seed, machines=30)
+    except BrokenError as broken:
+        return str(broken)
+    return ""
+
+
+FAILS = Spec(
+    kind="binary",
+    ranks=(Script("exit", 3), Script("sleep")),
+    logs="files",
+    console="file",
+    grace=0.4,
+    timeout=None,
+    restarts=1,
+    strategy="one_for_one",
+)
+DEAF = Spec(
+    kind="binary",
+    ranks=(Script("deaf"), Script("sleep")),
+    logs="files",
+    console="file",
+    grace=0.4,
+    timeout=None,
+)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a life that is lost is never reaped
+@pytest.mark.parametrize("bug", planted.IN_LIVES)
+def test_a_bug_that_is_planted_in_restarts_is_found_by_a_plan(bug):
+    """One rank fails again and again, or is restarted while it ignores SIGTERM."""
+
+    class Planned(Chaos):
+        tally = Tally()
+
+    Planned.tally.shrinking = True  # no seed to say
+    with planted.planted(bug), places.small_disk(), silenced():
+        machine = Planned()
+        machine.new_gang(FAILS if "counted" in bug else DEAF, "wait")
+        if "beside" in bug:
+            machine.restart_or_terminate_ranks(number=0, kind=RestartRanks, ranks=frozenset({0}))
+        for _ in range(12):
+            machine.let_time_pass(number=0)
+        with pytest.raises(BrokenError, match=planted.IN_LIVES[bug][1]):
+            machine.teardown()
