@@ -25,6 +25,7 @@ PAGE_OF_FILE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security-policy.md",
+    "examples/README.md": "examples.md",
     "examples/corpus/README.md": "example-texts.md",
 }
 """Files outside of `docs` to the pages of the site that show them."""
