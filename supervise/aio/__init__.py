@@ -1,11 +1,11 @@
 """Gangs for asyncio: one ``async with`` block a gang, which never outlives its block.
 
-```python
-async with aio.Gang(name="train", entrypoint=train, args={0: (), 1: ()}) as gang:
-    async for event in gang.events():
-        print(event)
-    result = await gang.wait()
-```
+Example::
+
+    async with aio.Gang(name="train", entrypoint=train, args={0: (), 1: ()}) as gang:
+        async for event in gang.events():
+            print(event)
+        result = await gang.wait()
 """
 
 from supervise.aio.events import Event as Event

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-import socket
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -172,7 +171,7 @@ class Gang:
                 name="rank",
                 entrypoint=self.entrypoint,
                 args=self.args,
-                envs=_environments(self.world_size),
+                rank_variables=True,
                 logs_specs=RankLogs(self.folder, live=self.live, bare=self.bare),
                 log_line_prefixes={rank: f"[rank {rank}]: " for rank in range(self.world_size)},
                 start_method=self.start_method,
@@ -268,13 +267,3 @@ def _end(supervisor: pykka.ActorRef[Supervisor] | None, listener: pykka.ActorRef
         if supervisor is not None:
             supervisor.stop()
         listener.stop()
-
-
-def _environments(world_size: int) -> dict[int, dict[str, str]]:
-    """Return the variables of torchrun for each rank."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    size = str(world_size)
-    common = {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return {rank: {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)}
