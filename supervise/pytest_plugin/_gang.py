@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from supervise import RankStacks
     from supervise.pytest_plugin._folder import Bell, Folder
 
+_START_S = 120.0
+"""Spawned ranks import the main module before they are ready, and a machine may be busy."""
+_REPLY_S = 30.0
+"""How long a Supervisor may take for a reply that waits for no rank."""
 _STOP_S = 2.0
 """Seconds that a stopped rank has for its teardown."""
 _EXIT_S = 5.0
@@ -178,8 +182,8 @@ class Gang:
                 strategy="one_for_one",  # the host decides when the others are stopped
                 containment="sweep",
             )
-            supervisor.ask(Subscribe(ref=listener))
-            supervisor.ask(Start())
+            supervisor.ask(Subscribe(ref=listener), timeout=_REPLY_S)
+            supervisor.ask(Start(), timeout=_START_S)
             self._watch(bell, exits, supervisor)
         except BaseException:
             if supervisor is not None:
@@ -224,8 +228,8 @@ class Gang:
         self._read(exits)
         pending = frozenset(rank for rank, record in self.course.records.items() if record.exited is None)
         stacks: Any = {}
-        with contextlib.suppress(SuperviseError, pykka.ActorDeadError):
-            stacks = supervisor.ask(Stacks(ranks=pending))
+        with contextlib.suppress(SuperviseError, pykka.ActorDeadError, pykka.Timeout):
+            stacks = supervisor.ask(Stacks(ranks=pending), timeout=_REPLY_S)
         self._read(exits)
         for rank in pending:
             record = self.course.records[rank]
@@ -261,8 +265,8 @@ def _end(supervisor: pykka.ActorRef[Supervisor] | None, listener: pykka.ActorRef
     """End all ranks, and the actors."""
     try:
         if supervisor is not None:
-            with contextlib.suppress(pykka.ActorDeadError):
-                supervisor.ask(Close(death_sig=signal.SIGTERM, timeout=_STOP_S))
+            with contextlib.suppress(pykka.ActorDeadError, pykka.Timeout):
+                supervisor.ask(Close(death_sig=signal.SIGTERM, timeout=_STOP_S), timeout=_STOP_S + _REPLY_S)
     finally:
         if supervisor is not None:
             supervisor.stop()

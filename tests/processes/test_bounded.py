@@ -47,6 +47,12 @@ WITHOUT_END = {
         "self._gang.wait()",
     ): "a gang that stops: its own limits end it, and signals interrupt it",
     ("_process/stacks/gather.py", "thread.join()"): "on a thread: threads that end at their own deadline",
+    (
+        "_api/run.py",
+        "context.wait()",
+    ): "ranks run as long as they want, or until the gang's timeout; signals interrupt it",
+    ("aio/events.py", "self._arrived.wait()"): "of asyncio: a task waits, which can be canceled",
+    ("aio/gang.py", "starting.result()"): "of a future that is done",
     ("multiprocessing/_gang.py", "slot.wait()"): "the interpreter's exit waits for processes that are no daemons",
     ("multiprocessing/_gang.py", "slots.wait()"): "the same",
 }

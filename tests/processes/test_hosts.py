@@ -70,7 +70,8 @@ def test_a_function_of_a_module_run_by_its_name_works(tmp_path, kind):
 @pytest.mark.parametrize("how", ["command", "stdin"])
 def test_a_function_of_a_command_line_works_by_fork_and_is_otherwise_refused_with_the_reason(tmp_path, kind, how):
     """There is no file to import it from; a hang would be the worst answer."""
-    source = (HOST + MAIN).replace("run(sys.argv[1])", f"run({kind!r}, Std.ALL)")
+    source = "import sys\nsys.modules['cloudpickle'] = None\n"  # with it, the function travels by value
+    source += (HOST + MAIN).replace("run(sys.argv[1])", f"run({kind!r}, Std.ALL)")
     if how == "command":
         found = host(tmp_path, "-c", source, stdin=subprocess.DEVNULL, capture_output=True)
     else:
@@ -81,7 +82,10 @@ def test_a_function_of_a_command_line_works_by_fork_and_is_otherwise_refused_wit
     else:
         assert found.returncode == 1, found
         assert "SpecError: " in found.stderr
-        assert "put it into a file, or use start_method='fork'" in found.stderr
+        assert (
+            "put it into a file, install cloudpickle (pip install 'supervise-gang[pickle]'), or use start_method='fork'"
+            in found.stderr
+        )
 
 
 @pytest.mark.parametrize("kind", ["spawn", "forkserver"])

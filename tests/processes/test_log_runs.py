@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -228,7 +229,9 @@ def test_what_was_recorded_stays_where_the_failure_says(temporary, kind):
     assert not list(temporary.rglob("attempt_1"))
 
 
-@pytest.mark.parametrize("wrong", [{"args": {0: (lambda: 0,)}}, {"envs": {0: {"A": None}}}], ids=["args", "envs"])
+@pytest.mark.parametrize(
+    "wrong", [{"args": {0: (threading.Lock(),)}}, {"envs": {0: {"A": None}}}], ids=["args", "envs"]
+)
 def test_a_gang_that_is_refused_leaves_no_folder(temporary, wrong):
     with pytest.raises(SpecError):
         start_processes("w", work.run_source, **{"args": {0: ("",)}} | wrong)

@@ -360,7 +360,7 @@ A = {"name": "a", "entrypoint": "true", "args": {0: ()}}
         ({"roles": [Role(**A | {"args": {0: ("\0",)}})]}, "role 'a': rank 0: the argument"),
         ({"roles": [Role(**A | {"entrypoint": None})]}, "role 'a': entrypoint is None"),
         (
-            {"roles": [Role(**A), Role(name="b", entrypoint=len, args={0: (), 1: (lambda: 1,)})]},
+            {"roles": [Role(**A), Role(name="b", entrypoint=len, args={0: (), 1: (threading.Lock(),)})]},
             "role 'b': rank 1: len or one of its arguments",
         ),
     ],

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -293,7 +294,7 @@ def start_one(entrypoint: Any, env: dict[str, str]) -> None:
 def test_no_value_of_an_environment_is_in_an_error_of_the_start(kind, monkeypatch):
     """What cannot be started, pickled or set says which variable or argument, and no value of the environment."""
     monkeypatch.setenv("SECRET", SECRET)
-    entrypoint: Any = "/not/there" if kind == "binary" else (lambda: None)
+    entrypoint: Any = "/not/there" if kind == "binary" else threading.Lock().acquire
     for env in ({"OTHER": OTHER}, {"OTHER": f"{OTHER}\0"}):
         with pytest.raises((OSError, supervise.SpecError)) as caught:
             start_one(entrypoint, env)
@@ -320,6 +321,7 @@ UNPICKLES = {
     "_process/launch/bootstrap.py": "in a worker: what its host has pickled for it, from a file without a name",
     "_process/launch/bootstrap_spawn.py": "the same, in a worker that was spawned",
     "_process/launch/return_value.py": "what a worker that we started has written into a file without a name",
+    "pytest_plugin/_gather.py": "what a rank of the same gang has written into its folder, for `rank_gather`",
     "ray/calls.py": "in a rank: what its driver has pickled; on the driver: what its ranks have returned",
     "multiprocessing/spawn.py": "PyTorch's error files, where the caller has made the processes and names the files",
 }

@@ -151,6 +151,8 @@ def test_memory_of_the_host_while_it_loads_256_mebibytes(what, least, most):
 
 def test_an_array_within_an_unpicklable_value(tmp_path):
     """Nothing of it arrives."""
-    with launched(tmp_path, work.run_source, {0: ("value = bytes(1 << 20), lambda: 0",)}, start_method="fork") as gang:
+    with launched(
+        tmp_path, work.run_source, {0: ("value = bytes(1 << 20), __import__('threading').Lock()",)}, start_method="fork"
+    ) as gang:
         result = gang.start().wait()
     assert (result.outcome, result.return_values) == ("failed", {})
