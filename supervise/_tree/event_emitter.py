@@ -43,5 +43,5 @@ class EventEmitter:
         error = fact.error
         if isinstance(error, RestartLimitExceeded):
             cause = error.__cause__
-            why = "" if cause is None else f": {type(cause).__name__}: {text_of(cause).partition(chr(10))[0]}"
+            why = "" if cause is None else f": {type(cause).__name__}: {text_of(cause).strip().partition(chr(10))[0]}"
             self._log.show_at_last(one_line(f"supervise: tree failed: {error}{why}"))

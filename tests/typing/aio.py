@@ -44,7 +44,7 @@ async def events(gang: aio.Gang) -> RunProcsResult | None:
 
 def refused() -> None:
     """Wrong keywords and values."""
-    aio.Gang(name="work", entrypiont=work, args={0: (1,)})  # type: ignore[call-arg]
-    aio.Gang(name="work", entrypoint="true", args={0: ()}, grace="5")  # type: ignore[arg-type]
-    aio.Gang(entrypoint="true", args={0: ()})  # type: ignore[call-arg]
-    aio.Gang("work")  # type: ignore[call-arg]
+    aio.Gang(name="work", entrypiont=work, args={0: (1,)})  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+    aio.Gang(name="work", entrypoint="true", args={0: ()}, grace="5")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    aio.Gang(entrypoint="true", args={0: ()})  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+    aio.Gang("work")  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
