@@ -106,11 +106,10 @@ def test_every_deadlock_of_a_sample_ends_as_a_failure(tmp_path):
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seed", range(10))
-def test_every_deadlock_ends_as_a_failure(tmp_path, seed):
-    """A thousand of them, over all seeds."""
-    assert deadlocks.run(tmp_path, seed, 100, 0, 3000) == {"failed": 100}
+@pytest.mark.timeout(600)
+def test_every_deadlock_ends_as_a_failure(tmp_path):
+    """A hundred of them; ``python -m tests.pytest_plugin.deadlocks --count 1000`` runs more."""
+    assert deadlocks.run(tmp_path, 0, 100, 0, 500) == {"failed": 100}
 
 
 @pytest.mark.stress
