@@ -131,7 +131,7 @@ def _calls(n: int | None, args: Sequence[Any] | Mapping[int, Any]) -> Mapping[in
 
 
 def _environments(envs: Any, count: int) -> dict[int, dict[str, Any]] | None:
-    """Return rank to variables; None without any. What is not a mapping is left to the checks of the gang."""
+    """Return rank to variables; None if there are none. The gang itself refuses a value that is not a mapping."""
     if isinstance(envs, Mapping) and not all(isinstance(key, int) for key in envs):
         return {rank: dict(envs) for rank in range(count)}
     return {rank: {**env} for rank, env in envs.items()} if _is_by_rank(envs) else envs or None

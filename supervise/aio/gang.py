@@ -335,7 +335,7 @@ def _kill(ref: pykka.ActorRef[Supervisor]) -> None:
 
 
 def _some(ranks: Iterable[int] | None) -> frozenset[int] | None:
-    """Return a set of ranks; what is not a collection goes to the Supervisor, which refuses it by name."""
+    """Return a set of ranks. A value that is not a collection is returned: the Supervisor refuses it by name."""
     try:
         return None if ranks is None else frozenset(ranks)
     except TypeError:
