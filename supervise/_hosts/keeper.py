@@ -82,16 +82,21 @@ class Keeper:
 
     def _serve(self, ready: set[int]) -> str | None:
         """Serve the descriptors that are ready; return why all must be killed, "" after ``bye``, None to continue."""
-        # The timer first: behind a thaw, a renewal that was sent in time may wait beside an expiry.
-        if self._timer in ready and time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= self._due_ns:
-            return "its lease was over"
+        # Behind a thaw, a renewal that was sent in time may wait beside an expiry: it comes too late. Ranks that wait
+        # there are still added, since the driver is told that nothing of the host computes.
+        over = self._timer in ready and time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= self._due_ns
         if 0 in ready:
             chunk = os.read(0, 65536)
             *lines, self._rest = (self._rest + chunk).split(b"\n")
-            if any(self._obey(line.decode().split()) for line in lines):
+            said_bye = any([self._obey(line.decode().split()) for line in lines])
+            if over:
+                return "its lease was over"
+            if said_bye:
                 return ""
             if not chunk:
                 return "its process has ended"
+        elif over:
+            return "its lease was over"
         elif self._host in ready:
             return "its process has ended"
         if self._listener.fileno() in ready:
@@ -139,7 +144,7 @@ class Keeper:
             os.close(pidfd)
 
     def _lease(self, due_ns: int) -> None:
-        self._due_ns = due_ns
+        self._due_ns = due_ns = max(due_ns, 1)  # 0 would disarm the timer
         when = struct.pack("@4l", 0, 0, *divmod(due_ns, _NS_PER_S))
         if self._libc.timerfd_settime(self._timer, _TFD_TIMER_ABSTIME, when, None):
             raise OSError(ctypes.get_errno(), "timerfd_settime")

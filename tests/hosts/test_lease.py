@@ -19,14 +19,23 @@ import subprocess, sys, threading, time
 from supervise._hosts.lease import Lease
 
 lease = Lease(float(sys.argv[1]), first_s=0)
-ranks = [subprocess.Popen(["sh", "-c", "sleep 1000 & echo $$ $!; wait"], stdout=subprocess.PIPE, text=True,
-                          start_new_session=True) for _ in range(2)]
-for rank in ranks:
-    print(rank.stdout.readline().strip())
+ranks = []
+
+def launch():
+    rank = subprocess.Popen(["sh", "-c", "sleep 1000 & echo $$ $!; wait"], stdout=subprocess.PIPE, text=True,
+                            start_new_session=True)
+    ranks.append(rank)
+    print(rank.stdout.readline().strip(), flush=True)
     lease.add(rank.pid)
+
+launch()
+launch()
 print(lease.port, flush=True)
 token = lease.token()
 for line in sys.stdin:
+    if line == "rank\\n":
+        launch()
+        continue
     if line == "renew\\n":
         token = lease.renew(token)
     elif line == "renew old\\n":
@@ -51,9 +60,17 @@ class Host:
             text=True,
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         )
-        self.pids = [int(word) for _ in range(2) for word in self.hear().split()]
-        self.pidfds = [os.pidfd_open(pid) for pid in self.pids]
+        self.pids: list[int] = []
+        self.pidfds: list[int] = []
+        for _ in range(2):
+            self.watch(self.hear())
         self.driver = socket.create_connection(("127.0.0.1", int(self.hear())))
+
+    def watch(self, pids: str) -> None:
+        """Remember the processes of a rank."""
+        for pid in map(int, pids.split()):
+            self.pids.append(pid)
+            self.pidfds.append(os.pidfd_open(pid))
 
     def hear(self) -> str:
         assert self.process.stdout is not None
@@ -129,9 +146,14 @@ def test_a_stopped_host_loses_its_ranks_with_the_lease(short: Host):
 
 
 def test_a_thaw_behind_the_lease_ends_ranks_and_host(short: Host):
-    """The host, its ranks and the keeper are all stopped; a renewal that was sent in time waits in the pipe."""
+    """The host, its ranks and the keeper are all stopped; a renewal that was sent in time waits in the pipe.
+
+    So does a rank, of which the keeper has not read yet.
+    """
     keeper = keeper_of(short)
-    for pid in (keeper, *short.pids):
+    os.kill(keeper, signal.SIGSTOP)
+    short.watch(short.say("rank"))
+    for pid in short.pids:
         os.kill(pid, signal.SIGSTOP)
     assert short.say("renew") == "done"
     short.process.send_signal(signal.SIGSTOP)
