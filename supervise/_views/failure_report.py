@@ -54,6 +54,11 @@ def lines(result: RunProcsResult, story: Story, paint: Callable[[str, str], str]
     return shown
 
 
+def of_rank(result: RunProcsResult, story: Story, rank: int) -> list[str]:
+    """Return the first lines of the report as if the gang had ended with the failure of `rank`: who, how and why."""
+    return [_headline(result, story, rank), *(f"  {line}".rstrip() for line in _why(result, rank, story))]
+
+
 def _headline(result: RunProcsResult, story: Story, root: int | None) -> str:
     if root is not None:
         failure = result.failures[root]

@@ -30,7 +30,7 @@ class RecordedRun:
     def __init__(self, path: str) -> None:
         """Describe a directory; nothing is read yet."""
         self.path = path
-        self.name = os.path.basename(path)
+        self.name: str = os.path.basename(path)
 
     @cached_property
     def info(self) -> dict[str, Any]:

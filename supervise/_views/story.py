@@ -26,7 +26,7 @@ class Unlaunched(NamedTuple):
         return f"could not be started: {re.sub(ERRNO, '', self.why)}"
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Story:
     """Facts about a run that its result does not have."""
 

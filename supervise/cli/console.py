@@ -50,17 +50,17 @@ class Console:
         self._quiet, self._json = quiet, json
         self._fd = sys.stderr.fileno() if sys.stderr is not None else -1
         out_fd = sys.stdout.fileno() if sys.stdout is not None else -1
-        self.terminal = os.isatty(self._fd)
+        self.terminal: bool = os.isatty(self._fd)
         able = os.environ.get("TERM", "dumb") != "dumb"
         wanted = color == "always" or (color == "auto" and able and not os.environ.get("NO_COLOR"))
         both = self.terminal and os.isatty(out_fd)
-        self.color = wanted and (self.terminal or color == "always")
-        self.rank_color = wanted and (both or color == "always")
+        self.color: bool = wanted and (self.terminal or color == "always")
+        self.rank_color: bool = wanted and (both or color == "always")
         """Whether prefixes are colored, on stdout and stderr alike."""
-        self.live = both and able
+        self.live: bool = both and able
         """Whether a status line may be shown; output of ranks overwrites it."""
         rows_fd = -1 if shared or not able else _terminal_of_rows(out_fd, self._fd)
-        self.screen = Screen(rows_fd)
+        self.screen: Screen = Screen(rows_fd)
         """Where the unfinished lines of ranks are shown."""
         self._own = self.screen if rows_fd in (self._fd, -1) else Screen()  # the rows below our own lines
         self.on_left: Callable[[], object] | None = None

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from supervise.cli import (
     failure_options,
@@ -117,7 +117,7 @@ class Parser(argparse.ArgumentParser):
         import shutil  # here, because argparse makes a formatter for each option
 
         width = min(_HELP_COLUMNS, shutil.get_terminal_size((_HELP_COLUMNS, 40)).columns)
-        self.formatter_class = partial(_formatter, width=width)
+        self.formatter_class: Any = partial(_formatter, width=width)
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:

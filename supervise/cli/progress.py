@@ -66,7 +66,7 @@ class Progress:
         self._options = options
         self._console = console
         read = console.live or not options.output.merge  # otherwise the end of stderr may be in the file of stdout only
-        self.story = Story(
+        self.story: Story = Story(
             nproc=options.nproc,
             grace_s=options.grace_s,
             hosts=options.hosts.count,

@@ -36,9 +36,9 @@ class EventFile:
             OSError: The file cannot be created.
         """
         self._fd = -1
-        self.locked = False
+        self.locked: bool = False
         """Whether this process holds the lock that shows readers that it runs."""
-        self.lost = 0
+        self.lost: int = 0
         """The number of events that are missing in the file."""
         self.error: OSError | None = None
         """Why the last event that is missing could not be written."""

@@ -54,8 +54,6 @@ class _Story:
         self.first_failure: tuple[int, str] | None = None
         """The rank whose failure the events tell first, and how it ended."""
         self._stopping = False
-        self._ended: dict[int, str] = {}
-        """Rank to its state before the restart of all ranks; a rank that starts again is removed."""
         for event in events:
             self.last = str(event.get("timestamp", ""))
             try:
@@ -63,12 +61,11 @@ class _Story:
             except (KeyError, TypeError, ValueError):  # a rank may have written the line
                 continue
 
-    def _take(self, name: str, event: dict[str, Any]) -> None:  # noqa: C901, PLR0912 - one case per event
+    def _take(self, name: str, event: dict[str, Any]) -> None:  # noqa: C901 - one case per event
         rank = event.get("local_rank")
         match name:
             case "process.started" if isinstance(rank, int):
                 self.states[rank] = f"running, pid {int(event['pid'])}"
-                self._ended.pop(rank, None)
             case "process.exited" if isinstance(rank, int):
                 how = _how(event)
                 self.states[rank] = f"ended, {how}"
@@ -87,12 +84,9 @@ class _Story:
                 self.restarts.append(
                     f"rank {event['root_cause_rank']} failed ({event['error_type']}); restart {event['attempt']}"
                 )
-                self._ended = {rank: state for rank, state in self.states.items() if state.startswith("ended, ")}
-                self.states = dict.fromkeys(self.states, "waiting for a restart")
+                again = self.states.keys() - set(event.get("left_out") or ())
+                self.states |= dict.fromkeys(again, "waiting for a restart")
                 self.first_failure, self._stopping = None, False
-            case "gang.started":  # the restart has left out the ranks that have not started, such as temporary ones
-                self.states |= self._ended
-                self._ended = {}
             case "gang.stacks" if event["path"]:
                 self.notes.append(f"stacks: {event['path']}")
             case "events.lost":

@@ -34,6 +34,8 @@ REPLY_S = 10.0
 _SOCKET_S = 3.0
 """How long a run may take from the creation of its directory to that of its socket, or from its removal to the exit."""
 _RETRY_S = 0.05
+APPEARS_S = 2.0
+"""How long a command may wait for a run that was started just before it."""
 _OF_CALLER = ("invalid", "bad-request")
 _EPILOG = """\
 exit code:
@@ -57,9 +59,14 @@ class Target(NamedTuple):
 
 
 def parser(
-    command: str, description: str, *, epilog: str = _EPILOG, json_help: str = "print a JSON object"
+    command: str,
+    description: str,
+    *,
+    epilog: str = _EPILOG,
+    json_help: str = "print a JSON object",
+    appears_s: float = 0.0,
 ) -> RunParser:
-    """Return the parser of a command, with RUN and ``--json``."""
+    """Return the parser of a command, with RUN and ``--json``; it waits for a run that appears within `appears_s`."""
     made = RunParser(
         prog=f"supervise {command}",
         description=description,
@@ -68,7 +75,10 @@ def parser(
         allow_abbrev=False,
     )
     made.add_argument(
-        "target", metavar="RUN", type=_target, help="directory of a run, the beginning of its name, or a control socket"
+        "target",
+        metavar="RUN",
+        type=partial(_target, appears_s=appears_s),
+        help="directory of a run, the beginning of its name, or a control socket",
     )
     made.add_argument("--json", action="store_true", help=json_help)
     return made
@@ -81,17 +91,40 @@ def add_rank(made: RunParser, what: str, *, required: bool = False) -> None:
     )
 
 
-def _target(word: str) -> Target:
+def _target(word: str, *, appears_s: float) -> Target:
     try:
         if stat.S_ISSOCK(os.stat(word).st_mode):
             return Target(one_line(word), os.path.abspath(word), None)
     except (OSError, ValueError):
         pass
     try:
-        run = find_run(word, prefer_running=True)
+        run = running_run(word, appears_s)
     except NoSuchRunError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return Target(one_line(run.name), os.path.join(run.path, SOCKET), run)
+
+
+def running_run(word: str, appears_s: float) -> RecordedRun:
+    """Return the run that a word means; if none with this name runs, wait until one does.
+
+    Args:
+        word: As for `find_run`.
+        appears_s: The longest wait in seconds.
+
+    Raises:
+        NoSuchRunError: There is none, or more than one.
+    """
+    deadline_s = time.monotonic() + appears_s
+    while True:
+        over = time.monotonic() >= deadline_s
+        try:
+            run = find_run(word, prefer_running=True)
+            if over or run.state in ("running", "unknown") or word == run.name or os.sep in word:
+                return run
+        except NoSuchRunError:
+            if over:
+                raise
+        select.select([], [], [], _RETRY_S)
 
 
 def steer(command: str, target: Target, act: Callable[[ControlClient], int]) -> int:

@@ -40,6 +40,7 @@ def options() -> RunParser:
         "Show a live table of the ranks of a run, and steer it by keys.",
         epilog=_EPILOG,
         json_help="print each reading as a JSON object on a line",
+        appears_s=steering.APPEARS_S,
     )
 
 

@@ -6,7 +6,7 @@ import os
 import queue
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from supervise import _threads
 from supervise._control.client import ControlClient, ControlError
@@ -35,16 +35,27 @@ class NewReading(NamedTuple):
     incident_count: int
     """Number of all incidents so far."""
     first_failure: Incident | None
+    failed: list[int]
+    """The ranks of which a life has failed, the first failure first."""
     complete: bool
     """False for the very first, which has only what supervise tells."""
 
 
 class NewLines(NamedTuple):
-    """The logs of the wanted rank were read."""
+    """The wanted lines about a rank were read."""
 
-    rank: int
+    wanted: Wanted
     title: str
     lines: list[str]
+
+
+class Wanted(NamedTuple):
+    """Lines about a rank that are read with every reading."""
+
+    what: Literal["logs", "why"]
+    rank: int
+    turns: int = 0
+    """Selects one of its logs."""
 
 
 class Trouble(NamedTuple):
@@ -84,10 +95,11 @@ class Feed:
     def __init__(self, target: steering.Target) -> None:
         """Describe the run; no thread is started yet."""
         self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
+        self.awake_fd: int
         self.awake_fd, self._wake_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._target = target
         self._hurry = threading.Event()
-        self._wanted: tuple[int, int] | None = None
+        self._wanted: Wanted | None = None
         self._untaken = 0
         """Number of readings that were told since the main thread has taken the news."""
         self._log_of: tuple[int, int] | None = None
@@ -108,8 +120,8 @@ class Feed:
         self._start(self._read, "readings")
         self._start(self._wait, "end")
 
-    def want_logs(self, wanted: tuple[int, int] | None) -> None:
-        """Ask for the logs of a rank, with every reading; the second number selects the stream. None: of none."""
+    def want(self, wanted: Wanted | None) -> None:
+        """Ask for lines about a rank, with every reading; None: for none."""
         if wanted != self._wanted:
             self._wanted = wanted
             self._hurry.set()
@@ -185,10 +197,11 @@ class Feed:
         same_pids = client.peer_pid == int(status["pid"])
         self._tell_reading(reader, reader.read(status, same_pids=same_pids), complete=True)
         wanted = self._wanted
-        if wanted is None:
+        if wanted is None or wanted.what == "why":
             self._log_of = None
-        else:
-            self._tell(self._lines(reader, status, *wanted))
+        if wanted is not None:
+            title, lines = ("", reader.why(wanted.rank)) if wanted.what == "why" else self._log(reader, status, wanted)
+            self._tell(NewLines(wanted, title, lines))
         self._hurry.wait(reader.interval_s)
         self._hurry.clear()
         return False
@@ -200,25 +213,26 @@ class Feed:
         self._untaken += 1
         incidents = reader.incidents
         if incidents is None:
-            self._tell(NewReading(reading, [], 0, None, complete))
+            self._tell(NewReading(reading, [], 0, None, [], complete))
         else:
-            self._tell(NewReading(reading, list(incidents.kept), incidents.count, incidents.first, complete))
+            failed = list(incidents.failed.latest)
+            self._tell(NewReading(reading, list(incidents.kept), incidents.count, incidents.first, failed, complete))
 
-    def _lines(self, reader: Reader, status: dict[str, Any], rank: int, turns: int) -> NewLines:
+    def _log(self, reader: Reader, status: dict[str, Any], wanted: Wanted) -> tuple[str, list[str]]:
         """Read the log of a rank: that which was written last when the page was opened, after a turn the other."""
+        rank = wanted.rank
         if reader.logs is None:
-            text = "only supervise run keeps logs where this command finds them"
-            return NewLines(rank, f"logs of rank {rank}", [text])
+            return f"logs of rank {rank}", ["only supervise run keeps logs where this command finds them"]
         attempt = int(status["ranks"][str(rank)]["attempt"])
         end = reader.logs.end(rank, attempt)
         if end is None:
-            return NewLines(rank, f"logs of rank {rank}", ["this life of the rank has no log"])
+            return f"logs of rank {rank}", ["this life of the rank has no log"]
         paths = reader.logs.paths(rank, attempt)
         if self._log_of is None or self._log_of[0] != rank:
             self._log_of = rank, paths.index(end.newest)
-        path = paths[(self._log_of[1] + turns) % len(paths)]
+        path = paths[(self._log_of[1] + wanted.turns) % len(paths)]
         title = f"{os.path.basename(path)} of rank {rank}" + (f", attempt {attempt}" if attempt else "")
-        return NewLines(rank, title, read_lines(path) or ["(empty)"])
+        return title, read_lines(path) or ["(empty)"]
 
     # The end
 

@@ -13,7 +13,7 @@ from supervise._printable import one_line
 from supervise._views.top.keys import Keys
 from supervise._views.top.screen import Screen
 from supervise._views.top.view import Quit, Redraw, Request, View
-from supervise.cli.top_feed import Crashed, Ended, Feed, NewLines, NewReading, Reply, Trouble
+from supervise.cli.top_feed import Crashed, Ended, Feed, NewLines, NewReading, Reply, Trouble, Wanted
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
@@ -163,9 +163,14 @@ class Table:
             self._redraw()
         elif isinstance(asked, Request):
             self._ask(asked)
-        rank = self._view.log_rank
-        self._feed.want_logs(None if rank is None else (rank, self._view.log_turns))
+        self._feed.want(self._wanted())
         return False
+
+    def _wanted(self) -> Wanted | None:
+        view = self._view
+        if view.log_rank is not None:
+            return Wanted("logs", view.log_rank, view.log_turns)
+        return Wanted("why", view.why_rank) if view.mode == "why" and view.why_rank is not None else None
 
     def _ask(self, asked: Request) -> None:
         arguments = {"ranks": asked.ranks, "signal": asked.signal}
@@ -182,8 +187,11 @@ class Table:
             case NewReading():
                 view.update(news.reading)
                 view.incidents, view.first_failure, view.trouble = news.incidents, news.first_failure, ""
-            case NewLines() if news.rank == view.log_rank:
+                view.failed = news.failed
+            case NewLines() if news.wanted == self._wanted() and news.wanted.what == "logs":
                 view.log_title, view.log_lines = news.title, news.lines
+            case NewLines() if news.wanted == self._wanted():
+                view.lines = news.lines
             case Trouble():
                 view.trouble = news.text
             case Reply():

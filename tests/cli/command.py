@@ -1,6 +1,7 @@
 """Runs the real program in a process of its own, on pipes or on a terminal."""
 
 import codecs
+import io
 import os
 import pty
 import re
@@ -9,11 +10,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from supervise.cli import main
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +49,18 @@ class Command:
     def run(self, *words: str, before: tuple[str, ...] = (), **env: str) -> subprocess.CompletedProcess[str]:
         """Run ``supervise run`` to its end, on pipes."""
         return self.supervise("run", *words, before=before, **env)
+
+    def refused(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run ``supervise`` in this process: what is wrong usage is refused before a process starts."""
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            chdir(self.tmp_path),
+            patch.dict(os.environ, environment(self.tmp_path, **env), clear=True),
+            redirect_stdout(out),
+            redirect_stderr(err),
+        ):
+            code = main(words)
+        return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
     def supervise(self, *words: str, before: tuple[str, ...] = (), **env: str) -> subprocess.CompletedProcess[str]:
         """Run ``supervise`` to its end, on pipes."""

@@ -148,7 +148,7 @@ WRONG = {
 def test_a_file_that_is_not_valid(supervise: Command, content: str, told: str):
     """The message names the file or the role, the key and what to do; `check` and `run` refuse it alike."""
     (supervise.tmp_path / "gang.toml").write_text(content)
-    done = supervise.supervise("check", "gang.toml")
+    done = supervise.refused("check", "gang.toml")
     assert (done.returncode, done.stdout) == (2, "")
     assert told in done.stderr
     assert len(done.stderr.splitlines()) <= 2
@@ -177,7 +177,7 @@ def test_options_that_do_not_go_with_a_file(supervise: Command, words: list[str]
 def test_a_procfile_that_is_not_valid(supervise: Command, content: str, told: str):
     """The message has the number of the line."""
     (supervise.tmp_path / "Procfile").write_text(content)
-    assert told in supervise.run("--file", "Procfile").stderr
+    assert told in supervise.refused("run", "--file", "Procfile").stderr
 
 
 def test_the_help_of_check(supervise: Command):

@@ -79,9 +79,9 @@ def test_restarts_and_hangs_are_in_the_story(supervise: Command):
     assert re.search(r"^  stacks: /.*stacks-1\.txt$", shown, re.MULTILINE)
 
 
-@pytest.mark.parametrize(("started", "state"), [(False, "waiting for a restart"), (True, "ended, exit code 0")])
-def test_a_rank_that_a_restart_has_left_out_is_shown_as_ended(supervise: Command, started: bool, state: str):
-    """Rank 1 is temporary: once the attempt has started without it, it does not wait for a restart."""
+@pytest.mark.parametrize(("left_out", "state"), [([], "waiting for a restart"), ([1], "ended, exit code 0")])
+def test_a_rank_that_a_restart_has_left_out_is_shown_as_ended(supervise: Command, left_out: list[int], state: str):
+    """Rank 1 is temporary: it does not wait for a restart."""
     supervise.run("-n", "2", "--run-id", "job", "true")
     folder = supervise.directory()
     (folder / "result.json").unlink()
@@ -91,15 +91,38 @@ def test_a_rank_that_a_restart_has_left_out_is_shown_as_ended(supervise: Command
         {"event": "gang.started"},
         {"event": "process.exited", "local_rank": 1, "exit_code": 0, "exit_signal": None},
         {"event": "process.exited", "local_rank": 0, "exit_code": 3, "exit_signal": None},
-        {"event": "gang.restarting", "root_cause_rank": 0, "error_type": "exit code 3", "attempt": 1},
+        {
+            "event": "gang.restarting",
+            "root_cause_rank": 0,
+            "error_type": "exit code 3",
+            "attempt": 1,
+            "left_out": left_out,
+        },
         {"event": "process.started", "local_rank": 0, "pid": 13},
-        *[{"event": "gang.started"}] * started,
     ]
     lines = [json.dumps(event | {"event": f"supervise.{event['event']}"}) for event in events]
     (folder / "events.jsonl").write_text("\n".join(lines))
     whole = json.loads(told(supervise, "show", "--json", "job"))
     assert whole["ranks"] == {"0": "running, pid 13", "1": state}
     assert f"  rank 1: {state}\n" in told(supervise, "show", "job")
+
+
+def test_a_killed_run_does_not_wait_for_a_rank_that_its_restart_leaves_out(supervise: Command):
+    """The event of the restart names the temporary rank, before any rank starts again."""
+    (supervise.tmp_path / "gang.toml").write_text(
+        'max_restarts = 1\nbackoff = 600\n[roles.once]\ncommand = "true"\nrestart = "temporary"\n'
+        '[roles.fails]\ncommand = ["sh", "-c", "while ! grep -q process.exited $RUNS/*/events.jsonl; do sleep 0.1; '
+        'done; exit 3"]\n'
+    )
+    runs = str(supervise.tmp_path / "runs")
+    with supervise.started("--run-id", "job", "--file", "gang.toml", RUNS=runs) as run:
+        restarting = '"supervise.gang.restarting"'
+        until(lambda: any(restarting in path.read_text() for path in supervise.tmp_path.glob("runs/*/events.jsonl")))
+        run.signal(signal.SIGKILL)
+        run.process.wait()
+    shown = told(supervise, "show", "job")
+    assert "  rank 0: ended, exit code 0\n" in shown
+    assert "  rank 1: waiting for a restart\n" in shown
 
 
 def test_after_a_kill_of_supervise_in_a_flood_the_files_tell_the_story(supervise: Command):

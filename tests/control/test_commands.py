@@ -198,6 +198,17 @@ def test_stacks_show_the_odd_rank_first(supervise: Command):
         assert any("load_batch (" in line for line in one[1:])
 
 
+def test_ranks_without_python_are_said_so_once(supervise: Command):
+    """Neither py-spy nor faulthandler is to blame."""
+    with running(supervise, "sh", "-c", SAYS, count=8):
+        lines = told(supervise, "stacks", "job").splitlines()
+        assert "no Python frames of ranks 0-7: not a Python program: sh" in lines
+        assert len(lines) <= 4, lines
+        one = told(supervise, "stacks", "job", "--rank", "1").splitlines()
+        assert one[-1] == "  not a Python program: sh"
+        assert not [line for line in (*lines, *one) if "py-spy" in line or "faulthandler" in line]
+
+
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)])
 def test_wait_exits_as_the_run_did_also_afterwards(supervise: Command, script: str, code: int):
     """In text and as JSON."""

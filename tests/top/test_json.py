@@ -14,7 +14,20 @@ from tests.top.test_table import BEATS, FAILS
 
 KEYS = {"schema_version", "kind", "name", "path", "time", "phase", "attempt", "pid", "restarts", "ranks", "incidents"}
 RANK_KEYS = {
-    *("role", "state", "pid", "attempt", "restarts", "cpu", "rss_bytes", "processes", "step", "beat_age_s", "status"),
+    *(
+        "role",
+        "state",
+        "end",
+        "pid",
+        "attempt",
+        "restarts",
+        "cpu",
+        "rss_bytes",
+        "processes",
+        "step",
+        "beat_age_s",
+        "status",
+    ),
     *("output_bytes", "output_bytes_per_s", "last_line"),
 }
 

@@ -18,6 +18,7 @@ def rank(number: int, **changed: object) -> RankReading:
         rank=number,
         role="",
         state="ready",
+        end=None,
         pid=1000 + number,
         attempt=0,
         restarts=0,
@@ -59,6 +60,7 @@ def test_every_page_fits_every_size(columns: int, rows: int, count: int):
     view = view_of(found)
     view.incidents = [Incident(found.at_s, "failed", 3, "rank 3 failed: " + "why " * 50)] * 30
     view.first_failure = view.incidents[0]
+    view.failed = [3]
     view.log_lines = ["x" * 300, "漢字" * 200]
     shown(View("job", None), columns, rows)
     for key in (
@@ -68,7 +70,13 @@ def test_every_page_fits_every_size(columns: int, rows: int, count: int):
         "escape",
         "o",
         "w",
+        "n",
+        "enter",
         "q",
+        "q",
+        "5",
+        "enter",
+        "n",
         "?",
         "down",
         "q",
@@ -85,8 +93,16 @@ def test_every_page_fits_every_size(columns: int, rows: int, count: int):
         shown(view, columns, rows)
 
 
-def test_the_help_fits_80_columns():
+def test_the_help_fits_80_columns_and_closes_with_its_own_keys():
     assert max(map(len, HELP)) < 80
+    for opens in "?h":
+        for closes in ("?", "h", "q", "escape"):
+            view = view_of(reading(4))
+            view.key(opens)
+            assert shown(view)[1] == "help"
+            view.key(closes)
+            assert shown(view)[1].startswith("RANK")
+    assert any("?, h" in line and "this help" in line for line in HELP)
 
 
 def test_the_worst_is_first_and_on_the_map():
@@ -125,10 +141,118 @@ def test_every_order():
     assert list(first.values()) == [2, 0, 0, 1, 2, 1, 2]
 
 
+def test_ranks_that_look_the_same_keep_their_places():
+    """A tie in the shown value is broken by the rank; the exact values may change with every reading."""
+    found = reading(
+        4,
+        r0={"cpu": 0.001, "rss_bytes": (3 << 20) + 1, "beat_age_s": 0.1, "output_bytes_per_s": 10.2},
+        r1={"cpu": 0.003, "rss_bytes": (3 << 20) + 2, "beat_age_s": 0.4, "output_bytes_per_s": 10.4},
+        r2={"cpu": 0.004, "rss_bytes": (3 << 20) + 3, "beat_age_s": 1.9, "output_bytes_per_s": 9.9},
+        r3={"cpu": 2.0, "rss_bytes": 1 << 30, "beat_age_s": 9.0, "output_bytes_per_s": 1e6},
+    )
+    states = shown_states(found)
+    for name in ("by processor", "by memory", "by heartbeat, oldest first", "by output"):
+        assert ordered(found, states, name) == [3, 0, 1, 2], name
+
+
+def test_the_column_of_the_order_is_marked_and_the_keys_stay():
+    view = view_of(reading(4))
+    marked = []
+    for name in ORDERS:
+        assert view.order == name
+        picture = draw(view, 140, 24)
+        lines = picture.text()
+        assert f"o order: {name}" in lines[-1]
+        assert lines[-1].startswith("? help")
+        marked.append(next(word for word in lines[1].split() if word[-1] in "v^"))
+        reversed_cells = "".join(text for text, style in picture.styled()[1] if "selected" in style)
+        assert reversed_cells == marked[-1]
+        view.key("o")
+    assert marked == ["STATEv", "RANK^", "CPUv", "MEMORYv", "STEP^", "BEATv", "OUTPUT/sv"]
+
+
+@pytest.mark.parametrize(
+    ("end", "text"),
+    [("exit code 3", "exit 3"), ("SIGKILL, core dumped", "SIGKILL"), ("exit code 0 (no result)", "exit 0")],
+)
+def test_the_state_of_a_failed_rank_is_its_exit(end: str, text: str):
+    view = view_of(reading(2, r1={"state": "failed", "end": end}))
+    lines = shown(view)
+    assert lines[2].startswith(f"   1  {text}  ")
+    assert "x 1 failed" in lines[0]
+
+
+@pytest.mark.parametrize("count", [4, 64, 1000])
+def test_the_number_of_processes_has_a_column(count: int):
+    """Also if each rank is one process."""
+    assert "PROCS" in shown(view_of(reading(count)), 100)[1 + (count > 20) * (4 if count > 64 else 1)]
+
+
+def test_a_rank_is_found_by_its_number():
+    view = view_of(reading(100))
+    for keys in (["4", "2", "enter"], ["g", "5", "backspace", "4", "2", "enter"]):
+        view.key("home")
+        for key in keys[:-1]:
+            view.key(key)
+        assert "Go to rank: 42_" in shown(view)[-1]
+        view.key("enter")
+        assert view.rank == 42
+        assert any(line.startswith("  42") for line in shown(view))
+    for key in ("7", "escape"):
+        view.key(key)
+    assert view.rank == 42
+    for key in ("1", "0", "0", "enter"):
+        view.key(key)
+    assert view.rank == 42
+    assert shown(view)[-1] == "there is no rank 100"
+
+
+def test_the_next_failed_rank_is_found_in_every_order():
+    view = view_of(reading(100))
+    view.key("n")
+    assert "no rank is failed" in shown(view)[-1]
+    view.update(reading(100, r20={"state": "failed"}, r60={"state": "hung"}, r90={"state": "backoff"}))
+    view.key("o")
+    found = []
+    for key in "nnnnN":
+        view.key(key)
+        found.append(view.rank)
+        assert any(line.startswith(f"  {view.rank}") for line in shown(view))
+    assert found == [20, 60, 90, 20, 90]
+
+
+def test_the_page_of_what_went_wrong_tells_why_and_leads_to_the_logs():
+    view = view_of(found := reading(9, r3={"state": "failed"}, r5={"state": "failed"}))
+    view.key("w")
+    assert shown(view)[1:3] == ["what went wrong", "nothing went wrong so far"]
+    view.key("escape")
+    view.incidents = [Incident(found.at_s, "failed", rank, f"rank {rank} failed: exit code 3") for rank in (5, 3)]
+    view.first_failure, view.failed = view.incidents[0], [5, 3]
+    view.key("w")
+    view.lines = ["rank 5 of 9 failed: exit code 3", "  ValueError: no data"]
+    lines = shown(view)
+    assert lines[1:4] == ["why rank 5 failed (1 of 2 failed ranks)", *view.lines]
+    assert "first failure: rank 5 failed" in lines[6]
+    assert "Enter logs" in lines[-1]
+    view.key("n")
+    assert view.why_rank == 3
+    assert shown(view)[1] == "why rank 3 failed (2 of 2 failed ranks)"
+    view.key("enter")
+    assert (view.mode, view.log_rank) == ("logs", 3)
+    view.key("escape")
+    assert (view.mode, view.log_rank, view.why_rank) == ("why", None, 3)
+    view.key("escape")
+    assert view.mode == "table"
+    view.key("3")
+    view.key("enter")
+    view.key("w")
+    assert view.why_rank == 3
+
+
 def test_a_narrow_terminal_keeps_what_matters_most():
     heads = [column.head for column in columns_for(reading(4), 45, set())]
     assert heads[:2] == ["RANK", "STATE"]
-    assert "OUTPUT" not in heads
+    assert "OUTPUT/s" not in heads
     assert [column.head for column in columns_for(reading(4), 20, set())] == ["RANK", "STATE"]
 
 

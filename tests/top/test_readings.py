@@ -51,7 +51,7 @@ def test_events_are_followed_and_a_line_may_come_in_parts(run: Path):
     append(run, whole[40:] + "\n")
     (found,) = incidents.look()
     assert (found.kind, found.rank, found.at_s) == ("failed", 1, BEGIN_S + 5)
-    assert found.text == "rank 1 failed: exit code 3 after 5 s: words of 1 in 0"
+    assert found.text == "rank 1 failed: exit code 3 after 5 s; last line: words of 1 in 0"
     assert incidents.first is found
     assert incidents.look() == []
     append(run, event("gang.restarting", 6, backoff_s=1.0, root_cause_rank=1, error_type="exit code 3"))
@@ -120,6 +120,72 @@ def test_rates_need_two_readings_of_one_life(run: Path):
     assert second.output_bytes_per_s > 0
     third = reader.read(status(**mine, attempt=1), same_pids=False).ranks[1]
     assert (third.cpu, third.rss_bytes, third.output_bytes) == (None, None, None)
+
+
+def test_output_is_averaged_over_some_readings(run: Path, monkeypatch: pytest.MonkeyPatch):
+    """A rank that prints every 3 s is not at 0 between its lines; after 10 s without a line, it is."""
+    clock = [100.0]
+    monkeypatch.setattr("supervise._views.top.reader.time.monotonic", lambda: clock[0])
+    reader = Reader(RecordedRun(str(run)))
+    log = write_log(run, 1, b"")
+    rates = []
+    for second in range(40):
+        if second % 3 == 0 and second < 24:
+            with log.open("ab") as file:
+                file.write(b"x" * 29 + b"\n")
+        rates.append(reader.read(status(), same_pids=False).ranks[1].output_bytes_per_s)
+        clock[0] += 1
+    assert rates[0] is None
+    assert all(8 <= rate <= 12 for rate in rates[11:24]), rates
+    assert rates[31] == 0
+    write_log(run, 1, b"of the next life\n", attempt=1)
+    assert reader.read(status(attempt=1), same_pids=False).ranks[1].output_bytes_per_s is None
+    write_log(run, 1, b"of the next life\nand more\n", attempt=1)
+    clock[0] += 3
+    assert reader.read(status(attempt=1), same_pids=False).ranks[1].output_bytes_per_s == 3
+
+
+def test_a_failed_rank_has_its_end_and_the_text_of_the_report(run: Path):
+    reader = Reader(RecordedRun(str(run)))
+    write_log(run, 1, b"step 16\n")
+    write_log(run, 1, b"Traceback ...\nKeyError: 'weights'\n", name="stderr.log")
+    failed = {"level": "error", "pid": 7, "uptime_s": 2.0, "exit_code": None, "exit_signal": "SIGKILL"}
+    append(run, event("process.started", 1, 1, pid=7), exited(3, 1, **failed))
+    row = reader.read(status(state="failed"), same_pids=False).ranks[1]
+    assert row.end == "SIGKILL"
+    assert reader.why(0) == []
+    assert reader.why(1) == [
+        "rank 1 of 2 failed: SIGKILL (host node7, pid 7, after 2 s)",
+        "  the end of its stderr:",
+        "    Traceback ...",
+        "    KeyError: 'weights'",
+    ]
+    assert reader.incidents.first.text == "rank 1 failed: SIGKILL after 2 s; last line: KeyError: 'weights'"
+    append(run, event("process.started", 4, 1, pid=8))
+    row = reader.read(status(attempt=1), same_pids=False).ranks[1]
+    assert row.end is None
+    assert reader.why(1)[0].startswith("rank 1 of 2 failed: SIGKILL")
+
+
+@pytest.mark.parametrize("bad", ["x", None, [], {}, float("inf"), -(2**70)])
+def test_an_end_that_a_rank_has_written_is_told_as_far_as_possible(run: Path, bad: object):
+    reader = Reader(RecordedRun(str(run)))
+    fields = dict.fromkeys(("pid", "uptime_s", "exit_code", "exit_signal", "attempt", "complaint", "oom_kill"), bad)
+    append(run, exited(3, 1, level="error") | fields, event("process.faulted", 3, 0, message=bad))
+    reader.read(status(state="failed"), same_pids=False)
+    assert all(isinstance(line, str) for rank in (0, 1) for line in reader.why(rank))
+
+
+def test_a_hang_is_told_as_the_failure_also_when_its_process_has_ended(run: Path):
+    reader = Reader(RecordedRun(str(run)))
+    append(
+        run, event("process.started", 1, 1, pid=7), event("process.faulted", 2, 1, message="hung: no output for 30 s")
+    )
+    reader.read(status(), same_pids=False)
+    assert reader.why(1) == ["rank 1 failed: hung: no output for 30 s"]
+    append(run, exited(3, 1, pid=7, uptime_s=2.0, exit_code=None, exit_signal="SIGTERM", spontaneous=False))
+    reader.read(status(), same_pids=False)
+    assert reader.why(1)[0] == "rank 1 of 2 failed: hung: no output for 30 s (host node7, pid 7, after 2 s)"
 
 
 def test_processes_on_other_machines_are_not_read(run: Path):

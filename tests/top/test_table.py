@@ -6,11 +6,13 @@ import shlex
 import signal
 import sys
 import termios
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from supervise.cli import steering
 from tests.cli.command import ROOT, SUPERVISE, Command
 from tests.cli.shell import PROMPT, shell
 from tests.patience import PATIENCE_S
@@ -53,7 +55,7 @@ def test_the_table_has_a_row_for_each_rank_and_ends_with_the_run(supervise: Comm
         assert re.match(r"running  0:00:\d\d  2 ranks:  \. 2 ready  job_", lines[0])
         assert lines[1].startswith("RANK  STATE")
         assert [line.split()[:2] for line in lines[2:4]] == [["0", "ready"], ["1", "ready"]]
-        assert lines[-1].startswith("? help  q quit  Enter logs  t stacks")
+        assert lines[-1].startswith("? help  q quit  Enter logs  w why  n failed")
         assert table.screen.alternate
         assert not table.screen.cursor_shown
         run.send_signal(signal.SIGTERM)
@@ -67,7 +69,7 @@ def test_what_ranks_report_is_in_the_table(supervise: Command):
     words = ("--ready", "notify", "--heartbeat-timeout", "600", "beats.py")
     with running(supervise, *words) as _run, top(supervise, "job") as table:
         head, row = table.until("it waits")[1:3]
-        assert head.split()[:2] == ["RANK", "STATE"]
+        assert head.split()[:2] == ["RANK", "STATEv"]
         assert {"STEP", "BEAT"} <= set(head.split())
         assert " 7 " in row
         table.type(b"t")
@@ -83,18 +85,65 @@ def test_what_ranks_report_is_in_the_table(supervise: Command):
 def test_a_failure_says_why_and_comes_first(supervise: Command):
     words = ("--strategy", "one_for_one", "--max-restarts", "1", "--backoff", "600", "sh", "-c", FAILS)
     with running(supervise, *words) as _run, top(supervise, "job") as table:
-        lines = table.until("first failure: rank 1 failed: exit code 28 after", ": no space left on device")
+        lines = table.until("first failure: rank 1 failed: exit code 28 after", "; last line: no space left on device")
         assert lines[0].startswith("running")
         table.until("b 1 backoff", "   1  backoff")
         assert [line.split()[0] for line in table.until("   0  ready")[2:4]] == ["1", "0"]
         table.type(b"w")
-        table.until("what went wrong, the newest last", "rank 1 restarts in ")
+        table.until("why rank 1 failed", "rank 1 of 2 failed: exit code 28 (host", "  the end of its stderr:")
+        table.until("    no space left on device", "All that went wrong", "rank 1 restarts in ")
+        table.type(b"\r")
+        table.until("stderr.log of rank 1", "no space left on device")
+        table.type(b"q")
+        table.until("why rank 1 failed")
         table.type(b"\x1b")
         table.until("LAST LINE")
         table.type(b"o")
-        assert [line.split()[0] for line in table.until("order: by rank")[2:4]] == ["0", "1"]
+        assert [line.split()[0] for line in table.until("RANK^")[2:4]] == ["0", "1"]
+        table.type(b"n")
+        table.until("? help")
+        table.type(b"l")
+        table.until("of rank 1")
+        table.type(b"q")
+        table.until("RANK^")
         table.type(b"q")
         assert table.end() == 0
+
+
+def test_a_rank_is_found_by_its_number(supervise: Command):
+    """On a terminal: a digit opens the question; the row comes into view and its logs open."""
+    with running(supervise, "sh", "-c", SAYS, count=12) as _run, top(supervise, "job", rows=8) as table:
+        table.until("rank 0 is up")
+        table.type(b"11")
+        table.until("Go to rank: 11_  Enter: go   Esc: no")
+        table.type(b"\r")
+        table.until("rank 11 is up", "? help")
+        table.type(b"\r")
+        table.until("stdout.log of rank 11")
+        table.type(b"qh")
+        table.until("  g, 0 to 9        go to a rank")
+        table.type(b"hn")
+        table.until("no rank is failed, hung, suspended or in backoff")
+        table.type(b"q")
+        assert table.end() == 0
+
+
+def test_a_table_may_be_asked_for_before_its_run_exists(supervise: Command):
+    """As after ``supervise run ... &``; a run with this name that has ended does not count."""
+    supervise.run("--run-id", "job", "true")
+    found: list[int] = []
+    runs = supervise.tmp_path / "runs"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SUPERVISE_RUNS_DIR", str(runs))
+        waits = threading.Thread(
+            target=lambda: found.append(steering.running_run("job", PATIENCE_S).info["world_size"])
+        )
+        waits.start()
+        with running(supervise, "sh", "-c", SAYS):
+            waits.join(PATIENCE_S)
+            assert not waits.is_alive()
+        assert len(list(runs.iterdir())) == 2
+    assert found == [2]
 
 
 def test_a_stop_asks_first(supervise: Command):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from supervise._process.stacks.dump import Dump, with_states
 from supervise._process.stacks.py_spy import PySpy, find_program
-from supervise._process.stacks.threads import KernelView, kernel_view
+from supervise._process.stacks.threads import KernelView, foreign_program, kernel_view
 from supervise.stacks import RankStacks
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ class Gather:
         self._canceled = threading.Event()
         self._py_spy: PySpy | None = None
         self._kernel: dict[int, KernelView] = {}
+        self._foreign: dict[int, str] = {}
+        """The ranks that seem to run no Python, and their programs."""
         self._notes: dict[int, list[str]] = {rank: [] for rank in pids}
         self._found: dict[int, RankStacks] = {}
 
@@ -69,7 +71,7 @@ class Gather:
 
     def run(self) -> dict[int, RankStacks]:
         """Return local rank to stacks; processes that have exited are left out."""
-        for step in (self._read_kernel, self._run_py_spy, self._request_dumps):
+        for step in (self._read_kernel, self._find_foreign, self._run_py_spy, self._request_dumps):
             try:
                 step()
             except Exception:  # such as too few descriptors: the other sources may still work
@@ -87,7 +89,10 @@ class Gather:
     def _stacks(
         self, rank: int, source: Literal["py-spy", "faulthandler", "kernel"], threads: tuple[ThreadStack, ...]
     ) -> RankStacks:
-        return RankStacks(pid=self._pids[rank], source=source, threads=threads, notes=tuple(self._notes[rank]))
+        notes = tuple(self._notes[rank])
+        if source == "kernel" and rank in self._foreign:
+            notes = (f"not a Python program: {self._foreign[rank]}",)
+        return RankStacks(pid=self._pids[rank], source=source, threads=threads, notes=notes)
 
     def _left_s(self, until_s: float) -> float:
         return 0.0 if self._canceled.is_set() else self._begin_s + until_s - time.monotonic()
@@ -97,6 +102,11 @@ class Gather:
             view = kernel_view(pid) if self._left_s(_KERNEL_S) > 0 else KernelView({}, suspended=False)
             if view is not None:
                 self._kernel[rank] = view
+
+    def _find_foreign(self) -> None:
+        for rank in self._kernel:
+            if self._left_s(_PY_SPY_S) > 0 and (name := foreign_program(self._pids[rank])) is not None:
+                self._foreign[rank] = name
 
     # py-spy
 
@@ -110,7 +120,7 @@ class Gather:
         if self._canceled.is_set():
             self._py_spy.cancel()
         ranks: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for rank in self._kernel:
+        for rank in sorted(self._kernel, key=lambda rank: rank in self._foreign):  # time may be too short for all
             ranks.put(rank)
         threads = []
         for _ in range(min(_MOST_RUNS, os.cpu_count() or 1, len(self._kernel)) - 1):

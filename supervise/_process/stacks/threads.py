@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from typing import NamedTuple
 
+from supervise._printable import one_line
 from supervise._process.stacks import syscalls
 from supervise.stacks import ThreadStack
 
@@ -52,6 +53,18 @@ def kernel_view(pid: int) -> KernelView | None:
         call = syscalls.name_of(_text(f"/proc/{pid}/task/{tid}/syscall"))
         threads[tid] = replace(thread, wchan="" if wchan == "0" else wchan, syscall=call)
     return KernelView(threads, threads[pid].state in _SUSPENDED if pid in threads else False)
+
+
+def foreign_program(pid: int) -> str | None:
+    """Return the name of a process that has mapped no file of Python; None if it may run Python."""
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as file:
+            mapped = file.read().lower()
+    except OSError:  # it has exited, or belongs to another user
+        return None
+    if not mapped or any(name in mapped for name in (b"python", b"pypy", b"graalpy")):
+        return None
+    return one_line(_text(f"/proc/{pid}/comm").strip())
 
 
 def signal_state(pid: int, number: int) -> SignalState | None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from supervise._printable import one_line
-from supervise._views.report.series import Point, read_series
+from supervise._views.failed_ranks import FailedRanks
+from supervise._views.report.series import Point, Totals, read_series
 from supervise._views.wording import ended_how, event_time_s, seconds
 
 if TYPE_CHECKING:
@@ -110,9 +111,12 @@ class History:
         self.stacks: list[tuple[str, list[str]]] = []
         """For each file of stacks its path, and its places: lines of ranks and where they were."""
         self.root_cause: int | None = None
+        self.failed = FailedRanks()
+        """The ranks whose last life has failed."""
+        self.several_roles = len(run.info.get("roles") or ()) > 1
         self._run = run
-        self._first_failure: int | None = None
-        self._stopping = False
+        self.stop: tuple[float, str] | None = None
+        """When supervise last began to stop the ranks, in seconds since the epoch, and why; None if it has not."""
         self._count = max(1, _count(run.info.get("world_size")))
         self._last_s = 0.0
         for rank in range(min(self._count, _MOST_RANKS)):
@@ -120,7 +124,9 @@ class History:
         for event in run.events():
             try:
                 at_s = event_time_s(event["timestamp"])
-                self._take(event["event"].removeprefix("supervise."), event, at_s)
+                name = event["event"].removeprefix("supervise.")
+                self._take(name, event, at_s)
+                self.failed.take(name, event)
                 self._last_s = max(self._last_s, at_s)
             except (AttributeError, KeyError, TypeError, ValueError, OverflowError):  # a rank may have written the line
                 continue
@@ -150,12 +156,10 @@ class History:
             case "started":
                 rank.lives.append(Life(int(event["attempt"]), int(event["pid"]), at_s))
                 rank.count += 1
-                if self._first_failure == rank.rank:  # it was restarted
-                    self._first_failure = None
             case "ready" if life is not None:
                 life.ready_s = at_s
             case "exited" if life is not None:
-                self._ended(rank, life, event, at_s)
+                self._ended(life, event, at_s)
             case "signaled" if life is not None:
                 text = f"{_text(event['signal'])} from supervise ({_text(event['reason'])})"
                 _append(life.marks, Mark(at_s, "signal", text))
@@ -181,7 +185,7 @@ class History:
         _append(life.marks, Mark(at_s, "hung", text))
         self._incident(at_s, "hung", f"rank {rank.rank} hung: {text}")
 
-    def _ended(self, rank: RankHistory, life: Life, event: dict[str, Any], at_s: float) -> None:
+    def _ended(self, life: Life, event: dict[str, Any], at_s: float) -> None:
         life.ended_s = at_s
         life.how = f"{ended_how(event)}, out of memory" if event.get("oom_kill") else ended_how(event)
         spontaneous = bool(event.get("spontaneous"))
@@ -191,8 +195,6 @@ class History:
             life.ending = "succeeded"
         else:
             life.ending = "failed" if spontaneous else "stopped"
-        if life.ending == "failed" and self._first_failure is None:
-            self._first_failure = rank.rank
         rss, cpu_s = event.get("max_rss_bytes"), event.get("cpu_time_s")
         life.max_rss_bytes = rss if isinstance(rss, int) else None
         life.cpu_s = float(cpu_s) if isinstance(cpu_s, (int, float)) else None
@@ -203,10 +205,10 @@ class History:
                 why = f"rank {_text(event['root_cause_rank'])} failed ({_text(event['error_type'])})"
                 self._incident(at_s, "restart", f"all ranks restart in {_delay(event)}: {why}")
                 _append(self.marks, Mark(at_s, "restart", f"restart {int(event['attempt'])} of all ranks"))
-                self._first_failure = None
             case "gang.started":
                 _append(self.marks, Mark(at_s, "started", "all ranks are ready"))
             case "gang.stopping":
+                self.stop = at_s, _text(event["reason"])
                 _append(self.marks, Mark(at_s, "stopping", f"supervise stops the ranks ({_text(event['reason'])})"))
             case "gang.stacks" if event["path"] and len(self.stacks) < 20:
                 places = [_text(place) for place in event["places"][:200]]
@@ -225,7 +227,12 @@ class History:
             self.more_incidents += 1
 
     def _read_points(self) -> None:
-        for rank, points in read_series(self._run.samples()).items():
+        starts = {(rank.rank, life.pid): life.started_s for rank in self.ranks.values() for life in rank.lives}
+        totals = Totals(starts)
+        series = read_series(self._run.samples(), totals)
+        self.totals = totals.found
+        """What all ranks used together, at each sample."""
+        for rank, points in series.items():
             if rank in self.ranks:
                 self.ranks[rank].points = points
                 self._last_s = max(self._last_s, points[-1].at_s)
@@ -237,7 +244,8 @@ class History:
     def _conclude(self) -> None:
         run = self._run
         cause = run.result.get("root_cause")
-        self.root_cause = self._first_failure if not run.result else None  # without a result supervise was killed
+        first = self.failed.first
+        self.root_cause = first if not run.result and first in self.ranks else None  # it runs, or supervise was killed
         if isinstance(cause, int) and cause in self.ranks and run.result.get("outcome") in ("failed", "timed_out"):
             self.root_cause = cause
         cause_life = None if self.root_cause is None else self.ranks[self.root_cause].life
@@ -256,6 +264,12 @@ class History:
                 for life in rank.lives:
                     if life.ended_s is None:
                         life.ending = "unknown"
+
+    @property
+    def unsampled(self) -> float:
+        """The part of the run that follows the last sample, from 0 to 1; 0 without samples."""
+        sampled_s = max((total.to_s for total in self.totals), default=self.end_s)
+        return (self.end_s - sampled_s) / (self.end_s - self.begin_s)
 
 
 def _append(marks: list[Mark], mark: Mark) -> None:

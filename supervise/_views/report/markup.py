@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from supervise._printable import one_line, printable
 from supervise._views.wording import seconds
@@ -14,8 +14,18 @@ if TYPE_CHECKING:
 _STEPS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800)
 _LONG_STEPS_S = (3600, 7200, 14400, 21600, 43200, 86400)
 _MOST_TICKS = 8
-_LAST_LABEL = 0.88
-"""The part of an axis after which a label would be cut on a narrow page."""
+_LAST_LABEL = 0.78
+"""The part of an axis after which a label would meet the name of the axis on a narrow page."""
+_LEAST_GAP = 0.004
+
+
+class Row(NamedTuple):
+    """A row of a table."""
+
+    cells: Sequence[str]
+    """Markup; the first is the head of the row."""
+    kind: str = ""
+    """The class of the row."""
 
 
 def text(value: object) -> str:
@@ -23,27 +33,32 @@ def text(value: object) -> str:
     return escape(one_line(str(value)))
 
 
+def unbroken(value: str) -> str:
+    """Return text whose parts between commas are not broken into lines."""
+    return ", ".join(f'<span class="whole">{text(part)}</span>' for part in value.split(", "))
+
+
 def block(value: str) -> str:
     """Return text of several lines without control characters, escaped."""
     return escape(printable(value))
 
 
-def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: frozenset[int]) -> str:
+def table(caption: str, heads: Sequence[str], rows: Iterable[Row], *, numeric: frozenset[str]) -> str:
     """Return a table.
 
     Args:
         caption: Its caption, as text.
         heads: The heads of its columns, as text.
-        rows: Its cells as markup; the first of a row is its head.
-        numeric: The columns with numbers.
+        rows: Its rows.
+        numeric: The heads of the columns with numbers.
     """
-    marks = [' class="number"' if column in numeric else "" for column in range(len(heads))]
+    marks = [' class="number"' if each in numeric else "" for each in heads]
     head = "".join(f'<th scope="col"{mark}>{text(each)}</th>' for each, mark in zip(heads, marks, strict=True))
     body = "".join(
-        f'<tr><th scope="row"{marks[0]}>{row[0]}</th>'
-        + "".join(f"<td{mark}>{cell}</td>" for cell, mark in zip(row[1:], marks[1:], strict=True))
+        f'<tr class="{kind}"><th scope="row"{marks[0]}>{cells[0]}</th>'
+        + "".join(f"<td{mark}>{cell}</td>" for cell, mark in zip(cells[1:], marks[1:], strict=True))
         + "</tr>"
-        for row in rows
+        for cells, kind in rows
     )
     return (
         f'<div class="wide" tabindex="0" role="region" aria-label="{text(caption)}"><table><caption>{text(caption)}'
@@ -65,14 +80,17 @@ def _label(at_s: float) -> str:
     return seconds(at_s).removesuffix(" 00 s").removesuffix(" 00 min") if at_s else "0"
 
 
-def axis(span_s: float) -> str:
-    """Return a time axis; the pictures below it have the same width. It is hidden from screen readers."""
+def axis(span_s: float, *, last: float = _LAST_LABEL) -> str:
+    """Return a time axis; the pictures below it have the same width. It is hidden from screen readers.
+
+    Args:
+        span_s: Its length in seconds.
+        last: The part of the axis after which it has no labels, because its name follows.
+    """
     marks = "".join(
-        f'<span style="left:{place * 100:.3f}%">{text(label)}</span>'
-        for place, label in ticks(span_s)
-        if place < _LAST_LABEL
+        f'<span style="left:{place * 100:.3f}%">{text(label)}</span>' for place, label in ticks(span_s) if place < last
     )
-    return f'<div class="axis" aria-hidden="true">{marks}</div>'
+    return f'<div class="axis" aria-hidden="true">{marks}<small>after the start</small></div>'
 
 
 def grid(span_s: float) -> str:
@@ -81,3 +99,11 @@ def grid(span_s: float) -> str:
         f'<line class="grid" x1="{place * 1000:.1f}" x2="{place * 1000:.1f}" y1="0" y2="100"/>'
         for place, _ in ticks(span_s)
     )
+
+
+def hatched(part: float) -> str:
+    """Return the last part of a time axis, from 0 to 1, hatched, for an SVG that is 1000 wide and 100 high."""
+    if part < _LEAST_GAP:
+        return ""
+    lines = "".join(f"M{x} 100L{x + 8} 0" for x in range(round(1000 * (1 - part)), 1000, 12))
+    return f'<path class="unsampled" d="{lines}"><title>not sampled</title></path>'

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from supervise._logs.files import last_lines
 from supervise._opening import read_regular
 from supervise._printable import one_line
-from supervise._views.report import markup
+from supervise._views.failed_ranks import why_failed
 from supervise._views.report.curves import curves
-from supervise._views.report.markup import block, table, text
+from supervise._views.report.markup import Row, block, table, text, unbroken
 from supervise._views.report.timeline import Timeline, shown_end
-from supervise._views.wording import seconds, size
+from supervise._views.wording import event_time_s, seconds, size, spans
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from supervise._views.recorded_run import RecordedRun
     from supervise._views.report.history import History, RankHistory
@@ -29,6 +29,8 @@ _STACKS_BYTES = 256 << 10
 _LONGEST_LINE = 160
 _MOST_LAST_LINES = 2_000
 _MOST_ROWS = 5_000
+_GOES_ON = ("running", "unknown", "killed")
+"""The states of runs without a result."""
 
 
 def page(run: RecordedRun, history: History, *, program: str, version: str) -> str:
@@ -41,7 +43,7 @@ def page(run: RecordedRun, history: History, *, program: str, version: str) -> s
         version: Version of supervise.
     """
     sections = [
-        ("What happened", _story(run)),
+        ("What happened", _story(run, history)),
         ("Timeline", Timeline(history).markup()),
         ("What the ranks used", _used(history)),
         ("Restarts, hangs and losses", _incidents(history)),
@@ -74,33 +76,73 @@ def page(run: RecordedRun, history: History, *, program: str, version: str) -> s
 def _head(run: RecordedRun, history: History, program: str) -> str:
     state = run.state if run.state.isascii() and run.state.replace("_", "").isalpha() else "unknown"
     code = run.result.get("exit_code")
-    started = "-" if run.started is None else run.started.astimezone().isoformat(sep=" ", timespec="seconds")
     duration = seconds(history.end_s - history.begin_s) + (" until now" if run.state == "running" else "")
     restarts = sum(max(0, rank.count - 1) for rank in history.ranks.values())
     facts = [
         ("ranks", f"{len(history.ranks)} on {run.place}"),
-        ("started", started),
+        ("started", "-" if run.started is None else shown_time(run.started)),
         ("duration", duration),
         ("exit code", "-" if code is None else str(code)),
         ("restarted processes", str(restarts)),
     ]
     cells = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in facts)
+    failed = len(history.failed.events) if run.state in _GOES_ON else 0
+    badge = f' <span class="state failed">{failed} rank{"s" if failed > 1 else ""} failed</span>' if failed else ""
+    badges = f'<span class="state {state}">{text(run.state.replace("_", " "))}</span>{badge}'
     return (
-        f'<header><h1>{text(run.name)} <span class="state {state}">{text(run.state.replace("_", " "))}</span></h1>'
+        f"<header><h1>{text(run.name)} {badges}</h1>"
         '<dl class="facts"><div class="wide-fact"><dt>program</dt>'
         f"<dd><code>{text(program)}</code></dd></div>{cells}</dl></header>"
     )
 
 
-def _story(run: RecordedRun) -> str:
+def _story(run: RecordedRun, history: History) -> str:
     report = run.result.get("report")
     if isinstance(report, list) and report:
-        return f'<pre class="story" tabindex="0">{block(chr(10).join(map(str, report)))}</pre>'
+        return f"{_stop(history)}{_lines(map(str, report))}"
     if run.state == "killed":
-        return "<p>supervise was killed before it could write a result. The ends of the ranks are not known.</p>"
-    if run.state == "unknown":
-        return "<p>supervise may still run on another host. This is what its files say until now.</p>"
-    return ""
+        told = "<p>supervise was killed before it could write a result. The ends of the ranks are not known.</p>"
+    elif run.state == "unknown":
+        told = "<p>supervise may still run on another host. This is what its files say until now.</p>"
+    else:
+        told = ""
+    return told + _stop(history) + _failed(run, history)
+
+
+def _stop(history: History) -> str:
+    """Return when the run was stopped; "" if it was not, or only because a rank has failed."""
+    at_s, reason = history.stop or (0.0, "")
+    why = {"close": "Stopped on request", "timeout": "Stopped at its timeout"}.get(reason)
+    return "" if why is None else _moment(history, why, at_s)
+
+
+def _moment(history: History, what: str, at_s: float, more: str = "") -> str:
+    at = shown_time(datetime.fromtimestamp(at_s, UTC))
+    after = seconds(max(0.0, at_s - history.begin_s))
+    return f"<p><b>{text(what)}</b> at {text(at)}, {text(after)} after the start{text(more)}.</p>"
+
+
+def _failed(run: RecordedRun, history: History) -> str:
+    """Return why a rank has failed, of a run without a result; "" if none has."""
+    events = history.failed.events
+    first = history.failed.first
+    if first is None:
+        return ""
+    lines = why_failed(run, events[first])
+    others = [rank for rank in events if rank != first]
+    goes_on = "; the run goes on" if run.state == "running" else ""
+    told = _moment(history, f"Rank {first} failed", event_time_s(events[first]["timestamp"]), goes_on)
+    return told + _lines([*lines, "", f"{spans(others)} failed later"] if others else lines)
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return f'<pre class="story" tabindex="0">{block(chr(10).join(lines))}</pre>'
+
+
+def shown_time(at: datetime) -> str:
+    """Return a time in the zone of this machine."""
+    local = at.astimezone()
+    return f"{local:%Y-%m-%d %H:%M:%S} {'UTC' if not local.utcoffset() else f'{local:%z}'}"
 
 
 def _used(history: History) -> str:
@@ -110,10 +152,10 @@ def _used(history: History) -> str:
 
 def _incidents(history: History) -> str:
     shown = history.incidents[:_MOST_INCIDENTS]
-    rows = [(text(seconds(max(0.0, mark.at_s - history.begin_s))), text(mark.text)) for mark in shown]
+    rows = [Row((text(seconds(max(0.0, mark.at_s - history.begin_s))), text(mark.text))) for mark in shown]
     more = len(history.incidents) - len(shown) + history.more_incidents
     note = f'<p class="note">{more} later ones are left out.</p>' if more else ""
-    return table("Time since the start", ("after", "what"), rows, numeric=frozenset({0})) + note if rows else ""
+    return table("Time since the start", ("after", "what"), rows, numeric=frozenset({"after"})) + note if rows else ""
 
 
 def _stacks(run: RecordedRun, history: History) -> Iterator[str]:
@@ -156,37 +198,44 @@ def _unimportance(history: History, rank: RankHistory) -> int:
 
 
 def _table(run: RecordedRun, history: History) -> str:
+    """Return the table of all ranks, those that failed first."""
     logs = run.logs()
-    rows = []
-    for rank in list(history.ranks.values())[:_MOST_ROWS]:
-        life = rank.life
-        if life is None:
-            rows.append((str(rank.rank), text(rank.title), "-", "-", "not started", "-", "-", "-", "-", ""))
-            continue
-        to_s = history.end_s if life.ended_s is None else life.ended_s
-        cause = ", root cause" if rank.rank == history.root_cause else ""
-        peak = max([life.max_rss_bytes or 0, *(point.rss_bytes for point in rank.points)])
-        step = next((point.step for point in reversed(rank.points) if point.step is not None), None)
-        line = "" if rank.rank >= _MOST_LAST_LINES else _last_line(logs.get(rank.rank, []))
-        rows.append(
-            (
-                str(rank.rank),
-                text(rank.title),
-                str(life.pid),
-                str(rank.count),
-                text(shown_end(life) + cause),
-                text(seconds(max(0.0, to_s - life.started_s))),
-                "-" if life.cpu_s is None else text(seconds(life.cpu_s)),
-                text(size(peak)) if peak else "-",
-                "-" if step is None else str(step),
-                f"<code>{text(line)}</code>" if line else "",
-            )
-        )
-    heads = ("rank", "role", "pid", "lives", "end", "ran", "CPU", "peak memory", "step", "last line")
-    caption = "Times and processes of the last life of each rank"
+    order = sorted(history.ranks.values(), key=lambda rank: (_unimportance(history, rank), rank.rank))
+    rows = [_rank_row(history, rank, logs.get(rank.rank, [])) for rank in order[:_MOST_ROWS]]
+    role = ("role",) if history.several_roles else ()
+    heads = ("rank", *role, "pid", "lives", "end", "ran", "CPU", "peak memory", "step", "last line")
+    caption = "Times and processes of the last life of each rank; ranks that failed are first"
     left = len(history.ranks) - len(rows)
     note = f'<p class="note">{left} more ranks are left out.</p>' if left else ""
-    return markup.table(caption, heads, rows, numeric=frozenset({0, 2, 3, 5, 6, 7, 8})) + note
+    numeric = frozenset({"rank", "pid", "lives", "ran", "CPU", "peak memory", "step"})
+    return table(caption, heads, rows, numeric=numeric) + note
+
+
+def _rank_row(history: History, rank: RankHistory, logs: list[str]) -> Row:
+    life = rank.life
+    role = (text(rank.title),) if history.several_roles else ()
+    if life is None:
+        return Row((str(rank.rank), *role, "-", "-", "not started", "-", "-", "-", "-", ""))
+    to_s = history.end_s if life.ended_s is None else life.ended_s
+    cause = ", root cause" if rank.rank == history.root_cause else ""
+    peak = max([life.max_rss_bytes or 0, *(point.rss_bytes for point in rank.points)])
+    step = next((point.step for point in reversed(rank.points) if point.step is not None), None)
+    sampled_s = rank.points[-1].cpu_s if rank.points and rank.points[-1].pid == life.pid else None
+    cpu_s = sampled_s if life.cpu_s is None else life.cpu_s
+    line = "" if rank.rank >= _MOST_LAST_LINES else _last_line(logs)
+    cells = (
+        str(rank.rank),
+        *role,
+        str(life.pid),
+        str(rank.count),
+        unbroken(shown_end(life) + cause),
+        text(seconds(max(0.0, to_s - life.started_s))),
+        "-" if cpu_s is None else text(seconds(cpu_s)),
+        text(size(peak)) if peak else "-",
+        "-" if step is None else str(step),
+        f"<code>{text(line)}</code>" if line else "",
+    )
+    return Row(cells, f"end-{life.ending}")
 
 
 def _last_line(paths: list[str]) -> str:

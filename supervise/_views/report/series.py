@@ -7,10 +7,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 _MOST_SAMPLES = 2_000
 _MOST_VALUES = 400_000
+_MOST_TOTALS = 10_000
 
 
 class Point(NamedTuple):
@@ -38,31 +39,100 @@ class Rate(NamedTuple):
     step: int | None
 
 
-def read_series(samples: Iterable[dict[str, Any]]) -> dict[int, list[Point]]:
-    """Return local rank to its points in the order of time.
+class Total(NamedTuple):
+    """What all ranks used together between two samples."""
+
+    from_s: float
+    to_s: float
+    cpu: float
+    rss_bytes: int
+    output_bytes_per_s: float
+    steps: tuple[int, int] | None
+    """The lowest and the highest step of a rank; None if no rank reports any."""
+
+
+class Totals:
+    """Sums over all ranks at each sample, so that samples which `read_series` drops count, too."""
+
+    def __init__(self, starts: Mapping[tuple[int, int], float]) -> None:
+        """Begin without samples.
+
+        Args:
+            starts: Rank and process ID of a life to its start, at which it has used nothing.
+        """
+        self.found: list[Total] = []
+        """In the order of the file."""
+        self._starts = starts
+        self._before: dict[int, Point] = {}
+
+    def add(self, points: Mapping[int, Point]) -> None:
+        """Add a sample: rank to its point."""
+        pairs = []
+        for rank, point in points.items():
+            before = self._before.get(rank)
+            if before is None or before.pid != point.pid:
+                begin_s = self._starts.get((rank, point.pid), point.at_s)
+                before = Point(begin_s, point.pid, 0.0, 0, 0, None)
+            pairs.append((before, point))
+        self._before = dict(points)
+        if used := [rate for pair in pairs for rate in rates(pair)]:
+            steps = [rate.step for rate in used if rate.step is not None]
+            self.found.append(
+                Total(
+                    from_s=min(rate.from_s for rate in used),
+                    to_s=used[0].to_s,
+                    cpu=sum(rate.cpu for rate in used),
+                    rss_bytes=sum(rate.rss_bytes for rate in used),
+                    output_bytes_per_s=sum(rate.output_bytes_per_s for rate in used),
+                    steps=(min(steps), max(steps)) if steps else None,
+                )
+            )
+        if len(self.found) > _MOST_TOTALS:
+            self.found = [highest(self.found[index : index + 2]) for index in range(0, len(self.found), 2)]
+
+
+def highest(totals: Sequence[Total]) -> Total:
+    """Return adjacent totals as one that has the highest value of each quantity."""
+    steps = [total.steps for total in totals if total.steps is not None]
+    return Total(
+        from_s=totals[0].from_s,
+        to_s=totals[-1].to_s,
+        cpu=max(total.cpu for total in totals),
+        rss_bytes=max(total.rss_bytes for total in totals),
+        output_bytes_per_s=max(total.output_bytes_per_s for total in totals),
+        steps=(min(low for low, _ in steps), max(high for _, high in steps)) if steps else None,
+    )
+
+
+def read_series(samples: Iterable[dict[str, Any]], totals: Totals) -> dict[int, list[Point]]:
+    """Return local rank to its points in the order of time; add all samples to `totals`.
 
     Of a long run every second sample is dropped, as often as necessary; values that are not valid are left out.
     """
-    kept: list[tuple[float, dict[str, Any]]] = []
+    kept: list[tuple[float, dict[int, Point]]] = []
     stride, number, values = 1, 0, 0
     for sample in samples:
         at_s = sample.get("time")
         if not isinstance(at_s, (int, float)) or not _is_number(at_s):
             continue
+        points = {
+            int(word): point
+            for word, row in sample["ranks"].items()
+            if word.isascii() and word.isdigit() and len(word) < 10 and (point := _point(float(at_s), row)) is not None
+        }
+        totals.add(points)
         if number % stride == 0:
-            kept.append((float(at_s), sample["ranks"]))
-            values += len(sample["ranks"])
+            kept.append((float(at_s), points))
+            values += len(points)
         number += 1
         if len(kept) > _MOST_SAMPLES or (values > _MOST_VALUES and len(kept) > 1):
             kept = kept[::2]
             stride *= 2
-            values = sum(len(ranks) for _, ranks in kept)
+            values = sum(len(points) for _, points in kept)
     found: dict[int, list[Point]] = {}
-    for at_s, ranks in sorted(kept, key=lambda each: each[0]):
-        for word, row in ranks.items():
-            point = _point(at_s, row)
-            if point is not None and word.isascii() and word.isdigit() and len(word) < 10:
-                found.setdefault(int(word), []).append(point)
+    for _, points in sorted(kept, key=lambda each: each[0]):
+        for rank, point in points.items():
+            found.setdefault(rank, []).append(point)
     return found
 
 
@@ -93,19 +163,4 @@ def rates(points: Sequence[Point]) -> list[Rate]:
             cpu = max(0.0, after.cpu_s - before.cpu_s) / span_s
             output = max(0, after.output_bytes - before.output_bytes) / span_s
             found.append(Rate(before.at_s, after.at_s, cpu, after.rss_bytes, output, after.step))
-    return found
-
-
-def resample(series: Iterable[Sequence[Rate]], begin_s: float, end_s: float, parts: int) -> list[list[Rate | None]]:
-    """Return each series on a common grid of `parts` intervals; None where a rank has no value."""
-    width_s = (end_s - begin_s) / parts
-    found: list[list[Rate | None]] = []
-    for each in series:
-        cells: list[Rate | None] = [None] * parts
-        for rate in each:
-            first = max(0, int((rate.from_s - begin_s) / width_s))
-            last = min(parts - 1, int((rate.to_s - begin_s) / width_s))
-            for index in range(first, last + 1):
-                cells[index] = rate
-        found.append(cells)
     return found

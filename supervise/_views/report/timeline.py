@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from supervise._views.report.markup import axis, grid, text
+from supervise._views.report.markup import axis, grid, hatched, text, unbroken
 from supervise._views.report.series import rates
 from supervise._views.wording import seconds, spans
 
@@ -49,6 +49,7 @@ class Timeline:
         steps = [point.step for rank in history.ranks.values() for point in rank.points if point.step is not None]
         self._step_range = min(steps, default=0), max(steps, default=0)
         restarts = [self._x(mark.at_s) for mark in history.marks if mark.kind == "restart"][-_MOST_MARKS:]
+        self._unsampled = hatched(history.unsampled)
         self._grid = grid(self._span_s) + "".join(f'<path class="all" d="M{x:.1f} 0V100"/>' for x in restarts)
 
     def markup(self) -> str:
@@ -58,6 +59,9 @@ class Timeline:
         if any(self._step_range):
             line = '<polyline class="steps" points="0,9 20,1"/>'
             legend += f'<li><svg viewBox="0 0 20 10" aria-hidden="true">{line}</svg> step</li>'
+        if self._unsampled and any(_end_s(rank) == float("inf") for rank in self._history.ranks.values()):
+            hatch = '<path class="unsampled" d="M1 10L6 0M7 10L12 0M13 10L18 0"/>'
+            legend += f'<li><svg viewBox="0 0 20 10" aria-hidden="true">{hatch}</svg> not sampled yet</li>'
         ranks = self._history.ranks
         rows = self._rows() if len(ranks) > MOST_SINGLE_ROWS else map(self._row, ranks.values())
         head = f'<span class="label">rank</span>{axis(self._span_s)}<span class="end">end</span>'
@@ -92,15 +96,17 @@ class Timeline:
         cause = rank.rank == self._history.root_cause
         told = f"{note or f'rank {rank.rank}'}: {self._told(rank)}"
         name = text(label or rank.rank)
-        title = "" if note else text(rank.title)
+        title = text(rank.title) if self._history.several_roles and not note else ""
         badge = '<strong class="cause">root cause:</strong> ' if cause else ""
         lines = "" if thin else self._grid
+        gap = self._unsampled if not thin and _end_s(rank) == float("inf") else ""
+        end = "end failed" if _has_failed(rank) else "end"
         kinds = f"row{' is-cause' if cause else ''}{' thin' if thin else ''}"
         return (
             f'<div class="{kinds}"><span class="label"><b>{name}</b> <small>{title}</small></span>'
             f'<svg class="bar" role="img" aria-label="{text(told)}" viewBox="0 0 1000 100" preserveAspectRatio="none">'
-            f"<title>{text(told)}</title>{lines}{self._lives(rank, thin=thin)}</svg>"
-            f'<span class="end">{badge}{text(self._ended(rank))}</span></div>'
+            f"<title>{text(told)}</title>{lines}{self._lives(rank, thin=thin)}{gap}</svg>"
+            f'<span class="{end}">{badge}{unbroken(self._ended(rank))}</span></div>'
         )
 
     def _lives(self, rank: RankHistory, *, thin: bool) -> str:
@@ -205,6 +211,10 @@ def shown_end(life: Life) -> str:
     if life.ending == "failed":
         return f"{'hung' if life.hangs else 'failed'}, {life.how}"
     return "end unknown" if life.ending == "unknown" else "running"
+
+
+def _has_failed(rank: RankHistory) -> bool:
+    return rank.life is not None and rank.life.ending == "failed"
 
 
 def _weight(history: History, rank: RankHistory) -> int:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from supervise._views.top.reading import RankReading, Reading
 
 _LEAST_LAST_LINE = 16
-_DROPPED = ("PROCS", "OUTPUT", "RESTARTS", "MEMORY", "CPU", "BEAT", "ROLE", "STEP")
+_DROPPED = ("PROCS", "OUTPUT/s", "RESTARTS", "MEMORY", "CPU", "BEAT", "ROLE", "STEP")
 """Which columns a narrow terminal lacks, the first to go first."""
 
 
@@ -44,7 +44,14 @@ def _age(age_s: float | None) -> str | None:
 def _rate(bytes_per_s: float | None) -> str | None:
     if bytes_per_s is None:
         return None
-    return f"{size(bytes_per_s)}/s" if bytes_per_s else "0"
+    return size(bytes_per_s) if bytes_per_s else "0"
+
+
+def _state(row: RankReading) -> str:
+    """Return the state, or the exit code or signal of a rank that has failed: ``exit 3``."""
+    if row.end is None:
+        return row.state
+    return row.end.replace("exit code ", "exit ").partition(",")[0].partition(" (")[0]
 
 
 def _columns(reading: Reading) -> list[Column]:
@@ -53,13 +60,13 @@ def _columns(reading: Reading) -> list[Column]:
     return [
         Column("RANK", rank_width, False, lambda row: str(row.rank)),
         Column("ROLE", max(4, role_width), True, lambda row: row.role or None),
-        Column("STATE", 10, True, lambda _: ""),
+        Column("STATE", 10, True, _state),
         Column("CPU", 5, False, lambda row: _percent(row.cpu)),
         Column("MEMORY", 8, False, lambda row: None if row.rss_bytes is None else size(row.rss_bytes)),
         Column("PROCS", 5, False, lambda row: None if row.processes is None else str(row.processes)),
         Column("STEP", 7, False, lambda row: None if row.step is None else str(row.step)),
         Column("BEAT", 6, False, lambda row: _age(row.beat_age_s)),
-        Column("OUTPUT", 10, False, lambda row: _rate(row.output_bytes_per_s)),
+        Column("OUTPUT/s", 8, False, lambda row: _rate(row.output_bytes_per_s)),
         Column("RESTARTS", 8, False, lambda row: str(row.restarts) if row.restarts else None),
     ]
 
@@ -74,11 +81,7 @@ def columns_for(reading: Reading, columns: int, seen: set[str]) -> list[Column]:
     """
     found = []
     for column in _columns(reading):
-        if column.head == "PROCS":
-            used = any((row.processes or 1) > 1 for row in reading.ranks.values())
-        else:
-            used = any(column.text(row) is not None for row in reading.ranks.values())
-        if used or column.head in seen:
+        if column.head in seen or any(column.text(row) is not None for row in reading.ranks.values()):
             seen.add(column.head)
             found.append(column)
     for head in _DROPPED:

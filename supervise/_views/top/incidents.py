@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervise._opening import open_regular
 from supervise._printable import one_line
+from supervise._views.failed_ranks import FailedRanks
 from supervise._views.top.reading import Incident
 from supervise._views.wording import ended_how, event_time_s, seconds
 
@@ -48,6 +49,7 @@ class Incidents:
         """The first failure of the present attempt of the gang."""
         self.count = 0
         """Number of all incidents, with those that are not kept any more."""
+        self.failed = FailedRanks()
         self.hangs: dict[int, Hang] = {}
         """Local rank to the last hang that was reported."""
         self._path = os.path.join(directory, "events.jsonl")
@@ -88,9 +90,12 @@ class Incidents:
             return None
         try:
             event = json.loads(line)
-            return self._of(event["event"].removeprefix("supervise."), event)
+            name = event["event"].removeprefix("supervise.")
+            found = self._of(name, event)
+            self.failed.take(name, event)
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
             return None  # a rank may have written the line
+        return found
 
     def _of(self, name: str, event: dict[str, Any]) -> Incident | None:  # noqa: PLR0911 - one case per event
         at_s = event_time_s(event["timestamp"])
@@ -147,7 +152,7 @@ class Incidents:
         how = f"{ended_how(event)}, out of memory" if event.get("oom_kill") else ended_how(event)
         after = f" after {seconds(float(event['uptime_s']))}" if event.get("uptime_s") is not None else ""
         words = self._last_words(rank, int(event.get("attempt") or 0))
-        return f"{how}{after}{f': {words}' if words else ''}"
+        return f"{how}{after}{f'; last line: {words}' if words else ''}"
 
 
 def _text(value: object) -> str:

@@ -30,13 +30,34 @@ _LATE_PARTS = 4
 ORDERS: dict[str, Callable[[RankReading], float]] = {
     "worst first": lambda _: 0.0,
     "by rank": lambda _: 0.0,
-    "by processor": lambda row: -(row.cpu or 0.0),
-    "by memory": lambda row: -(row.rss_bytes or 0),
+    "by processor": lambda row: -round(100 * (row.cpu or 0.0)),
+    "by memory": lambda row: -_as_shown(row.rss_bytes),
     "by step, lowest first": lambda row: float("inf") if row.step is None else row.step,
-    "by heartbeat, oldest first": lambda row: -(row.beat_age_s or 0.0),
-    "by output": lambda row: -(row.output_bytes_per_s or 0.0),
+    "by heartbeat, oldest first": lambda row: -round(max(2.0, row.beat_age_s or 0.0)),
+    "by output": lambda row: -_as_shown(row.output_bytes_per_s),
 }
-"""Name of an order to its key."""
+"""Name of an order to its key. Ranks with equal keys are in the order of ranks; a key is as exact as the column shows
+it, so that ranks that look the same do not change places."""
+MARKS = {
+    "worst first": ("STATE", "v"),
+    "by rank": ("RANK", "^"),
+    "by processor": ("CPU", "v"),
+    "by memory": ("MEMORY", "v"),
+    "by step, lowest first": ("STEP", "^"),
+    "by heartbeat, oldest first": ("BEAT", "v"),
+    "by output": ("OUTPUT/s", "v"),
+}
+"""Name of an order to the head of its column, and the mark of its direction."""
+BAD = ("failed", "hung", "suspended", "backoff")
+"""The states of ranks that need a person."""
+
+
+def _as_shown(size_bytes: float | None) -> float:
+    """Return a size as exact as its text."""
+    value, unit = float(size_bytes or 0), 1
+    while value >= 1024:
+        value, unit = value / 1024, unit * 1024
+    return round(value) * unit
 
 
 def late_ranks(reading: Reading) -> frozenset[int]:

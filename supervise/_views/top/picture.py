@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from supervise._views.top.canvas import Canvas, width_of
 from supervise._views.top.columns import columns_for
-from supervise._views.top.order import STATES, severity, worst
+from supervise._views.top.order import MARKS, STATES, severity, worst
 
 if TYPE_CHECKING:
     from supervise._views.top.columns import Column
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from supervise._views.top.view import View
 
 _TABLE_KEYS: tuple[tuple[str, str], ...] = (
-    *(("?", "help"), ("q", "quit"), ("Enter", "logs"), ("t", "stacks"), ("s", "signal"), ("x", "stop")),
-    *(("o", "order"), ("w", "what went wrong")),
+    *(("?", "help"), ("q", "quit"), ("Enter", "logs"), ("w", "why"), ("n", "failed"), ("t", "stacks"), ("x", "stop")),
+    *(("s", "signal"), ("o", "order"), ("g", "go to rank")),
 )
 _PAGE_KEYS = (("Esc", "back"), ("up/down", "move"))
+_WHY_KEYS = (("Esc", "back"), ("Enter", "logs"), ("n", "next failed rank"), ("up/down", "move"))
 _LOG_KEYS = (*_PAGE_KEYS, ("left/right", "shift"), ("Tab", "other log"))
 _LEAST_FOR_MAP = 10
 """The least number of rows of a terminal that has a map."""
@@ -40,7 +41,7 @@ def draw(view: View, columns: int, rows: int) -> Canvas:
     canvas = Canvas(columns, rows)
     _head(view, canvas)
     end = rows - 1 if rows > 2 else rows
-    if view.mode in ("table", "stop", "signal"):
+    if view.mode in ("table", "stop", "signal", "goto"):
         _table(view, canvas, 1, end)
     else:
         _page(view, canvas, 1, end)
@@ -101,15 +102,21 @@ def _foot(view: View, canvas: Canvas, row: int) -> None:
         at = canvas.write(row, 0, f"Signal to {whom}: {view.typed}_", "ask")
         canvas.write(row, at + 2, "Enter: send   Tab: " + ("one rank" if view.to_all else "all ranks") + "   Esc: no")
         return
+    if view.mode == "goto":
+        at = canvas.write(row, 0, f"Go to rank: {view.typed}_", "ask")
+        canvas.write(row, at + 2, "Enter: go   Esc: no")
+        return
     if view.notice:
         canvas.write(row, 0, view.notice, "title")
         return
-    keys = {"table": _TABLE_KEYS, "logs": _LOG_KEYS}.get(view.mode, _PAGE_KEYS)
+    keys = {"table": _TABLE_KEYS, "logs": _LOG_KEYS, "why": _WHY_KEYS}.get(view.mode, _PAGE_KEYS)
     count, first = (len(view.rows), view.top) if view.mode == "table" else (view.line_count, view.top_line)
     place = f"{first + 1}-{min(count, first + view.page_rows)} of {count}" if count > view.page_rows else ""
     end = canvas.columns - len(place) - 2 if len(place) + 16 <= canvas.columns else canvas.columns
     at = 0
-    for key, meaning in keys:
+    for key, short in keys:
+        long = f"order: {view.order}" if key == "o" else short
+        meaning = long if at + len(key) + 1 + len(long) <= end else short
         if at + len(key) + 1 + len(meaning) > end:
             break
         at = canvas.write(row, at, key, "key")
@@ -135,8 +142,7 @@ def _table(view: View, canvas: Canvas, start: int, end: int) -> None:
         start = _map(view, canvas, start, room // _PARTS)
     columns = columns_for(view.reading, canvas.columns, view.seen)
     if canvas.rows >= _LEAST_FOR_HEAD:
-        heads = [_aligned(column.head[: column.width], column.width, left=column.left) for column in columns]
-        canvas.write(start, 0, "  ".join([*heads, "LAST LINE"]).ljust(canvas.columns), "head")
+        _heads(canvas, start, columns, view.order)
         start += 1
     view.page_rows = max(1, end - start)
     view.top = _top(view, len(view.rows))
@@ -146,11 +152,28 @@ def _table(view: View, canvas: Canvas, start: int, end: int) -> None:
             canvas.paint(start + number, "selected")
 
 
+def _heads(canvas: Canvas, at_row: int, columns: list[Column], order: str) -> None:
+    """Draw the heads of the columns, with a mark at the one that gives the order."""
+    canvas.write(at_row, 0, " " * canvas.columns, "head")
+    sorted_head, mark = MARKS[order]
+    at = 0
+    for column in columns:
+        head = column.head[: column.width]
+        place = at if column.left else at + column.width - len(head)
+        if column.head == sorted_head:
+            canvas.write(at_row, place, head + mark, "head selected")
+        else:
+            canvas.write(at_row, place, head, "head")
+        at += column.width + 2
+    canvas.write(at_row, at, "LAST LINE", "head")
+
+
 def _rank_row(canvas: Canvas, at_row: int, row: RankReading, state: str, columns: list[Column]) -> None:
     at = 0
     for column in columns:
         if column.head == "STATE":
-            canvas.write(at_row, at, state[: column.width], _style(state))
+            shown = state if row.end is None else column.text(row) or state
+            canvas.write(at_row, at, shown[: column.width], _style(state))
         elif (found := column.text(row)) is not None:
             style = "late" if column.head == "BEAT" and state in ("late", "hung") else ""
             canvas.write(at_row, at, _aligned(found[: column.width], column.width, left=column.left), style)
@@ -224,11 +247,7 @@ def _page(view: View, canvas: Canvas, start: int, end: int) -> None:
     if view.mode == "logs":
         lines = [(line, "") for line in view.log_lines]
     elif view.mode == "why":
-        lines = [
-            (part, _kind_style(each))
-            for each in view.incidents
-            for part in _wrapped(_line(each, view.first_failure), canvas.columns)
-        ] or [("nothing went wrong so far", "")]
+        title, lines = _why_title(view), _why_lines(view, canvas.columns)
     else:
         lines = [(part, _of_help(view, line)) for line in view.lines for part in _wrapped(line, canvas.columns)]
     if canvas.rows >= _LEAST_FOR_HEAD:
@@ -240,6 +259,28 @@ def _page(view: View, canvas: Canvas, start: int, end: int) -> None:
     shift = view.shift if view.mode == "logs" else 0
     for number, (text, style) in enumerate(lines[first : first + view.page_rows]):
         canvas.write(start + number, 0, _from_column(text, shift), style)
+
+
+def _why_title(view: View) -> str:
+    if view.why_rank is None:
+        return "what went wrong"
+    count = len(view.failed)
+    place = f" ({view.failed.index(view.why_rank) + 1} of {count} failed ranks)" if count > 1 else ""
+    return f"why rank {view.why_rank} failed{place}"
+
+
+def _why_lines(view: View, columns: int) -> list[tuple[str, str]]:
+    """Return why a rank has failed, and all that went wrong."""
+    told = [
+        (part, _kind_style(each))
+        for each in view.incidents
+        for part in _wrapped(_line(each, view.first_failure), columns)
+    ]
+    if view.why_rank is None:
+        return told or [("nothing went wrong so far", "")]
+    why = view.lines or ["..."]
+    text = [(part, "" if number else "failed") for number, line in enumerate(why) for part in _wrapped(line, columns)]
+    return [*text, ("", ""), ("All that went wrong, the newest last:", "title"), *told]
 
 
 def _of_help(view: View, line: str) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervise._printable import one_line
 from supervise._views import usage
+from supervise._views.failed_ranks import why_failed
 from supervise._views.top.incidents import Incidents
 from supervise._views.top.log_tails import LogTails
 from supervise._views.top.reading import RankReading, Reading
+from supervise._views.wording import ended_how
 
 if TYPE_CHECKING:
     from supervise._views.recorded_run import RecordedRun
@@ -22,6 +25,8 @@ _S_PER_RANK = 0.002
 _COST_PARTS = 20
 """The time between two readings is at least this many times the processor time of a reading."""
 _LONGEST_TEXT = 300
+_OUTPUT_S = 10.0
+"""The least time over which the growth of logs is averaged: many programs print a line every few seconds."""
 
 
 class _Before(NamedTuple):
@@ -30,8 +35,8 @@ class _Before(NamedTuple):
     at_s: float
     """Monotonic."""
     used: dict[int, Usage]
-    ends: dict[int, LogEnd]
-    attempts: dict[int, int]
+    sizes: dict[int, tuple[int, int]]
+    """Rank to its attempt and the size of its logs in bytes."""
 
 
 class Reader:
@@ -51,7 +56,8 @@ class Reader:
         roles = [] if run is None else run.info.get("roles") or []
         self._several_roles = isinstance(roles, list) and len(roles) > 1
         self._remote = run is not None and run.info.get("engine", "local") != "local"
-        self._before: _Before | None = None
+        self._before: deque[_Before] = deque()
+        """The readings of the last `_OUTPUT_S`, and one before them; the oldest first."""
 
     def first(self, status: dict[str, Any]) -> Reading:
         """Return a reading of what supervise tells, without any look at processes and files.
@@ -85,7 +91,8 @@ class Reader:
             self.logs.forget_other_lives(ends)
         if self.incidents is not None:
             self.incidents.look()
-        cpu, growth = self._rates(_Before(now_s, used, ends, attempts))
+        sizes = {rank: (attempts[rank], end.size_bytes) for rank, end in ends.items()}
+        cpu, growth = self._rates(_Before(now_s, used, sizes))
         found = self._reading(status, used, ends, cpu, growth)
         cost_s = time.thread_time() - begun_s
         self.interval_s = max(_SHORTEST_S, len(rows) * _S_PER_RANK, cost_s * _COST_PARTS)
@@ -99,19 +106,21 @@ class Reader:
             return {}
 
     def _rates(self, now: _Before) -> tuple[dict[int, float], dict[int, float]]:
-        before, self._before = self._before, now
-        if before is None or now.at_s <= before.at_s:
-            return {}, {}
+        kept = self._before
+        kept.append(now)
+        while len(kept) > 1 and kept[1].at_s <= now.at_s - _OUTPUT_S:
+            kept.popleft()
+        growth = {}
+        for rank, (attempt, size_bytes) in now.sizes.items():
+            oldest = next(before for before in kept if before.sizes.get(rank, (None, 0))[0] == attempt)
+            if oldest.at_s < now.at_s:
+                growth[rank] = max(0, size_bytes - oldest.sizes[rank][1]) / (now.at_s - oldest.at_s)
+        before = kept[-2] if len(kept) > 1 else now
         past_s = now.at_s - before.at_s
         cpu = {
             rank: max(0.0, one.cpu_s - before.used[rank].cpu_s) / past_s
             for rank, one in now.used.items()
-            if rank in before.used and before.used[rank].pid == one.pid
-        }
-        growth = {
-            rank: max(0, end.size_bytes - before.ends[rank].size_bytes) / past_s
-            for rank, end in now.ends.items()
-            if rank in before.ends and before.attempts[rank] == now.attempts[rank]
+            if past_s > 0 and rank in before.used and before.used[rank].pid == one.pid
         }
         return cpu, growth
 
@@ -132,6 +141,7 @@ class Reader:
                 rank=rank,
                 role=self._role(rank),
                 state="hung" if self._hangs(rank, row, end, now_s) else one_line(str(row["state"])),
+                end=self._end(rank, row),
                 pid=row["pid"],
                 attempt=int(row["attempt"]),
                 restarts=int(row["restarts"]),
@@ -147,6 +157,21 @@ class Reader:
             )
         phase = "starting" if status["phase"] == "new" else one_line(str(status["phase"]))
         return Reading(now_s, phase, int(status["attempt"]), int(status["pid"]), ranks)
+
+    def _end(self, rank: int, row: dict[str, Any]) -> str | None:
+        """Return how a rank that has failed ended; None if it has not failed, or its end is not known yet."""
+        event = None if self.incidents is None else self.incidents.failed.latest.get(rank)
+        if row["state"] != "failed" or event is None or event.get("attempt") != row["attempt"]:
+            return None
+        try:
+            return ended_how(event)
+        except (KeyError, TypeError, ValueError):  # it was not started
+            return None
+
+    def why(self, rank: int) -> list[str]:
+        """Return why the last failed life of a rank has failed; empty if none has, or the run has no files."""
+        event = None if self.incidents is None else self.incidents.failed.latest.get(rank)
+        return [] if event is None or self._run is None else why_failed(self._run, event)
 
     def _role(self, rank: int) -> str:
         if self._run is None or not self._several_roles:

@@ -28,6 +28,8 @@ class RankReading(NamedTuple):
     """Role and role rank, such as ``trainer3``; empty in a run with one role."""
     state: str
     """A `RankState`, or ``hung`` from a report of the watchdog to the next heartbeat or output."""
+    end: str | None
+    """How its present life has ended if it has failed, such as ``exit code 3`` or ``SIGKILL``; otherwise None."""
     pid: int | None
     attempt: int
     restarts: int
@@ -45,7 +47,7 @@ class RankReading(NamedTuple):
     output_bytes: int | None
     """Size of the logs of its present life."""
     output_bytes_per_s: float | None
-    """Growth of these logs since the reading before."""
+    """Mean growth of these logs over the last 10 s, or since the first reading of this life."""
     last_line: str | None
     """The last line of its newest log, printable."""
 

@@ -5,37 +5,44 @@ from __future__ import annotations
 from signal import Signals
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from supervise._views.top.order import ORDERS, ordered, shown_states
+from supervise._views.top.order import BAD, ORDERS, ordered, shown_states
 
 if TYPE_CHECKING:
     from supervise._views.top.reading import Incident, Reading
 
-Mode = Literal["table", "help", "why", "logs", "stacks", "stop", "signal"]
+Mode = Literal["table", "help", "why", "logs", "stacks", "stop", "signal", "goto"]
 
 _LONGEST_SIGNAL = 12
+_LONGEST_RANK = 6
+_START_GOTO = frozenset("g0123456789")
 _SHIFT = 20
 
 HELP = (
     "Keys of the table",
     "  up, down, k, j   select a rank            page up, page down   by a page",
     "  home             the first row, always    end                  the last row",
-    "  Enter, l         logs of this rank        w    what went wrong",
+    "  g, 0 to 9        go to a rank             n, N    next, previous failed rank",
+    "  Enter, l         logs of this rank        w    why it failed, what went wrong",
     "  t                stacks of all ranks      T    stacks of this rank",
     "  s                send a signal            x    stop the run",
     "  o, O             next, previous order     q    quit; the run goes on",
+    "  ?, h             this help",
     "Keys of a page",
     "  up, down, page up, page down, home, end, left, right   move",
     "  Tab      the other log, stdout or stderr",
-    "  q, Esc   back to the table",
+    "  Enter    on the page of w: logs of the rank; n, N: next, previous failed rank",
+    "  q, Esc   back;  ?, h   close this help",
     "Signs, the worst state first. A sign for several ranks is that of the worst.",
     "  x failed   h hung   z suspended   b backoff, before a restart",
     "  l late: its heartbeat is older than 10 s and 4 times that of most ranks",
     "  t stopping   s starting   w waiting   - terminated   . ready   + finished",
-    "Columns",
+    "Columns. The order is that of the column with v (highest first) or ^ (lowest)",
+    "  STATE      of a failed rank: its exit code or signal",
     "  CPU        processor time of the rank and its children; 100%: one processor",
     "  MEMORY     resident memory of the same processes",
     "  STEP BEAT  what the rank has reported: its step, the age of its heartbeat",
-    "  OUTPUT     growth of its logs",
+    "  PROCS      number of these processes",
+    "  OUTPUT/s   mean growth of its logs over the last 10 s",
     "  LAST LINE  the end of its newest log, or else its status text",
 )
 
@@ -89,9 +96,9 @@ class View:
         self.page_rows = 1
         """How many rows fit, as the last picture has found."""
         self.title = ""
-        """Of the page of stacks."""
+        """Of the page of stacks, or of help."""
         self.lines: list[str] = []
-        """Of the page of stacks."""
+        """Of the page of stacks or help, or why a rank failed."""
         self.log_lines: list[str] = []
         self.log_title = ""
         self.log_rank: int | None = None
@@ -102,6 +109,12 @@ class View:
         """First line of the page that is shown; None: its last lines."""
         self.shift = 0
         """Column of the page that is shown first."""
+        self.failed: list[int] = []
+        """The ranks of which a life has failed, the first failure first."""
+        self.why_rank: int | None = None
+        """The rank whose failure the page ``why`` shows; None: none has failed."""
+        self.back: Mode = "table"
+        """Where the page of logs leads back to."""
         self.line_count = 0
         """Number of lines of the page, as the last picture has found."""
         self.top_line = 0
@@ -146,6 +159,9 @@ class View:
             return Request("stop", None) if key in ("y", "Y") else None
         if self.mode == "signal":
             return self._signal_key(key)
+        if self.mode == "goto":
+            self._goto_key(key)
+            return None
         if self.mode == "table":
             return self._table_key(key)
         self._page_key(key)
@@ -160,12 +176,11 @@ class View:
             case "?" | "h":
                 self.show_page("help", "help", list(HELP))
             case "w":
-                self.show_page("why", "what went wrong, the newest last", [])
-                self.offset = None
+                self._show_why()
             case "o" | "O":
                 names = list(ORDERS)
                 self.order = names[(names.index(self.order) + (1 if key == "o" else -1)) % len(names)]
-                self.selected, self.notice = None, f"order: {self.order}"
+                self.selected = None
                 self._sort()
             case "x":
                 self.mode = "stop"
@@ -184,16 +199,55 @@ class View:
                 self.show_page("stacks", f"stacks of {whose}", ["waiting for the stacks ..."])
                 return Request("stacks", None if key == "t" else [rank])
             case "enter" | "l":
-                self.log_rank, self.log_turns, self.log_lines = rank, 0, ["..."]
-                self.log_title = f"logs of rank {rank}"
-                self.mode, self.offset, self.shift = "logs", None, 0
+                self._show_logs(rank)
             case _:
                 pass
         return None
 
+    def _show_logs(self, rank: int) -> None:
+        self.back = "why" if self.mode == "why" else "table"
+        self.log_rank, self.log_turns, self.log_lines = rank, 0, ["..."]
+        self.log_title = f"logs of rank {rank}"
+        self.mode, self.offset, self.shift = "logs", None, 0
+
+    def _show_why(self) -> None:
+        """Show why the selected rank has failed, or else why the first one has, and all that went wrong."""
+        first = self.failed[0] if self.failed else None
+        self.why_rank = self.rank if self.selected in self.failed else first
+        self.show_page("why", "", [])
+
+    def _next_bad(self, step: int) -> None:
+        """Select the next rank that has failed, hangs, or waits."""
+        count = len(self.rows)
+        places = [(self.index + step * far) % count for far in range(1, count + 1)]
+        bad = (self.rows[place] for place in places if self.states[self.rows[place]] in BAD)
+        found = next(bad, None)
+        if found is None:
+            self.notice = "no rank is failed, hung, suspended or in backoff; w: what went wrong before"
+        else:
+            self.selected = found
+
+    def _goto_key(self, key: str) -> None:
+        if key == "escape":
+            self.mode = "table"
+        elif key == "backspace":
+            self.typed = self.typed[:-1]
+        elif key == "enter":
+            self.mode = "table"
+            if self.typed and int(self.typed) in self.states:
+                self.selected = int(self.typed)
+            elif self.typed:
+                self.notice = f"there is no rank {int(self.typed)}"
+        elif key in _START_GOTO - {"g"} and len(self.typed) < _LONGEST_RANK:
+            self.typed += key
+
     def _moved(self, key: str) -> bool:
         if key == "home":
             self.selected = None
+        elif key in ("n", "N"):
+            self._next_bad(1 if key == "n" else -1)
+        elif key in _START_GOTO:
+            self.mode, self.typed = "goto", key.removeprefix("g")
         elif key in _MOVES or key == "end":
             step = len(self.rows) if key == "end" else _MOVES[key] * (self.page_rows if key.startswith("page") else 1)
             if self.rows:
@@ -205,20 +259,33 @@ class View:
     def _page_key(self, key: str) -> None:
         last = max(0, self.line_count - self.page_rows)
         now = last if self.offset is None else min(self.offset, last)
-        if key in ("q", "escape"):
-            self.mode, self.log_rank = "table", None
+        if key in ("q", "escape") or (self.mode == "help" and key in ("?", "h")):
+            self.mode, self.back = (self.back if self.mode == "logs" else "table"), "table"
+            self.log_rank, self.offset = None, 0
+        elif self.mode == "why" and key in ("n", "N", "enter"):
+            self._why_key(key)
         elif key == "home":
             self.offset = 0
         elif key == "end":
-            self.offset = None if self.mode in ("logs", "why") else last
+            self.offset = None if self.mode == "logs" else last
         elif key in _MOVES:
             now += _MOVES[key] * (self.page_rows if key.startswith("page") else 1)
-            follows = self.mode in ("logs", "why") and now >= last
+            follows = self.mode == "logs" and now >= last
             self.offset = None if follows else max(0, min(now, last))
         elif key in ("left", "right"):
             self.shift = max(0, self.shift + (_SHIFT if key == "right" else -_SHIFT))
         elif key == "tab" and self.mode == "logs":
             self.log_turns += 1
+
+    def _why_key(self, key: str) -> None:
+        if self.why_rank is None:
+            return
+        if key == "enter":
+            self._show_logs(self.why_rank)
+            return
+        step = 1 if key == "n" else -1
+        self.why_rank = self.failed[(self.failed.index(self.why_rank) + step) % len(self.failed)]
+        self.lines, self.offset = [], 0
 
     def _signal_key(self, key: str) -> Request | None:
         if key == "escape":
