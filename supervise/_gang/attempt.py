@@ -6,7 +6,7 @@ import os
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
 
 from supervise._gang import rank_paths, validation
 from supervise._gang.notify_protocol import address_of, variables
@@ -21,6 +21,7 @@ from supervise._process.launch import interpreter
 from supervise._process.launch.launch_spec import LaunchSpec, Streams
 from supervise._process.launch.program_launcher import ProgramLauncher
 from supervise._process.lifeline.lifeline import Lifeline
+from supervise.errors import SpecError, SuperviseError
 from supervise.logs import DefaultLogsSpecs, validate_full_rank
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from supervise._gang.rank_spec import RankSpec
     from supervise._gang.worker import Launcher
     from supervise._process.containment.escapees import Contained
+    from supervise._process.launch.forks import Row
     from supervise._process.launch.function import StartMethod
     from supervise.destinations import LogsDest
 
@@ -44,8 +46,7 @@ _FIELDS = {"grace": "grace_s", "timeout": "timeout_s"}
 """Argument to field of `GangSpec`, where the names differ."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(NamedTuple):
     """A file that a rank writes, and the prefix of its lines."""
 
     local_rank: int
@@ -55,7 +56,7 @@ class Source:
     """Whether the beginning of a line is shown soon, because a person answers it on a terminal."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TailSpec:
     """One destination and the files that it shows."""
 
@@ -67,22 +68,24 @@ class TailSpec:
     line_filter: Callable[[bytes], bool] | None = None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Attempt:
     """One attempt of a gang, ready to be started. Every mapping is keyed by local rank."""
 
     spec: GangSpec
-    envs: dict[int, dict[str, str]] = field(repr=False)
+    envs: dict[int, dict[str, str]]
     """Variables that each rank gets in addition to the host's environment."""
     dest: LogsDest
     line: Lifeline = field(default_factory=Lifeline)
     contained: Contained | None = None
     """None only in tests without processes."""
-    launchers: list[Launcher] = field(default_factory=list, repr=False)
+    launchers: list[Launcher] = field(default_factory=list)
     tails: list[TailSpec] = field(default_factory=list)
     window: int = 1
     """Largest number of pending launches."""
-    lives: dict[int, tuple[dict[int, dict[str, str]], LogsDest]] = field(default_factory=dict, repr=False)
+    row: Row | None = None
+    """The next forks; None if no rank is forked."""
+    lives: dict[int, tuple[dict[int, dict[str, str]], LogsDest]] = field(default_factory=dict)
     """Number of a later life to the environments and the log paths of all ranks; only the newest `_KEPT_LIVES`."""
     number: int = 0
     """Number of the attempt; the first is 0."""
@@ -252,13 +255,22 @@ def make_attempt(
 
 
 def _reified(spec: GangSpec, number: int) -> tuple[dict[int, dict[str, str]], LogsDest]:
-    """Return the environments and the log paths of all ranks' lives with this number."""
+    """Return the environments and the log paths of all ranks' lives with this number.
+
+    Raises:
+        Exception: What `logs_specs` raised; in a later life a `SpecError`, unless it is an `OSError` or one of ours.
+    """
     assert spec.envs is not None  # noqa: S101 - checked, as is the next
     assert spec.logs_specs is not None  # noqa: S101
     envs = {rank: _env(spec, env, number) for rank, env in spec.envs.items()}
-    dest = spec.logs_specs.reify(envs)
-    validate_full_rank(dest.stdouts, len(spec.args), "stdouts")
-    validate_full_rank(dest.stderrs, len(spec.args), "stderrs")
+    try:
+        dest = spec.logs_specs.reify(envs)
+        validate_full_rank(dest.stdouts, len(spec.args), "stdouts")
+        validate_full_rank(dest.stderrs, len(spec.args), "stderrs")
+    except Exception as error:
+        if not number or isinstance(error, (OSError, SuperviseError)):  # the caller of the start gets it as it is
+            raise
+        raise SpecError(f"{type(spec.logs_specs).__name__}.reify raised {type(error).__name__}: {error}") from error
     return envs, dest
 
 
@@ -297,7 +309,6 @@ def _launcher(attempt: Attempt, rank: int, life: int, environ: Mapping[Any, Any]
         streams=Streams(stdout=dest.stdouts[rank], stderr=dest.stderrs[rank]),
         stdin=spec.stdin.get(rank),
         line=attempt.line,
-        reset=spec.reset,
         enter=contained.enter(rank),
         gate=spec.gate and binary,
     )
@@ -306,6 +317,13 @@ def _launcher(attempt: Attempt, rank: int, life: int, environ: Mapping[Any, Any]
         with naming(part.name):
             argv = validation.argv_of(part.entrypoint, spec.args[rank], part.role_rank(rank))
         launcher = ProgramLauncher(argv=argv, how=how)
+    elif part.start_method == "fork":
+        from supervise._process.launch.forks import ForkLauncher, Row
+
+        attempt.row = row = attempt.row or Row()
+        launcher = ForkLauncher(
+            local_rank=rank, fn=part.entrypoint, args=spec.args[rank], how=how, row=row, plain=spec.plain
+        )
     else:
         from supervise._process.launch.function import FunctionLauncher
 

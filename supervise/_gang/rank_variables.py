@@ -17,7 +17,7 @@ _LOOPBACK = "127.0.0.1"
 _MAX_TRIES = 100
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Master:
     """The address at which rank 0 listens."""
 

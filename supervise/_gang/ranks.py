@@ -63,6 +63,7 @@ class RankActors:
         self._workers: list[pykka.ActorRef[Worker]] = []
         self._tails: list[pykka.ActorRef[Tail]] = []
         self._abandons: list[CancelToken] = []
+        self._abandoned = False
         self._joined: dict[tuple[int, int], list[LogReader]] = {}
         """Number of a Tail and rank to the readers of the rank's present life, if that is not the first."""
         self.slots = ExitSlots()
@@ -217,6 +218,8 @@ class RankActors:
     def launch(self, rank: int) -> None:
         """Launch a rank."""
         self._workers[rank].tell(orders.Launch())
+        if self._attempt.row is not None:  # behind the order, so that a launch follows
+            self._attempt.row.order(self._attempt.launchers[rank])
 
     def deliver(self, ranks: Iterable[int], sig: signal.Signals, *, wake: bool = False) -> None:
         """Signal the groups of these ranks; `wake` also continues those that are suspended."""
@@ -260,7 +263,8 @@ class RankActors:
             self._events.disk_full(iostream, full)
 
     def _log_failed(self, iostream: str, path: str, error: OSError) -> None:
-        self._events.emit(LogFailed(iostream, path, str(error)))
+        if not self._abandoned:  # otherwise the gang may have finished, which must be its last event
+            self._events.emit(LogFailed(iostream, path, str(error)))
 
     def _log_trimmed(self, path: str, error: OSError | None) -> None:
         iostream = "stdout" if path in self._attempt.dest.stdouts.values() else "stderr"
@@ -272,7 +276,8 @@ class RankActors:
             self._log_failed(iostream, path, OSError(error.errno, why, path))
 
     def abandon_tails(self) -> None:
-        """End the Tails now, even during a write."""
+        """End the Tails now, even during a write. They report no failure of a log any more."""
+        self._abandoned = True
         for abandon in self._abandons:
             abandon.set()
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import threading
 import time
+from _thread import RLock
 from typing import TYPE_CHECKING, Any
 
 import pykka
@@ -26,7 +26,7 @@ _supervisors: dict[str, tuple[ActorRef[Any], float]] = {}
 """Urn to the Supervisor and the grace of its ranks at the exit, in seconds."""
 
 
-_exiting = threading.Event()
+_exiting = False
 _first: list[Callable[[], object]] = []
 """Called at the exit before any gang is closed."""
 
@@ -63,15 +63,16 @@ def forget(ref: ActorRef[Any]) -> None:
 
 def is_exiting() -> bool:
     """Whether the interpreter exits, so that every stop concerns all roles at once."""
-    return _exiting.is_set()
+    return _exiting
 
 
 def _close_all() -> None:
-    _exiting.set()
+    global _exiting  # noqa: PLW0603 - of the process
+    _exiting = True
     try:
         _close_each()
     finally:
-        _exiting.clear()
+        _exiting = False
 
 
 def _close_each() -> None:
@@ -89,13 +90,14 @@ def _close_each() -> None:
 
 def _drop_in_child() -> None:
     """Clear the registries in a forked child, which has no thread of any actor."""
+    global _exiting  # noqa: PLW0603 - of the process
     registry: Any = pykka.ActorRegistry
-    registry._actor_refs_lock = threading.RLock()  # noqa: SLF001 - a thread that the child lacks may hold it
+    registry._actor_refs_lock = RLock()  # noqa: SLF001 - a thread that the child lacks may hold it
     refs = registry._actor_refs  # noqa: SLF001
     refs[:] = [ref for ref in refs if not getattr(ref.actor_class, "ends_with_its_thread", False)]
-    MUST_NOT_BLOCK.clear()  # the thread that forked may have been a loop
     _supervisors.clear()
-    _exiting.clear()
+    MUST_NOT_BLOCK.clear()  # the thread that forked may have been a loop
+    _exiting = False
 
 
 fork_hooks.register("shutdown_at_exit", in_child=_drop_in_child)

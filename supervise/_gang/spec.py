@@ -9,7 +9,6 @@ from signal import SIGTERM, Signals
 from typing import TYPE_CHECKING, Any, Required, TextIO, TypedDict, cast
 
 from supervise._gang.notify_protocol import without_host_variables
-from supervise._process.launch import dispositions
 from supervise._seconds import GRACE_S
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ class GangSettings(SupervisorSettings, total=False):
     shows_failure: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class GangSpec:
     """The settings of all attempts of a gang. Every mapping is keyed by local rank."""
 
@@ -86,7 +85,7 @@ class GangSpec:
     """None if the gang has roles; `of` has what each rank runs, and the start method and folder of it."""
     args: Mapping[int, tuple[Any, ...]] = cast("Any", None)
     """None until the settings are checked if the gang has roles."""
-    envs: Mapping[int, Mapping[str, str]] | None = field(default=None, repr=False)
+    envs: Mapping[int, Mapping[str, str]] | None = None
     """Variables that each rank gets in addition to the host's environment, in the first attempt."""
     logs_specs: LogsSpecs | None = None
     log_line_prefixes: Mapping[int, str] | None = None
@@ -133,14 +132,12 @@ class GangSpec:
     """Local rank to the number of its role; empty for a gang without roles."""
     cpus: Mapping[int, frozenset[int]] = field(default_factory=dict)
     """Local rank to CPUs, for ranks that are bound."""
-    environ: Mapping[str, str] = field(default_factory=lambda: without_host_variables(os.environ), repr=False)
+    environ: Mapping[str, str] = field(default_factory=lambda: without_host_variables(os.environ))
     """The host's environment, without the variables of systemd's notify protocol."""
-    reset: frozenset[int] = field(default_factory=dispositions.to_reset)
-    """Signals that the host ignores and whose default action the ranks restore."""
     consoles: tuple[TextIO, TextIO] = field(default_factory=lambda: (sys.stdout, sys.stderr))
     screen: Screen | None = None
     """How the consoles of `supervise run` show unfinished lines; None for any other gang."""
-    pickled: dict[int, Pickled] = field(default_factory=dict, repr=False)
+    pickled: dict[int, Pickled] = field(default_factory=dict)
     """Calls of functions in new interpreters. Without restarts, the launch removes each from here."""
     remove_folders: Callable[[], object] | None = None
     """Removes log folders that the caller did not request, unless they hold files."""

@@ -7,7 +7,6 @@ import logging
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from supervise._logs.sinks import Canceled, CancelToken
 from supervise._logs.watch import Pace, Watch, cancel_all, hold
 from supervise._runtime.future import Reply
 from supervise.events import say_at_last
+from supervise.messages import Bare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervise")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
+class Changed(Bare):
     """A file has changed, or the Tail was abandoned. At most one is in the inbox."""
 
 

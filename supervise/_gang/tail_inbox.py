@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pykka._envelope import Envelope
 
 from supervise._runtime.wakeup import Bell
+from supervise.messages import Bare
 
 if TYPE_CHECKING:
     from pykka._actor import ActorInbox
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
+class Due(Bare):
     """The deadline of the inbox has expired."""
 
 

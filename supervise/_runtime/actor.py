@@ -70,12 +70,15 @@ class _Stopped(threading.Event):
     The child does not write to the event: a write would make a forked rank copy the memory pages of all events.
     """
 
+    _flag: bool
+    """Of the base class; a call of its `is_set` takes longer, and each message needs several."""
+
     def __init__(self) -> None:
         super().__init__()
         self._process = _process
 
     def is_set(self) -> bool:
-        return self._process is not _process or super().is_set()
+        return self._process is not _process or self._flag
 
     def wait(self, timeout: float | None = None) -> bool:
         return self.is_set() or super().wait(timeout)
@@ -93,6 +96,16 @@ def _replace_in_child() -> None:
 fork_hooks.register("actor", in_child=_replace_in_child)
 
 
+_OF_PYKKA = frozenset(
+    {
+        pykka_messages._ActorStop,
+        pykka_messages.ProxyCall,
+        pykka_messages.ProxyGetAttr,
+        pykka_messages.ProxySetAttr,
+    }
+)
+
+
 class LoopActor(pykka.Actor):
     """An actor that handles its messages on the loop of its gang, in the order of their arrival.
 
@@ -105,9 +118,10 @@ class LoopActor(pykka.Actor):
 
     def __init__(self, loop: Loop) -> None:
         """Make the actor; `start` also registers it and queues `on_start` as its first envelope."""
-        self.loop = loop
+        self.loop: Loop = loop
         super().__init__()
-        self.actor_stopped = self.actor_ref.actor_stopped = _Stopped()
+        self.actor_stopped: threading.Event = _Stopped()
+        self.actor_ref.actor_stopped = self.actor_stopped
 
     def _create_actor_inbox(self) -> Inbox:  # type: ignore[override]  # pykka calls it on the instance
         return Inbox(self.loop)
@@ -148,6 +162,8 @@ class LoopActor(pykka.Actor):
                 reply.set(response)
 
     def _handle_receive(self, message: Any) -> Any:
+        if type(message) not in _OF_PYKKA:  # first: most messages are not
+            return self.on_receive(message)
         if isinstance(message, pykka_messages._ActorStop):
             return self.on_stop_request()
         return super()._handle_receive(message)

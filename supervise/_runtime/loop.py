@@ -34,7 +34,7 @@ class Timer:
 
     def __init__(self, callback: Callable[[], object], due_s: float) -> None:
         self._callback: Callable[[], object] | None = callback
-        self.due_s = due_s
+        self.due_s: float = due_s
 
     def cancel(self) -> None:
         """Drop the callback. Idempotent, also after the callback was called."""

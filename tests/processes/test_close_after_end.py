@@ -24,7 +24,7 @@ wait_for_word()
 if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") < os.environ.get("FAILS_BEFORE", "0"):
     os._exit(3)
 """
-NOT_MUCH_LATER_S = 5.0
+NOT_MUCH_LATER_S = 20.0
 """Far less than the grace of a minute, and more than a busy machine needs."""
 
 
@@ -164,9 +164,9 @@ def test_s12_who_left_the_group_is_given_what_is_left_of_the_time(tmp_path):
             gang.tell(0)
             gang.wait()
             with Stopwatch() as taken:
-                gang.close(timeout=4.0)
+                gang.close(timeout=8.0)
             assert watch.survivors(0) == set()
-        assert 3.9 < taken.seconds < 7.5
+        assert 7.9 < taken.seconds < 15
 
 
 def test_s10_a_further_close_never_lengthens_the_grace(tmp_path):
@@ -175,9 +175,9 @@ def test_s10_a_further_close_never_lengthens_the_grace(tmp_path):
     with faulty(tmp_path, "fork", [deaf]) as gang:
         gang.hear()
         with Stopwatch() as taken:
-            first = gang.supervisor.ask(Close(timeout=2.5), block=False)
-            for timeout in (2.4, 2.3, 2.2):
-                gang.ask(Wait(timeout=0.7))
+            first = gang.supervisor.ask(Close(timeout=5.0), block=False)
+            for timeout in (4.8, 4.6, 4.4):
+                gang.ask(Wait(timeout=1.4))
                 gang.supervisor.ask(Close(timeout=timeout), block=False)
             first.get(timeout=30)
-        assert taken.seconds < 3.9
+        assert taken.seconds < 7.8

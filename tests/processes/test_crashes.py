@@ -10,14 +10,13 @@ import psutil
 import pykka
 import pytest
 
-from supervise import Close, GangFinished, Pids, Start, Status, Subscribe, SupervisorCrashed, Wait
+from supervise import Close, GangFinished, Pids, Start, Status, Subscribe, Supervisor, SupervisorCrashed, Wait
 from supervise._gang import runner as gang_module
 from supervise._gang.event_emitter import EventEmitter
 from supervise._gang.ranks import RankActors
 from supervise._gang.replies import PendingReplies
 from supervise._gang.runner import GangRunner
 from supervise._gang.shutdown import Shutdown
-from supervise._gang.supervisor import Supervisor
 from supervise._gang.timers import Timers
 from supervise._gang.worker import Worker
 from supervise._process.exits.leader import GroupLeader

@@ -82,7 +82,7 @@ def test_d2_a_sleeper_that_inherited_everything_delays_nothing(tmp_path, kind):
         with Stopwatch() as watch:
             os.kill(gang.pids[1], signal.SIGKILL)
             gang.await_event("supervise.process.exited", local_rank=1)
-        assert watch.seconds < 1
+        assert watch.seconds < PATIENCE_S / 2
         os.kill(sleeper, 0)
         result = gang.wait()
         gang.close()
@@ -99,7 +99,7 @@ def test_d2_a_sleeper_in_a_session_of_its_own_delays_not_even_the_result(tmp_pat
         with Stopwatch() as watch:
             os.kill(gang.pids[1], signal.SIGKILL)
             result = gang.wait()
-        assert watch.seconds < 1
+        assert watch.seconds < PATIENCE_S / 2
         held = os.pidfd_open(sleeper)
         gang.tell(1)
         assert select.select([held], [], [], PATIENCE_S)[0]

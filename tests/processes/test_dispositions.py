@@ -56,7 +56,9 @@ else:
 
 @each_kind
 @pytest.mark.parametrize("host", HOSTS)
-@pytest.mark.parametrize("in_thread", [False, True], ids=["main thread", "other thread"])
+@pytest.mark.parametrize(
+    "in_thread", [False, pytest.param(True, marks=pytest.mark.stress)], ids=["main thread", "other thread"]
+)
 def test_g6_workers_start_with_default_signals(tmp_path, kind, host, in_thread):
     """Nothing that the host blocks or ignores is inherited, but for an ignored SIGHUP: that is what nohup means."""
     setting, passed_on = HOSTS[host]

@@ -12,6 +12,7 @@ import pytest
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import Fifo, Stopwatch, faulty
 from tests.processes.hosts import Host, pids_of, watched
+from tests.processes.kernels import use_older_kernel
 from tests.processes.stubborn import OBEDIENT
 
 each_kernel = pytest.mark.parametrize("without", ["", "group", "pidfd"])
@@ -84,12 +85,7 @@ def test_k6_a_server_that_is_gone_and_cannot_be_seen_to_be_is_waited_for_in_vain
 @each_kernel
 def test_k6_a_subreaper_reaps_what_a_killed_fork_server_leaves(tmp_path, monkeypatch, without):
     """This process is one (see conftest): the codes are true, and no zombie is left."""
-    from supervise import _platform as platform
-
-    if without:
-        monkeypatch.setattr(platform, "GROUP_BY_PIDFD", False)
-    if without == "pidfd":
-        monkeypatch.setattr(platform, "PIDFD", False)
+    use_older_kernel(monkeypatch, without)
     with faulty(tmp_path, "forkserver", [OBEDIENT] * 3) as gang:
         pids = pids_of(gang.hear(3))
         server = forkserver._forkserver._forkserver_pid
@@ -109,12 +105,7 @@ def test_k6_a_subreaper_reaps_what_a_killed_fork_server_leaves(tmp_path, monkeyp
 @each_kernel
 def test_k6_server_and_ranks_killed_in_one_moment_leave_no_zombie(tmp_path, monkeypatch, without):
     """A rank's end may be noticed before it is known whose child it is from now on."""
-    from supervise import _platform as platform
-
-    if without:
-        monkeypatch.setattr(platform, "GROUP_BY_PIDFD", False)
-    if without == "pidfd":
-        monkeypatch.setattr(platform, "PIDFD", False)
+    use_older_kernel(monkeypatch, without)
     with faulty(tmp_path, "forkserver", [OBEDIENT] * 8) as gang:
         pids = pids_of(gang.hear(8))
         server = forkserver._forkserver._forkserver_pid

@@ -73,12 +73,12 @@ def test_s10_no_exit_of_a_rank_gives_the_others_more_time(tmp_path):
         wait = f"__import__('select').select([], [], [], {seconds})"
         return f"signal.signal(signal.SIGTERM, lambda *_: ({wait}, os._exit(0)))\nsay('slow')\nwhile True: {BLOCK}"
 
-    with faulty(tmp_path, "fork", [DEAF, slow(1.0), slow(1.5), slow(1.8)], grace=2.0) as gang:
+    with faulty(tmp_path, "fork", [DEAF, slow(2.0), slow(3.0), slow(3.6)], grace=4.0) as gang:
         gang.hear(4)
         with Stopwatch() as taken:
             result = gang.close()
     assert result.ends[0].exitcode == -signal.SIGKILL
-    assert 1.9 < taken.seconds < 3.5
+    assert 3.9 < taken.seconds < 7.4
 
 
 def test_the_close_of_a_context_takes_inf_and_refuses_nan():

@@ -205,7 +205,7 @@ def test_k5_an_exit_gives_deaf_workers_the_gang_s_grace(tmp_path, kind):
                 host.process.stdin.close()
                 assert host.exit_code() == 0
             assert watch.survivors(1.0) == set()
-    assert 0.9 < time.seconds < 4
+    assert 0.9 < time.seconds < 20
 
 
 FORKS = """

@@ -106,7 +106,7 @@ def test_a_script_without_a_guard_is_an_error_and_no_hang(tmp_path, kind):
 
 
 @each_function
-@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+@pytest.mark.parametrize("closed", [(0, 1, 2), *(pytest.param((fd,), marks=pytest.mark.stress) for fd in range(3))])
 @pytest.mark.parametrize(("redirected", "late"), [(True, False), (False, False), (True, True)])
 def test_a_host_with_closed_streams_has_working_workers(tmp_path, kind, redirected, closed, late):
     """What the host opens takes the free numbers; none of it ends up as a worker's stream, or gets lost under one."""

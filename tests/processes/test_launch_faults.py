@@ -9,12 +9,12 @@ import sys
 import pytest
 
 from supervise import Close, Start, Wait
-from supervise import _platform as platform
 from supervise._process.launch import bootstrap, posix_spawn
 from supervise._process.launch.fork_server import ServerStatus
 from tests.patience import PATIENCE_S
 from tests.processes import work
 from tests.processes.gangs import Stopwatch, each_kind, faulty, launched
+from tests.processes.kernels import HAS_PIDFD
 from tests.processes.work import BLOCK
 
 
@@ -37,7 +37,7 @@ def test_d3_a_death_that_the_fork_server_reaped_before_we_looked_has_its_exit_co
 
 
 @each_kind
-@pytest.mark.skipif(not platform.PIDFD, reason="without pidfds a thread holds it; see test_old_kernels.py")
+@pytest.mark.skipif(not HAS_PIDFD, reason="without pidfds a thread holds it; see test_old_kernels.py")
 def test_s9_a_process_that_we_cannot_hold_is_ended_and_the_start_fails(tmp_path, kind, monkeypatch):
     """No descriptor is left for the second pidfd: the error names its rank, and no process stays behind."""
     opened = []

@@ -1,10 +1,19 @@
 """A console that nobody reads, a log that is moved, a disk that is full: one event, and the gang goes on."""
 
+import errno
 import os
 import select
+import threading
 
+import pykka
 import pytest
 
+from supervise import Close, DefaultLogsSpecs, Start, Status, Std, Supervisor
+from supervise._gang.ranks import RankActors
+from supervise._gang.tail import Tail
+from supervise._logs.reader import LogReader
+from supervise.testing import EventRecorder
+from tests.patience import PATIENCE_S
 from tests.processes.console import hosted, show
 from tests.processes.gangs import Stopwatch
 from tests.processes.test_logs import OVER, each_kind, log_of
@@ -49,7 +58,7 @@ report["result"] = gang.wait(0).outcome
             host.tell(0)
             assert select.select([peer], [], [], 20)[0], "the death of rank 0 was not noticed"
         os.close(peer)
-        assert watch.seconds < 2
+        assert watch.seconds < PATIENCE_S / 2
         assert host.rss_peak_kib() - before_kib < 12 * 1024
         host.tell()
         host.process.wait(30)
@@ -97,8 +106,16 @@ def test_l7_a_console_whose_reader_is_gone_is_one_event(tmp_path, kind, console)
     assert "Broken pipe" in event["error"] or "Input/output error" in event["error"]
 
 
-@each_kind
-@pytest.mark.parametrize("how", ["renamed", "rotated", "unlinked"])
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        ("binary", "renamed"),
+        ("binary", "rotated"),
+        ("binary", "unlinked"),
+        ("spawn", "rotated"),
+        ("forkserver", "unlinked"),
+    ],
+)
 def test_l7_a_log_that_is_moved_away_is_shown_to_its_end(tmp_path, kind, how):
     """The worker writes on into the same file, and so does the console show it, whatever now has its name."""
     source = TALKER + "open(1, 'wb', closefd=False).write(b'more\\n' * 1_000_000)"
@@ -194,3 +211,34 @@ gang.stop()
     assert set(host.out.data) <= {*b"y\n"}
     assert host.err.data == b"bye\n"
     log.unlink()
+
+
+def test_l5_the_tails_of_a_start_without_descriptors_report_nothing_behind_the_end_of_the_gang(tmp_path, monkeypatch):
+    """The start fails when its Tails run already; on a busy machine they open their logs after the close."""
+    ended = threading.Event()
+
+    def open_late(reader, notice):
+        assert ended.wait(PATIENCE_S)
+        raise OSError(errno.EMFILE, "no descriptor is left", reader.path)
+
+    def no_worker(ranks, rank, attempt):
+        raise OSError(errno.EMFILE, "no descriptor is left")
+
+    monkeypatch.setattr(LogReader, "open", open_late)
+    monkeypatch.setattr(RankActors, "_new_worker", no_worker)
+    events = EventRecorder()
+    logs = DefaultLogsSpecs(str(tmp_path), tee=Std.ALL)
+    gang = Supervisor.start(name="x", entrypoint="sleep", args={0: ("1000",)}, logs_specs=logs, event_sink=events)
+    try:
+        with pytest.raises(OSError, match="no descriptor is left"):
+            gang.ask(Start(), timeout=PATIENCE_S)
+        tails = pykka.ActorRegistry.get_by_class(Tail)
+        assert tails
+        gang.ask(Close(), timeout=PATIENCE_S)
+        ended.set()
+        assert all(tail.actor_stopped.wait(PATIENCE_S) for tail in tails)
+        gang.ask(Status(), timeout=PATIENCE_S)  # answered behind what the Tails have posted
+    finally:
+        ended.set()
+        gang.stop(timeout=PATIENCE_S)
+    assert [event["event"] for event in events.all] == ["supervise.gang.finished"]

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import pytest
 
 from supervise import SupervisorCrashed, Wait
-from supervise import _platform as platform
 from supervise._gang.sweep import Sweep
 from supervise._gang.worker import Worker
 from supervise._process.launch import posix_spawn
 from supervise._runtime.future import MUST_NOT_BLOCK
 from tests.processes.gangs import faulty, launched
 from tests.processes.hosts import watched
+from tests.processes.kernels import HAS_PIDFD
 from tests.processes.test_containment import DEAF_FORKED, FORKED, containment
 
 __all__ = ["containment"]
@@ -130,7 +130,7 @@ def test_a_sweep_without_a_thread_does_not_wait_and_lets_the_loop_do_other_work(
     assert len(slices) > 1
 
 
-@pytest.mark.skipif(not platform.PIDFD, reason="without pidfds a thread holds it; see test_old_kernels.py")
+@pytest.mark.skipif(not HAS_PIDFD, reason="without pidfds a thread holds it; see test_old_kernels.py")
 def test_a_child_that_cannot_be_held_is_reaped_without_a_wait(tmp_path, monkeypatch, waits):
     def scarce(pid, flags=0):
         raise OSError(24, os.strerror(24))

@@ -26,7 +26,7 @@ def in_folder(cwd):
 
 def ended(argv, cwd=None, env=None, fds=(), out=None):
     """Run a program to its end; return its exit code."""
-    pid, pidfd = posix_spawn.spawn(argv, env or {}, (None, out, None), fds, reset=frozenset(), cwd=cwd)
+    pid, pidfd = posix_spawn.spawn(argv, env or {}, (None, out, None), fds, cwd=cwd)
     assert pidfd == -1
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 

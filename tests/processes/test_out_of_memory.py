@@ -406,3 +406,12 @@ def test_a_fork_while_the_kills_are_counted_does_not_block_the_child():
     words = [sys.executable, "-W", "ignore", "-c", FORKS_MEANWHILE]
     done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_the_folders_of_a_tree_are_those_of_a_walk(tmp_path):
+    """Also in cgroups, whose link counts say which of them have none below."""
+    for path in ("a/b/c", "a/d", "e"):
+        (tmp_path / path).mkdir(parents=True)
+    (tmp_path / "a" / "link").symlink_to(tmp_path / "e")
+    assert sorted(oom._folders(str(tmp_path))) == sorted(path for path, _, _ in os.walk(tmp_path))
+    assert list(oom._folders(str(tmp_path / "none"))) == [str(tmp_path / "none")]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from supervise import Wait
-from supervise import _platform as platform
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import Stopwatch, each_function, each_kind, faulty, launched
+from tests.processes.kernels import HAS_PIDFD
 from tests.processes.work import BLOCK
 
 LOOK = "signal.sigtimedwait([], 0.05), signal.pthread_sigmask(signal.SIG_BLOCK, ())"
@@ -98,7 +98,7 @@ def test_o3_leaving_by_exit_has_a_defined_result(tmp_path, kind, leave, code, wo
         with Stopwatch() as watch:
             gang.tell(0)
             result = gang.wait()
-    assert watch.seconds < 1
+    assert watch.seconds < PATIENCE_S / 2
     if (code, words) == (0, ""):
         assert (result.outcome, result.return_values) == ("succeeded", {0: None})
         return
@@ -242,7 +242,7 @@ def test_o5_three_deaths_at_one_barrier_are_ordered_by_nanoseconds(tmp_path, kin
         result = gang.wait()
     assert {r: f.exitcode for r, f in result.failures.items()} == {0: 1, 1: 2, 2: 3}
     assert result.root_cause == 2
-    if platform.PIDFD:  # threads that wait may tell of what ends in the same moment in any order
+    if HAS_PIDFD:  # threads that wait may tell of what ends in the same moment in any order
         times = [result.failures[rank].timestamp_ns for rank in (2, 0, 1)]
         assert times[0] < times[1] < times[2] < times[0] + 10**9
         assert list(result.failures) == [2, 0, 1]
@@ -262,7 +262,7 @@ def test_o5_exceptions_count_from_when_they_were_recorded(tmp_path, kind):
         gang.tell(0)
         result = gang.wait()
     assert (list(result.failures), result.root_cause) == ([2, 0, 1], 2)
-    if platform.PIDFD:  # threads that wait may tell of what ends in the same moment in any order
+    if HAS_PIDFD:  # threads that wait may tell of what ends in the same moment in any order
         assert [e.local_rank for e in sorted(result.ends.values(), key=lambda e: e.ended_ns)] == [0, 1, 2]
 
 

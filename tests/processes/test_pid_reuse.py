@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from supervise import Signal
-from supervise import _platform as platform
 from tests.processes.gangs import faulty
 from tests.processes.hosts import pids_of, watched
+from tests.processes.kernels import use_older_kernel
 from tests.processes.stubborn import FOR_EVER, OBEDIENT
 
 pytestmark = pytest.mark.own_pids
@@ -28,14 +28,10 @@ wait_for_word()
 """Ends well, and leaves a process in its group that leaves none in turn."""
 
 
-@pytest.fixture(params=["as it is", "no group flag", "no pidfd"])
+@pytest.fixture(params=["", "group", "pidfd"], ids=["as it is", "no group flag", "no pidfd"])
 def kernel(request, monkeypatch):
     """Force the ways of older kernels."""
-    if request.param != "as it is":
-        monkeypatch.setattr(platform, "GROUP_BY_PIDFD", False)
-    if request.param == "no pidfd":
-        monkeypatch.setattr(platform, "PIDFD", False)
-    return request.param
+    use_older_kernel(monkeypatch, request.param)
 
 
 @pytest.fixture

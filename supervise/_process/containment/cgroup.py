@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from supervise._process.containment.procfs import unless_gone
 from supervise.errors import SpecError
@@ -19,8 +18,7 @@ _PREFIX = "supervise-"
 _LONGEST_NAME = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(NamedTuple):
     """A mounted tree of control groups: the unified one of v2, or the memory controller's of v1."""
 
     mount: str

@@ -70,7 +70,7 @@ class Contained:
         self.kind = kind
         self._lives: dict[int, int] = {}
         """Rank to the number of its present life, unless that is 0."""
-        self.token = marker.new_token()
+        self.token: str = marker.new_token()
         self._forked = forked
         self._folder: GangFolder | None = None
         if kind == "cgroup":

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import os
@@ -12,8 +11,7 @@ if TYPE_CHECKING:
     from supervise._process.containment.groups import Member
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exit:
+class Exit(NamedTuple):
     """How a process ended."""
 
     code: int | None

@@ -173,9 +173,10 @@ class GroupLeader(ABC):
 
     def group_alive(self) -> bool:
         """Return whether the group of a reaped leader has members; the handle may hold them from now on."""
-        if self._gone_at_once or (self.fileno() >= 0 and not platform.GROUP_BY_PIDFD):
+        known = self.fileno() >= 0
+        if self._gone_at_once or (known and not platform.GROUP_BY_PIDFD):
             return self._group_has_members()
-        if self.fileno() < 0:
+        if not known:
             return False
         try:
             self._notice.send(0, platform.PIDFD_SIGNAL_PROCESS_GROUP)

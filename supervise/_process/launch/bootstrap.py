@@ -22,6 +22,7 @@ except ImportError:  # another Python than CPython
 
 TYPE_CHECKING = False  # typing and dataclasses take longer to import than all of this
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any, BinaryIO, NoReturn
 
     from supervise._process.launch.multiprocessing import Worker
@@ -170,7 +171,7 @@ def _settle_in(settings: Settings) -> None:
     stack_signal.enable_if_possible()
 
 
-def changes(env: dict[str, str]) -> dict[str, str | None]:
+def changes(env: Mapping[str, str]) -> dict[str, str | None]:
     """Return the difference of `env` to this process's environment; a worker that changes less copies fewer pages."""
     gone: dict[str, str | None] = dict.fromkeys(os.environ.keys() - env.keys())
     return gone | {name: value for name, value in env.items() if os.environ.get(name) != value}

@@ -8,18 +8,22 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # no stub: it is what `signal` wraps
 import signal
 
-RESTORED = frozenset({int(signal.SIGPIPE), int(signal.SIGXFSZ)})
-"""Signals that Python ignores for itself; programs start with the default, as with `Popen`."""
+TYPE_CHECKING = False  # without an import of typing, as in `bootstrap`
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_BY_PYTHON = frozenset({int(signal.SIGPIPE), int(signal.SIGXFSZ)})
+"""Signals that Python ignores for itself."""
 _PASSED_ON = int(signal.SIGHUP)
 """A worker inherits an ignored SIGHUP, the effect of nohup."""
 _UNCHANGEABLE = frozenset({int(signal.SIGKILL), int(signal.SIGSTOP)})
 _ALL = frozenset(_signal.valid_signals()) - _UNCHANGEABLE
+ALL_BUT_HANGUP = _ALL - {_PASSED_ON}
+"""Signals that programs start with as default: all that a process can reset, because glibc calls the kernel once for a
+signal that it resets, and twice for another."""
+_INTERRUPT = int(signal.SIGINT)
+_TO_DEFAULT = tuple(_ALL - _BY_PYTHON - {_INTERRUPT})
 _DEFAULT, _IGNORED = int(signal.SIG_DFL), int(signal.SIG_IGN)
-
-
-def to_reset() -> frozenset[int]:
-    """Return the signals that this process ignores and that a new program must not ignore."""
-    return frozenset(n for n in _ALL - RESTORED - {_PASSED_ON} if _signal.getsignal(n) == _IGNORED)
 
 
 def kernel_reaps() -> bool:
@@ -38,17 +42,17 @@ def block() -> set[int]:
     return mask
 
 
-def unblock(mask: set[int]) -> None:
+def unblock(mask: Iterable[int]) -> None:
     """Restore the signal mask of this thread from before `block`."""
     _signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def be_default() -> None:
     """Reset the handlers of the host in a forked worker, and unblock all signals."""
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in _ALL - RESTORED - {int(signal.SIGINT)}:
+    _signal.set_wakeup_fd(-1)
+    _signal.signal(_INTERRUPT, _signal.default_int_handler)
+    for number in _TO_DEFAULT:
         handler = _signal.getsignal(number)
         if handler != _DEFAULT and not (number == _PASSED_ON and handler == _IGNORED):
             _signal.signal(number, _DEFAULT)
-    unblock(set())
+    unblock(())

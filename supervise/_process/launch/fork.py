@@ -17,12 +17,12 @@ def fork() -> int:
     The child keeps the host's resource tracker: a tracker of its own would unlink the host's `SharedMemory` when the
     child exits. From Python 3.14 on, a child loses the tracker at a fork unless the forking thread sets `preserve_fd`.
     """
+    if sys.version_info < (3, 14):
+        return os.fork()
     from multiprocessing import resource_tracker
 
-    intent: Any = getattr(resource_tracker, "_fork_intent", None)  # None before 3.14: every fork keeps the tracker
+    intent: Any = resource_tracker._fork_intent  # noqa: SLF001 - there is no public way
     with _without_warning():
-        if intent is None:
-            return os.fork()
         intent.preserve_fd = True
         try:
             return os.fork()

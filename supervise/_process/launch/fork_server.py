@@ -116,7 +116,7 @@ class _Asking(threading.Thread):
         self._status: int | None = None
         self._problem: BaseException | None = None
         self._over = WakeFd()
-        self.ready = -1
+        self.ready: int = -1
         try:
             self.ready = os.dup(self._over.fileno())  # the owner may close it while this thread still runs
             for fd in fds:

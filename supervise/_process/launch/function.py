@@ -1,4 +1,4 @@
-"""Start of a function in a process of its own: by spawn, fork or forkserver.
+"""Start of a function in a process of its own: by spawn or forkserver. `forks` has the start by fork.
 
 All three continue in `supervise._process.launch.bootstrap`. The function and its arguments are pickled in the caller's
 thread, before any process starts. A launch writes the pickle into a memory file, so that it never waits for the child
@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from supervise import _threads
 from supervise._process.files import close, file_of
-from supervise._process.launch import bootstrap, by_value, dispositions, fork, interpreter, program
+from supervise._process.launch import bootstrap, by_value, interpreter, program
 from supervise._process.launch.fork_server import ensure_server, request
 from supervise._process.launch.launched import Launched
 from supervise._process.launch.return_value import OutcomeFile
 from supervise._process.launch.settings import Plain, Settings
-from supervise._process.lifeline.gate import gate_if
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
@@ -212,7 +211,7 @@ class FunctionLauncher:
     args: tuple[Any, ...]
     how: LaunchSpec
     pickled: Pickled | None
-    """None for fork, and after the launch."""
+    """None after the launch."""
     plain: Plain | None = None
     """None if the function's return value is wanted."""
 
@@ -230,8 +229,6 @@ class FunctionLauncher:
             read_end = line.read_end()
             if self.method == "spawn":
                 process = self._spawn(outcome, read_end)
-            elif self.method == "fork":
-                process = self._fork(outcome, read_end)
             else:
                 status = self._ask_server(outcome, read_end)
         except BaseException:
@@ -255,7 +252,7 @@ class FunctionLauncher:
     def _spawn(self, outcome: OutcomeFile, read_end: int) -> Process:
         from multiprocessing import resource_tracker
 
-        assert self.pickled is not None  # noqa: S101 - only a fork does not pickle
+        assert self.pickled is not None  # noqa: S101 - a launcher launches once
         users = self.pickled.fds
         payload = begin = None
         try:
@@ -275,36 +272,8 @@ class FunctionLauncher:
         finally:
             close(payload, begin)
 
-    def _fork(self, outcome: OutcomeFile, read_end: int) -> Process:
-        import supervise._process.launch.multiprocessing  # noqa: F401 - otherwise each child would import it
-
-        out, err = self.how.streams.open()
-        try:
-            settings = self._settings(
-                outcome,
-                line=read_end,
-                channel=outcome.fd,
-                stdio=(None, out, err),
-                env=bootstrap.changes(dict(self.how.env)),
-                cwd=self.how.cwd,
-                call=(self.fn, self.args),
-            )
-            with gate_if(dispositions.others_may_reap()) as gate:  # the child must not exit before its pidfd is open
-                mask = dispositions.block()  # until the child has reset the host's handlers
-                try:
-                    pid = fork.fork()
-                    if pid == 0:
-                        if gate is not None:
-                            gate.wait()
-                        bootstrap.forked(settings)  # never returns
-                finally:
-                    dispositions.unblock(mask)
-                return program.hold(pid, execs=False)
-        finally:
-            close(out, err)
-
     def _ask_server(self, outcome: OutcomeFile, read_end: int) -> ServerStatus:
-        assert self.pickled is not None  # noqa: S101 - only a fork does not pickle
+        assert self.pickled is not None  # noqa: S101 - a launcher launches once
         payload = None
         out, err = self.how.streams.open()
         try:

@@ -13,7 +13,6 @@ import operator
 import os
 import struct
 from functools import cache, partial
-from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ _SETPGROUP, _SETSIGDEF, _SETSIGMASK, _SETSID = 0x02, 0x04, 0x08, 0x80
 _ROOM = 1024
 """Size of a buffer for any of the structures; the largest, the attributes, takes 336 bytes."""
 _SIGNALS_BYTES = 128
+_TEXT = bytes.__basicsize__ - 1
+"""Offset of the characters in a bytes object, whose address is its `id`."""
 
 _F_SETOWN_EX, _F_OWNER_PGRP = 15, 2
 
@@ -74,9 +75,9 @@ def posix_spawn(
         if cwd is not None:
             _check(_CHANGE_FOLDER(actions, _coded(cwd)))
         for kind, *words in file_actions:
-            _check(_ADD[kind](actions, *(_coded(word) if isinstance(word, str) else word for word in words)))
-        (strings, text), (variables, more_text) = _array([_coded(word) for word in argv]), _array(env)
-        given = _coded(path), actions, _attributes(setsigdef, session), strings, variables
+            _check(_ADD[kind](actions, *[_coded(word) if isinstance(word, str) else word for word in words]))
+        words = [_coded(word) for word in argv]
+        given = _coded(path), actions, _attributes(setsigdef, session), _array(words), _array(env)
         steps = [partial(_LIBC.posix_spawn, ctypes.byref(pid), *given)]
         if arm is not None:
             steps.append(partial(_LIBC.fcntl, arm, _F_SETOWN_EX, owner))
@@ -84,7 +85,6 @@ def posix_spawn(
             steps.append(partial(_PIDFD_OPEN, pid, 0))
         # `map` loops in C: between two bytecode instructions, the interpreter may pass the GIL to another thread
         error, *others = map(operator.call, steps)
-        del text, more_text  # alive until here, because `strings` and `variables` point into them
     finally:
         _LIBC.posix_spawn_file_actions_destroy(actions)
     _check(error)
@@ -107,11 +107,9 @@ def _attributes(setsigdef: frozenset[int], session: bool) -> Any:
     return made
 
 
-def _array(words: Sequence[bytes]) -> tuple[bytes, Any]:
-    """Return a null-terminated array of pointers to `words`, and their buffer. Faster than an array of c_char_p."""
-    text = ctypes.create_string_buffer(b"\0".join(words))
-    starts = accumulate((len(word) + 1 for word in words), initial=ctypes.addressof(text))
-    return struct.pack(f"{len(words)}PP", *islice(starts, len(words)), 0), text
+def _array(words: Sequence[bytes]) -> bytes:
+    """Return a null-terminated array of pointers to `words`, which the caller keeps. Faster than one of `c_char_p`."""
+    return struct.pack(f"{len(words)}PP", *map(_TEXT.__add__, map(id, words)), 0)
 
 
 def _coded(text: str) -> bytes:

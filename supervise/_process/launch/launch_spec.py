@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from supervise._process.lifeline.lifeline import Lifeline
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Streams:
+class Streams(NamedTuple):
     """Destinations of a worker's output: paths of files to append to, or "" for the host's own stream.
 
     If both paths are equal, the file is opened once, and its content is in the order of the writes.
@@ -69,11 +68,11 @@ class Stdin(NamedTuple):
     group of its own, to which the host can give the foreground."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LaunchSpec:
     """Settings of one launch. An attempt makes one for each rank, and passes it whole to the launcher."""
 
-    env: Mapping[Any, Any] = field(repr=False)
+    env: Mapping[Any, Any]
     """The whole environment: text for a function, bytes for a program."""
     cwd: str | None = None
     """The working directory; None is the host's."""
@@ -81,8 +80,6 @@ class LaunchSpec:
     stdin: Stdin | None = None
     """The stdin of a program; None is the null device."""
     line: Lifeline
-    reset: frozenset[int] = frozenset()
-    """Signals that the host ignores and the rank must not ignore, from `dispositions.to_reset`."""
     enter: str | None = None
     """The ``cgroup.procs`` file of the control group that the process enters before it runs; None is the host's."""
     gate: bool = False

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from supervise._process.lifeline.lifeline import Lifeline
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Launched:
     """Result of a launch: a process, or a pending request to the fork server."""
 

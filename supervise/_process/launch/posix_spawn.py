@@ -11,7 +11,7 @@ import stat
 from typing import TYPE_CHECKING, Any, cast
 
 from supervise import _platform as platform
-from supervise._process.launch.dispositions import RESTORED
+from supervise._process.launch.dispositions import ALL_BUT_HANGUP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,20 +40,20 @@ def spawn(
     stdio: tuple[int | None, int | None, int | None],
     fds: Sequence[int],
     *,
-    reset: frozenset[int],
     cwd: str | None = None,
     arm: int | None = None,
     hold: bool = False,
     session: bool = True,
 ) -> tuple[int, int]:
-    """Start a program in a session of its own, with an empty signal mask; return its pid and its pidfd.
+    """Start a program in a session of its own, with default signals and an empty mask; return its pid and its pidfd.
+
+    It inherits an ignored SIGHUP.
 
     Args:
         argv: The program and its arguments.
         env: Its whole environment.
         stdio: Descriptors for its stdin (None: the null device), stdout and stderr (None: the host's).
         fds: Further descriptors to leave open: a single one under any number, several under their own.
-        reset: Signals to reset to their default, in addition to `RESTORED`.
         cwd: Its working directory; None is this process's. Must be None unless `CHANGES_FOLDER`.
         arm: A prepared read end of a lifeline, armed for the program's group if `ARMS`; None if there is none.
         hold: Whether to open a pidfd. The pidfd is -1 if that was not possible, or without `ARMS`.
@@ -72,7 +72,7 @@ def spawn(
                 [name + b"=" + value for name, value in env.items()],
                 cwd=cwd,
                 file_actions=_actions(stdio, fds),
-                setsigdef=RESTORED | reset,
+                setsigdef=ALL_BUT_HANGUP,
                 arm=arm,
                 hold=hold,
                 session=session,
@@ -85,7 +85,7 @@ def spawn(
             file_actions=_actions(stdio, fds),
             **({"setsid": True} if session else {"setpgroup": 0}),
             setsigmask=(),
-            setsigdef=RESTORED | reset,
+            setsigdef=ALL_BUT_HANGUP,
         )
     except OSError as error:
         if cwd is not None:
@@ -99,18 +99,21 @@ def spawn(
 
 def _actions(stdio: tuple[int | None, int | None, int | None], fds: Sequence[int]) -> list[tuple[Any, ...]]:
     """Return the file actions of the child. A dup2 of a descriptor onto itself clears its close-on-exec flag."""
-    actions: list[tuple[Any, ...]] = []
+    actions: list[tuple[Any, ...]] = [
+        (os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(stdio) if source is not None
+    ]
+    null = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+    limit = os.sysconf("SC_OPEN_MAX")
+    number = _LIFELINE if not 0 <= limit <= _LIFELINE else 3
     if stdio[0] is None:
-        actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
-    for target, source in enumerate(stdio):
-        if source is not None:
-            actions.append((os.POSIX_SPAWN_DUP2, source, target))
+        if CLOSE_FROM is not None and len(fds) == 1:  # it has the number of stdin while all others are closed
+            move, back = (os.POSIX_SPAWN_DUP2, fds[0], 0), (os.POSIX_SPAWN_DUP2, 0, number)
+            return [*actions, move, (CLOSE_FROM, 3), back, null]
+        actions.append(null)
     if CLOSE_FROM is None:
         actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable_fds() - set(fds)]
         return [*actions, *((os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds)]
-    limit = os.sysconf("SC_OPEN_MAX")
     if len(fds) == 1:
-        number = _LIFELINE if not 0 <= limit <= _LIFELINE else 3
         actions.append((os.POSIX_SPAWN_DUP2, fds[0], number))
         fds = (number,)
     end = max(fds, default=2) + 1

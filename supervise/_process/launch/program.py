@@ -63,7 +63,7 @@ def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: S
             from supervise._process.launch import shell  # few launches need it
 
             argv, env, cwd = shell.becoming(argv, how, gated=gate is not None)
-        stdin = how.line.empty if how.stdin is None else how.stdin.fd
+        stdin = None if how.stdin is None else how.stdin.fd
         out, err = how.streams.open()
         try:
             pid, pidfd = posix_spawn.spawn(
@@ -71,7 +71,6 @@ def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: S
                 env,
                 (stdin if gate is None else gate.read_end, out, err),
                 (*pass_fds, read_end),
-                reset=how.reset,
                 cwd=cwd,
                 arm=read_end,
                 hold=platform.PIDFD,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from supervise._process.launch.launch_spec import LaunchSpec
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ProgramLauncher:
     """Launches one rank's program; `launch` runs on the loop."""
 

@@ -58,9 +58,9 @@ class OutcomeFile:
 
     def __init__(self) -> None:
         """Make an empty file."""
-        self.fd = anonymous_file("supervise-outcome")
+        self.fd: int = anonymous_file("supervise-outcome")
         stat = os.fstat(self.fd)
-        self.address = Address(stat.st_dev, stat.st_ino, os.getpid(), self.fd)
+        self.address: Address = Address(stat.st_dev, stat.st_ino, os.getpid(), self.fd)
 
     def kind(self) -> Kind:
         """Return what a worker that has exited left: a complete value, None as its value, a complaint, or nothing."""

@@ -62,13 +62,7 @@ class Lifeline:
         """
         self.keeps = False
         """Whether `keep` keeps read ends, because the limit on open files allows one more descriptor for each rank."""
-        self.empty = clear_of_stdio(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-        """The null device, stdin of programs. Opened once, because an open takes a tenth of the time of a launch."""
-        try:
-            self._read, self._write = private_pipe()
-        except BaseException:
-            os.close(self.empty)
-            raise
+        self._read, self._write = private_pipe()
 
     def read_end(self) -> int:
         """Return a new descriptor of the read end for one rank. The caller closes it, or passes it to `keep`.
@@ -148,7 +142,6 @@ class Lifeline:
                 _write_ends.discard(write)
                 os.close(write)
                 os.close(read)
-                os.close(self.empty)
 
 
 def release(read_end: int) -> None:
@@ -162,8 +155,7 @@ def release(read_end: int) -> None:
 def prepare(read_end: int) -> None:
     """Do all that needs no group, so that `arm` is a single system call right after the start of the process."""
     fcntl.fcntl(read_end, _F_SETSIG, signal.SIGKILL)
-    flags = fcntl.fcntl(read_end, fcntl.F_GETFL)
-    fcntl.fcntl(read_end, fcntl.F_SETFL, flags | os.O_ASYNC)
+    fcntl.fcntl(read_end, fcntl.F_SETFL, os.O_ASYNC)  # it has no other flag that can be changed
 
 
 def arm(read_end: int, pgid: int) -> None:

@@ -1,0 +1,131 @@
+"""Start of a function by a fork of the host, together with the other ranks of its launch window.
+
+After a fork, the host copies each page of memory that it writes, and the child each page that it writes or whose
+objects it uses. So the ranks of a window are forked in a row: what can be done before the first fork, or after the
+last one, is not done between two forks.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import supervise._process.launch.multiprocessing  # noqa: F401 - otherwise each child would import it
+from supervise._process.files import close
+from supervise._process.launch import bootstrap, dispositions, fork, program
+from supervise._process.launch.launched import Launched
+from supervise._process.launch.return_value import OutcomeFile
+from supervise._process.launch.settings import Settings
+from supervise._process.lifeline.gate import gate_if
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervise._process.exits.child import Child
+    from supervise._process.launch.launch_spec import LaunchSpec
+    from supervise._process.launch.settings import Plain
+
+
+class Row:
+    """The ranks of a gang whose launches are ordered and whose processes are not forked yet."""
+
+    def __init__(self) -> None:
+        """Make an empty row."""
+        self._ordered: list[ForkLauncher] = []
+
+    def order(self, launcher: object) -> None:
+        """Fork a rank together with the next rank that is launched. Its own launch must follow in any case."""
+        if isinstance(launcher, ForkLauncher):  # not one that is bound to CPUs
+            self._ordered.append(launcher)
+
+    def fork_all(self, first: ForkLauncher) -> None:
+        """Fork the ordered ranks, or only `first` if it is not one of them."""
+        row = [first]
+        if first in self._ordered:
+            row, self._ordered = self._ordered, []
+        for launcher in row:
+            launcher.prepare()
+        mask = dispositions.block()  # until each child has reset the host's handlers
+        try:
+            for launcher in row:
+                launcher.fork()
+        finally:
+            dispositions.unblock(mask)
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ForkLauncher:
+    """Launcher of one rank's function. `launch` runs on the loop and does not wait for the child."""
+
+    local_rank: int
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    how: LaunchSpec
+    row: Row
+    plain: Plain | None = None
+    """None if the function's return value is wanted."""
+    _changes: dict[str, str | None] = field(default_factory=dict, init=False)
+    _forked: Launched | Exception | None = field(default=None, init=False)
+
+    def launch(self) -> Launched:
+        """Return the process, forked now or together with a rank that was launched before.
+
+        Raises:
+            OSError: The process could not be started; none is left.
+        """
+        if self._forked is None:
+            self.row.fork_all(self)
+        forked, self._forked = self._forked, None
+        if not isinstance(forked, Launched):
+            assert forked is not None  # noqa: S101 - the row has forked this rank, too
+            raise forked
+        return forked
+
+    def prepare(self) -> None:
+        """Do what needs no descriptor, before the first fork of the row."""
+        self._changes = bootstrap.changes(self.how.env)
+
+    def fork(self) -> None:
+        """Fork; keep the process or the error for `launch`."""
+        outcome: OutcomeFile | None = None
+        read_end: int | None = None
+        try:
+            outcome = OutcomeFile()
+            read_end = self.how.line.read_end()
+            process = self._child(outcome, read_end)
+        except Exception as error:
+            if outcome is not None:
+                outcome.close()
+            close(read_end)
+            self._forked = error
+            return
+        line = self.how.line
+        self._forked = Launched(process=process, outcome=outcome, line=line, read_end=line.keep(read_end))
+
+    def _child(self, outcome: OutcomeFile, read_end: int) -> Child:
+        out, err = self.how.streams.open()
+        try:
+            settings = Settings(
+                local_rank=self.local_rank,
+                method="fork",
+                host_pid=os.getpid(),
+                address=outcome.address,
+                line=read_end,
+                channel=outcome.fd,
+                stdio=(None, out, err),
+                env=self._changes,
+                cwd=self.how.cwd,
+                plain=self.plain,
+                enter=self.how.enter,
+                call=(self.fn, self.args),
+            )
+            with gate_if(dispositions.others_may_reap()) as gate:  # the child must not exit before its pidfd is open
+                pid = fork.fork()
+                if pid == 0:
+                    if gate is not None:
+                        gate.wait()
+                    bootstrap.forked(settings)  # never returns
+                return program.hold(pid, execs=False)
+        finally:
+            close(out, err)
