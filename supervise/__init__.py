@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from supervise._torch.subprocess_handler import SubprocessHandler as SubprocessHandler
     from supervise._torch.subprocess_handler import get_subprocess_handler as get_subprocess_handler
     from supervise._tree.monitor import monitor as monitor
+    from supervise._tree.ref import TreeRef as TreeRef
     from supervise._tree.supervisor import ActorSupervisor as ActorSupervisor
     from supervise.destinations import LogsDest as LogsDest
     from supervise.errors import ChildFailedError as ChildFailedError
@@ -107,6 +108,7 @@ _HOMES = {
     "_api.tail_log": ("TailLog", "tail_logfile"),
     "_process.launch.numa": ("AffinityMode", "NumaOptions"),
     "_process.launch.stack_signal": ("enable_stacks",),
+    "_tree.ref": ("TreeRef",),
     "_tree.monitor": ("monitor",),
     "_tree.supervisor": ("ActorSupervisor",),
     "_torch.redirects": ("get_std_cm", "redirect", "redirect_stderr", "redirect_stdout"),

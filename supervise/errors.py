@@ -138,7 +138,9 @@ class GangFailed(SuperviseError):  # noqa: N818  named like pykka's exceptions
         self._set_cause()
 
     def _set_cause(self) -> None:
-        self.__cause__ = _RankTraceback(f'\n"""\n{self.rank_traceback}\n"""') if self.rank_traceback else None
+        self.__cause__: BaseException | None = (
+            _RankTraceback(f'\n"""\n{self.rank_traceback}\n"""') if self.rank_traceback else None
+        )
 
     def __setstate__(self, state: dict[str, Any] | None) -> None:
         """Restore the attributes and the cause, which pickle drops."""

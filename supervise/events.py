@@ -145,8 +145,9 @@ def _has_listener() -> bool:
     """Return whether the logger ``supervise`` or one above it has a handler of the application."""
     found: logging.Logger | None = _logger
     while found is not None:
-        if any(not isinstance(handler, logging.NullHandler) for handler in found.handlers):
-            return True
+        for handler in found.handlers:  # faster than `any`, at each event
+            if not isinstance(handler, logging.NullHandler):
+                return True
         found = found.parent if found.propagate else None
     return False
 

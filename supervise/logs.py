@@ -14,7 +14,7 @@ from supervise.errors import SpecError
 TYPE_CHECKING = False  # instead of importing typing into every worker
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+    from typing import Any, ClassVar
 
     from supervise.destinations import LogsDest
 
@@ -305,7 +305,7 @@ class DefaultLogsSpecs(LogsSpecs):
         """Return whether both have equal arguments; the folder of the run is not compared."""
         return isinstance(other, DefaultLogsSpecs) and self._asked() == other._asked()
 
-    __hash__ = None  # type: ignore[assignment]  # mutable
+    __hash__: ClassVar[None]  # type: ignore[assignment]  # mutable
 
     def _asked(self) -> tuple[object, ...]:
         """Return the arguments of the constructor."""

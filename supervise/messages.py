@@ -244,6 +244,8 @@ class GangRestarting:
     """Delay before the next attempt starts."""
     result: RunProcsResult
     """Result of the attempt that failed."""
+    left_out: frozenset[int] = frozenset()
+    """Local ranks that do not start again: temporary ones that have ended, and those that the caller had terminated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +260,10 @@ class GangFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRestarting:
-    """A rank has ended or was stopped, nothing of it is left, and it will start again; the others run on."""
+    """A rank has ended or was stopped, nothing of it is left, and it will start again; the others run on.
+
+    Subscribers receive it once for each life, even if the failure of another rank delays the next beyond `delay_s`.
+    """
 
     local_rank: int
     attempt: int

@@ -151,8 +151,9 @@ class ProcessFailure:
     """Path of the error file, or ``<N/A>`` if there is none."""
     error_file_data: dict[str, Any] = field(init=False)
     """Content of the error file; ``{"message": "<NONE>"}`` if there is no record."""
-    message: str | dict[str, Any] = field(init=False)
-    """The recorded ``message``, or a text derived from the exit code."""
+    message: Any = field(init=False)
+    """The recorded ``message``: in records of supervise and PyTorch a dictionary with the keys ``message`` and
+    ``extraInfo``, in others perhaps a string. Without a record, a text derived from the exit code."""
     timestamp: int = field(init=False)
     """Seconds since the epoch: as recorded, else the file's modification time, else the time of the failure."""
     timestamp_ns: int = field(init=False, compare=False, repr=False)

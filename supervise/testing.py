@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from types import TracebackType
 
+    from supervise._gang.ref import SupervisorRef
     from supervise._process.containment.groups import Member
     from supervise.events import Sink
 
@@ -59,13 +60,11 @@ class FakeProcess:
     `ignored` may have SIGKILL as well, for a process that survives it.
     """
 
-    ignored: set[signal.Signals]
-    """Signals without effect on it."""
-
     def __init__(self, *, ignored: Iterable[signal.Signals] = ()) -> None:
         """Create a running process that ignores some signals."""
-        self.pid = next(_PIDS)
-        self.ignored = set(ignored)
+        self.pid: int = next(_PIDS)
+        self.ignored: set[signal.Signals] = set(ignored)
+        """Signals without effect on it."""
         self._signals: list[signal.Signals] = []
         self._changed = threading.Condition()
         self._fd, self._life = os.pipe()  # readable once its other end is closed
@@ -184,7 +183,7 @@ class FakeLauncher:
         self._lock = threading.Lock()
         self._gate: int | None = None
         self._held = held
-        self.asked = threading.Event()
+        self.asked: threading.Event = threading.Event()
         """Set when the Worker has called `launch`."""
 
     def launch(self) -> Launched:
@@ -218,7 +217,7 @@ class FakeLauncher:
         return self.process
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class _Promise(Launched):
     """A pending launch. Its status becomes readable when the launch is released."""
 
@@ -234,7 +233,7 @@ class _Promise(Launched):
 class FakeGang:
     """A real Supervisor over fake processes, for a ``with`` block that stops it at its end."""
 
-    supervisor: pykka.ActorRef[Supervisor]
+    supervisor: SupervisorRef
     """Accepts `Start`, `Wait`, `Close` and so on."""
     launchers: dict[int, FakeLauncher]
     """Local rank to launcher."""

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, overload
 
 from supervise._api import signals
 from supervise.logs import validate_full_rank
@@ -15,7 +15,7 @@ from supervise.logs import validate_full_rank
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
-    from typing import TextIO
+    from typing import Literal, TextIO
 
     from supervise.destinations import LogsDest
     from supervise.logs import LogsSpecs
@@ -157,16 +157,30 @@ class PContext(abc.ABC):
     def _poll(self) -> RunProcsResult | None:
         """Return the result if all ranks have succeeded or any has failed; None otherwise."""
 
+    @overload
+    def wait(self, timeout: Literal[-1] = -1, period: float = 1) -> RunProcsResult: ...
+    @overload
+    def wait(self, timeout: float, period: float = 1) -> RunProcsResult | None: ...
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
         """Wait for the result; return it, or None if there is none within `timeout` seconds.
 
+        After a result, `close` is optional.
+
         Args:
             timeout: Seconds; negative waits forever, 0 returns at once.
-            period: Seconds between two polls: supervise is not notified of the exits of a subclass's processes.
+            period: Seconds between two polls, where supervise polls: if a subclass starts the processes itself, or
+                replaces `_poll` or `close`.
 
         Raises:
             SignalException: A termination signal arrived. The ranks continue: pass its signal to `close`.
+            RuntimeError: The caller is on the gang's own thread (a listener of its events), or waits without a limit
+                for a gang that was not started.
+            pykka.ActorDeadError: This process was forked from the one that supervises the gang.
         """
+        return self._wait_for_result(timeout, period)
+
+    def _wait_for_result(self, timeout: float, period: float) -> RunProcsResult | None:
+        """Poll until there is a result. Subclasses that are notified of the end of the ranks do not poll."""
         until = None if timeout < 0 else time.monotonic() + timeout
         pause = threading.Event()
         while True:

@@ -65,7 +65,7 @@ class GangContext(PContext):
         self._filters = (spec.duplicate_stdout_filters, spec.duplicate_stderr_filters)
         self._tail_logs = [TailState() for _ in range(2 + sum(map(bool, self._filters)))]
         self._supervisor: pykka.ActorRef[Supervisor] | None = None
-        self._outcome: Reply[RunProcsResult | None] | None = None
+        self._outcome: Reply[RunProcsResult] | None = None
         self._result: RunProcsResult | None = None
         self._came: signal.Signals | None = None
         self._pids: dict[int, int] = {}
@@ -146,23 +146,9 @@ class GangContext(PContext):
 
     # Result
 
-    def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
-        """Wait for the result; return it, or None if there is none within `timeout` seconds.
-
-        After a result, `close` is optional.
-
-        Args:
-            timeout: Seconds; negative waits forever, 0 returns at once.
-            period: PyTorch's interval of polling. supervise does not poll and uses it only if a subclass replaces
-                `_poll`.
-
-        Raises:
-            SignalException: A termination signal arrived. The gang continues: pass its signal to `close`.
-            RuntimeError: The caller is on the gang's own thread (a listener of its events).
-            pykka.ActorDeadError: This process was forked from the one that supervises the gang.
-        """
+    def _wait_for_result(self, timeout: float, period: float) -> RunProcsResult | None:
         if self._replaced("_poll"):
-            return super().wait(timeout, period)
+            return super()._wait_for_result(timeout, period)
         return self._await(timeout)
 
     def _await(self, timeout: float) -> RunProcsResult | None:
@@ -174,6 +160,8 @@ class GangContext(PContext):
     @protected
     def _wait(self, timeout: float) -> RunProcsResult | None:
         if self._outcome is None:
+            if timeout < 0 and not self._begun:
+                raise RuntimeError(f"{self.name} was not started, so wait() would not return: call start() first")
             return None
         self._outcome.check_process()
         if timeout and not self._outcome.done():
@@ -182,8 +170,9 @@ class GangContext(PContext):
         if not self._outcome.done():
             return None
         self._result = result = self._outcome.get(timeout=0)
-        if result is not None and self._spec.restart_policy is not None:  # of the last attempt
-            self.stdouts, self.stderrs = result.stdouts, result.stderrs
+        if self._spec.restart_policy is not None:  # of the last attempt
+            self.stdouts: dict[int, str] = result.stdouts
+            self.stderrs: dict[int, str] = result.stderrs
             self._pids = {rank: end.pid for rank, end in result.ends.items() if end.pid is not None}
         self._retire()
         return result

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 from supervise._api import signals
 from supervise._api.context import GangContext
 from supervise._gang.spec import SharedSettings
+from supervise._gang.validation import shown
 from supervise.errors import GangFailed, SignalException, SpawnError, SpecError
 from supervise.logs import DefaultLogsSpecs, Std
 
@@ -98,6 +99,8 @@ def run(
         SignalException: Another termination signal arrived, for which the program has no handler of its own; no rank
             is left running.
     """
+    if not isinstance(fn, str) and not callable(fn):
+        raise SpecError(f"fn is {shown(fn)}; give a function (not what its call returns), or a program's name or path")
     if unknown := settings.keys() - RunSettings.__optional_keys__:
         raise TypeError(f"run() got an unexpected keyword argument {min(unknown)!r}")
     calls = _calls(n, args)
@@ -123,6 +126,8 @@ def _calls(n: int | None, args: Sequence[Any] | Mapping[int, Any]) -> Mapping[in
         count = 0
     if count < 1 or isinstance(n, bool):
         raise SpecError(f"n is {n!r}; give the number of ranks, 1 or more")
+    if isinstance(args, (str, bytes)):
+        raise SpecError(f"args is {shown(args)}; give a tuple, such as ({shown(args)},)")
     if not isinstance(args, Mapping):
         return dict.fromkeys(range(count), args)
     if len(args) != count:
@@ -167,7 +172,6 @@ def _outcome(
             if kept:
                 error.add_note(f"logs: {folder}")
             raise
-        assert result is not None  # noqa: S101 - the wait has no timeout
         if result.outcome == "succeeded":
             return [result.return_values.get(rank) for rank in range(len(calls))]
         kept = True

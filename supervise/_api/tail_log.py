@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TextIO
 
-log = logging.getLogger("supervise")
+log: logging.Logger = logging.getLogger("supervise")
 
 _STUCK_S = 5.0
 """How long a destination may block before it is abandoned."""

@@ -260,6 +260,7 @@ class Describer:
             "attempt": fact.attempt,
             "max_restarts": fact.max_restarts,
             "backoff_s": fact.delay_s,
+            "left_out": sorted(fact.left_out),
             **causes(fact.result),
         }
         return [*self._errors(fact.result), Event("supervise.gang.restarting", "warning", fields)]

@@ -70,7 +70,7 @@ class RankRestarts:
         self._ranks = ranks
 
     def announce(self, action: steps.AnnounceRestarts) -> None:
-        """Tell subscribers about the restart of these ranks and set its timer."""
+        """Tell subscribers about the restart of these ranks, once for each life, and set its timer."""
         import random
 
         delay_s = action.delay_s * random.uniform(0.75, 1.25)  # noqa: S311 - jitter: machines do not restart in step
@@ -79,6 +79,8 @@ class RankRestarts:
             if rank.end is None:
                 continue
             end = rank_end(rank.end, role_of(self._gang, local_rank), rank.started_ns, self._attempt)
+            if self._ends.get(local_rank) == end:  # it waited already when the failure of another rank delayed it
+                continue
             self._ends[local_rank] = end
             message = say.WorkerRestarting(local_rank=local_rank, attempt=rank.attempt + 1, delay_s=delay_s, end=end)
             self._events.emit(message)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-import pykka
+from supervise._runtime.ref import StoppingRef
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    import pykka
 
     from supervise.messages import Ask
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _PROMPT_S = 5.0
 
 
-class SupervisorRef(pykka.ActorRef[Any]):
+class SupervisorRef(StoppingRef):
     """The reference to a Supervisor, which `Supervisor.start` returns: a `pykka.ActorRef` whose replies have types.
 
     As a context manager, it stops the Supervisor, and so closes the gang, at the end of the block. It does not launch
@@ -59,10 +59,3 @@ class SupervisorRef(pykka.ActorRef[Any]):
             return small_timeline.of_gang("gang", self.ask(messages.Status(), timeout=_PROMPT_S))
         except Exception:  # it has ended, or its start has failed
             return small_timeline.of_gang("gang", None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """Stop the Supervisor; return when no process of the gang remains."""
-        self.stop()

@@ -334,6 +334,7 @@ class GangRunner:
             max_restarts=self.gang.policy.max_restarts,
             delay_s=delay_s,
             result=result,
+            left_out=frozenset(number for number, rank in enumerate(self.gang.ranks) if self.gang.stays_down(rank)),
         )
         self.events.emit(message)
         self._subscribers.tell(message)

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from supervise.watchdog import Watchdog
 
 _REPORTS: tuple[type, ...] = (say.WorkerStarted, say.WorkerExited, steps.WorkerFailedToStart, steps.WorkerUnkillable)
-_REPORTS += (steps.GroupEmptied, steps.TailEnded)
-"""The reports of Workers and Tails that are events of the core."""
+_REPORTS += (steps.GroupEmptied, steps.TailEnded)  # the reports of Workers and Tails that are events of the core
 
 
 class Supervisor(LoopActor):
@@ -312,6 +311,8 @@ class Supervisor(LoopActor):
 
     def on_receive(self, message: Any) -> Any:  # noqa: C901, PLR0911, PLR0912 - one line a message
         """Answer asks and process reports of Workers and Tails."""
+        if type(message) in _REPORTS:  # first: most messages are reports
+            return self._told(message)
         match message:
             case say.Start():
                 return self.launch()

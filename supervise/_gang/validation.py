@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from supervise._gang.control import checked_path
+from supervise._gang.deferred_calls import deferred_kind
 from supervise._gang.notify_protocol import SOCKET
 from supervise._gang.rank_spec import RankSpec, held_by_rank, naming
 from supervise._process.launch import by_value, dispositions, limits
@@ -206,6 +207,8 @@ def _check_entrypoint(source: GangSpec | Role) -> None:
     entrypoint: object = source.entrypoint
     if not (isinstance(entrypoint, str) and entrypoint) and not callable(entrypoint):
         raise SpecError(f"entrypoint is {shown(entrypoint)}; give a function, or a program's name or path as a string")
+    if kind := deferred_kind(entrypoint):
+        raise SpecError(f"entrypoint is {shown(entrypoint)}, {kind}")
     if source.start_method not in _METHODS:
         raise SpecError(f"start_method is {shown(source.start_method)}; it is one of {', '.join(_METHODS)}")
 

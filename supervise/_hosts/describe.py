@@ -89,7 +89,7 @@ class HostEvents:
     def restarting(self, message: GangRestarting) -> None:
         """Report that another attempt follows."""
         fields = {"attempt": message.attempt, "max_restarts": message.max_restarts, "backoff_s": message.delay_s}
-        self._report("restarting", "warning", **fields, **causes(message.result))
+        self._report("restarting", "warning", **fields, left_out=sorted(message.left_out), **causes(message.result))
 
     def finish(self, message: GangFinished) -> None:
         """Report the end; without a listener, show a failure in one line."""

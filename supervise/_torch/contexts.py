@@ -140,11 +140,11 @@ class SubprocessContext(PolledContext):
             self._close(signal.SIGTERM, self._spec.grace_s)
             raise
 
-    def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
-        """Wait for the result as `PolledContext.wait` does; poll ranks that a replaced handler has started."""
+    def _wait_for_result(self, timeout: float, period: float) -> RunProcsResult | None:
+        """Wait as `PolledContext` does; poll ranks that a replaced handler has started."""
         if self._foreign is not None:
-            return PContext.wait(self, timeout, period)
-        return super().wait(timeout, period)
+            return PContext._wait_for_result(self, timeout, period)  # noqa: SLF001 - of a base class
+        return super()._wait_for_result(timeout, period)
 
     def _poll(self) -> RunProcsResult | None:
         if self._foreign is None:

@@ -44,22 +44,13 @@ class PolledContext(GangContext):
         self._attempt.spec = replace(self._spec, stop_on_failure=self._stops_on_failure)
         super()._start()
 
-    def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
-        """Wait for the result as `GangContext.wait` does; call a replaced `close` before returning it.
-
-        Args:
-            timeout: Seconds; negative waits forever, 0 returns at once.
-            period: Seconds between two polls, if a subclass replaces `_poll` or `close`.
-
-        Raises:
-            SignalException: A termination signal arrived. The gang continues: pass its signal to `close`.
-            RuntimeError: The caller is on the gang's own thread (a listener of its events).
-        """
+    def _wait_for_result(self, timeout: float, period: float) -> RunProcsResult | None:
+        """Wait as `GangContext` does; call a replaced `close` before the return."""
         if self._closed_by_others():
-            return PContext.wait(self, timeout, period)
+            return PContext._wait_for_result(self, timeout, period)  # noqa: SLF001 - of a base class
         if not self._replaced("_poll"):
             self._heed_failures()
-        return super().wait(timeout, period)
+        return super()._wait_for_result(timeout, period)
 
     def _poll(self) -> RunProcsResult | None:
         """Return the result, or None. If failures do not stop the others, return the failures so far."""

@@ -10,10 +10,12 @@ import pykka
 from pykka import messages as pykka_messages
 from pykka._envelope import Envelope
 
+from supervise._runtime.actor import LoopActor
 from supervise._runtime.future import Reply
 from supervise._tree import interpreter_exit
 from supervise._tree.monitor import watch
-from supervise.errors import ChildFailedError, SuperviseError
+from supervise._tree.ref import TreeRef
+from supervise.errors import ChildFailedError, SpecError, SuperviseError
 from supervise.messages import Close, GangFinished, Start, Subscribe
 
 if TYPE_CHECKING:
@@ -151,3 +153,17 @@ class _Listener:
         """Pass messages to `life`."""
         self.actor_urn = f"{life.ref.actor_urn}-in-a-tree"
         self.tell = life.told
+
+
+def life_of(ref: object, report: Callable[..., object]) -> Life:
+    """Return the `Life` for an actor. A gang is recognized by its method `launch`: trees do not import its class.
+
+    Raises:
+        SpecError: `ref` is not the ref of an actor.
+    """
+    if not isinstance(ref, pykka.ActorRef):
+        raise SpecError(f"a start function returned {ref!r}; return the ref of the actor, or None")
+    if isinstance(ref, TreeRef):
+        return TreeLife(ref, report)
+    gang = issubclass(ref.actor_class, LoopActor) and hasattr(ref.actor_class, "launch")
+    return GangLife(ref, report) if gang else Life(ref, report)

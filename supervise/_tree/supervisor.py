@@ -18,9 +18,10 @@ from supervise._runtime.future import Reply
 from supervise._runtime.loop import Loop
 from supervise._tree import interpreter_exit
 from supervise._tree.event_emitter import EventEmitter
-from supervise._tree.lives import GangLife, Life, TreeLife
+from supervise._tree.lives import GangLife, Life, life_of
 from supervise._tree.observers import Subscribers, Waits
 from supervise._tree.outcome import ask_error, end_error
+from supervise._tree.ref import TreeRef
 from supervise._tree.row import Row
 from supervise._tree.validation import checked_specs
 from supervise.errors import SpecError, SuperviseError, SupervisorCrashed
@@ -28,8 +29,10 @@ from supervise.restarts import RestartPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Unpack
 
     from supervise._tree.monitor import Reason
+    from supervise._tree.ref import TreeSettings
     from supervise.events import Sink
     from supervise.restarts import Strategy
 
@@ -69,6 +72,7 @@ class ActorSupervisor(LoopActor):
         """
         specs = checked_specs(name, children, strategy, restart_policy, event_sink)
         super().__init__(Loop(f"supervise-{name}", lost=self.on_crash))
+        self._actor_ref = TreeRef(self)
         self._name = name
         self._policy = restart_policy or RestartPolicy()
         self._tree = ts.Tree(strategy, self._policy)
@@ -83,6 +87,11 @@ class ActorSupervisor(LoopActor):
         self._waits = Waits(self.loop)
         self._subscribers = Subscribers()
         self._restarts_total = self._asked = 0
+
+    if TYPE_CHECKING:
+
+        @classmethod
+        def start(cls, **settings: Unpack[TreeSettings]) -> TreeRef: ...
 
     def _start_actor_loop(self) -> None:
         try:
@@ -299,7 +308,7 @@ class ActorSupervisor(LoopActor):
             if ref is None:
                 self.loop.post(self._guarded, self._ignored, row, number)
                 return
-            life = row.life = _life_of(ref, self._told)
+            life = row.life = life_of(ref, self._told)
             life.begin()
         except BaseException as error:
             row.life = None
@@ -383,17 +392,3 @@ class ActorSupervisor(LoopActor):
         for stop in self._stops:
             self.loop.ended.add_done_callback(stop.set)
         self.loop.end()
-
-
-def _life_of(ref: object, report: Callable[..., object]) -> Life:
-    """Return the `Life` for an actor. A gang is recognized by its method `launch`: trees do not import its class.
-
-    Raises:
-        SpecError: `ref` is not the ref of an actor.
-    """
-    if not isinstance(ref, pykka.ActorRef):
-        raise SpecError(f"a start function returned {ref!r}; return the ref of the actor, or None")
-    if issubclass(ref.actor_class, ActorSupervisor):
-        return TreeLife(ref, report)
-    gang = issubclass(ref.actor_class, LoopActor) and hasattr(ref.actor_class, "launch")
-    return GangLife(ref, report) if gang else Life(ref, report)

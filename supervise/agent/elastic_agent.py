@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.agent.server.api import WorkerGroup, WorkerSpec
     from torch.distributed.elastic.multiprocessing import LogsSpecs
 
-log = logging.getLogger("supervise")
+log: logging.Logger = logging.getLogger("supervise")
 
 _TURN_S = 1e-6
 """Interval for the sleep in PyTorch's loop, which is superfluous: `_monitor_workers` itself waits for the gang."""

@@ -62,7 +62,7 @@ class Mailbox:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, size: int) -> None:
         """Make an empty mailbox that keeps the newest `size` messages."""
-        self.actor_urn = uuid.uuid4().urn
+        self.actor_urn: str = uuid.uuid4().urn
         self._loop = loop
         self._messages: deque[tuple[int, Event]] = deque(maxlen=size)
         """Each message and its number; the first is 1. A gap in the numbers is what was dropped."""

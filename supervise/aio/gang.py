@@ -95,7 +95,10 @@ class Gang:
 
     @_keywords_of(Supervisor.__init__)
     def __init__(self, **settings: Any) -> None:
-        inspect.signature(Supervisor).bind(**settings)
+        try:
+            inspect.signature(Supervisor).bind(**settings)
+        except TypeError as error:
+            raise TypeError(f"Gang() {error}") from None
         self._settings = settings
         self._name: str = settings["name"]
         self._home = Home(self._name)

@@ -2,4 +2,4 @@
 
 import logging
 
-logger = logging.getLogger("supervise")
+logger: logging.Logger = logging.getLogger("supervise")

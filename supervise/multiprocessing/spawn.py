@@ -29,7 +29,7 @@ ENV_VAR_PARALLEL_START = "TORCH_MP_PARALLEL_START"
 
 _KILL_WAIT_S = 5.0
 
-log = logging.getLogger("supervise")
+log: logging.Logger = logging.getLogger("supervise")
 
 
 class ProcessException(Exception):  # noqa: N818 - PyTorch's name

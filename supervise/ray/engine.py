@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from supervise._hosts.engine import Done
     from supervise._hosts.orders import HostAddress, HostOrder
 
-log = logging.getLogger("supervise")
+log: logging.Logger = logging.getLogger("supervise")
 
 _CREATE_S = 60.0
 """Time in which each host actor must answer once it has its bundle: Ray starts a worker process for it."""

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from supervise import WorkerExited
+from supervise import Supervisor, WorkerExited
 from supervise._core import decide, restart_sets, strategy
 from supervise._gang.subscribers import Subscribers
-from supervise._gang.supervisor import Supervisor
 from supervise._process.exits.handle import Exit
 from supervise._process.exits.leader import GroupLeader
 from supervise._process.launch.program_launcher import ProgramLauncher

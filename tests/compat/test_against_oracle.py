@@ -1,18 +1,40 @@
-"""Every case: what is observed of us is what was observed of PyTorch."""
+"""What is observed of us is what was observed of PyTorch: of a sample of the cases, and in the stress run of each."""
+
+import sys
 
 import pytest
 
 from tests.compat import oracle
+from tests.compat.case import all_cases
 
-CASES = [(group, name) for group, ids in oracle.groups().items() if group != "differences" for name in ids]
-pytestmark = pytest.mark.timeout(400)  # the first test of a group runs the group
+GROUPS = [group for group in oracle.groups() if group != "differences"]
+PRODUCTS = {"function-fork", "function-spawn", "binary"}
+"""Groups with rows of streams for each outcome. Every third case of them has each outcome."""
+pytestmark = pytest.mark.timeout(400)  # up to 200 gangs
 
 
-@pytest.mark.parametrize(("group", "name"), CASES, ids=[name for _, name in CASES])
-def test_the_same_is_observed(group, name, ours):
-    """See `observe.py` for what is observed."""
-    found = oracle.differences(oracle.load(group)[name], ours(group)[name])
-    assert not found, f"{name}\n" + "\n".join(found)
+def _compare(group, ids, seen):
+    """Each difference, of all cases of a group; see `observe.py` for what is observed."""
+    ours, theirs = oracle.run(sys.executable, "supervise", ids, seen), oracle.load(group)
+    assert ids
+    assert sorted(ours) == sorted(ids)
+    assert [f"{name}{line}" for name in ids for line in oracle.differences(theirs[name], ours[name])] == []
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_same_is_observed(group, tmp_path):
+    """Of each outcome, with some of the streams."""
+    whole, cases = oracle.groups()[group], all_cases()
+    ids = whole[::3] if group in PRODUCTS else whole
+    assert group == "families" or {cases[name].family for name in ids} == {cases[name].family for name in whole}
+    _compare(group, ids, tmp_path / "seen.json")
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("group", sorted(PRODUCTS))
+def test_the_same_is_observed_of_every_case(group, tmp_path):
+    """Of each outcome, with each row of streams."""
+    _compare(group, oracle.groups()[group], tmp_path / "seen.json")
 
 
 def test_the_oracle_is_of_the_cases_that_there_are():

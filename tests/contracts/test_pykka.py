@@ -10,7 +10,7 @@ from pykka import messages as pykka_messages
 from pykka._envelope import Envelope
 from pykka._introspection import get_attr_directly
 
-from supervise._runtime.actor import LoopActor
+from supervise._runtime.actor import _OF_PYKKA, LoopActor
 from supervise._runtime.future import Reply
 from supervise._runtime.loop import Loop
 from tests.patience import PATIENCE_S
@@ -358,3 +358,9 @@ def test_stop_all_ends_them(loop, told):
 def test_an_inbox_is_never_read(echo):
     with pytest.raises(NotImplementedError):
         echo.actor_inbox.get()
+
+
+def test_pykka_has_these_messages_of_its_own():
+    """All others go straight to `on_receive` of an actor of a gang."""
+    found = {each for each in vars(pykka_messages).values() if isinstance(each, type) and issubclass(each, tuple)}
+    assert found == _OF_PYKKA, NEW_PYKKA + "its messages"

@@ -66,3 +66,18 @@ def test_a_module_s_code_sees_the_spec_s_loader():
 @pytest.mark.parametrize("name", ["stdout", "stderr"])
 def test_a_stream_of_the_interpreter_is_known_twice(name):
     assert hasattr(sys, f"__{name}__"), NEW + "the standard streams"
+
+
+def test_the_characters_of_bytes_are_at_their_address():
+    """Arguments and environment of a program are passed to C as pointers to these."""
+    import ctypes
+
+    text = b"NAME=value"
+    assert ctypes.string_at(id(text) + bytes.__basicsize__ - 1) == text, NEW + "the layout of bytes"
+
+
+def test_an_event_has_its_state_in_an_attribute():
+    event = threading.Event()
+    assert event._flag is False, NEW + "an event's state"
+    event.set()
+    assert event._flag is True

@@ -426,3 +426,12 @@ def test_wrap_cannot_bind_without_a_gpu(tmp_path, monkeypatch):
 
 def test_the_interpreter_of_these_tests_has_no_torch():
     assert "torch" not in sys.modules
+
+
+def test_a_wait_without_limit_for_a_gang_that_was_not_started_says_so():
+    """It would wait forever. A wait with a limit, and a poll, have no result, as before."""
+    context = SubprocessContext("job", "true", {0: ()}, {0: {}}, specs())
+    with pytest.raises(RuntimeError, match=r"job was not started.*call start\(\) first"):
+        context.wait()
+    assert context.wait(0.01) is None
+    context.close()

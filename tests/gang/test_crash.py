@@ -17,6 +17,7 @@ from supervise import (
     Status,
     Subscribe,
     SuperviseError,
+    Supervisor,
     SupervisorCrashed,
     Wait,
 )
@@ -24,7 +25,6 @@ from supervise._gang.describe import Describer
 from supervise._gang.ranks import RankActors
 from supervise._gang.runner import GangRunner
 from supervise._gang.subscribers import Subscribers
-from supervise._gang.supervisor import Supervisor
 from supervise._gang.worker import Worker
 from supervise.testing import FakeGang, FakeLauncher, FakeProcess, Recorder
 from tests.patience import PATIENCE_S

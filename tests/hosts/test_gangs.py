@@ -163,7 +163,7 @@ def test_a_close_during_the_start_leaves_nothing(gangs: Any):
 
 
 def test_the_time_limit_stops_all(gangs: Any):
-    gang = gangs(RUNS, timeout=4.0)
+    gang = gangs(RUNS, timeout=15.0)
     pids = gang.start()
     with watched(pids.values()) as processes:
         assert gang.wait().outcome == "timed_out"

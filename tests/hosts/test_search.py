@@ -12,7 +12,7 @@ from tests.hosts.world import search
 pytestmark = pytest.mark.timeout(300)  # a search computes for seconds, the longest for 30, and machines are busy
 
 
-@pytest.mark.parametrize("notifies", [False, True])
+@pytest.mark.parametrize("notifies", [pytest.param(False, marks=pytest.mark.stress), True])
 def test_all_orders_of_events_keep_the_promises(notifies: bool):
     """One restart, one close, one time limit, and one loss of one host."""
     assert search(restarts=1, losses=(1, 0), notifies=notifies) > 10_000
@@ -131,7 +131,15 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.__name__)
+LATE = {stops_no_host, does_not_count}
+"""Bugs that the search finds late: three to seven seconds."""
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [pytest.param(bug, marks=pytest.mark.stress) if bug in LATE else bug for bug in PLANTED],
+    ids=lambda bug: bug.__name__,
+)
 def test_the_search_finds_a_planted_bug(bug: Any, monkeypatch: pytest.MonkeyPatch):
     """Each is found with a way that shows it."""
 

@@ -6,8 +6,8 @@ been searched to its end. It comes last; ``--only`` chooses settings by a part o
 
 ``--lives`` searches the restarts of single ranks in the settings that the tests leave out.
 ``--health`` searches readiness and hangs in all settings.
-``--roles`` searches gangs with up to three roles. "two services" has 45 000 states. "a role of two" has more than
-200 000, and has not been searched to its end.
+``--roles`` searches gangs with up to three roles. The largest are "two services" with 45 000 states and "a role of two"
+with 565 000, which takes five minutes of processor time and 0.8 GB.
 ``--trees`` searches a tree with two asks instead: half a million states for each strategy, two minutes each.
 """
 

@@ -1,5 +1,6 @@
 """Every order of events around the core of a tree: no promise is broken, and no path fails to end."""
 
+import itertools
 from typing import get_args
 
 import pytest
@@ -24,8 +25,16 @@ LARGEST = {"two asks": {"asks": 2}}
 """Half a million states each: searched by ``python -m tests.model --trees``."""
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("name", [*SETTINGS, *(pytest.param(name, marks=pytest.mark.stress) for name in LARGER)])
+QUICK = {(strategy, "three children") for strategy in STRATEGIES} | {("rest_for_one", "two children, an ask")}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "name"),
+    [
+        pytest.param(*each, marks=() if each in QUICK else pytest.mark.stress)
+        for each in itertools.product(STRATEGIES, SETTINGS | LARGER)
+    ],
+)
 def test_every_order_of_events_keeps_every_promise_of_a_tree(strategy, name):
     """To the fixpoint: no state that can be reached is left out."""
     found = search_tree(TreeSetting(strategy=strategy, **(SETTINGS | LARGER)[name]))

@@ -312,3 +312,11 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(make, says):
 def test_the_error_of_a_tree_survives_pickling():
     error = pickle.loads(pickle.dumps(RestartLimitExceeded("why", child_id="a")))
     assert (str(error), error.child_id) == ("why", "a")
+
+
+def test_a_block_of_a_tree_stops_it(parts):
+    """At the end of the block no child is left."""
+    with ActorSupervisor.start(name="tree", children=[parts.spec("a"), parts.spec("b")]) as tree:
+        children = tree.ask(Start(), timeout=PATIENCE_S)
+    assert not tree.is_alive()
+    assert not any(ref.is_alive() for ref in children.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import assert_type
 
 import pykka
 
@@ -17,6 +18,7 @@ from supervise import (
     Status,
     Supervisor,
     TreeFinished,
+    TreeRef,
     TreeStatus,
     Wait,
     monitor,
@@ -46,6 +48,10 @@ def tree() -> None:
             ChildSpec(id="nothing", start=lambda: None),
         ],
     )
+    with ActorSupervisor.start(name="typed", children=[]) as typed:
+        assert_type(typed, TreeRef)
+        assert_type(typed.ask(Status()), TreeStatus)
+        assert_type(typed.ask(Status(), block=False), pykka.Future[TreeStatus])
     status: TreeStatus = ref.ask(Status(), block=True)
     child: pykka.ActorRef[Database] | None = status.children["db"].ref
     added: pykka.ActorRef[Database] = ref.ask(StartChild(spec=ChildSpec(id="a", start=Database.start)), block=True)

@@ -29,7 +29,8 @@ _HOMES = {
     "record": "recording",
 }
 
-__getattr__ = names(__name__, globals(), _HOMES)
+if not TYPE_CHECKING:  # a type checker refuses names that are not above
+    __getattr__ = names(__name__, globals(), _HOMES)
 
 
 def __dir__() -> list[str]:

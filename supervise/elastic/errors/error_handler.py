@@ -5,4 +5,8 @@ from supervise.recording import ErrorHandler
 
 __all__ = ["ErrorHandler"]
 
-__getattr__ = names(__name__, globals(), {"logger": "elastic._logger"})
+TYPE_CHECKING = False  # instead of importing typing into every worker
+if TYPE_CHECKING:
+    from supervise.elastic._logger import logger as logger
+else:
+    __getattr__ = names(__name__, globals(), {"logger": "elastic._logger"})

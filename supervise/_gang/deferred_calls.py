@@ -1,0 +1,27 @@
+"""Functions whose call runs nothing: it returns a coroutine or a generator, which no rank can run or send."""
+
+from __future__ import annotations
+
+from functools import partial
+
+_RUN_IT = "whose call runs nothing yet; give a function that runs it to its end"
+_KINDS = {
+    0x80: f"an async function, {_RUN_IT}, such as one that calls asyncio.run",
+    0x200: f"an async generator function, {_RUN_IT}",
+    0x20: f"a generator function, {_RUN_IT}",
+}
+"""The flags of code objects, as in `inspect`, whose import takes longer than the start of a gang."""
+
+
+def deferred_kind(fn: object) -> str:
+    """Return what such a function is, and the remedy; ``""`` for all others.
+
+    It looks into methods, partials and callable objects.
+    """
+    while isinstance(fn, partial):
+        fn = fn.func
+    fn = getattr(fn, "__func__", fn)
+    if not hasattr(fn, "__code__") and not isinstance(fn, type):
+        fn = vars(type(fn)).get("__call__")  # an inherited one is not looked at
+    flags = getattr(getattr(fn, "__code__", None), "co_flags", 0)
+    return next((kind for flag, kind in _KINDS.items() if flags & flag), "")
