@@ -22,7 +22,6 @@ from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from types import ModuleType
 
-import hypothesis
 import psutil
 import pykka
 import pytest
@@ -38,11 +37,6 @@ surroundings.reset()  # before the first test, and in the worker processes of xd
 # How long an example takes says more about the machine's other work than about the code.
 settings.register_profile("supervise", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("supervise")
-
-hypothesis.settings.register_profile(  # a busy machine makes no example wrong
-    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("patient")
 
 PATIENCE_S = 5.0
 """How long orphans, ending threads and closing descriptors may take."""
@@ -118,6 +112,8 @@ def _one_household(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Have what lives for the session, and keep the runs of `supervise run` out of the user's home."""
     settle_down()
     os.environ["SUPERVISE_RUNS_DIR"] = str(tmp_path_factory.mktemp("runs"))
+    gc.collect()
+    gc.freeze()  # a collection during a test looks at what tests made, not at every module: a tenth of a second each
     yield
     forkserver._forkserver._stop()
 
@@ -207,7 +203,7 @@ def _actors() -> list[pykka.ActorRef[pykka.Actor]]:
 
 
 def _end_actors(before: set[pykka.ActorRef[pykka.Actor]]) -> list[str]:
-    until = time.monotonic() + 1.0
+    until = time.monotonic() + PATIENCE_S
     left = [ref for ref in _actors() if ref not in before]
     left = [ref for ref in left if not ref.actor_stopped.wait(max(0.0, until - time.monotonic()))]
     for ref in reversed(left):

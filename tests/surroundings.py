@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import sys
 import tempfile
 
 OF_OTHERS = (
@@ -13,7 +14,7 @@ OF_OTHERS = (
 VARIABLES = {"CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "FORCE_COLOR", "LANGUAGE", "LINES", "NO_COLOR", "PY_COLORS"} | {
     *("RANK", "WORLD_SIZE")
 }
-KEPT = {"PYTHONPATH", "PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"} | {
+KEPT = {"PYTHONPATH", "PYTHONHASHSEED", "PYTHONPYCACHEPREFIX"} | {
     *("SUPERVISE_WITHOUT", "SUPERVISE_OWN_PIDS", "SUPERVISE_COMPAT_SEED"),
     *(
         "SUPERVISE_TORCH_PYTHON",
@@ -37,6 +38,7 @@ def reset() -> None:
     for name in list(os.environ):
         if name not in KEPT and (name in VARIABLES or name.startswith(OF_OTHERS)):
             del os.environ[name]
+    sys.dont_write_bytecode = False  # else each of some thousand processes compiles the package again
     os.environ["LANG"] = "C.UTF-8"
     os.environ["TERM"] = "xterm-256color"
     examples = ".hypothesis"  # in the checkout, which may be another user's

@@ -2,6 +2,7 @@
 
 import math
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,24 @@ def test_a_ring_with_a_dead_rank_ends_and_says_which_one_it_was() -> None:
     done = run(EXAMPLES / "ring.py", "--ranks", "4", "--fail-rank", "2")
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(r"rank 2 failed first: Signal 9 \(SIGKILL\) received by PID \d+", done.stderr.splitlines()[-1])
+
+
+def test_the_tests_of_the_ring_pass_in_all_their_ranks() -> None:
+    """They run as the page of the examples says, without the options of this project."""
+    lines = output("-m", "pytest", "-p", "no:cacheprovider", EXAMPLES / "ring_tests")
+    assert re.search(r" 21 passed in ", lines[-1])
+
+
+def test_the_tests_of_the_ring_fail_with_a_ring_that_does_not_add(tmp_path: Path) -> None:
+    """The failure is that of a rank."""
+    shutil.copytree(EXAMPLES / "ring_tests", tmp_path / "examples" / "ring_tests")
+    ring = (EXAMPLES / "ring.py").read_text()
+    (tmp_path / "examples" / "ring.py").write_text(ring.replace("a + b for a, b", "a for a, b"))
+    suite = tmp_path / "examples" / "ring_tests"
+    done = run("-m", "pytest", "-p", "no:cacheprovider", "-k", "same_sum and 7", suite)
+    assert done.returncode == 1
+    assert re.search(r" 3 failed, 1 passed, ", done.stdout)
+    assert "failed first" in done.stdout
 
 
 def test_the_workers_of_a_gang_file_empty_the_queue() -> None:

@@ -1,21 +1,27 @@
 """The example runs under any launcher that sets torchrun's variables, or under none."""
 
+import itertools
 import os
 import re
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 PROGRAM = Path(__file__).parent.parent / "examples" / "wordcount.py"
 TIMEOUT_S = 50
+_PORTS = itertools.count(20_000 + os.getpid() % 10_000)
+"""Below the range from which the kernel gives ports to programs that do not choose."""
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+    for port in _PORTS:
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError
 
 
 def _start(rank: int, size: int, port: int, *args: str) -> subprocess.Popen[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class Job:
     """Whether stdout and stderr of every rank go to a file and are shown on ours."""
     values: bool = False
     """Whether the return values are wanted."""
+    feature: Mapping[str, Any] = field(default_factory=dict)
+    """More settings of a `Supervisor`, for tasks that only `supervise` does."""
 
     @property
     def nprocs(self) -> int:

@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.publish FIGURES.json`: figures into the documentation, as tables and as a picture."""
+"""`python -m tests.benchmarks.publish FIGURES.json...`: figures into the documentation, as tables and pictures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.benchmarks import chart, report
 from tests.benchmarks.runner import ROOT
-from tests.benchmarks.targets import NEVER_SLOWER_THAN, judge
+from tests.benchmarks.targets import judge
 
 if TYPE_CHECKING:
     from tests.benchmarks.report import Cases
@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = ROOT / "docs" / "explanation" / "performance.md"
-PICTURE = PAGE.with_suffix(".svg")
 BEGIN, END = "<!-- figures -->", "<!-- end -->"
 
 _COLUMNS = ("floor", "supervise", "supervise-facade", "pytorch", "pytorch-tuned")
+_HOW_TO_READ = (
+    "A cell is the median, and in brackets the ratio to the floor. *Missed* names the contender that misses the\n"
+    "target, and its ratio or figure. Every metric has two targets more: no slower than PyTorch with its\n"
+    "defaults, and no slower than PyTorch tuned.\n"
+)
 _HEAD = (
     "| what | floor | `supervise` | its façade | PyTorch | ... tuned | others | target |\n"
     "|---|---|---|---|---|---|---|---|"
@@ -31,34 +35,43 @@ _HEAD = (
 
 
 def main() -> None:
-    """Keep the figures, draw them, and put them into the page."""
+    """Keep each file of figures, draw it, and put it into the page, under the Python that it was taken on."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.publish", description=__doc__)
-    parser.add_argument("figures", type=Path, metavar="FIGURES.json", help="what --json has written")
-    source = parser.parse_args().figures
+    parser.add_argument("figures", type=Path, nargs="+", metavar="FIGURES.json", help="what --json has written")
     RESULTS.mkdir(exist_ok=True)
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    _, after = rest.split(END)
+    middle = "\n".join(_keep(source) for source in parser.parse_args().figures)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{_HOW_TO_READ}\n{middle}\n{END}{after}", encoding="utf-8")
+    print(f"written: {PAGE}")
+
+
+def _keep(source: Path) -> str:
+    """Keep the figures and draw them; return their part of the page."""
     kept = RESULTS / source.name
     if source.resolve() != kept.resolve():
         shutil.copyfile(source, kept)
     whole, figures = report.read(kept)
-    PICTURE.write_text(chart.draw(figures), encoding="utf-8")
-    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-    _, after = rest.split(END)
-    middle = render(whole, figures, f"../../{kept.relative_to(ROOT).as_posix()}")
-    PAGE.write_text(f"{before}{BEGIN}\n\n{middle}\n{END}{after}", encoding="utf-8")
+    python = whole["machine"]["interpreters"]["this"]["python"].rpartition(".")[0]
+    picture = PAGE.with_name(f"performance-{python}.svg")
+    picture.write_text(chart.draw(figures), encoding="utf-8")
     print(report.summary(figures))
-    print(f"written: {kept}, {PAGE}, {PICTURE}")
+    print(f"written: {kept}, {picture}")
+    return render(whole, figures, python, f"../../{kept.relative_to(ROOT).as_posix()}")
 
 
-def render(whole: dict[str, Any], figures: dict[str, Cases], raw: str) -> str:
-    """Return what stands between the marks.
+def render(whole: dict[str, Any], figures: dict[str, Cases], python: str, raw: str) -> str:
+    """Return the part of one run.
 
     Args:
         whole: All of the JSON.
         figures: Its figures.
-        raw: A link to it.
+        python: The version of Python, such as 3.11.
+        raw: A link to the JSON.
     """
-    parts = [_provenance(whole, raw), _verdicts(figures)]
-    parts += [f"### Figures: {name}\n\n{_scenario(cases)}" for name, cases in figures.items() if cases]
+    head = f"### On Python {python}\n\n{_provenance(whole, raw)}![{_ALT}](performance-{python}.svg)\n"
+    parts = [head, _verdicts(figures)]
+    parts += [f"#### Python {python}: {name}\n\n{_scenario(cases)}" for name, cases in figures.items() if cases]
     return "\n".join(parts)
 
 
@@ -74,9 +87,6 @@ def _provenance(whole: dict[str, Any], raw: str) -> str:
         f"processors, load {machine['load_average'][0]:.1f} at the beginning; Python {pythons}; {used}. "
         f"{machine['rounds']} process(es) a contender and case; {machine['took_s'] / 60:.0f} minutes in all. "
         f"[All figures]({raw}).{absent}\n\n"
-        "A cell is the median, and in brackets the ratio to the floor. *Missed* names the contender that misses\n"
-        "the target, and its ratio or figure. Every metric has one target more: no slower than PyTorch tuned.\n\n"
-        f"![{_ALT}]({PICTURE.name})\n"
     )
 
 
@@ -89,8 +99,8 @@ def _verdicts(figures: dict[str, Cases]) -> str:
     never = [verdict for said, verdict in found if not said]
     return (
         f"**{sum(verdict.met for verdict in own)} of {len(own)}** targets are met, and "
-        f"**{sum(verdict.met for verdict in never)} of {len(never)}** times a metric is no worse than PyTorch's when "
-        "tuned (the actor and the façade count each).\n"
+        f"**{sum(verdict.met for verdict in never)} of {len(never)}** times a metric is no worse than PyTorch's, "
+        "with its defaults or tuned (the actor and the façade count each).\n"
     )
 
 
@@ -125,7 +135,7 @@ def _judged(verdicts: list[Verdict]) -> str:
             for verdict in verdicts
             if verdict.target == target and not verdict.met
         ]
-        text = str(target) if report.said(target) else f"slower than {NEVER_SLOWER_THAN}"
+        text = str(target) if report.said(target) else f"slower than {target.to}"
         if missing:
             parts.append(f"{text}: **missed** ({', '.join(missing)})")
         elif report.said(target):

@@ -2,18 +2,22 @@
 
 ``python -m tests.benchmarks.rank_tests --torch-python ~/venvs/torch/bin/python --rounds 10``
 
-Each contender runs in the same interpreter, with the plugins that it has. A figure is the wall time of a run of pytest
-less that of the same run with a plain test in its place. Contenders that are not installed there are left out.
+Each contender runs in the same interpreter, with the plugins that it has. A figure is the wall time of a run of pytest,
+and its processor time, less that of the same run with a plain test in its place. Contenders that
+are not installed there are left out.
 """
 
 import argparse
+import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 RANKS = 4
 TORCH = """
@@ -60,12 +64,13 @@ NEEDS = {
     "MultiProcessTestCase": "torch",
     "mpi-pytest": "pytest_mpi",
 }
+OWN = "supervise, fork"
 MPIEXEC = ("mpiexec", "--oversubscribe", "-n", str(RANKS))
 FLOOR = {"MultiProcessTestCase": "plain, with torch", "supervise, fork, with torch": "plain, with torch"}
 
 
-def seconds(python: str, folder: Path, name: str, *, is_mpi: bool) -> float:
-    """Return the wall time of a run of pytest, or of one in each process of an `mpiexec`.
+def seconds(python: str, folder: Path, name: str, *, is_mpi: bool) -> tuple[float, float]:
+    """Return the wall time of a run of pytest, or of one in each process of an `mpiexec`, and its processor time.
 
     Raises:
         RuntimeError: The run has failed.
@@ -73,28 +78,31 @@ def seconds(python: str, folder: Path, name: str, *, is_mpi: bool) -> float:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     command = [*(MPIEXEC if is_mpi else ()), python, "-m", "pytest", "-q", "-p", "no:cacheprovider", name]
-    begin_s = time.perf_counter()
+    begin_s, used_s = time.perf_counter(), _children_s()
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     taken_s = time.perf_counter() - begin_s
     if done.returncode:
         raise RuntimeError(f"{name}: {done.stdout}{done.stderr}")
-    return taken_s
+    return taken_s, _children_s() - used_s
 
 
-def measure(python: str, count: int, rounds: int) -> dict[str, list[float]]:
-    """Return the times of each contender, which take turns."""
-    times: dict[str, list[float]] = {}
+def _children_s() -> float:
+    """Return the processor time of all descendants that were reaped."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def measure(python: str, count: int, rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """Return the wall and processor times of each contender, which take turns."""
+    times: dict[str, list[tuple[float, float]]] = {}
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root)
         (folder / "pytest.ini").write_text("[pytest]\n")
         files = {}
         for number, (name, text) in enumerate(modules(count).items()):
-            if (
-                name in NEEDS
-                and subprocess.run([python, "-c", f"import {NEEDS[name]}"], check=False, stderr=-3).returncode
-            ):
+            if not _has(python, NEEDS.get(name, "pytest")):
                 print(f"{name}: {NEEDS[name]} is not installed")
                 continue
             files[name] = f"test_{number}.py"
@@ -102,14 +110,49 @@ def measure(python: str, count: int, rounds: int) -> dict[str, list[float]]:
         for turn in range(rounds + 1):
             for name, file in list(files.items()):
                 try:
-                    taken_s = seconds(python, folder, file, is_mpi=name == "mpi-pytest")
+                    taken = seconds(python, folder, file, is_mpi=name == "mpi-pytest")
                 except RuntimeError as error:
                     print(f"left out: {error}")
                     del files[name]
                     continue
                 if turn:  # the first compiles
-                    times.setdefault(name, []).append(taken_s)
+                    times.setdefault(name, []).append(taken)
     return times
+
+
+def _has(python: str, module: str) -> bool:
+    command = [python, "-c", f"import importlib.util as u; raise SystemExit(u.find_spec({module!r}) is None)"]
+    return subprocess.run(command, check=False).returncode == 0
+
+
+def table(figures: dict[str, dict[str, list[list[float]]]], kind: int) -> list[str]:
+    """Return the rows of a Markdown table: medians over those of the plain test, in milliseconds, and their ratio.
+
+    Args:
+        figures: Number of tests, to contender, to the wall and the processor time of each turn in seconds.
+        kind: 0 for the wall time, 1 for the processor time.
+    """
+    rows = ["|".join(["", " ", *(f" {_tests(count)} | beside supervise " for count in figures), ""])]
+    rows.append("|---" * (2 * len(figures) + 1) + "|")
+    for name in next(iter(figures.values())):
+        if not name.startswith("plain"):
+            over = {count: (_over(times, name)[kind], _over(times, OWN)[kind]) for count, times in figures.items()}
+            cells = [f" {cost * 1000:.0f} ms | {cost / own:.1f} " for cost, own in over.values()]
+            rows.append("|".join(["", f" {name} ", *cells, ""]))
+    return rows
+
+
+def _tests(count: str) -> str:
+    return "1 test" if count == "1" else f"{count} tests"
+
+
+def _over(times: dict[str, list[list[float]]], name: str) -> list[float]:
+    """Return the medians of the wall and the processor time, less those of the plain test."""
+    floor = times[FLOOR.get(name, "plain")]
+    return [
+        statistics.median(turn[kind] for turn in times[name]) - statistics.median(turn[kind] for turn in floor)
+        for kind in (0, 1)
+    ]
 
 
 def main() -> None:
@@ -117,16 +160,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--torch-python", default=sys.executable, help="interpreter that has the contenders")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--counts", type=int, nargs="+", default=[1, 11], help="numbers of tests in a module")
+    parser.add_argument("--json", type=Path, help="file for the figures")
     args = parser.parse_args()
-    print(f"{RANKS} ranks, milliseconds over a plain test: median (minimum) of {args.rounds} turns")
-    for count in (1, 11):
-        times = measure(args.torch_python, count, args.rounds)
-        for name, taken in times.items():
-            if name.startswith("plain"):
-                continue
-            floor = times[FLOOR.get(name, "plain")]
-            over = statistics.median(taken) - statistics.median(floor), min(taken) - min(floor)
-            print(f"{count:3} tests  {name:30} {over[0] * 1000:8.0f} ({over[1] * 1000:.0f})", flush=True)
+    figures: dict[str, Any] = {str(count): measure(args.torch_python, count, args.rounds) for count in args.counts}
+    if args.json:
+        args.json.write_text(json.dumps(figures, indent=1) + "\n")
+    print(f"{RANKS} ranks, over a plain test, medians of {args.rounds} turns")
+    for kind, title in enumerate(("wall time", "processor time of all processes")):
+        print(f"\n{title}\n", *table(figures, kind), sep="\n")
 
 
 if __name__ == "__main__":

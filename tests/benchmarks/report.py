@@ -85,7 +85,7 @@ def held_against(verdicts: list[Verdict], name: str, metric: str) -> str:
 
 def said(target: Target) -> bool:
     """Whether a case declares the target, rather than sharing the general one."""
-    return target.to != NEVER_SLOWER_THAN or target.bound != 1.0
+    return target.to not in NEVER_SLOWER_THAN or target.bound != 1.0
 
 
 def verdicts(figures: dict[str, Cases]) -> list[tuple[str, Case, Verdict]]:
@@ -105,9 +105,7 @@ def summary(figures: dict[str, Cases]) -> str:
     for general in (False, True):
         of_kind = [entry for entry in found if said(entry[2].target) is not general]
         met = sum(verdict.met for _, _, verdict in of_kind)
-        lines.append(
-            f"{f'never slower than {NEVER_SLOWER_THAN}' if general else 'targets'}: {met} of {len(of_kind)} met"
-        )
+        lines.append(f"{'never slower than PyTorch' if general else 'targets'}: {met} of {len(of_kind)} met")
         lines += [
             f"  MISSED {scenario}, {case.label}: {verdict.contender}: {verdict.target.metric} {verdict.target}"
             f" (is {verdict.value:.3g})"

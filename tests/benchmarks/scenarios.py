@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tests.benchmarks.targets import Target, figures, floors
+from tests.benchmarks.tasks.features import FEATURES
 
 Reader = Literal["", "checked", "stalled", "pipe", "terminal"]
 
@@ -67,9 +68,42 @@ def _functions(nprocs: int, method: str, again: int, bound: float) -> Case:
         params={"nprocs": nprocs, "method": method},
         contenders=(*_PROGRAMS, "torch-mp", "futures", *(("loky",) if method == "spawn" else ())),
         metrics=("result_ms",),
-        targets=floors(result_ms=bound),
+        targets=(*floors(result_ms=bound), Target(metric="result_ms", bound=1.0, to="futures")),
         again=again,
         once=_TAKE_MINUTES.get((method, nprocs), ()),
+    )
+
+
+def _first(what: str, method: str, *others: str) -> Case:
+    return Case(
+        label=what,
+        task="first",
+        params={"nprocs": 1, "method": method},
+        contenders=(*_PROGRAMS, *others),
+        metrics=("first_with_import_ms", "import_ms", "first_ms", "later_ms"),
+    )
+
+
+def _command(label: str, *more: str) -> Case:
+    return Case(
+        label=label,
+        task="command",
+        params={"nprocs": 4, "more": more},
+        contenders=("floor", "supervise"),
+        metrics=("result_ms",),
+        targets=floors(result_ms=2.5),
+        again=9,
+    )
+
+
+def _feature(what: str) -> Case:
+    return Case(
+        label=what,
+        task="feature",
+        params={"nprocs": 8, "what": what},
+        contenders=("supervise",),
+        metrics=("result_ms",),
+        again=19,
     )
 
 
@@ -82,7 +116,7 @@ def _failure(nprocs: int, *, method: str = "", tee: bool = False) -> Case:
         params={"nprocs": nprocs, "method": method, "tee": tee},
         contenders=(*_PROGRAMS, *(who for who in others if nprocs <= 64 or who == "psutil")),
         metrics=("latency_ms",),
-        targets=(_like_64("latency_ms"),) if nprocs == 1000 else floors(latency_ms=1.5),
+        targets=(_like_64("latency_ms"),) if nprocs == 1000 else floors(latency_ms=1.3 if nprocs == 64 else 1.5),
         again=2 if nprocs <= 8 else 1,
     )
 
@@ -170,17 +204,24 @@ def _memory(nprocs: int, contenders: tuple[str, ...]) -> Case:
 
 SCENARIOS: dict[str, tuple[Case, ...]] = {
     "launch": (
-        _launch(1, 20, 2.5),
-        _launch(8, 10, 1.5),
-        _launch(64, 5, 1.1),
-        _launch(256, 3, 1.1),
-        _launch(1000, 1, 1.1),
+        _launch(1, 20, 2.0),
+        _launch(8, 10, 1.2),
+        _launch(64, 5, 0.95),
+        _launch(256, 3, 0.95),
+        _launch(1000, 1, 0.95),
     ),
     "functions": tuple(
         _functions(nprocs, method, again, bound)
-        for method, bound in (("spawn", 1.05), ("fork", 1.2), ("forkserver", 1.1))
+        for method, bound in (("spawn", 1.05), ("fork", 1.5), ("forkserver", 1.1))
         for nprocs, again in ((1, 5), (8, 3), (32, 1))
     ),
+    "first": (
+        _first("1 program", "", "psutil"),
+        _first("1 function, spawn", "spawn", "torch-mp", "futures", "loky"),
+        _first("1 function, fork", "fork", "torch-mp", "futures"),
+    ),
+    "command": (_command("4 programs"), _command("4 programs, metrics", "--metrics", "metrics.prom")),
+    "features": tuple(_feature(what) for what in FEATURES),
     "failure": (
         _failure(8),
         _failure(64),

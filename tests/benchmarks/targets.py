@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 OURS = ("supervise", "supervise-facade")
 """Who is held against targets."""
-NEVER_SLOWER_THAN = "pytorch-tuned"
+NEVER_SLOWER_THAN = ("pytorch", "pytorch-tuned")
 MORE_IS_BETTER = frozenset({"mb_per_s"})
 """Of all other metrics, less is better."""
 _ABSOLUTE_ONLY = frozenset({"host_rss_mb", "rss_growth_mb"})
@@ -65,14 +65,14 @@ def figures(**bounds: float) -> tuple[Target, ...]:
 def judge(
     case: Case, taken: Mapping[str, Taken], others: Iterable[tuple[Case, Mapping[str, Taken]]] = ()
 ) -> Iterator[Verdict]:
-    """Hold a case against its own targets, and against being slower than PyTorch when that is tuned.
+    """Hold a case against its own targets, and against being slower than PyTorch, with its defaults or tuned.
 
     Args:
         case: The case.
         taken: What was measured, by contender.
         others: Cases of the same scenario, for targets that compare two. What cannot be judged is left out.
     """
-    never = [Target(metric=metric, bound=1.0, to=NEVER_SLOWER_THAN) for metric in _compared(case)]
+    never = [Target(metric=metric, bound=1.0, to=other) for metric in _compared(case) for other in NEVER_SLOWER_THAN]
     known = {other.label: (other, figures) for other, figures in others}
     for name in OURS:
         for target in (*case.targets, *never):

@@ -85,6 +85,13 @@ def nothing() -> None:
     """Return at once."""
 
 
+def ready() -> None:
+    """Report readiness and a heartbeat to the supervisor."""
+    from supervise import notify
+
+    notify(ready=True, heartbeat=True)
+
+
 def gated(ready: str, lock: str, stamps: str, code: str) -> None:
     """Do as the program of this name does, but fail with an exception."""
     import fcntl

@@ -12,9 +12,12 @@ PROGRAM = Path(__file__).parent.parent.parent / "examples" / "ddp_hang.py"
 ROOT = PROGRAM.parent.parent
 
 
-@pytest.mark.timeout(3 * PATIENCE_S)
-def test_a_training_in_which_a_rank_hangs_is_restarted_and_ends(torch_python):
-    done = subprocess.run(
+ABORTED_BY_PYTORCH = "terminate called without an active exception"
+"""What a thread of PyTorch says that wants the GIL while its interpreter ends: rarely, and after the training."""
+
+
+def train(torch_python):
+    return subprocess.run(
         [torch_python, PROGRAM, "--ranks", "3", "--steps", "14", "--hang-at", "8"],
         cwd=ROOT,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
@@ -24,6 +27,13 @@ def test_a_training_in_which_a_rank_hangs_is_restarted_and_ends(torch_python):
         timeout=2 * PATIENCE_S,
         check=False,
     )
+
+
+@pytest.mark.timeout(5 * PATIENCE_S)
+def test_a_training_in_which_a_rank_hangs_is_restarted_and_ends(torch_python):
+    done = train(torch_python)
+    if ABORTED_BY_PYTORCH in done.stderr:
+        done = train(torch_python)
     assert done.returncode == 0, done.stderr
     hung, restarting, ended, losses = done.stdout.splitlines()
     assert hung == "rank 1 hangs after step 7"

@@ -1,9 +1,9 @@
-"""The table of the comparison page is made from the committed figures."""
+"""Tables that compare supervise with other tools are made from the committed figures."""
 
 import json
 from pathlib import Path
 
-from tests.benchmarks.launchers import table
+from tests.benchmarks import launchers, rank_tests
 
 ROOT = Path(__file__).parents[2]
 
@@ -13,4 +13,12 @@ def test_the_table_of_launchers_has_the_committed_figures():
     page = (ROOT / "docs/explanation/comparison.md").read_text()
     shown = page.split("<!-- launchers -->\n")[1].split("\n<!-- end launchers -->")[0]
     (figures,) = (ROOT / "tests/benchmarks/results").glob("launchers-*.json")
-    assert shown.splitlines() == table(json.loads(figures.read_text()))
+    assert shown.splitlines() == launchers.table(json.loads(figures.read_text()))
+
+
+def test_the_table_of_tests_with_ranks_has_the_committed_figures():
+    """The same of the page about tests."""
+    page = (ROOT / "docs/how-to/test-with-ranks.md").read_text()
+    shown = page.split("<!-- rank tests -->\n")[1].split("\n<!-- end rank tests -->")[0]
+    (figures,) = (ROOT / "tests/benchmarks/results").glob("rank-tests-*.json")
+    assert shown.splitlines() == rank_tests.table(json.loads(figures.read_text()), 1)

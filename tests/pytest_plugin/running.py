@@ -29,8 +29,9 @@ def pytest_runtest_logreport(report):
         with FILE.open("a") as file:
             file.write(json.dumps(entry) + "\\n")
 """
-QUIET = ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:rerunfailures", "-p", "no:hypothesispytest"]
-"""Plugins that a test does not need; a test of one of them does not pass this."""
+UNUSED = ("cacheprovider", "randomly", "rerunfailures", "hypothesispytest", "anyio")
+QUIET = [word for name in UNUSED for word in ("-p", f"no:{name}")]
+"""Plugins that a test does not need, and whose imports are a third of a run; a test of one does not pass this."""
 
 
 @dataclass

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 
 from tests.pytest_plugin.running import QUIET, run, write
 
-NO_CACHE = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
+NO_CACHE = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:anyio"]
 
 
 def test_a_budget_bounds_the_ranks_of_all_workers(tmp_path):

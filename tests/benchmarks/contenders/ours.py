@@ -46,7 +46,12 @@ class _Asked:
 
         job = self._job
         self._ref = Supervisor.start(
-            name=NAME, entrypoint=job.entrypoint, args=job.args, start_method=job.method, logs_specs=_logs(job)
+            name=NAME,
+            entrypoint=job.entrypoint,
+            args=job.args,
+            start_method=job.method,
+            logs_specs=_logs(job),
+            **job.feature,
         )
         pids: Any = self._ref.ask(Start())
         return list(pids.values())

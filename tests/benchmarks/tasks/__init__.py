@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "launch": "launch",
     "returned": "launch",
+    "first": "first",
+    "command": "first",
+    "feature": "features",
     "failure": "ends",
     "last_exit": "ends",
     "close": "ends",
