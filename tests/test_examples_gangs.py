@@ -55,6 +55,7 @@ def test_the_tests_of_the_ring_pass_in_all_their_ranks() -> None:
     assert re.search(r" 21 passed in ", lines[-1])
 
 
+@pytest.mark.stress  # a failure waits for the victims, whose stacks it shows
 def test_the_tests_of_the_ring_fail_with_a_ring_that_does_not_add(tmp_path: Path) -> None:
     """The failure is that of a rank."""
     shutil.copytree(EXAMPLES / "ring_tests", tmp_path / "examples" / "ring_tests")

@@ -88,7 +88,7 @@ class Keeper:
         if 0 in ready:
             chunk = os.read(0, 65536)
             *lines, self._rest = (self._rest + chunk).split(b"\n")
-            said_bye = any([self._obey(line.decode().split()) for line in lines])
+            said_bye = any(self._obey(line.decode().split()) for line in lines)
             if over:
                 return "its lease was over"
             if said_bye:

@@ -10,6 +10,8 @@ from tests.compat.case import all_cases
 GROUPS = [group for group in oracle.groups() if group != "differences"]
 PRODUCTS = {"function-fork", "function-spawn", "binary"}
 """Groups with rows of streams for each outcome. Every third case of them has each outcome."""
+FORKED = {"function-fork", "function-forkserver"}
+"""Groups that only the stress run compares; the default run has those of spawn and of programs."""
 pytestmark = pytest.mark.timeout(400)  # up to 200 gangs
 
 
@@ -21,7 +23,7 @@ def _compare(group, ids, seen):
     assert [f"{name}{line}" for name in ids for line in oracle.differences(theirs[name], ours[name])] == []
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", [pytest.param(g, marks=pytest.mark.stress) if g in FORKED else g for g in GROUPS])
 def test_the_same_is_observed(group, tmp_path):
     """Of each outcome, with some of the streams."""
     whole, cases = oracle.groups()[group], all_cases()

@@ -254,6 +254,7 @@ def holding(folder: Path, *, attempts: int) -> dict[str, Any]:
     return {"entrypoint": "sh", "args": ("-c", script, str(folder)), "restart_policy": policy}
 
 
+@pytest.mark.stress  # it tests the test above
 def test_the_locks_find_a_restart_that_does_not_wait_for_the_lease(
     gangs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -12,7 +12,8 @@ from tests.hosts.world import search
 pytestmark = pytest.mark.timeout(300)  # a search computes for seconds, the longest for 30, and machines are busy
 
 
-@pytest.mark.parametrize("notifies", [pytest.param(False, marks=pytest.mark.stress), True])
+@pytest.mark.stress
+@pytest.mark.parametrize("notifies", [False, True])
 def test_all_orders_of_events_keep_the_promises(notifies: bool):
     """One restart, one close, one time limit, and one loss of one host."""
     assert search(restarts=1, losses=(1, 0), notifies=notifies) > 10_000

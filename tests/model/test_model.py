@@ -108,18 +108,21 @@ def test_every_order_of_events_around_readiness_and_hangs_keeps_every_promise(na
     assert found.states > 300, "the search has hardly begun"
 
 
+@pytest.mark.stress  # it tests the search
 @pytest.mark.parametrize("bug", PLANTED_IN_HEALTH, ids=lambda bug: bug.__name__)
 def test_a_bug_that_is_planted_in_readiness_is_found(bug):
     with bug():
         assert any(search(HEALTH[name]).broken for name in HEALTHY)
 
 
+@pytest.mark.stress  # it tests the search
 @pytest.mark.parametrize("bug", PLANTED_IN_LIVES, ids=lambda bug: bug.__name__)
 def test_a_bug_that_is_planted_in_single_restarts_is_found(bug):
     with bug():
         assert any(search(LIVES[name]).broken for name in QUICK)
 
 
+@pytest.mark.stress  # it tests the search
 @pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.__name__)
 def test_a_planted_bug_is_found(bug):
     """A search that finds nothing proves something only if it would find this."""

@@ -57,6 +57,7 @@ def test_every_order_of_events_around_roles_keeps_every_promise(name):
     assert found.states > 300, "the search has hardly begun"
 
 
+@pytest.mark.stress  # it tests the search
 @pytest.mark.parametrize("bug", PLANTED_IN_ROLES, ids=lambda bug: bug.__name__)
 def test_a_bug_that_is_planted_in_the_order_of_roles_is_found(bug):
     name = "a service that restarts" if "service" in bug.__name__ else "two roles"

@@ -42,6 +42,7 @@ def test_every_order_of_events_keeps_every_promise_of_a_tree(strategy, name):
     assert found.states > 1_000, "the search has hardly begun"
 
 
+@pytest.mark.stress  # it tests the search
 @pytest.mark.parametrize("bug", TREE_PLANTED, ids=lambda bug: bug.__name__)
 def test_a_bug_that_is_planted_in_a_tree_is_found(bug):
     """A search that finds nothing proves something only if it would find this."""

@@ -23,6 +23,7 @@ NOT_BY_THE_STRATEGY = "supervise._core.tree._set_of = lambda tree, cause: [cause
 NOT_COUNTED = "supervise.RestartPolicy.counting = lambda *_: ()"
 
 
+@pytest.mark.stress  # it tests the driver
 @pytest.mark.parametrize(
     ("bug", "found"),
     [(NOT_BY_THE_STRATEGY, r"after the end of \w+, the tree told"), (NOT_COUNTED, r"1 restarts count, not \d")],
