@@ -69,7 +69,7 @@ class PatientTail(Tail):
             arrival.cancel()
             del self._awaited[feed]
             try:
-                feed.open(partial(self._notice, feed))
+                self._open_one(feed)
             except OSError as error:
                 self._report(feed.path, error)
             if feed.is_open:

@@ -50,7 +50,8 @@ class Tail(pykka.ThreadingActor):
     file does not end it. A failure of the destination does, at once, and `TailEnded` has the error. No exception
     leaves it.
 
-    It has its own thread because a console may be slow, and a daemon thread because a write may block forever.
+    It has its own thread because a console may be slow, and a daemon thread because a write or an open
+    may block forever.
     """
 
     use_daemon_thread = True
@@ -79,7 +80,8 @@ class Tail(pykka.ThreadingActor):
             sources: The files to show. They exist, and the Tail only reads them.
             owner: Receives `TailEnded` and `MemberStopRequested`.
             line_filter: Returns whether to show a raw line; None shows all.
-            abandon: Ends the Tail soon when any thread sets it, even during a write. The Tail owns and closes it.
+            abandon: Ends the Tail soon when any thread sets it, even during a write or an open. The Tail owns and
+                closes it.
             on_error: Called on the Tail's thread with the path of a failed file and the error, once per file.
             warns: Whether to report an overwritten log on stderr, too, because events have no listener.
             follows_writers: Whether to keep a copy of the descriptor that each rank writes to, whose offset shows
@@ -187,12 +189,20 @@ class Tail(pykka.ThreadingActor):
     def _open_files(self, feeds: Iterable[LogReader]) -> None:
         for feed in feeds:
             try:
-                feed.open(partial(self._notice, feed))
+                self._open_one(feed)
             except OSError as error:
                 self._report(feed.path, error)
                 feed.let_go_of_trimmer()
             if feed.is_open:
                 self._ready[feed] = None
+
+    def _open_one(self, feed: LogReader) -> None:
+        try:
+            with self._destination.opening():
+                feed.open(partial(self._notice, feed))
+        except Canceled:
+            feed.close()  # the abandoning thread may have closed it before it was open
+            raise
 
     def _change_files(self, message: ChangeFiles) -> None:
         self._ready |= dict.fromkeys(self._feeds.change(message))
@@ -328,9 +338,9 @@ class Tail(pykka.ThreadingActor):
     # The end
 
     def _abandoned(self) -> None:
-        """End soon, or now if a pending write cannot be interrupted. On the abandoning thread."""
+        """End soon, or now if a pending write or open cannot be interrupted. On the abandoning thread."""
         if self._destination.end_if_stuck():
-            self._leave(None)  # the thread closes the destination if its write returns
+            self._leave(None)  # the thread closes the destination if its call returns
         else:
             self._wake()
 

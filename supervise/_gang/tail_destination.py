@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from supervise._logs.lines import source_bytes
 from supervise._logs.sinks import Canceled
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from supervise._logs.reader import LogReader
     from supervise._logs.sinks import CancelToken, Sink
 
@@ -26,8 +29,9 @@ class TailDestination:
         """The file whose long line is shown in part, so that no other file may be shown."""
         self._sink = sink
         self._abandon = abandon
-        self._lock = threading.Lock()  # guards the next two: another thread may abandon the Tail
+        self._lock = threading.Lock()  # guards the next three: another thread may abandon the Tail
         self._writing = False
+        self._opening = False
         self._ended = False
         self._updating: set[LogReader] = set()  # those with an update that is not yet due
         self._prompt: LogReader | None = None  # the file whose prompt is the end of what is shown
@@ -107,10 +111,30 @@ class TailDestination:
         if self._ended:  # set by `end_if_stuck` meanwhile
             raise Canceled(0)
 
-    def end_if_stuck(self) -> bool:
-        """End the Tail if a pending write cannot be interrupted; return whether this call ended it. Thread-safe."""
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Let `end_if_stuck` end the Tail while its thread opens a file: a dead file server may never answer.
+
+        Raises:
+            Canceled: The Tail was abandoned before the open, or ended during it.
+        """
         with self._lock:
-            stuck = self._writing and not self._sink.interruptible and not self._ended
+            self._opening = True
+        try:
+            if self._abandon.is_set():  # its callback may have run before
+                raise Canceled(0)
+            yield
+        finally:
+            with self._lock:
+                self._opening = False
+            if self._ended:
+                raise Canceled(0)
+
+    def end_if_stuck(self) -> bool:
+        """End the Tail if a pending write or open cannot be interrupted; return whether it did. Thread-safe."""
+        with self._lock:
+            pending = self._opening or (self._writing and not self._sink.interruptible)
+            stuck = pending and not self._ended
             self._ended = self._ended or stuck
         return stuck
 

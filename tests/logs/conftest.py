@@ -75,10 +75,11 @@ class Bench:
         paths: Sequence[Path],
         *,
         prefix: Callable[[int], bytes] = lambda rank: b"[r%d]:" % rank,
+        kind: type[Tail] = Tail,
         **kwargs: Any,
     ) -> pykka.ActorRef[Tail]:
         sources = [Source(local_rank=i, path=str(path), prefix=prefix(i)) for i, path in enumerate(paths)]
-        ref = Tail.start(
+        ref = kind.start(
             name="stdout",
             sink=sink,
             sources=sources,
