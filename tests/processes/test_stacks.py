@@ -25,6 +25,7 @@ pytestmark = [
     pytest.mark.skipif(not SAFE, reason="faulthandler of this Python may crash the process: CPython issue 140815"),
 ]
 
+NO_PY_SPY = "py-spy is not installed (pip install 'supervise-gang[stacks]')"
 LOCK = """
 def deadlock():
     import threading
@@ -139,7 +140,7 @@ def test_a_suspended_rank_has_the_kernels_word_and_is_not_signaled(tmp_path, ins
         assert found[0].source in ("py-spy", "faulthandler")
         if not installed:
             assert found[1].source == "kernel"
-            assert found[1].notes == ("py-spy is not installed", "faulthandler: the process is suspended")
+            assert found[1].notes == (NO_PY_SPY, "faulthandler: the process is suspended")
         assert group_stacks(found)[-1].endswith(", suspended")
         assert not pending(gang.pids[1])
 
@@ -406,7 +407,7 @@ def test_a_step_that_has_no_time_left_is_told_and_every_rank_is_in_the_reply(tmp
         said = {
             "_KERNEL_S": ("py-spy: ", "faulthandler", False),
             "_PY_SPY_S": ("there was no time left for py-spy", "faulthandler", True),
-            "_DUMPS_S": ("py-spy is not installed", "kernel", True),
+            "_DUMPS_S": (NO_PY_SPY, "kernel", True),
         }[late]
         for each in found.values():
             assert each.notes[0].startswith(said[0])

@@ -114,7 +114,7 @@ class Gather:
         program = None if self._without_py_spy else find_program()
         if program is None:
             for notes in self._notes.values():
-                notes.append(self._without_py_spy or "py-spy is not installed")
+                notes.append(self._without_py_spy or "py-spy is not installed (pip install 'supervise-gang[stacks]')")
             return
         self._py_spy = PySpy(program)
         if self._canceled.is_set():
