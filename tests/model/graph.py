@@ -10,7 +10,8 @@ class Graph:
     def __init__(self) -> None:
         self._parts: dict[Hashable, int] = {}
         """Equal parts of keys are kept once."""
-        self._numbers: dict[tuple[int, ...], int] = {}
+        self._numbers: dict[bytes, int] = {}
+        """Keys, packed: a tuple of ints takes twice as much."""
         self._parents = array("I")
         self._names: list[str] = []
         self._sources, self._targets, self._flags = array("I"), array("I"), bytearray()
@@ -25,7 +26,7 @@ class Graph:
 
     def visit(self, key: tuple[int, ...], parent: int, name: str) -> tuple[int, bool]:
         """Return the number of a state, and whether it is new: then `parent` and `name` are the way to it."""
-        number = self._numbers.setdefault(key, len(self._numbers))
+        number = self._numbers.setdefault(array("I", key).tobytes(), len(self._numbers))
         new = number == len(self._parents)
         if new:
             self._parents.append(parent)

@@ -101,7 +101,7 @@ def copied(value: Any, known: dict[int, Any] | None = None) -> Any:
 class LiveCore:
     """The core of the package, as a `Core`."""
 
-    __slots__ = ("_gang",)
+    __slots__ = ("__weakref__", "_gang")
 
     def __init__(self, spec: Spec) -> None:
         policy = None if spec.policy is None else RestartPolicy(*spec.policy)

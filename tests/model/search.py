@@ -1,9 +1,11 @@
 """Breadth-first search over all orders of events, to the fixpoint; every invariant is checked on every step."""
 
+import pickle
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
+from weakref import WeakValueDictionary
 
 from tests.model.graph import Graph
 from tests.model.live import LiveCore
@@ -94,6 +96,8 @@ def search(setting: Setting, *, most: int | None = None) -> Found:
     graph, found = Graph(), Found()
     graph.visit(key(begin[0], core.known(), setting, graph), 0, "")
     queue = deque([(begin, 0)])
+    cores = WeakValueDictionary[bytes, Core]()
+    """Equal cores of queued states are one object: eight of nine are equal to another, and each takes kilobytes."""
     ends: list[int] = []
     asked = bytearray([begin[0].ended])
     """For each state whether the end was asked for, or only services run."""
@@ -116,7 +120,8 @@ def search(setting: Setting, *, most: int | None = None) -> Found:
             graph.add_move(place, there, flag=name in FATE)
             if is_new:
                 asked.append(after[0].ended or must_end(after[0]))
-                queue.append((after, there))
+                same = cores.setdefault(pickle.dumps(after[1]), after[1])
+                queue.append(((after[0], same), there))
         if most is not None and len(graph) > most:
             found.broken, found.path = "unbounded", graph.path(place)
             break
