@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from supervise._printable import one_line
 from supervise._tree.describe import describe
-from supervise.errors import RestartLimitExceeded
+from supervise.errors import ChildFailedError, RestartLimitExceeded
 from supervise.events import EventLog
 from supervise.recording import text_of
 
@@ -43,5 +43,15 @@ class EventEmitter:
         error = fact.error
         if isinstance(error, RestartLimitExceeded):
             cause = error.__cause__
-            why = "" if cause is None else f": {type(cause).__name__}: {text_of(cause).strip().partition(chr(10))[0]}"
+            why = "" if cause is None else f": {_first_line(cause)}"
             self._log.show_at_last(one_line(f"supervise: tree failed: {error}{why}"))
+
+
+def _first_line(error: BaseException) -> str:
+    """Return an error in one line; of a gang its root cause, because the text of its error begins with a ruler."""
+    if not isinstance(error, ChildFailedError):
+        return f"{type(error).__name__}: {text_of(error).strip().partition(chr(10))[0]}"
+    rank, root = next(iter(error.failures.items()))
+    how = f"exit code {root.exitcode}" if root.exitcode >= 0 else root.signal_name()
+    said = str(root.message.get("message", how)) if isinstance(root.message, dict) else how
+    return f"rank {rank}: {said.partition(chr(10))[0]}"

@@ -36,9 +36,10 @@ class Life:
     usual_stop_s: float | None = 5.0
     """How long the stop may take if `shutdown_s` of the spec is None; None: no limit."""
 
-    def __init__(self, ref: pykka.ActorRef[Any], report: Callable[..., object]) -> None:
+    def __init__(self, ref: pykka.ActorRef[Any], report: Callable[..., object], child_id: str) -> None:
         """Prepare to watch `ref`; `begin` does it. ``report(life, what, *details)`` must neither block nor raise."""
         self.ref = ref
+        self._child_id = child_id
         self.ended = False
         """Whether the tree has taken note of the end."""
         self._report = partial(report, self)
@@ -124,7 +125,7 @@ class GangLife(Life):
         if isinstance(message, GangFinished):
             reason = message.error
             if message.result is not None:
-                reason = _failure(self.ref, message.result)
+                reason = _failure(self._child_id, message.result)
             self._report("ended", reason, reason is None)
 
     def ask_to_stop(self, shutdown_s: float | None) -> float | None:
@@ -137,13 +138,13 @@ class GangLife(Life):
         return self.usual_stop_s
 
 
-def _failure(ref: pykka.ActorRef[Any], result: RunProcsResult) -> BaseException | None:
+def _failure(child_id: str, result: RunProcsResult) -> BaseException | None:
     """Return the failure of a gang as an error; None for a success, and for a gang that was closed."""
     if result.outcome in ("succeeded", "stopped"):
         return None
     if result.failures:
-        return ChildFailedError(str(ref), result.failures)
-    return SuperviseError(f"{ref}: the gang has {result.outcome.replace('_', ' ')}")
+        return ChildFailedError(child_id, result.failures)
+    return SuperviseError(f"{child_id}: the gang has {result.outcome.replace('_', ' ')}")
 
 
 class _Listener:
@@ -155,7 +156,7 @@ class _Listener:
         self.tell = life.told
 
 
-def life_of(ref: object, report: Callable[..., object]) -> Life:
+def life_of(ref: object, report: Callable[..., object], child_id: str) -> Life:
     """Return the `Life` for an actor. A gang is recognized by its method `launch`: trees do not import its class.
 
     Raises:
@@ -164,6 +165,6 @@ def life_of(ref: object, report: Callable[..., object]) -> Life:
     if not isinstance(ref, pykka.ActorRef):
         raise SpecError(f"a start function returned {ref!r}; return the ref of the actor, or None")
     if isinstance(ref, TreeRef):
-        return TreeLife(ref, report)
+        return TreeLife(ref, report, child_id)
     gang = issubclass(ref.actor_class, LoopActor) and hasattr(ref.actor_class, "launch")
-    return GangLife(ref, report) if gang else Life(ref, report)
+    return (GangLife if gang else Life)(ref, report, child_id)

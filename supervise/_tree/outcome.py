@@ -56,7 +56,8 @@ def end_error(name: str, tree: Tree, reasons: Mapping[str, Reason]) -> BaseExcep
         error = SuperviseError(f"{name}: child {culprit!r} could not be started")
     elif tree.outcome == "gave_up":
         window = "" if policy.within_s is None else f" within {policy.within_s:g} s"
-        msg = f"{name}: child {culprit!r} has failed, after {policy.max_restarts} restarts{window}"
+        restarts = f"{policy.max_restarts} restart{'' if policy.max_restarts == 1 else 's'}"
+        msg = f"{name}: child {culprit!r} has failed, after {restarts}{window}"
         error = RestartLimitExceeded(msg, child_id=culprit)
     else:
         culprit = culprit or abandoned[0]

@@ -308,7 +308,7 @@ class ActorSupervisor(LoopActor):
             if ref is None:
                 self.loop.post(self._guarded, self._ignored, row, number)
                 return
-            life = row.life = life_of(ref, self._told)
+            life = row.life = life_of(ref, self._told, row.spec.id)
             life.begin()
         except BaseException as error:
             row.life = None

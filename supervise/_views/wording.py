@@ -81,6 +81,11 @@ def ended_how(event: dict[str, Any]) -> str:
     return "exit status lost" if code is None else f"exit code {int(code)}{complaint}"
 
 
+def failed_or_ended(error_type: object) -> str:
+    """Return the verb for the cause of a restart of all ranks: a `permanent` rank restarts after a success too."""
+    return "ended" if error_type == "exit code 0" else "failed"
+
+
 def event_time_s(text: str) -> float:
     """Return the timestamp of an event in seconds since the epoch.
 

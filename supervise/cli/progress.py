@@ -10,7 +10,7 @@ from signal import SIGINT, SIGTERM, Signals
 from typing import TYPE_CHECKING, Any
 
 from supervise._views.story import Story, Unlaunched
-from supervise._views.wording import seconds, shortened
+from supervise._views.wording import failed_or_ended, seconds, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,7 +161,7 @@ class Progress:
         left = event["max_restarts"] - event["attempt"]
         count = f"restart {event['attempt']} of {event['max_restarts']}" if left >= 0 else f"restart {event['attempt']}"
         wait = f"in {seconds(event['backoff_s'])}" if event["backoff_s"] else "now"
-        self._console.note(f"rank {rank} failed ({how}); {count} {wait}")
+        self._console.note(f"rank {rank} {failed_or_ended(how)} ({how}); {count} {wait}")
         self.story.restarts, self.story.waiting = event["attempt"] - 1, count
         if self.story.user_signal is None:  # no stop is in progress: the next attempt is pending
             self.reason, self._announced = None, False

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from supervise._printable import one_line, printable
-from supervise._views.wording import ending, spans
+from supervise._views.wording import ending, failed_or_ended, spans
 from supervise.cli.run_commands import as_object, parser, program_of, shown_duration
 
 if TYPE_CHECKING:
@@ -81,9 +81,8 @@ class _Story:
             case "process.hung" if isinstance(rank, int):
                 self.notes.append(f"rank {rank} hung: no {event['tier']} for {float(event['age_s']):.1f} s")
             case "gang.restarting":
-                self.restarts.append(
-                    f"rank {event['root_cause_rank']} failed ({event['error_type']}); restart {event['attempt']}"
-                )
+                cause = f"{failed_or_ended(event['error_type'])} ({event['error_type']})"
+                self.restarts.append(f"rank {event['root_cause_rank']} {cause}; restart {event['attempt']}")
                 again = self.states.keys() - set(event.get("left_out") or ())
                 self.states |= dict.fromkeys(again, "waiting for a restart")
                 self.first_failure, self._stopping = None, False

@@ -50,6 +50,13 @@ def test_when_the_restarts_are_used_up_the_last_failure_is_the_exit_code(supervi
     assert json.loads((supervise.directory() / "result.json").read_text())["attempts"] == 2
 
 
+def test_a_success_of_a_permanent_rank_is_not_called_a_failure(supervise: Command):
+    run = supervise.run("--restart", "permanent", "--max-restarts", "1", "--backoff", "0", "--", "true")
+    assert "rank 0 ended (exit code 0); restart 1 of 1 now\n" in run.stderr
+    shown = supervise.supervise("show", str(supervise.directory())).stdout
+    assert "rank 0 ended (exit code 0); restart 1" in shown
+
+
 @pytest.mark.parametrize("strategy", ["one_for_all", "one_for_one"])
 @pytest.mark.parametrize(
     ("what", "code", "why"), [("rm", 127, "No such file or directory"), ("chmod 600", 126, "Permission denied")]

@@ -253,6 +253,23 @@ def test_a_tree_that_gives_up_unheard_says_so_in_one_line():
     assert done.stderr == line
 
 
+OF_A_GANG = """
+import functools
+from supervise import *
+
+start = functools.partial(Supervisor.start, name="job", entrypoint="sh", args={0: ("-c", "exit 4")})
+policy = RestartPolicy(max_restarts=1, backoff=0)
+tree = ActorSupervisor.start(name="tree", restart_policy=policy, children=[ChildSpec(id="gang", start=start)])
+tree.actor_stopped.wait()
+"""
+
+
+def test_a_tree_that_gives_up_on_a_gang_names_the_rank_and_how_it_ended():
+    done = subprocess.run([sys.executable, "-c", OF_A_GANG], capture_output=True, text=True, timeout=50, check=False)
+    *_, last = done.stderr.splitlines()
+    assert last == "supervise: tree failed: tree: child 'gang' has failed, after 1 restart: rank 0: exit code 4"
+
+
 @pytest.mark.parametrize("given", ["a word", 3])
 def test_a_sink_that_cannot_be_called_is_refused(given):
     with pytest.raises(SpecError, match="event_sink is"):

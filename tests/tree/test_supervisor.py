@@ -67,6 +67,7 @@ def test_a_gang_that_fails_is_started_anew_with_fresh_processes(grow, ear):
     down = ear.until(ChildDown)
     assert isinstance(down.reason, ChildFailedError)
     assert down.reason.get_first_failure()[1].local_rank == 1
+    assert "\ngang FAILED\n" in str(down.reason)
     ear.until(ChildStarted)
     second = ref_of(tree, "gang")
     assert not first.is_alive()

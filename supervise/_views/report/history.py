@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from supervise._printable import one_line
 from supervise._views.failed_ranks import FailedRanks
 from supervise._views.report.series import Point, Totals, read_series
-from supervise._views.wording import ended_how, event_time_s, seconds
+from supervise._views.wording import ended_how, event_time_s, failed_or_ended, seconds
 
 if TYPE_CHECKING:
     from supervise._views.recorded_run import RecordedRun
@@ -202,7 +202,8 @@ class History:
     def _of_gang(self, name: str, event: dict[str, Any], at_s: float) -> None:
         match name:
             case "gang.restarting":
-                why = f"rank {_text(event['root_cause_rank'])} failed ({_text(event['error_type'])})"
+                how = event["error_type"]
+                why = f"rank {_text(event['root_cause_rank'])} {failed_or_ended(how)} ({_text(how)})"
                 self._incident(at_s, "restart", f"all ranks restart in {_delay(event)}: {why}")
                 _append(self.marks, Mark(at_s, "restart", f"restart {int(event['attempt'])} of all ranks"))
             case "gang.started":

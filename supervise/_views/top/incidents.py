@@ -11,7 +11,7 @@ from supervise._opening import open_regular
 from supervise._printable import one_line
 from supervise._views.failed_ranks import FailedRanks
 from supervise._views.top.reading import Incident
-from supervise._views.wording import ended_how, event_time_s, seconds
+from supervise._views.wording import ended_how, event_time_s, failed_or_ended, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,7 +119,8 @@ class Incidents:
                 return None
 
     def _cause(self, event: dict[str, Any]) -> str:
-        return f"rank {_text(event['root_cause_rank'])} failed ({_text(event['error_type'])})"
+        how = event["error_type"]
+        return f"rank {_text(event['root_cause_rank'])} {failed_or_ended(how)} ({_text(how)})"
 
     def _of_rank(self, name: str, event: dict[str, Any], at_s: float, rank: int) -> Incident | None:  # noqa: PLR0911
         match name:
