@@ -136,9 +136,10 @@ class Describer:
         life = {} if own is None else {"attempt": whole_number(own, 0)}  # a single rank may have restarted
         if self.attempt.spec.role_of:
             fields.setdefault("role", self.attempt.envs[local_rank].get("ROLE_NAME"))  # a restart has that of the end
-        return Event(name, level, {"rank": self._global_rank(local_rank), "local_rank": local_rank, **life, **fields})
+        return Event(name, level, {"rank": self.global_rank(local_rank), "local_rank": local_rank, **life, **fields})
 
-    def _global_rank(self, local_rank: int) -> int:
+    def global_rank(self, local_rank: int) -> int:
+        """Return `RANK` of a rank's environment; if unset, the local rank."""
         return whole_number(self.attempt.envs.get(local_rank, {}).get("RANK"), local_rank)
 
     def _started(self, fact: say.WorkerStarted, now_ns: int) -> Event:
@@ -173,7 +174,7 @@ class Describer:
             age_s=round(told.age_s, 3),
             step=told.step,
             status=told.status,
-            waiting=[self._global_rank(rank) for rank in fact.waiting],
+            waiting=[self.global_rank(rank) for rank in fact.waiting],
         )
 
     def _not_ready(self, fact: facts.StartFailed) -> Event:
@@ -234,7 +235,7 @@ class Describer:
         events = []
         for local_rank, descendants in fact.found.leaked.items():
             fields = {
-                "rank": None if local_rank is None else self._global_rank(local_rank),
+                "rank": None if local_rank is None else self.global_rank(local_rank),
                 "local_rank": local_rank,
                 "pid": None if local_rank is None else fact.pids.get(local_rank),
                 "descendants": list(descendants),

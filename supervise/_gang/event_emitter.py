@@ -12,6 +12,8 @@ from supervise._printable import one_line
 from supervise.events import EventLog, say_at_last
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from supervise._gang.attempt import Attempt
     from supervise._gang.describe import Fact
     from supervise.messages import GangFinished
@@ -32,6 +34,11 @@ class EventEmitter:
     def listens(self, level: str = "warning") -> bool:
         """Whether an event of this level would reach a listener."""
         return self._log.listens(level)
+
+    def global_ranks(self, local_ranks: Iterable[int]) -> dict[int, int]:
+        """Return local rank to the rank that events name; to itself if two have the same, which would be mixed up."""
+        found = {local: self._describer.global_rank(local) for local in local_ranks}
+        return found if len(set(found.values())) == len(found) else {local: local for local in found}
 
     def begin(self, attempt: Attempt) -> None:
         """Describe this attempt from now on: the first, or a restart."""

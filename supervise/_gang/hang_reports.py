@@ -98,19 +98,22 @@ class HangReports:
         except Exception:  # no thread was available for a request that had to wait
             self._fail(hung)
             return
+        ranks = self._host.events.global_ranks(range(self._host.gang.nprocs))
+        rank = ranks[hung.message.local_rank]
+        found = {ranks[local]: stacks for local, stacks in found.items()}
         folder = getattr(self._host.attempt.spec.logs_specs, "_run_log_dir", None)
         without_file = partial(self._tell, hung, tuple(group_stacks(found)), "")
         self._unsaved.add(hung)
-        if folder is None or not self._save(folder, hung, found):
+        if folder is None or not self._save(folder, hung, rank, found):
             without_file()
         else:
             self._loop.call_later(_WRITE_S, without_file)
 
-    def _save(self, folder: str, hung: Hung, found: Mapping[int, RankStacks]) -> bool:
+    def _save(self, folder: str, hung: Hung, rank: int, found: Mapping[int, RankStacks]) -> bool:
         """Write the stacks on a thread, because a file system may block; return whether there is a thread."""
 
         def save() -> None:
-            path = _write(folder, hung, found)
+            path = _write(folder, f"rank {rank} {why(hung)}", found)
             self._loop.post(self._tell, hung, tuple(group_stacks(found)), path)
 
         try:
@@ -149,13 +152,12 @@ def why(hung: Hung) -> str:
     return f"hung: no {told.tier} for {told.age_s:.1f} s{details}"
 
 
-def _write(folder: str, hung: Hung, found: Mapping[int, RankStacks]) -> str:
-    """Write the stacks of all ranks as text; return the path, "" if the file cannot be written.
+def _write(folder: str, head: str, found: Mapping[int, RankStacks]) -> str:
+    """Write the stacks of all ranks as text below a head; return the path, "" if the file cannot be written.
 
     An earlier gang with the same `LogsSpecs` has written to the same folder, so the first number that is free is taken.
     """
-    told = hung.message
-    lines = [f"rank {told.local_rank} {why(hung)}", "", *group_stacks(found)]
+    lines = [head, "", *group_stacks(found)]
     for rank, stacks in sorted(found.items()):
         lines += ["", f"rank {rank}, pid {stacks.pid}, source {stacks.source}", *stacks.notes]
         for thread in stacks.threads:

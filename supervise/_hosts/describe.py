@@ -64,15 +64,10 @@ class HostEvents:
         self._log.emit(event.name, event.level, **event.fields, host_name=address.host_name)
 
     def forward(self, number: int, event: dict[str, Any], address: HostAddress) -> None:
-        """Emit an event of a host. Those about its part of the gang are left out: the driver reports the whole gang.
-
-        The stacks of a hang are those of the host's ranks.
-        """
+        """Emit an event of a host. Those about its part of the gang are left out: the driver reports the whole gang."""
         if event["event"].startswith(_OF_GANG) and event["event"] != _STACKS:
             return
         fields = {key: value for key, value in event.items() if key not in ("event", "level", "seq")}
-        if event["event"] == _STACKS:
-            fields["places"] = [f"host {number}, local {place}" for place in event["places"]]
         self._log.emit(event["event"], event["level"], **fields, node_id=address.node_id, host=number)
 
     def started(self) -> None:

@@ -17,6 +17,7 @@ from supervise._gang.supervisor import Supervisor
 from supervise._hosts.lease import Lease, LeaseLost
 from supervise._hosts.news import NewsQueue
 from supervise._hosts.orders import HostAddress, HostEnd
+from supervise._runtime.future import Reply
 from supervise.errors import SuperviseError
 from supervise.logs import DefaultLogsSpecs
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervise._hosts.orders import HostOrder, News
-    from supervise._runtime.future import Reply
 
 _CHUNK_BYTES = 65536
 _PUMP_S = 10.0
@@ -142,8 +142,9 @@ class Host:
         """Wait for the end of the ranks and of all they have left, then report it."""
         try:
             result: Any = gang.ask(say.Wait())
+            status = gang.ask(say.Status())
             gang.ask(say.Close())
-            end = HostEnd(result=result)
+            end = HostEnd(result=result, status=status)
         except BaseException as error:
             end = HostEnd(error=error)
         gang.stop()
@@ -156,6 +157,14 @@ class Host:
     def news_after(self, number: int) -> Reply[list[News]]:
         """Return a reply with the news after `number`, as soon as there are some."""
         return self._news.after(number)
+
+    def status(self) -> Reply[say.GangStatus | None]:
+        """Return a reply with the state of the ranks; with None before the launch."""
+        if self._gang is None:
+            reply: Reply[say.GangStatus | None] = Reply()
+            reply.set(None)
+            return reply
+        return cast("Reply[say.GangStatus | None]", self._gang.ask(say.Status(), block=False))
 
     def stop(self, sig: int | None, timeout_s: float | None) -> None:
         """Stop the ranks: `sig` now, SIGKILL after `timeout_s`; None is the gang's own value."""

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from supervise.logs import LogsSpecs
+    from supervise.messages import GangStatus
     from supervise.result import RunProcsResult
 
 
@@ -68,7 +69,9 @@ class News:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostEnd:
-    """The end of a host's ranks; nothing of them is left. One of both is None. Host -> driver."""
+    """The end of a host's ranks; nothing of them is left. Either `result` or `error` is None. Host -> driver."""
 
     result: RunProcsResult | None = None
     error: BaseException | None = None
+    status: GangStatus | None = None
+    """The last state of its ranks."""

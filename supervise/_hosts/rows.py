@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from supervise.messages import RankStatus
+from supervise.messages import GangStatus, RankStatus
 
 if TYPE_CHECKING:
     from supervise._hosts.model import HostsGang
     from supervise._hosts.plan import HostsPlan
-    from supervise.messages import RankState, WorkerExited
+    from supervise.messages import Phase, RankState, WorkerExited
+
+_PHASES: dict[str, Phase] = {"placing": "starting", "launching": "starting", "backoff": "restarting"}
+_RUNNING = ("starting", "ready", "suspended", "stopping")
 
 
 class RankRows:
@@ -19,12 +24,14 @@ class RankRows:
         """Begin before the first attempt."""
         self._plan = plan
         self._ended: dict[int, RankState] = {}
+        self._told: dict[int, tuple[RankStatus, float]] = {}
+        """What the host of a rank has told of it, and when the driver learned of that, monotonic seconds."""
         self._epoch = 0
         self._ready = False
 
     def begin(self, epoch: int) -> None:
         """Begin another attempt."""
-        self._ended, self._epoch, self._ready = {}, epoch, False
+        self._ended, self._told, self._epoch, self._ready = {}, {}, epoch, False
 
     def ready(self) -> None:
         """Record that all ranks are ready."""
@@ -35,9 +42,23 @@ class RankRows:
         codes = self._plan.settings.get("success_exit_codes", frozenset({0}))
         self._ended[rank] = "finished" if end.exitcode in codes and end.complaint is None else "failed"
 
-    def rows(self, gang: HostsGang) -> dict[int, RankStatus]:
-        """Return the row of each rank."""
-        return {rank: self._row(rank, gang) for rank in range(self._plan.world_size)}
+    def told(self, number: int, status: GangStatus) -> None:
+        """Record what a host tells of its ranks: their steps, status texts, and the ages of their heartbeats."""
+        now_s = time.monotonic()
+        self._told |= {self._plan.rank(number, local): (row, now_s) for local, row in status.ranks.items()}
+
+    def status(self, gang: HostsGang, pids: dict[int, int], waiters: int) -> GangStatus:
+        """Return the present state, as far as the hosts have told it."""
+        rows = {rank: self._row(rank, gang) for rank in range(self._plan.world_size)}
+        return GangStatus(
+            phase=_PHASES.get(gang.phase, gang.phase),  # type: ignore[arg-type]  # the other phases have the same names
+            pids=pids,
+            running=frozenset(rank for rank, row in rows.items() if row.state in _RUNNING),
+            leftovers=frozenset(),
+            waiters=waiters,
+            attempt=gang.epoch,
+            ranks=rows,
+        )
 
     def _row(self, rank: int, gang: HostsGang) -> RankStatus:
         number, local = divmod(rank, self._plan.nproc_per_node)
@@ -56,4 +77,12 @@ class RankRows:
             state = "stopping"
         else:
             state = "ready" if self._ready else "starting"
-        return RankStatus(pid=pid, state=state, attempt=self._epoch, restarts=self._epoch)
+        row = RankStatus(pid=pid, state=state, attempt=self._epoch, restarts=self._epoch)
+        if rank not in self._told:
+            return row
+        told, at_s = self._told[rank]
+        if told.state == "suspended" and state in ("starting", "ready"):
+            row = replace(row, state="suspended")
+        # the host has measured the age by its own clock; since then the driver's has run
+        age_s = None if told.beat_age_s is None else told.beat_age_s + time.monotonic() - at_s
+        return replace(row, status=told.status, step=told.step, beat_age_s=age_s)

@@ -19,6 +19,7 @@ from supervise._gang.subscribers import Subscribers
 from supervise._hosts import steps
 from supervise._hosts.decide import decide
 from supervise._hosts.describe import HostEvents
+from supervise._hosts.inquiry import Inquiry
 from supervise._hosts.link import HostLink
 from supervise._hosts.merge import Merger
 from supervise._hosts.model import HostsGang
@@ -84,6 +85,7 @@ class HostsSupervisor(LoopActor):
         self._subscribers = Subscribers()
         self._events = HostEvents(plan, self._run_id)
         self._rows = RankRows(plan)
+        self._inquiry = Inquiry(self.loop, self._status, self._rows.told)
         self._restarts: list[RankRestart] = []
         self._restarts_total = 0
         self._crash: SupervisorCrashed | None = None
@@ -158,27 +160,20 @@ class HostsSupervisor(LoopActor):
             for local, pid in host.pids.items()
         }
 
-    def status(self) -> say.GangStatus:
-        """Answer with the present state, as far as the hosts have reported it."""
-        gang = self._gang
-        phases: dict[str, say.Phase] = {"placing": "starting", "launching": "starting", "backoff": "restarting"}
-        rows = self._rows.rows(gang)
-        return say.GangStatus(
-            phase=phases.get(gang.phase, gang.phase),  # type: ignore[arg-type]  # the other phases have the same names
-            pids=self.pids(),
-            running=frozenset(rank for rank, row in rows.items() if row.state in ("starting", "ready", "stopping")),
-            leftovers=frozenset(),
-            waiters=self._replies.waiting,
-            attempt=gang.epoch,
-            ranks=rows,
-        )
+    def status(self) -> Reply[say.GangStatus]:
+        """Answer with the present state once each host has told it; without hosts that are silent for a second."""
+        running = (n for n, host in enumerate(self._gang.hosts) if host.state in ("launching", "running"))
+        return self._inquiry.ask({number: self._links[number] for number in running})
+
+    def _status(self) -> say.GangStatus:
+        return self._rows.status(self._gang, self.pids(), self._replies.waiting)
 
     def send_signal(self, sig: signal.Signals, ranks: frozenset[int] | None = None) -> frozenset[int]:
         """Send a signal to running ranks among `ranks` (None: all); answer with those whose hosts were asked."""
         sig = as_signal("sig", sig)
         wanted = checked_ranks(ranks, self._plan.world_size)
         self._raise_crash()
-        reached = wanted & self.status().running
+        reached = wanted & self._status().running
         for number, link in enumerate(self._links):
             own = range(number * self._plan.nproc_per_node, (number + 1) * self._plan.nproc_per_node)
             if local := frozenset(rank - own.start for rank in reached if rank in own):
@@ -285,6 +280,8 @@ class HostsSupervisor(LoopActor):
 
     def _host_ended(self, epoch: int, host: int, news: News) -> None:
         end = news.what
+        if end.status is not None:
+            self._rows.told(host, end.status)
         if end.result is not None:
             self._step(steps.HostEnded(epoch, host, end.result))
         else:
@@ -360,6 +357,7 @@ class HostsSupervisor(LoopActor):
         return reply
 
     def _leave(self) -> None:
+        self._inquiry.settle()
         for link in self._links:
             link.end()
         if not self._leaving:

@@ -10,6 +10,7 @@ from supervise._hosts.host import Host
 
 if TYPE_CHECKING:
     from supervise._hosts.orders import HostAddress, HostOrder, News
+    from supervise.messages import GangStatus
 
 
 class HostActor:
@@ -35,6 +36,10 @@ class HostActor:
     async def news_after(self, number: int) -> list[News]:
         """Return the news after `number`, as soon as there are some."""
         return await self._host.news_after(number)
+
+    async def status(self) -> GangStatus | None:
+        """Return the state of the ranks; None before the launch."""
+        return await self._host.status()
 
     async def stop(self, sig: int | None, timeout_s: float | None) -> None:
         """Stop the ranks."""

@@ -15,7 +15,7 @@ from typing import Any
 from supervise._hosts.host import Host
 
 LENGTH = struct.Struct("!I")
-WAITS = ("launch", "news_after")
+WAITS = ("launch", "news_after", "status")
 """The methods whose values come later."""
 
 

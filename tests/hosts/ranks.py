@@ -2,6 +2,8 @@
 
 import os
 
+from supervise import notify
+
 
 def product(factor: int) -> dict[str, int]:
     """Return a value that tells the rank."""
@@ -13,4 +15,12 @@ def failing() -> None:
     """Raise on rank 3."""
     if os.environ["RANK"] == "3":
         raise ValueError("the 7th shard is empty")
+    os.read(os.open("/proc/self/fd/0", os.O_RDONLY), 1)
+
+
+def reporting() -> None:
+    """Report ten times the rank as the step, become ready, and wait."""
+    rank = int(os.environ["RANK"])
+    notify(step=10 * rank, status=f"epoch of {rank}")
+    notify(ready=True)
     os.read(os.open("/proc/self/fd/0", os.O_RDONLY), 1)

@@ -59,6 +59,8 @@ class SimulatedHost:
             self.tell()
         elif method == "launch":
             self.engine.launched(self, args[0], done)
+        elif method == "status":
+            done(None, None)
         else:
             if method not in ("renew", "leave"):
                 self.engine.calls.put((self.order.number, method, *args))

@@ -1,5 +1,6 @@
 """Gangs over hosts that are real processes, from the start to the result."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, SIGUSR1
@@ -271,7 +272,7 @@ def test_events_name_their_host_and_come_in_order(gangs: Any):
     assert [event["seq"] for event in events] == sorted(event["seq"] for event in events)
 
 
-def test_the_stacks_of_a_hang_name_the_host_of_their_ranks(gangs: Any, tmp_path: Path):
+def test_the_stacks_of_a_hang_name_the_host_and_the_global_ranks(gangs: Any, tmp_path: Path):
     script = "[ $RANK != 3 ] || echo begun; exec sleep 1000"  # a rank has no deadline before its first output
     logs = DefaultLogsSpecs(tmp_path, redirects=Std.ALL)
     gang = gangs(script, settings={"watchdog": Watchdog(output_timeout_s=1.0)}, logs_specs=logs)
@@ -279,6 +280,28 @@ def test_the_stacks_of_a_hang_name_the_host_of_their_ranks(gangs: Any, tmp_path:
     assert gang.event("supervise.process.hung")["rank"] == 3
     stacks = gang.event("supervise.gang.stacks")
     assert stacks["host"] == 1
-    assert all(place.startswith(("host 1, local rank ", "host 1, local ranks ")) for place in stacks["places"])
-    assert Path(stacks["path"]).read_text().startswith("rank 1 hung: no output for ")
+    assert all(place.startswith(("rank 2: ", "rank 3: ", "ranks 2-3: ")) for place in stacks["places"])
+    text = Path(stacks["path"]).read_text()
+    assert text.startswith("rank 3 hung: no output for ")
+    assert re.findall(r"^rank (\d+), pid ", text, re.MULTILINE) == ["2", "3"]
     gang.ask(Close())
+
+
+def test_status_has_the_steps_and_heartbeats_that_ranks_have_reported_to_their_hosts(gangs: Any):
+    """A rank reports before it is ready, so the start has waited for that."""
+    gang = gangs(entrypoint=ranks.reporting, settings={"ready": "notify"})
+    gang.start()
+    rows = gang.ask(Status()).ranks
+    assert {rank: (row.step, row.status) for rank, row in rows.items()} == {
+        rank: (10 * rank, f"epoch of {rank}") for rank in ALL
+    }
+    before = {rank: row.beat_age_s for rank, row in rows.items()}
+    assert all(age_s is not None and 0 <= age_s < PATIENCE_S for age_s in before.values())
+    gang.engine.hosts[1].cut()
+    rows = gang.ask(Status()).ranks
+    assert [row.step for row in rows.values()] == [0, 10, 20, 30], "the last that a silent host has told"
+    assert all(row.beat_age_s > before[rank] for rank, row in rows.items())
+    gang.engine.hosts[1].join()
+    result = gang.ask(Close())
+    assert result.outcome == "stopped"
+    assert [row.step for row in gang.ask(Status()).ranks.values()] == [0, 10, 20, 30]

@@ -12,6 +12,7 @@ from typing import Any
 
 from supervise import Close, Start, SuperviseError
 from tests.conformance.work import pause
+from tests.hosts import ranks
 from tests.ray.cluster import PATIENCE_S, cluster
 
 ROOT = Path(__file__).parents[2]
@@ -43,14 +44,14 @@ def command(script: str) -> dict[str, Any]:
         result = json.loads((run / "result.json").read_text())
         report = [sys.executable, "-m", "supervise", "report", "--json", str(run)]
         found = subprocess.run(report, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
-        ranks = json.loads(found.stdout)["ranks"]
+        reported_ranks = json.loads(found.stdout)["ranks"]
     return {
         "code": done.returncode,
         "out": sorted(done.stdout.splitlines()),
         "err": done.stderr.replace(logs, "LOGS"),
         "files": files,
         "root_cause": result["root_cause"],
-        "endings": {rank: [life["ending"] for life in each["newest_lives"]] for rank, each in ranks.items()},
+        "endings": {rank: [life["ending"] for life in each["newest_lives"]] for rank, each in reported_ranks.items()},
         "hosts": sorted({end["host"] for end in result["ends"].values()}),
     }
 
@@ -93,6 +94,14 @@ def closed_without_room() -> dict[str, Any]:
     return {"raised": raised, "left": waiting(placement_group_table())}
 
 
+def reported() -> list[Any]:
+    """Return step, status text and whether there is a heartbeat in the status of each rank."""
+    from supervise.ray import RayGang
+
+    with RayGang(name="s", entrypoint=ranks.reporting, nnodes=2, nproc_per_node=2, ready="notify") as gang:
+        return [(row.step, row.status, row.beat_age_s is not None) for row in gang.status().ranks.values()]
+
+
 def waiting(table: dict[str, Any]) -> list[str]:
     return [group for group, row in table.items() if row["state"] != "REMOVED"]
 
@@ -110,6 +119,7 @@ def calls() -> None:
         tell("no room", no_room())
         tell("closed without room", closed_without_room())
         tell("own main", own_main())
+        tell("reported", {"rows": reported()})
         for name, script in COMMANDS.items():
             tell(name, command(script))
 

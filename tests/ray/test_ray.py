@@ -37,6 +37,10 @@ def test_a_close_ends_the_wait_for_room(calls: dict[str, dict[str, Any]]):
     assert calls["closed without room"]["left"] == []
 
 
+def test_status_has_what_ranks_have_reported_to_their_hosts(calls: dict[str, dict[str, Any]]):
+    assert calls["reported"]["rows"] == [[10 * rank, f"epoch of {rank}", True] for rank in range(4)]
+
+
 @pytest.mark.parametrize(
     ("kind", "values"),
     [

@@ -247,3 +247,12 @@ def test_readings_do_not_pile_up_while_the_output_blocks(run: Path):
     finally:
         os.close(feed.awake_fd)
         os.close(feed.wake_fd)
+
+
+def test_on_an_engine_incidents_name_global_ranks(run):
+    """The local rank of such an event is that of its host; rows and logs are known by global ranks."""
+    append(run, event("process.hung", 1, 3, tier="heartbeat", age_s=30.0, step=4) | {"local_rank": 1, "host": 1})
+    incidents = Incidents(str(run), lambda *_: None)
+    (found,) = incidents.look()
+    assert (found.rank, found.text) == (3, "rank 3 hangs: no heartbeat for 30 s, step 4")
+    assert list(incidents.hangs) == [3]

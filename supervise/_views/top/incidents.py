@@ -90,6 +90,8 @@ class Incidents:
             return None
         try:
             event = json.loads(line)
+            if "host" in event and "rank" in event:  # on an engine, ranks are known by their global ranks
+                event["local_rank"] = event["rank"]
             name = event["event"].removeprefix("supervise.")
             found = self._of(name, event)
             self.failed.take(name, event)
