@@ -142,7 +142,7 @@ class Host:
         """Wait for the end of the ranks and of all they have left, then report it."""
         try:
             result: Any = gang.ask(say.Wait())
-            status = gang.ask(say.Status())
+            status: Any = gang.ask(say.Status())
             gang.ask(say.Close())
             end = HostEnd(result=result, status=status)
         except BaseException as error:
