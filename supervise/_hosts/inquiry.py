@@ -1,4 +1,4 @@
-"""What hosts tell of their ranks when somebody asks for the state of the gang. At rest it costs nothing."""
+"""What hosts tell of their ranks when a `Status` asks for the state of the gang. At rest it costs nothing."""
 
 from __future__ import annotations
 
