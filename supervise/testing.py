@@ -142,7 +142,7 @@ class FakeProcess:
         """False: what is left in its group has no process."""
         return False
 
-    def members(self) -> list[Member]:
+    def members(self, *, since_s: float | None = None) -> list[Member]:  # noqa: ARG002
         """Return nothing: what is left in its group has no process."""
         return []
 

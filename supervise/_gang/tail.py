@@ -348,6 +348,8 @@ class Tail(pykka.ThreadingActor):
         self._quietly(self._destination.close)
         if self._destination.end():
             self._leave(error)
+        else:  # the abandoning thread leaves, or has left; it does not wake this thread if it waits for a message
+            self.actor_stopped.wait()
 
     def _leave(self, error: str | None) -> None:
         """Release resources, leave the registry, answer stops, and send `TailEnded` to the owner."""

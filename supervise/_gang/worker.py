@@ -97,6 +97,8 @@ class Worker(LoopActor):
         self._retry_s = _FIRST_RETRY_S
         self._ended_ns: int | None = None
         self._members: list[Member] = []
+        self._list_since_s: float | None = None
+        """Since when the group is to be listed, monotonic; None: no listing is pending."""
         """Members of the reaped leader's group whose ends are awaited."""
         self._stop_sent: signal.Signals | None = None
         self._last_sent: signal.Signals | None = None
@@ -290,12 +292,19 @@ class Worker(LoopActor):
             self._watch_group()
 
     def _watch_group(self) -> None:
-        """Watch the pidfd of each process in the group of the reaped leader; after their ends, list the group again."""
+        """List the group of the reaped leader after the exits that are ready now: one scan serves all their groups."""
+        if self._list_since_s is None:
+            self._list_since_s = time.monotonic()
+            self.loop.call_later(0, partial(self._guarded, self._list_group))
+
+    def _list_group(self) -> None:
+        """Watch the pidfd of each process in the group; after their ends, list the group again."""
+        since_s, self._list_since_s = self._list_since_s, None
         if self._process is None or self._members:
             return
         try:
             if self._process.group_alive():
-                self._members = self._process.members()
+                self._members = self._process.members(since_s=since_s)
         except OSError:  # such as EMFILE: retry later
             self.loop.call_later(_LOOK_S, partial(self._guarded, self._signal_again))
             return

@@ -122,6 +122,7 @@ class Progress:
                 told = self.story.passed_on if event["reason"] == "user" else self.story.sent
                 told.setdefault(rank, []).append(Signals[event["signal"]])
             case "supervise.process.start_failed", int():
+                self._ended.add(rank)
                 self.unstarted_rank = rank if self.unstarted_rank is None else self.unstarted_rank
                 if self.story.waiting is not None:  # not even the files of the attempt could be made
                     self._begin_anew()
@@ -262,6 +263,8 @@ class Progress:
         now_s = time.monotonic()
         if self.reason is None or self.story.killed or now_s < self._speak_at_s:
             return
+        if self.unstarted_rank is not None and self._none_left():
+            return  # the start has failed, and no rank had an output or a process to stop
         if self._changes():
             self._console.status(self._text(now_s))
         elif not self._announced:
@@ -273,12 +276,15 @@ class Progress:
         return self._console.live and self._options.prefix and not self._options.straight_through
 
     def _text(self, now_s: float) -> str:
-        if len(self._ended) == self._options.nproc and not self._left_behind():
+        if self._none_left():
             what = "looking for remaining processes" if self._over else "showing the rest of the output"
             return f"{self._why()}{what}{self._what_then()}"
         left_s = math.ceil(self._kill_at_s - now_s)
         when = f"SIGKILL in {left_s} s" if left_s > 0 else "SIGKILL sent"
         return f"{self._why()}stopping {self._running()}, {when}{self._what_then()}"
+
+    def _none_left(self) -> bool:
+        return len(self._ended) == self._options.nproc and not self._left_behind()
 
     def _why(self) -> str:
         if self.story.user_signal is not None:

@@ -97,7 +97,7 @@ def search(setting: Setting, *, most: int | None = None) -> Found:
     graph.visit(key(begin[0], core.known(), setting, graph), 0, "")
     queue = deque([(begin, 0)])
     cores = WeakValueDictionary[bytes, Core]()
-    """Equal cores of queued states are one object: about seven of eight are equal to another, and each takes kilobytes."""
+    """Equal cores of queued states are one object: seven of eight are equal to another, and each takes kilobytes."""
     ends: list[int] = []
     asked = bytearray([begin[0].ended])
     """For each state whether the end was asked for, or only services run."""

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import select
 import signal
+import time
+from typing import TYPE_CHECKING, NamedTuple
 
 from supervise import _platform as platform
 from supervise._process.containment.procfs import all_pids, look
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Member:
@@ -64,15 +70,51 @@ class Member:
             os.close(fd)
 
 
-def members(pgid: int) -> list[Member]:
+class _Scan(NamedTuple):
+    """A look at the groups of all processes of the machine."""
+
+    begun_s: float
+    """Monotonic."""
+    groups: dict[int, list[int]]
+    """Number of a group to the pids of its members."""
+
+
+_newest = _Scan(-math.inf, {})
+
+
+def members(pgid: int, *, since_s: float | None = None) -> list[Member]:
     """Return the live members of a process group; the caller closes them. A zombie is not live.
+
+    Args:
+        pgid: Number of the group.
+        since_s: A scan that began later (monotonic) is used again: when a thousand ranks exit together, one scan serves
+            the groups of all. None: scan now.
 
     Raises:
         OSError: There are too few descriptors to find out.
     """
+    scan = _newest
+    if since_s is None or scan.begun_s < since_s:
+        scan = _scan()
+    return _hold(scan.groups.get(pgid, ()), pgid)
+
+
+def _scan() -> _Scan:
+    global _newest  # noqa: PLW0603 - replaced as a whole, because the loop of another gang may read it
+    scan = _Scan(time.monotonic(), {})
+    for pid in all_pids():
+        try:
+            scan.groups.setdefault(os.getpgid(pid), []).append(pid)
+        except OSError:  # it has exited
+            continue
+    _newest = scan
+    return scan
+
+
+def _hold(pids: Iterable[int], pgid: int) -> list[Member]:
     found: list[Member] = []
     try:
-        for pid in all_pids():
+        for pid in pids:
             if _in_group(pid, pgid):
                 found += _held(pid, pgid)
     except BaseException:

@@ -57,8 +57,11 @@ class Process(Protocol):
     def group_alive(self) -> bool:
         """Return whether the group of a reaped leader has members; the handle may hold them from now on."""
 
-    def members(self) -> list[Member]:
+    def members(self, *, since_s: float | None = None) -> list[Member]:
         """Return the live members of the group of a reaped process.
+
+        Args:
+            since_s: A scan of all processes that began later (monotonic) is used again; None: scan now.
 
         Raises:
             OSError: There are too few descriptors to find out.

@@ -201,8 +201,8 @@ class GroupLeader(ABC):
         """Whether `group_alive` has found the members by a scan, so that the Worker must watch them."""
         return (self._gone_at_once or not platform.GROUP_BY_PIDFD) and bool(self._members)
 
-    def members(self) -> list[Member]:
-        """Return the live members of the group of a reaped process.
+    def members(self, *, since_s: float | None = None) -> list[Member]:
+        """Return the live members of the group of a reaped process. A scan that began after `since_s` is used again.
 
         While a group has members, the kernel does not give its number to a new process. So if a new process has the
         number, the group was empty in between, and the present members do not belong to the gang.
@@ -213,7 +213,7 @@ class GroupLeader(ABC):
         held = [member for member in self._members if member.alive()]
         if (platform.GROUP_BY_PIDFD and not self._gone_at_once) or not self._number_is_anothers():
             known = {member.pid for member in held}
-            for member in members(self.pid):
+            for member in members(self.pid, since_s=since_s):
                 if member.pid in known:
                     member.close()
                 else:
