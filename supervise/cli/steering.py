@@ -139,9 +139,18 @@ def steer(command: str, target: Target, act: Callable[[ControlClient], int]) -> 
     except (AttributeError, KeyError, TypeError, ValueError):  # it is not a supervise that listens, or a newer one
         return fail(command, f"{target.name}: the reply is not as expected", REFUSED)
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _has_no_reader():
+            raise
         if error.errno in (errno.ENOENT, errno.ECONNREFUSED) and has_ended(target):
             return fail(command, how_it_ended(target), ENDED)
         return fail(command, _not_connected(target, error), REFUSED)
+
+
+def _has_no_reader() -> bool:
+    """Whether stdout is a pipe whose reader is gone: the error is not that of the socket."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 def _connected(target: Target, on_suspended: Callable[[int], object]) -> ControlClient:

@@ -90,6 +90,24 @@ def test_status_begins_with_the_state_and_has_a_row_for_each_rank(supervise: Com
         assert json.loads(by_path)["ranks"] == whole["ranks"]
 
 
+def test_a_reader_that_is_gone_ends_a_command_without_a_word(supervise: Command):
+    """As in ``supervise status job | head -1``; the exit code is that of SIGPIPE in a shell."""
+    with running(supervise, "sh", "-c", SAYS):
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run(
+            [*SUPERVISE, "status", "job"],
+            check=False,
+            cwd=supervise.tmp_path,
+            env=environment(supervise.tmp_path, PYTHONUNBUFFERED="1"),
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            timeout=PATIENCE_S,
+        )
+        os.close(writer)
+        assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_what_ranks_report_is_in_the_status(supervise: Command):
     rank = (
         "import signal, supervise\n"

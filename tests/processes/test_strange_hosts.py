@@ -48,6 +48,25 @@ def run(folder: Path, *command: str, methods: str = "spawn forkserver fork", **e
     return found
 
 
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_function_that_only_the_main_program_defines_is_explained(tmp_path, method):
+    (tmp_path / "program.py").write_text(
+        f"""import supervise
+if __name__ == "__main__":
+    def work(number):
+        return number
+    try:
+        supervise.run(work, n=2, args=(1,), start_method={method!r})
+    except supervise.GangFailed as error:
+        print({method!r}, str(error).splitlines()[2].strip())
+"""
+    )
+    found = run(tmp_path, sys.executable, "program.py", methods=method)
+    assert found[method].startswith("AttributeError: Can't get attribute 'work' on <module '__mp_main__'")
+    hint = "a rank imports the main module without what is below if __name__ == '__main__'; define it above that"
+    assert found[method].endswith(hint)
+
+
 # Frozen programs
 
 FREEZER = """

@@ -210,11 +210,13 @@ def _worker(settings: Settings, file: BinaryIO) -> Worker:
     """
     from multiprocessing import spawn
 
+    from supervise._process.launch import bootstrap_call
+
     try:
         with file:
             spawn.prepare(pickle.loads(pickle.load(file)))
             spawn.prepare(pickle.load(file))
-            settings.call = pickle.load(file)
+            settings.call = bootstrap_call.load(file)
     except BaseException as error:  # also a main module that exits when it is imported
         if settings.plain is None:
             from supervise.recording import get_error_handler

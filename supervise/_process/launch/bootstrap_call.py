@@ -5,14 +5,36 @@ from __future__ import annotations
 import os
 import sys
 
+try:
+    import _pickle as pickle  # what `pickle` wraps, which imports `re`
+except ImportError:
+    import pickle  # type: ignore[no-redef]
+
 from supervise._process.launch import return_value
 from supervise.recording import ErrorHandler, record, traceback_of
 
 TYPE_CHECKING = False  # without an import of typing, as in `bootstrap`
 if TYPE_CHECKING:
+    from typing import Any, BinaryIO
+
     from supervise._process.launch.settings import Settings
 
 _INTERRUPTED = 130
+
+
+def load(file: BinaryIO) -> Any:
+    """Unpickle the function and its arguments.
+
+    Raises:
+        AttributeError: A name is missing in its module, or in the main module, of which a rank runs only a part.
+    """
+    try:
+        return pickle.load(file)
+    except AttributeError as error:
+        if "__mp_main__" not in str(error):
+            raise
+        hint = "a rank imports the main module without what is below if __name__ == '__main__'; define it above that"
+        raise AttributeError(f"{error}: {hint}") from None
 
 
 def name_of(settings: Settings) -> str:

@@ -43,7 +43,7 @@ def live(settings: Settings, file: BinaryIO) -> int:
             late = _Late(settings, pickle.load(file))
             late.await_import()
             _prepare(pickle.load(file))
-            settings.call = pickle.load(file)
+            settings.call = bootstrap_call.load(file)
     except BaseException as error:  # also a main module that exits when it is imported
         if settings.plain is None:
             from supervise.recording import get_error_handler
