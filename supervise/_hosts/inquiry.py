@@ -40,7 +40,7 @@ class Inquiry:
         self._count = 0
         """Number of the present question; a timer or an answer of an earlier one has no effect on it."""
 
-    def ask(self, links: Mapping[int, HostLink]) -> Reply[GangStatus]:
+    def begin(self, links: Mapping[int, HostLink]) -> Reply[GangStatus]:
         """Return a reply with the state of the gang, once these hosts have answered, or a second has passed."""
         reply: Reply[GangStatus] = Reply()
         self._replies.append(reply)
@@ -49,7 +49,7 @@ class Inquiry:
             self._silent = set(links)
             self._loop.call_later(_LONGEST_S, partial(self._late, self._count))
             for number, link in links.items():
-                link.ask("status", done=partial(self._answered, self._count, number))
+                link.call_once("status", done=partial(self._answered, self._count, number))
             self._look()
         return reply
 

@@ -121,7 +121,7 @@ class HostLink:
         """Call a method whose value is not needed, again until the host has got it. The method is idempotent."""
         self._call(method, *args, done=partial(self._said, method, args))
 
-    def ask(self, method: str, *, done: Callable[[Any, BaseException | None], object]) -> None:
+    def call_once(self, method: str, *, done: Callable[[Any, BaseException | None], object]) -> None:
         """Call a method once; `done` gets its value or error on the loop, or nothing if the link ends before."""
         self._call(method, done=done)
 

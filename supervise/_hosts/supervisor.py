@@ -163,7 +163,7 @@ class HostsSupervisor(LoopActor):
     def status(self) -> Reply[say.GangStatus]:
         """Answer with the present state once each host has told it; without hosts that are silent for a second."""
         running = (n for n, host in enumerate(self._gang.hosts) if host.state in ("launching", "running"))
-        return self._inquiry.ask({number: self._links[number] for number in running})
+        return self._inquiry.begin({number: self._links[number] for number in running})
 
     def _status(self) -> say.GangStatus:
         return self._rows.status(self._gang, self.pids(), self._replies.waiting)

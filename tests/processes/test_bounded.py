@@ -38,6 +38,11 @@ WITHOUT_END = {
     ("_gang/supervisor.py", "self._runner.result()"): "the same",
     ("_hosts/supervisor.py", "Merger(self._plan, self._gang, self._addresses, self._load).result()"): "the same",
     ("_hosts/host.py", "gang.ask(say.Wait())"): "on a thread of its own: ranks run as long as they want",
+    ("_hosts/host.py", "gang.ask(say.Status())"): "on the same thread: the gang has ended, and its loop replies",
+    (
+        "_gang/tail.py",
+        "self.actor_stopped.wait()",
+    ): "a daemon thread: the thread that abandons the Tail stops it next",
     ("_hosts/host.py", "gang.ask(say.Close())"): "on the same thread: the Supervisor's own limits end it",
     ("_hosts/host.py", "self.stop(SIGKILL, 0.0)"): "a method that tells the Supervisor, and waits for nothing",
     ("ray/host_actor.py", "self._host.stop(sig, timeout_s)"): "the same",

@@ -5,12 +5,10 @@ import os
 import select
 import threading
 
-import pykka
 import pytest
 
 from supervise import Close, DefaultLogsSpecs, Start, Status, Std, Supervisor
 from supervise._gang.ranks import RankActors
-from supervise._gang.tail import Tail
 from supervise._logs.reader import LogReader
 from supervise.testing import EventRecorder
 from tests.patience import PATIENCE_S
@@ -232,11 +230,13 @@ def test_l5_the_tails_of_a_start_without_descriptors_report_nothing_behind_the_e
     try:
         with pytest.raises(OSError, match="no descriptor is left"):
             gang.ask(Start(), timeout=PATIENCE_S)
-        tails = pykka.ActorRegistry.get_by_class(Tail)
+        tails = [thread for thread in threading.enumerate() if thread.name.startswith("Tail-")]
         assert tails
         gang.ask(Close(), timeout=PATIENCE_S)
         ended.set()
-        assert all(tail.actor_stopped.wait(PATIENCE_S) for tail in tails)
+        for thread in tails:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
         gang.ask(Status(), timeout=PATIENCE_S)  # answered behind what the Tails have posted
     finally:
         ended.set()
