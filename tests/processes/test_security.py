@@ -319,6 +319,7 @@ def test_no_value_of_an_environment_is_in_what_the_command_says(tmp_path):
 
 UNPICKLES = {
     "_process/launch/bootstrap.py": "in a worker: what its host has pickled for it, from a file without a name",
+    "_process/launch/bootstrap_call.py": "the same",
     "_process/launch/bootstrap_spawn.py": "the same, in a worker that was spawned",
     "_process/launch/return_value.py": "what a worker that we started has written into a file without a name",
     "pytest_plugin/_gather.py": "what a rank of the same gang has written into its folder, for `rank_gather`",
