@@ -81,7 +81,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if shutil.which("unshare") is None or subprocess.run([*apart, "true"], check=False, stderr=-3).returncode:
         pytest.skip("no pid namespace can be made here, so no number can be used again")
     words = ["-q", "-n", "0", "-p", "no:randomly", "-p", "no:cacheprovider", pyfuncitem.nodeid]
-    with tempfile.TemporaryDirectory() as base:  # without it, pytest removes old runs at its end: a minute
+    with tempfile.TemporaryDirectory() as base:
         done = subprocess.run(
             # sh is the init of the namespace
             [*apart, "sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-m", "pytest", f"--basetemp={base}", *words],
@@ -109,12 +109,16 @@ def settle_down() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_household(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Have what lives for the session, and keep the runs of `supervise run` out of the user's home."""
+    """Have what lives for the session; keep the runs of `supervise run`, and of pytest, in folders of this session."""
     settle_down()
     os.environ["SUPERVISE_RUNS_DIR"] = str(tmp_path_factory.mktemp("runs"))
     gc.collect()
     gc.freeze()  # a collection during a test looks at what tests made, not at every module: a tenth of a second each
-    yield
+    # Without a folder of its own, a pytest that a test starts removes what earlier sessions have left: up to a minute.
+    # The path is short because tests bind sockets below it
+    with tempfile.TemporaryDirectory(prefix="pytests-", ignore_cleanup_errors=True) as folder:
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = folder
+        yield
     forkserver._forkserver._stop()
 
 

@@ -11,10 +11,13 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from supervise import _platform as platform
-from supervise._process.containment.procfs import all_pids, look
+from supervise._process.containment.procfs import all_pids, reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+_NOT_SENT = frozenset({errno.ESRCH, errno.EPERM, errno.EMFILE, errno.ENFILE})
+"""The process has exited, is of another user, or cannot be identified for lack of descriptors."""
 
 
 class Member:
@@ -34,7 +37,7 @@ class Member:
         self._started = 0.0
         if platform.PIDFD:
             self._fd = os.pidfd_open(pid)
-        elif (seen := look(pid)) is not None:
+        elif (seen := reading(pid)) is not None:
             self._started = seen.started
         else:
             raise ProcessLookupError(errno.ESRCH, "no such process")
@@ -44,10 +47,21 @@ class Member:
         return self._fd
 
     def alive(self) -> bool:
-        """Whether the process runs; a zombie does not."""
+        """Whether the process runs, or no descriptor is left to find out; a zombie does not run."""
         if self._fd >= 0:
             return not readable(self._fd)
-        seen = look(self.pid)
+        try:
+            return self._runs()
+        except OSError:  # without a pidfd, such as EMFILE
+            return True
+
+    def _runs(self) -> bool:
+        """Return whether the process with the pid is this one and runs, without its pidfd.
+
+        Raises:
+            OSError: No descriptor is left to find out.
+        """
+        seen = reading(self.pid)
         return seen is not None and seen.started == self._started and not seen.dead
 
     def send(self, sig: int) -> bool:
@@ -55,11 +69,13 @@ class Member:
         try:
             if self._fd >= 0:
                 signal.pidfd_send_signal(self._fd, sig)
-            elif self.alive():
+            elif self._runs():
                 os.kill(self.pid, sig)
             else:
                 return False
-        except (ProcessLookupError, PermissionError):
+        except OSError as error:
+            if error.errno not in _NOT_SENT:
+                raise
             return False
         return True
 

@@ -37,11 +37,26 @@ class Seen(NamedTuple):
 
 
 def look(pid: int) -> Seen | None:
-    """Return a reading of the process that has this pid now; None if there is none."""
+    """Return a reading of the process that has this pid now; None if there is none, or if the reading failed."""
+    try:
+        return reading(pid)
+    except OSError:
+        return None
+
+
+def reading(pid: int) -> Seen | None:
+    """Return a reading of the process that has this pid now; None if there is none.
+
+    Raises:
+        OSError: The reading failed, for example because no descriptor is left.
+    """
     try:
         fields = _stat(pid)
         return Seen(fields[0].decode(), int(fields[1]), int(fields[2]), int(fields[19]), int(fields[49]))
-    except (OSError, IndexError, ValueError):
+    except (IndexError, ValueError):
+        return None
+    except OSError as error:
+        unless_gone(error)
         return None
 
 

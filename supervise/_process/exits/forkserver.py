@@ -8,7 +8,7 @@ import signal
 from typing import Protocol
 
 from supervise import _platform as platform
-from supervise._process.containment.procfs import look
+from supervise._process.containment.procfs import look, reading
 from supervise._process.exits.handle import Exit
 from supervise._process.exits.leader import GroupLeader, as_signal, killed_for_memory
 from supervise._process.exits.pidfd import exit_notice
@@ -61,12 +61,15 @@ class ForkServerChild(GroupLeader):
         return Exit(code=code, oom_kill=code == -signal.SIGKILL and not self._killed and killed_for_memory(None))
 
     def give_up(self) -> Exit | None:
-        """Return the exit without a report of the server; None if the server still is the parent and may report.
+        """Return the exit without a report of the server; None if the server may still be the parent and report.
 
         The exit code is that of the kernel, or None. Needed because the pipe of a killed server never reaches EOF
         if another process has inherited its write end.
         """
-        seen = None if self._number_is_anothers() else look(self.pid)
+        try:
+            seen = None if self._number_is_anothers() else reading(self.pid)
+        except OSError:  # such as EMFILE
+            return None
         if seen is not None and self._parent.is_process(seen.parent):
             return None
         if self._ended is None:
@@ -79,8 +82,14 @@ class ForkServerChild(GroupLeader):
         return self._notice.peek()
 
     def _is_between_parents(self) -> bool:
-        """Whether the child runs, or is a zombie whose parent is exiting, so that its next parent is not known yet."""
-        seen = look(self.pid)
+        """Whether the child runs, or is a zombie whose next parent is not known yet: its parent is exiting.
+
+        Also True if no descriptor is left to find out.
+        """
+        try:
+            seen = reading(self.pid)
+        except OSError:  # such as EMFILE
+            return True
         if seen is None or self._number_is_anothers():
             return False
         if not seen.dead:
@@ -97,7 +106,10 @@ class ForkServerChild(GroupLeader):
         return as_signal(seen.stop_signal) if seen is not None and self._stopped and not before else None
 
     def _holds_number(self) -> bool:
-        seen = look(self.pid)
+        try:
+            seen = reading(self.pid)
+        except OSError:  # such as EMFILE; the server reports that it has reaped the child, which frees the number
+            return not self._reaped and not self._notice.dead
         return not self._reaped and seen is not None and seen.started == self._started and not seen.dead
 
     def _knows_members(self) -> bool:

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from supervise._process.containment.procfs import look
+from supervise._process.containment.procfs import reading
 from supervise._runtime.wakeup import WakeFd
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class ExitThread:
             work: Callable[[], None] = self._wait_for_child
             if parents_word is not None:
                 self._word = fcntl.fcntl(parents_word, fcntl.F_DUPFD_CLOEXEC, 3)
-                seen = look(pid)
+                seen = reading(pid)
                 self._started = None if seen is None else seen.started
                 work = self._wait_for_word
             threading.Thread(target=self._run, args=(work,), name=f"supervise-wait-{pid}", daemon=True).start()
@@ -90,8 +90,7 @@ class ExitThread:
         if self.dead or self._ours.fileno() < 0:
             return
         if self._is_anothers:
-            seen = look(self.pid)
-            gone = seen is None or seen.dead or seen.started != self._started
+            gone = self._is_gone()
         else:
             try:
                 self.found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
@@ -125,10 +124,17 @@ class ExitThread:
         poll = select.poll()
         poll.register(self._threads.fileno(), select.POLLIN)
         while not poll.poll(0):
-            seen = look(self.pid)
-            if seen is None or seen.dead or seen.started != self._started:
+            if self._is_gone():
                 return
             poll.poll(_AGAIN_MS)
+
+    def _is_gone(self) -> bool:
+        """Return whether the process of another parent is dead; False if no descriptor is left to find out."""
+        try:
+            seen = reading(self.pid)
+        except OSError:  # such as EMFILE
+            return False
+        return seen is None or seen.dead or seen.started != self._started
 
     def peek(self) -> os.waitid_result | None:
         """Return the status of a child without reaping it; see `ExitNotice.peek`."""
