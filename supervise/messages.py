@@ -131,9 +131,9 @@ class Signal(Ask["frozenset[int]"]):
 class RestartRanks(Ask["dict[int, int]"]):
     """Restart exactly these ranks, whatever the strategy; no policy is needed, and no limit counts it.
 
-    A running rank is stopped first; one in backoff starts at once; one that has ended or was terminated starts. The
-    reply is ``{rank: pid}`` when all of them run. If the gang ends first, or a rank does not start, the reply is a
-    `SuperviseError`.
+    A running rank is stopped first; one in backoff starts at once, with those that wait together with it; one that has
+    ended or was terminated starts. The reply is ``{rank: pid}`` when all of them run. If the gang ends first, or a rank
+    does not start, the reply is a `SuperviseError`.
     """
 
     ranks: frozenset[int]
@@ -143,8 +143,9 @@ class RestartRanks(Ask["dict[int, int]"]):
 class TerminateRanks(Ask["dict[int, int]"]):
     """Stop exactly these ranks, which stay down until a `RestartRanks`. Their ends are not failures.
 
-    The reply is ``{rank: pid}`` of the processes that have ended, when nothing of them is left. A rank that had ended
-    already stays as it is. The last rank's termination ends the gang.
+    The reply is ``{rank: pid}`` of the processes that have ended, when nothing of them is left; a rank whose last life
+    could not be launched has none. A rank that had ended already stays as it is; one in backoff does not restart. The
+    last rank's termination ends the gang.
     """
 
     ranks: frozenset[int]

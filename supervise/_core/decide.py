@@ -359,10 +359,18 @@ def _restart(gang: Gang, decision: Decision) -> None:
     elif gang.sweep.state != "done":
         stopping.sweep(gang, decision)
     elif not gang.restart_announced:
-        gang.restart_announced, gang.counts = True, _counts(gang)
+        gang.counts = _counts(gang)
         counting = gang.policy.counting(gang.all_restarts_ns, _end_ns(gang))
         delay_s = gang.policy.delay_s(len(counting))
-        decision.do(steps.AnnounceRestart(delay_s=delay_s if gang.counts else max(delay_s, strategy.LEAST_UNCOUNTED_S)))
+        if not gang.counts:
+            delay_s = max(delay_s, strategy.LEAST_UNCOUNTED_S)
+        if requests.begin_backoff(gang, decision):
+            delay_s = 0.0
+        if gang.restarting:
+            gang.restart_announced = True
+            decision.do(steps.AnnounceRestart(delay_s=delay_s))
+        else:
+            stopping.finish(gang, decision)
 
 
 def _next_attempt(gang: Gang, decision: Decision) -> None:

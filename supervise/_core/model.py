@@ -284,6 +284,11 @@ class Gang:
         """Return whether a restart of all ranks leaves a rank out: it is terminated, or temporary and has ended."""
         return rank.terminated or (self.policy is not None and rank.kind == "temporary" and rank.end is not None)
 
+    @property
+    def restarting(self) -> frozenset[int]:
+        """The ranks that a restart of all ranks starts again."""
+        return frozenset(number for number, rank in enumerate(self.ranks) if not self.stays_down(rank))
+
     def is_left_out(self, local_rank: int) -> bool:
         """Return whether the last restart of all ranks has left a rank out: its end is of an earlier attempt."""
         return self.ranks[local_rank].attempt < self.attempt

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from supervise._core.facts import Decision
-    from supervise._core.model import Gang, Rank
+    from supervise._core.model import Gang
 
 _TERMINATED = "a later request terminated one of the ranks"
 
@@ -23,15 +23,16 @@ def restart_asked(gang: Gang, event: steps.RestartAsked, decision: Decision) -> 
         _restart_now(gang, event.ranks, decision)
     elif gang.phase == "finished" or gang.end_asked:
         stopping.fail_asks(gang, decision)
-    elif gang.phase != "starting":
-        for local_rank in event.ranks:
-            _lift(gang.ranks[local_rank])  # a restart of all ranks starts it, too
+    elif gang.phase != "starting":  # the restart of all ranks starts these, too
+        _lift(gang, event.ranks)
+        if gang.restart_announced:
+            decision.do(steps.SetTimer(name="backoff", delay_s=0.0))
 
 
 def _restart_now(gang: Gang, ranks: Iterable[int], decision: Decision) -> None:
     fresh = []
+    _lift(gang, ranks)
     for local_rank in sorted(ranks):
-        _lift(gang.ranks[local_rank])
         found = gang.set_of.get(local_rank)
         if found is not None:
             found.down.discard(local_rank)
@@ -43,10 +44,11 @@ def _restart_now(gang: Gang, ranks: Iterable[int], decision: Decision) -> None:
         restart_sets.check_empty(gang, restart_sets.begin(gang, fresh, decision), decision)
 
 
-def _lift(rank: Rank) -> None:
-    """Let a terminated rank start again."""
-    if rank.terminated:
-        rank.terminated, rank.caused = False, "terminated"
+def _lift(gang: Gang, ranks: Iterable[int]) -> None:
+    """Let terminated ranks start again."""
+    for rank in (gang.ranks[local_rank] for local_rank in ranks):
+        if rank.terminated:
+            rank.terminated, rank.caused = False, "terminated"
 
 
 def terminate_asked(gang: Gang, event: steps.TerminateAsked, decision: Decision) -> None:
@@ -56,6 +58,18 @@ def terminate_asked(gang: Gang, event: steps.TerminateAsked, decision: Decision)
         _terminate_now(gang, ask, decision)
     elif gang.phase == "finished" or gang.end_asked:
         stopping.fail_asks(gang, decision)
+    elif gang.restart_announced:
+        _terminate_in_backoff(gang, ask.ranks, decision)
+        if not gang.restarting:
+            stopping.finish(gang, decision)
+
+
+def _terminate_in_backoff(gang: Gang, ranks: Iterable[int], decision: Decision) -> None:
+    """Keep these ranks down, of which nothing is left, when all ranks restart."""
+    restart_sets.fail_asks(gang, ranks, decision, _TERMINATED)
+    for local_rank in gang.restarting.intersection(ranks):
+        gang.ranks[local_rank].terminated = True
+    restart_sets.answer(gang, ranks, decision, "terminate")
 
 
 def _terminate_now(gang: Gang, ask: Ask, decision: Decision) -> None:
@@ -86,12 +100,26 @@ def _terminate_now(gang: Gang, ask: Ask, decision: Decision) -> None:
     restart_sets.answer(gang, [rank for rank in ask.ranks if rank not in gang.set_of], decision, "terminate")
 
 
+def begin_backoff(gang: Gang, decision: Decision) -> bool:
+    """Carry out the requests that came while all ranks were being stopped; return whether one skips the backoff."""
+    waiting, gang.asks = gang.asks, {}
+    for key, ask in waiting.items():  # a termination fails the earlier requests only
+        gang.asks[key] = ask
+        if ask.kind == "restart":
+            _lift(gang, ask.ranks)
+        else:
+            _terminate_in_backoff(gang, ask.ranks, decision)
+    return bool(gang.asks)
+
+
 def resume(gang: Gang, decision: Decision) -> None:
     """Carry out the requests that came before the gang ran.
 
     A request to restart ranks from before a restart of all is done by it, except for the ranks that it has left out.
     """
-    for key, ask in list(gang.asks.items()):
+    waiting, gang.asks = gang.asks, {}
+    for key, ask in waiting.items():  # a termination fails the earlier requests only
+        gang.asks[key] = ask
         if ask.kind == "terminate":
             _terminate_now(gang, ask, decision)
         elif ask.attempt < gang.attempt:

@@ -60,6 +60,8 @@ class RankRestarts:
         self._step = step
         self._ends: dict[int, RankEnd] = {}
         """Rank to the end of the life that is to be replaced."""
+        self._lives: list[tuple[int, int, RankEnd, bool]] = []
+        """What a restart of all ranks replaces: rank, attempt, end, and whether it counts."""
         self.history: deque[RankRestart] = deque(maxlen=_MOST_KEPT)
         self.total = 0
         """Number of replaced lives."""
@@ -93,14 +95,20 @@ class RankRestarts:
         self._add(RankRestart(fact.local_rank, fact.attempt, end, time.monotonic_ns(), fact.counted))
         self._subscribers.forget(fact.local_rank)
 
-    def note_all(self, result: RunProcsResult, *, counted: bool) -> None:
-        """Add the lives of an attempt to the history when a restart of all ranks replaces them."""
-        for local_rank, end in result.ends.items():
-            if self._gang.stays_down(self._gang.ranks[local_rank]):
-                continue
-            caused = counted and end.role == "root_cause"
-            attempt = self._gang.ranks[local_rank].attempt
-            self._add(RankRestart(local_rank, attempt, end, time.monotonic_ns(), caused))
+    def prepare_all(self, result: RunProcsResult, *, counted: bool) -> None:
+        """Remember the lives of an attempt, which a restart of all ranks is to replace."""
+        ranks = self._gang.ranks
+        self._lives = [
+            (rank, ranks[rank].attempt, end, counted and end.role == "root_cause") for rank, end in result.ends.items()
+        ]
+
+    def note_all(self, left_out: frozenset[int]) -> None:
+        """Add the remembered lives to the history, because the next attempt begins; `left_out` are not replaced."""
+        at_ns = time.monotonic_ns()
+        for local_rank, attempt, end, caused in self._lives:
+            if local_rank not in left_out:
+                self._add(RankRestart(local_rank, attempt, end, at_ns, caused))
+        self._lives = []
 
     def _add(self, restart: RankRestart) -> None:
         self.history.append(restart)

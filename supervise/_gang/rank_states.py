@@ -74,8 +74,9 @@ class RankStates:
 
     def _state(self, gang: Gang, number: int) -> RankState:
         rank, found = gang.ranks[number], gang.set_of.get(number)
-        if found is not None:
-            return "backoff" if found.state == "waiting" else "stopping"
+        if found is not None or (gang.phase == "restarting" and not gang.stays_down(rank)):
+            waits = gang.restart_announced if found is None else found.state == "waiting"
+            return "backoff" if waits else "stopping"
         if number in gang.queue:
             return "waiting"
         if rank.state in ("waiting", "starting"):

@@ -278,7 +278,8 @@ class GangRunner:
             case steps.RelaunchRank():
                 self._restarts.launch(action)
             case steps.AnswerAsk():
-                self._replies.answer_request(action.key, {rank: self.gang.pids[rank] for rank in action.ranks})
+                pids = self.gang.pids  # without ranks whose last life could not be launched
+                self._replies.answer_request(action.key, {rank: pids[rank] for rank in action.ranks if rank in pids})
             case steps.FailAsks():
                 self._replies.fail_requests(action.keys, SuperviseError(f"{self.attempt.spec.name}: {action.why}"))
             case steps.AnnounceRestart():
@@ -334,16 +335,17 @@ class GangRunner:
             max_restarts=self.gang.policy.max_restarts,
             delay_s=delay_s,
             result=result,
-            left_out=frozenset(number for number, rank in enumerate(self.gang.ranks) if self.gang.stays_down(rank)),
+            left_out=frozenset(range(self.gang.nprocs)) - self.gang.restarting,
         )
         self.events.emit(message)
         self._subscribers.tell(message)
-        self._restarts.note_all(result, counted=self.gang.counts)
+        self._restarts.prepare_all(result, counted=self.gang.counts)
         self.timers.set(steps.SetTimer(name="backoff", delay_s=delay_s))
 
     def _assemble(self) -> None:
         """Make the next attempt's files and actors."""
         self.timers.cancel("grace", "kill", "drain")
+        self._restarts.note_all(self.gang.left_out)
         self._values.dismiss()
         self.ranks.dismiss()
         made: RankActors | None = None

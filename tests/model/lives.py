@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 TIMER_EVENTS = {"grace": "SetGraceExpired", "kill": "SetKillExpired", "backoff": "SetBackoffExpired"}
 
 
+Owed = tuple[int, str, tuple[int, ...], tuple[int, ...]]
+"""Key and kind of a request, its ranks, and the ranks that must be launched anew."""
+
+
 class Lives(NamedTuple):
     """The state of everything that concerns single ranks."""
 
@@ -28,8 +32,8 @@ class Lives(NamedTuple):
     """Ranks that were signaled while they lived, by a restart set: their ends are not causes."""
     concerned: frozenset[int] = frozenset()
     """Ranks that the core has a reason to signal."""
-    owed: frozenset[tuple[int, str, tuple[int, ...], tuple[int, ...]]] = frozenset()
-    """Requests that are not answered: key, kind, ranks, ranks that must be launched anew."""
+    owed: frozenset[Owed] = frozenset()
+    """Requests that are not answered."""
     asked: int = 0
     down: frozenset[int] = frozenset()
     """Ranks that ran when they were terminated, and temporary ranks that had ended when all ranks restarted."""
@@ -65,19 +69,31 @@ def moves(world: "World", requests: int) -> Iterator[tuple[str, "World", Neutral
         for ranks in {every, *((rank,) for rank in every)}:
             for kind, event in (("restart", "RestartAsked"), ("terminate", "TerminateAsked")):
                 must = ranks if kind == "restart" else ()
+                owed = _lifted(lives.owed, ranks) if kind == "restart" else lives.owed
                 after = lives._replace(
                     asked=lives.asked + 1,
-                    owed=lives.owed | {(lives.asked, kind, ranks, must)},
+                    owed=owed | {(lives.asked, kind, ranks, must)},
                     concerned=lives.concerned | set(ranks),
-                    down=lives.down - set(ranks) if kind == "restart" else lives.down | _alive(world, ranks),
+                    down=lives.down - set(ranks) if kind == "restart" else lives.down | _to_end(world, ranks),
                 )
                 asked = neutral(event, key=lives.asked, ranks=frozenset(ranks))
                 yield f"{kind} {ranks}", world._replace(lives=after), asked
 
 
-def _alive(world: "World", ranks: tuple[int, ...]) -> set[int]:
+def _lifted(owed: frozenset[Owed], ranks: tuple[int, ...]) -> frozenset[Owed]:
+    """Return the requests without the terminations of ranks that a later request starts again."""
+    return frozenset(
+        (key, kind, tuple(rank for rank in wanted if kind == "restart" or rank not in ranks), must)
+        for key, kind, wanted, must in owed
+    )
+
+
+def _to_end(world: "World", ranks: tuple[int, ...]) -> set[int]:
+    """Return the ranks that a termination keeps down at once: those that run, or wait for the restart of all."""
     from tests.model.world import ALIVE, LAUNCHING
 
+    if world.waiting:
+        return set(ranks)
     runs = world.running and not (world.counting or world.counted)  # otherwise the request waits
     return {number for number in ranks if runs and world.ranks[number].stage in (LAUNCHING, ALIVE)}
 
@@ -184,8 +200,11 @@ def _answered(world: "World", key: int) -> "World":
             check(not rank.unlaunched, "a rank is said to run that could not be launched")
             check(rank.ready, "a rank is said to be ready")
         else:
-            check(rank.stage not in (LAUNCHING, 2, 3), "a terminated rank lives")
-    return world._replace(lives=lives._replace(owed=lives.owed - {found[0]}))
+            check(rank.late or rank.stage not in (LAUNCHING, 2, 3), "a terminated rank lives")
+    down = lives.down
+    if kind == "terminate" and world.counted:  # all ranks are to restart, but not these
+        down |= set(ranks)
+    return world._replace(lives=lives._replace(owed=lives.owed - {found[0]}, down=down))
 
 
 def assembled(world: "World") -> Lives:
@@ -218,9 +237,10 @@ def check_answered(world: "World") -> None:
     from tests.model.world import ABSENT, LAUNCHING, REAPED
 
     lives = world.lives
+    check(not world.waiting or all(kind == "restart" for _, kind, *_ in lives.owed), "a request waits for the backoff")
     if not world.running or world.ended or world.counting or world.counted or world.published:
         return
-    swept = {rank for _, ranks in lives.sweeps for rank in ranks}
+    in_sets = bool(lives.sweeps) or any(world.ranks[rank].left for rank in lives.concerned)
     for _, kind, ranks, must in lives.owed:
         found = [world.ranks[number] for number in ranks]
         if kind == "restart":
@@ -230,7 +250,7 @@ def check_answered(world: "World") -> None:
             )
         else:
             over = all(rank.stage in (ABSENT, REAPED) and not rank.left for rank in found)
-            done = over and swept.isdisjoint(ranks)
+            done = bool(ranks) and over and not in_sets  # a rank that has ended may be in the set of another
         check(not done, f"a request is forgotten: {kind} {ranks}")
 
 

@@ -54,6 +54,8 @@ LIVES = {
         nprocs=2, max_restarts=1, tails=0, asks=1, closes=POLITE_OR_NOT, strategy=REST, window=1
     ),
     "all, a request": Setting(nprocs=2, max_restarts=1, tails=0, asks=0, requests=1, window=1),
+    "all, two requests": Setting(nprocs=1, max_restarts=1, tails=0, asks=0, requests=2),
+    "all, two requests of two": Setting(nprocs=2, max_restarts=1, tails=0, asks=0, requests=2, window=1),
     "rest for one, a request": Setting(nprocs=2, max_restarts=1, tails=0, asks=0, requests=1, strategy=REST, window=1),
     "kinds": Setting(nprocs=2, max_restarts=1, tails=0, asks=0, strategy=REST, kinds=("permanent", "temporary")),
     "kinds, all": Setting(nprocs=2, max_restarts=2, tails=0, asks=0, kinds=("transient", "temporary")),
@@ -82,7 +84,7 @@ HEALTH = {
 }
 QUICK = (
     *("kinds, all", "kinds", "one rank alone", "one for one", "rest for one"),
-    *("one rank, requests", "without a policy"),
+    *("one rank, requests", "all, two requests", "without a policy"),
 )
 """In order of cost, since the search for a planted bug ends with the first that finds it."""
 HEALTHY = ("ready", "ready, requests", "ready, one for one")

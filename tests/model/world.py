@@ -287,6 +287,9 @@ def obey(world: World, action: Neutral, *, tails: int) -> World:  # noqa: C901, 
             return world._replace(counting=True)
         case "SendSignal":
             return _signaled(world, action.fields["ranks"], action.fields["sig"])
+        case "SetTimer" if action.fields["name"] == "backoff":
+            _check(world.waiting, "a backoff is skipped that has not begun")
+            return world
         case "SetTimer":
             return world._replace(timers=world.timers | {action.fields["name"]})
         case "ReportUnkillable":

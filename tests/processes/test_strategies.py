@@ -345,6 +345,73 @@ def test_r4_a_termination_in_the_backoff_cancels_it(tmp_path):
     assert (result.outcome, result.ends[0].role, result.ends[0].exitcode) == ("succeeded", "terminated", 3)
 
 
+def in_backoff(gang, count):
+    """Fail rank 1 under `one_for_all`; return when all ranks wait for their restart."""
+    lives(gang, count)
+    gang.tell(1, "3")
+    gang.await_event("supervise.gang.restarting")
+    assert states(gang) == dict.fromkeys(range(count), ("backoff", 0, 0))
+
+
+def test_r4_a_request_in_the_backoff_of_all_ranks_starts_them_at_once(tmp_path):
+    with faulty(tmp_path, "binary", [LIFE] * 2, restart_policy=SLOWLY) as gang:
+        in_backoff(gang, 2)
+        assert gang.ask(RestartRanks({0})) == {0: gang.pids[0]}
+        assert lives(gang, 2) == ["0:1", "1:1"]
+
+
+def test_r4_a_termination_in_the_backoff_of_all_ranks_keeps_them_down(tmp_path):
+    """It is answered at once; the terminated life is not in the history, since none replaces it."""
+    with faulty(tmp_path, "binary", [LIFE] * 3, restart_policy=SLOWLY) as gang:
+        in_backoff(gang, 3)
+        pid = gang.pids[2]
+        assert gang.ask(TerminateRanks({2})) == {2: pid}
+        assert states(gang) == {0: ("backoff", 0, 0), 1: ("backoff", 0, 0), 2: ("terminated", 0, 0)}
+        gang.ask(RestartRanks({0}))
+        assert lives(gang, 2) == ["0:1", "1:1"]
+        for rank in (0, 1):
+            gang.tell(rank, "0")
+        result = gang.wait()
+    assert (result.outcome, result.ends[2].role) == ("succeeded", "terminated")
+    assert [(each.local_rank, each.counted) for each in result.restarts] == [(0, False), (1, True)]
+
+
+def test_r4_requests_in_the_backoff_of_all_ranks_are_carried_out_in_their_order(tmp_path):
+    """The last one counts; an earlier restart fails."""
+    with faulty(tmp_path, "binary", [LIFE] * 2, restart_policy=SLOWLY) as gang:
+        in_backoff(gang, 2)
+        asked = [
+            gang.supervisor.ask(TerminateRanks({0}), block=False),
+            gang.supervisor.ask(RestartRanks({0}), block=False),
+        ]
+        assert [set(each.get(timeout=PATIENCE_S)) for each in asked] == [{0}, {0}]
+        assert lives(gang, 2) == ["0:1", "1:1"]
+
+
+def test_r4_a_termination_of_all_ranks_in_their_backoff_ends_the_gang(tmp_path):
+    with faulty(tmp_path, "binary", [LIFE] * 2, restart_policy=SLOWLY) as gang:
+        in_backoff(gang, 2)
+        gang.ask(TerminateRanks({0, 1}))
+        result = gang.wait()
+    assert (result.outcome, dict(result.failures), result.restarts_total) == ("stopped", {}, 0)
+
+
+def test_r4_a_rank_whose_life_could_not_be_launched_is_terminated(tmp_path):
+    """It has no process, so its pid is not in the reply."""
+    folder = tmp_path / "cwd"
+    folder.mkdir()
+    policy = RestartPolicy(max_restarts=3, backoff=1.0)  # the second delay is 2 s
+    with faulty(tmp_path, "binary", [LIFE] * 2, strategy="one_for_one", restart_policy=policy, cwd=folder) as gang:
+        lives(gang, 2)
+        folder.rmdir()
+        gang.tell(0, "3")
+        gang.await_event("supervise.process.start_failed", local_rank=0)
+        assert gang.ask(TerminateRanks({0})) == {}
+        assert states(gang)[0][0] == "terminated"
+        gang.tell(1, "0")
+        assert gang.wait().outcome == "succeeded"
+
+
 @pytest.mark.parametrize(
     ("ranks", "named"), [({5}, "5"), (frozenset(), "give the local ranks"), (7, "7"), ({"a"}, "'a'")]
 )
@@ -394,6 +461,13 @@ def test_r5_a_rank_that_ignores_sigterm_is_killed_after_the_grace_and_restarted(
         gang.ask(RestartRanks({0}))
         assert lives(gang) == ["0:1"]
         gang.await_event("supervise.process.exited", local_rank=0, exit_signal="SIGKILL", spontaneous=False)
+
+
+def test_r5_a_close_in_the_backoff_of_all_ranks_replaces_no_life(tmp_path):
+    with faulty(tmp_path, "binary", [LIFE] * 2, restart_policy=SLOWLY) as gang:
+        in_backoff(gang, 2)
+        result = gang.close()
+    assert (result.outcome, result.root_cause, result.restarts, result.restarts_total) == ("failed", 1, [], 0)
 
 
 @pytest.mark.parametrize("kind", ["binary", "spawn"])
