@@ -1,8 +1,12 @@
 """A sample of the corpus of hangs; `python -m tests.health` runs all of it."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tests.health.corpus import Case, cases, run
+from tests.health.hangs import SEEN, UNSEEN
 
 SAMPLE = (
     Case("two_locks", "heartbeat", "barrier", 4, 2, 3),
@@ -26,3 +30,9 @@ def test_the_corpus_has_at_least_sixty_cases_and_all_sizes():
     assert len(set(corpus)) == len(corpus) >= 60
     assert {case.ranks for case in corpus} == {2, 3, 4, 8, 16}
     assert {case.tier for case in corpus} == {"heartbeat", "output"}
+
+
+def test_the_table_of_the_guide_is_the_corpus():
+    guide = Path(__file__).parents[2] / "docs" / "how-to" / "detect-hangs.md"
+    rows = re.findall(r"\| `(\w+)` \| (yes|no) \| (yes|no) \|", guide.read_text())
+    assert rows == [*((how, "yes", "yes") for how in SEEN), *((how, "no", "no") for how in UNSEEN)]
