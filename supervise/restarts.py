@@ -20,7 +20,7 @@ Strategy = Literal["one_for_all", "one_for_one", "rest_for_one"]
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """The limits of restarts: after which ends, how often and after which delay supervise restarts ranks.
+    """When supervise restarts ranks: after which kinds of ends, how often, and with what delay.
 
     The strategy of the gang says which ranks restart. A close, the gang's `timeout` and a failed first start cause no
     restart. All processes of a life are gone before the next life of the rank begins.

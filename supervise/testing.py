@@ -139,11 +139,11 @@ class FakeProcess:
 
     @property
     def holds_members(self) -> bool:
-        """False: what is left in its group has no process."""
+        """False: the group of a fake process has no real processes."""
         return False
 
     def members(self, *, since_s: float | None = None) -> list[Member]:  # noqa: ARG002
-        """Return nothing: what is left in its group has no process."""
+        """Return no members: the group of a fake process has no real processes."""
         return []
 
     def stopped_by(self) -> signal.Signals | None:

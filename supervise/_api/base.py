@@ -172,7 +172,7 @@ class PContext(abc.ABC):
                 replaces `_poll` or `close`.
 
         Raises:
-            SignalException: A termination signal arrived. The ranks continue: pass its signal to `close`.
+            SignalException: A termination signal arrived. The ranks continue; pass its `sigval` to `close`.
             RuntimeError: The caller is on the gang's own thread (a listener of its events), or waits without a limit
                 for a gang that was not started.
             pykka.ActorDeadError: This process was forked from the one that supervises the gang.

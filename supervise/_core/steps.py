@@ -103,7 +103,10 @@ class TailEnded(NamedTuple):
 
 
 class TailsStarted(NamedTuple):
-    """The Tails of an attempt were started. Before `StartAsked`, and between `Assemble` and `Assembled`."""
+    """The Tails of an attempt were started.
+
+    In the first attempt it comes before `StartAsked`, in later ones between `Assemble` and `Assembled`.
+    """
 
     tails: int
     values: bool = False
@@ -124,7 +127,7 @@ class CloseAsked(NamedTuple):
 
 
 class StopOnFailure(NamedTuple):
-    """Set whether the failure of a rank stops the others. A rank that has failed already counts, too."""
+    """Set whether the failure of a rank stops the others. This also applies to a rank that failed before."""
 
     on: bool
 
@@ -138,7 +141,7 @@ class PeersStopped(NamedTuple):
 
 
 class AllReaped(NamedTuple):
-    """Workers have reported the exits of all dead ranks, before any signal was sent."""
+    """Workers have reported every rank that is dead, so that the first signal may be sent."""
 
     recorded: Mapping[int, int]
     """Running ranks that have recorded an exception: rank to monotonic ns of the record."""

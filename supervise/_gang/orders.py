@@ -45,9 +45,9 @@ class Drain(NamedTuple):
 
 
 class ChangeFiles(NamedTuple):
-    """Follow the files of a rank's next life; show the rest of those of its past life, then close them.
+    """Show what remains in the log files of a rank's past life, close these, and follow the files of its next life.
 
-    Supervisor -> Tail, which owns the readers from now on. The processes of the past life have ended.
+    Supervisor -> Tail, which owns the readers of the message from then on. The processes of the past life have ended.
     """
 
     feeds: Sequence[LogReader]

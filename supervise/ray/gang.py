@@ -85,7 +85,7 @@ class RaySupervisor(HostsSupervisor):
             placement_timeout_s: Seconds within which the cluster must have room for all hosts.
             lease_s: Seconds after which the ranks of a host that the driver cannot reach are killed, on that host.
             restart_policy: When and how often the whole gang is restarted, on hosts that Ray chooses again; None for
-                never. The count is that of the gang: a node that joins brings no further restarts.
+                never. Restarts are counted for the whole gang, also when a node joins the cluster.
             log_line_prefixes: Rank to the prefix of its shown lines; ``[<name><rank>]:`` by default.
             timeout: Seconds from the start after which the gang is stopped, with the outcome ``timed_out``.
             event_sink: Called on the gang's thread with every event as a dictionary, also those of the hosts.
@@ -245,7 +245,7 @@ class RayGang:
         """Wait for the result; return it, or None if there is none within `timeout` seconds.
 
         Raises:
-            SignalException: A termination signal arrived. The gang continues: pass its signal to `close`.
+            SignalException: A termination signal arrived. The gang continues; pass its `sigval` to `close`.
             SuperviseError: The gang ended without a result: a later attempt found no room in the cluster.
         """
         if timeout is not None:
@@ -255,7 +255,7 @@ class RayGang:
         return cast("RunProcsResult | None", self._answer(self._outcome, timeout))
 
     def pids(self) -> dict[int, int]:
-        """Return ``{rank: pid}``; a pid is one of the rank's host. Empty before the start and after `close`."""
+        """Return ``{rank: pid}``; each pid is valid on the rank's host. Empty before the start and after `close`."""
         with suppress(pykka.ActorDeadError):
             return dict(cast("dict[int, int]", self._ask(say.Pids()).get(timeout=_ANSWER_S)))
         return {}

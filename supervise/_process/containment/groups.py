@@ -47,7 +47,7 @@ class Member:
         return self._fd
 
     def alive(self) -> bool:
-        """Whether the process runs, or no descriptor is left to find out; a zombie does not run."""
+        """Whether the process runs; a zombie does not. Also True if no descriptor is left to find out."""
         if self._fd >= 0:
             return not readable(self._fd)
         try:
@@ -56,7 +56,7 @@ class Member:
             return True
 
     def _runs(self) -> bool:
-        """Return whether the process with the pid is this one and runs, without its pidfd.
+        """Return whether the pid still belongs to this process and it runs. For a process without a pidfd.
 
         Raises:
             OSError: No descriptor is left to find out.
@@ -103,8 +103,8 @@ def members(pgid: int, *, since_s: float | None = None) -> list[Member]:
 
     Args:
         pgid: Number of the group.
-        since_s: A scan that began later (monotonic) is used again: when a thousand ranks exit together, one scan serves
-            the groups of all. None: scan now.
+        since_s: A monotonic time. The last scan is used again if it began after this time, so that one scan serves the
+            groups of a thousand ranks that exit together. None: scan now.
 
     Raises:
         OSError: There are too few descriptors to find out.

@@ -61,7 +61,7 @@ class Process(Protocol):
         """Return the live members of the group of a reaped process.
 
         Args:
-            since_s: A scan of all processes that began later (monotonic) is used again; None: scan now.
+            since_s: A monotonic time: a scan that began after it is used again. None: scan now.
 
         Raises:
             OSError: There are too few descriptors to find out.

@@ -64,7 +64,7 @@ class ForkLauncher:
     how: LaunchSpec
     row: Row
     plain: Plain | None = None
-    """None if the function's return value is wanted."""
+    """How a function whose return value is not wanted runs; None if the value is wanted."""
     _changes: dict[str, str | None] = field(default_factory=dict, init=False)
     _forked: Launched | Exception | None = field(default=None, init=False)
 

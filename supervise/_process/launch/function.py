@@ -213,7 +213,7 @@ class FunctionLauncher:
     pickled: Pickled | None
     """None after the launch."""
     plain: Plain | None = None
-    """None if the function's return value is wanted."""
+    """How a function whose return value is not wanted runs; None if the value is wanted."""
 
     def launch(self) -> Launched:
         """Start the process.

@@ -70,7 +70,7 @@ class Gather:
             self._py_spy.cancel(wait_s)
 
     def run(self) -> dict[int, RankStacks]:
-        """Return local rank to stacks; processes that have exited are left out."""
+        """Return the stacks by local rank; processes that have exited are left out."""
         for step in (self._read_kernel, self._find_foreign, self._run_py_spy, self._request_dumps):
             try:
                 step()
@@ -79,7 +79,7 @@ class Gather:
         return self.found()
 
     def found(self) -> dict[int, RankStacks]:
-        """Return local rank to the stacks that are there now. Callable from any thread."""
+        """Return the stacks that have been read so far, by local rank. Callable from any thread."""
         found = dict(self._found)
         for rank, view in list(self._kernel.items()):
             if rank not in found:

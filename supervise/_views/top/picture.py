@@ -34,7 +34,7 @@ def draw(view: View, columns: int, rows: int) -> Canvas:
     """Return the picture.
 
     Args:
-        view: What is shown. Its `page_rows`, `top` and `line_count` are set.
+        view: What is shown. This function sets its `page_rows`, `top` and `line_count`.
         columns: Width of the terminal, at least 1.
         rows: Height of the terminal, at least 1.
     """
@@ -129,7 +129,7 @@ def _foot(view: View, canvas: Canvas, row: int) -> None:
 
 
 def _table(view: View, canvas: Canvas, start: int, end: int) -> None:
-    """Draw the map, the rows of ranks and the incidents between two rows."""
+    """Draw the map, the ranks and the incidents into the lines from `start` to before `end`."""
     if view.reading is None:
         return
     room = end - start
@@ -220,7 +220,7 @@ def _style(state: str, *, default: str = "") -> str:
 
 
 def _incidents(view: View, most: int) -> list[tuple[str, str]]:
-    """Return the newest incidents as lines, the first failure first."""
+    """Return the newest incidents as lines. The first failure of the run is among them, on top if it is older."""
     found = view.incidents[-most:] if most else []
     first = view.first_failure
     if first is not None and most and first not in found:
