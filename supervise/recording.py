@@ -24,6 +24,10 @@ __all__ = ["ErrorHandler", "get_error_handler", "record"]
 
 _NOT_AVAILABLE = "<N/A>"
 _NS_PER_S = 1_000_000_000
+_LARGEST_RECORD = (4 << 20) - 4096
+"""Bytes; `result.MOST_BYTES` are read."""
+_KEPT = _LARGEST_RECORD // 2 // 12
+"""The characters of a text that fit into half a record, even if JSON needs twelve bytes for each."""
 
 
 class ErrorHandler:
@@ -225,7 +229,7 @@ def record_uncaught(e: BaseException, now_ns: int) -> None:
     if "supervise.errors" in sys.modules and isinstance(e, sys.modules["supervise.errors"].ChildFailedError):
         _record(handler, e)
         return
-    text = f"{type(e).__name__}: {text_of(e)}".encode("utf-16-be", "surrogatepass").hex()
+    text = _shortened(f"{type(e).__name__}: {text_of(e)}").encode("utf-16-be", "surrogatepass").hex()
     text = "".join(f"\\u{text[at : at + 4]}" for at in range(0, len(text), 4))  # JSON without the module
     extra = f'{{"py_callstack": "{text}", "timestamp": "{now_ns // _NS_PER_S}"}}'
     _write_file(path, f'{{"message": {{"message": "{text}", "extraInfo": {extra}}}}}'.encode(), now_ns)
@@ -236,8 +240,21 @@ def _record_of(e: BaseException, now_ns: int) -> str:
     """Return the record of `e` in PyTorch's format."""
     import json
 
-    extra = {"py_callstack": traceback_of(e), "timestamp": str(now_ns // _NS_PER_S)}
-    return json.dumps({"message": {"message": f"{type(e).__name__}: {text_of(e)}", "extraInfo": extra}})
+    message, traceback = f"{type(e).__name__}: {text_of(e)}", traceback_of(e)
+    extra = {"py_callstack": traceback, "timestamp": str(now_ns // _NS_PER_S)}
+    record = json.dumps({"message": {"message": message, "extraInfo": extra}})
+    if len(record) > _LARGEST_RECORD:
+        extra["py_callstack"] = _shortened(traceback)
+        record = json.dumps({"message": {"message": _shortened(message), "extraInfo": extra}})
+    return record
+
+
+def _shortened(text: str) -> str:
+    """Return the beginning and the end of a long text."""
+    if len(text) <= _KEPT:
+        return text
+    half = _KEPT // 2 - 50  # a place for the line between them
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
 
 
 def _write_file(path: str, content: bytes, time_ns: int | None) -> None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 from supervise._api import signals
 from supervise._api.context import GangContext
 from supervise._gang.spec import SharedSettings
-from supervise._gang.validation import shown
+from supervise._gang.texts import shown
+from supervise._process.launch import limits
 from supervise.errors import GangFailed, SignalException, SpawnError, SpecError
 from supervise.logs import DefaultLogsSpecs, Std
 
@@ -114,7 +115,7 @@ def _calls(n: int | None, args: Sequence[Any] | Mapping[int, Any]) -> Mapping[in
     """Return rank to arguments.
 
     Raises:
-        SpecError: `n` is not a number of ranks, or not that of `args`.
+        SpecError: `n` is not a number of ranks, too large, or not that of `args`.
     """
     if n is None:
         if not isinstance(args, Mapping):
@@ -129,6 +130,7 @@ def _calls(n: int | None, args: Sequence[Any] | Mapping[int, Any]) -> Mapping[in
     if isinstance(args, (str, bytes)):
         raise SpecError(f"args is {shown(args)}; give a tuple, such as ({shown(args)},)")
     if not isinstance(args, Mapping):
+        limits.check_count(count)  # a mistyped number must not fill the memory
         return dict.fromkeys(range(count), args)
     if len(args) != count:
         raise SpecError(f"n is {count}, but args has the arguments of {len(args)} ranks; leave out n")
@@ -184,7 +186,8 @@ def _outcome(
 def _name_of(fn: object) -> str:
     """Return the name of a function or program, for the prefixes of output; ``rank`` for a lambda."""
     name = os.path.basename(fn) if isinstance(fn, str) else getattr(fn, "__name__", "")
-    return name if name and not name.startswith("<") else "rank"
+    name = name if name and not name.startswith("<") else "rank"
+    return name.encode(errors="backslashreplace").decode()
 
 
 def _usual_exception(came: SignalException) -> BaseException:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
 from supervise._gang import rank_paths, validation
 from supervise._gang.notify_protocol import address_of, variables
 from supervise._gang.pickled_calls import pickled_calls
-from supervise._gang.rank_spec import naming
 from supervise._gang.spec import GangSettings, GangSpec
+from supervise._gang.texts import argv_of
 from supervise._logs import sinks
 from supervise._logs.files import make_ready, move_aside
 from supervise._printable import as_prefix
@@ -314,9 +314,7 @@ def _launcher(attempt: Attempt, rank: int, life: int, environ: Mapping[Any, Any]
     )
     launcher: Launcher
     if isinstance(part.entrypoint, str):
-        with naming(part.name):
-            argv = validation.argv_of(part.entrypoint, spec.args[rank], part.role_rank(rank))
-        launcher = ProgramLauncher(argv=argv, how=how)
+        launcher = ProgramLauncher(argv=argv_of(part.entrypoint, spec.args[rank]), how=how)
     elif part.start_method == "fork":
         from supervise._process.launch.forks import ForkLauncher, Row
 

@@ -12,6 +12,7 @@ from supervise._gang.control import checked_path
 from supervise._gang.deferred_calls import deferred_kind
 from supervise._gang.notify_protocol import SOCKET
 from supervise._gang.rank_spec import RankSpec, held_by_rank, naming
+from supervise._gang.texts import argv_of, check_argv, check_name, is_encodable, shown
 from supervise._process.launch import by_value, dispositions, limits
 from supervise._seconds import check_seconds
 from supervise.errors import SpecError
@@ -27,13 +28,6 @@ _METHODS = ("spawn", "fork", "forkserver")
 _OF_ALL = ("ready", "ready_timeout_s")
 _OF_A_ROLE = ("restart", "service")
 """The fields that `Role` and `RankSpec` share and a gang without roles has not."""
-_LONGEST = 80
-
-
-def shown(value: object) -> str:
-    """Return the representation of a value for an error message, cut to 80 characters."""
-    text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def checked(spec: GangSpec) -> dict[str, Any]:
@@ -44,6 +38,7 @@ def checked(spec: GangSpec) -> dict[str, Any]:
     Raises:
         SpecError: A setting is not valid; names it and the value, or the rank.
     """
+    check_name(spec.name)
     sources = _sources(spec)
     _check_end(spec, sources)
     if not isinstance(spec.gate, bool):
@@ -60,7 +55,10 @@ def checked(spec: GangSpec) -> dict[str, Any]:
     args: dict[int, tuple[Any, ...]] = {}
     for part, source in zip(parts, sources, strict=True):
         with naming(part.name):
-            args |= {part.ranks[rank]: given for rank, given in _arguments(source.args).items()}
+            for rank, given in _arguments(source.args).items():
+                args[part.ranks[rank]] = given
+                if isinstance(source.entrypoint, str):
+                    check_argv(argv_of(source.entrypoint, given), rank)
     envs = _environments(spec.envs, len(args))
     _check_logs(spec)
     changes: dict[str, Any] = {"args": args, "envs": envs, "parts": parts, "control": checked_path(spec.control)}
@@ -297,19 +295,6 @@ def as_tuple(rank: int, given: Any) -> tuple[Any, ...]:
         ) from None
 
 
-def argv_of(program: str, args: tuple[Any, ...], rank: int) -> list[str]:
-    """Return a program and its arguments as strings.
-
-    Raises:
-        SpecError: An argument contains a NUL character.
-    """
-    argv = [program, *(os.fsdecode(arg) if isinstance(arg, bytes) else str(arg) for arg in args)]
-    for arg in argv:
-        if "\0" in arg:
-            raise SpecError(f"rank {rank}: the argument {arg!r} holds a NUL character, which no program can be given")
-    return argv
-
-
 def _environments(envs: object, nprocs: int) -> dict[int, dict[str, str]]:
     """Return local rank to the variables added to its environment, as text.
 
@@ -340,6 +325,8 @@ def _environment(rank: int, env: object) -> dict[str, str]:
             raise SpecError(
                 f"rank {rank}: {key!r} cannot be an environment variable; no '=' in its name and no NUL at all"
             )
+        if not (is_encodable(key) and is_encodable(text)):
+            raise SpecError(f"rank {rank}: {key!r} or its value cannot be encoded; leave out the surrogates")
     return found
 
 

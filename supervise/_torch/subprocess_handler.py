@@ -10,7 +10,8 @@ import weakref
 from typing import TYPE_CHECKING, Any, TextIO
 
 from supervise import _platform as platform
-from supervise._gang.validation import argv_of, as_tuple
+from supervise._gang.texts import argv_of, check_argv
+from supervise._gang.validation import as_tuple
 from supervise._logs.files import make_ready
 from supervise._process.launch import numa, program
 from supervise._process.launch.launch_spec import Streams
@@ -63,7 +64,8 @@ class SubprocessHandler:
         numa_options: Any,
     ) -> None:
         self.local_rank_id = local_rank_id
-        argv = argv_of(entrypoint, as_tuple(local_rank_id, args), local_rank_id)
+        argv = argv_of(entrypoint, as_tuple(local_rank_id, args))
+        check_argv(argv, local_rank_id)
         cpus = numa.cpus_of_ranks([local_rank_id], numa_options).get(local_rank_id)
         whole_env = {**os.environ, **{str(key): str(value) for key, value in env.items()}}
         make_ready(LogsDest({local_rank_id: stdout or ""}, {local_rank_id: stderr or ""}))

@@ -131,7 +131,7 @@ def _end(run: RecordedRun, story: _Story) -> list[str]:
     if run.state == "unknown":
         head += [f"supervise may still run on host {one_line(str(run.info.get('host_name')))}. The last that is known:"]
     elif run.state != "running":
-        head += [f"supervise was killed{at}; it wrote no result. The ranks were then:"]
+        head += [f"supervise ended{at} without a result: it was killed, or its disk was full. The ranks were then:"]
     kinds: dict[str, list[int]] = {}
     for rank, state in sorted(story.states.items()):
         kinds.setdefault(state if run.state == "running" else state.partition(", pid")[0], []).append(rank)

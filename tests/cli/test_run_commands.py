@@ -141,7 +141,9 @@ def test_after_a_kill_of_supervise_in_a_flood_the_files_tell_the_story(supervise
     assert told(supervise, "ls").splitlines()[1].split()[1] == "killed"
     shown = told(supervise, "show", "job")
     assert re.search(
-        r"^supervise was killed after \S+; it wrote no result\. The ranks were then:$", shown, re.MULTILINE
+        r"^supervise ended after \S+ without a result: it was killed, or its disk was full\. The ranks were then:$",
+        shown,
+        re.MULTILINE,
     )
     assert "  ranks 0-1: running\n  rank 2: ended, exit code 0\n" in shown
     assert "[r0]:flood\n" in told(supervise, "logs", "job")

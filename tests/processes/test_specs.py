@@ -57,6 +57,10 @@ WRONG = [
     ({"envs": {0: {"A": b"x"}, 1: {}}}, "the value of 'A' is of type bytes"),
     ({"envs": {0: {"A": Half()}, 1: {}}}, "the value of 'A' is of type Half"),
     ({"envs": {0: {}, 1: {3: "x"}}}, "rank 1: in its envs, the name 3 is not text; give '3'"),
+    ({"envs": {0: {}, 1: {"A": "\ud800"}}}, "rank 1: 'A' or its value cannot be encoded; leave out the surrogates"),
+    ({"args": {0: (), 1: ("\ud800",)}}, r"rank 1: the argument '\\ud800' cannot be encoded"),
+    ({"args": {0: (), 1: ("a\0b",)}}, r"rank 1: the argument 'a\\x00b' holds a NUL character"),
+    ({"entrypoint": "a\0b"}, r"rank 0: the argument 'a\\x00b' holds a NUL character"),
     ({"envs": {0: {}, 1: {"A=B": "x"}}}, "rank 1: 'A=B' cannot be an environment variable"),
     ({"logs_specs": Std.ALL}, "logs_specs is <Std.ALL: 3>; give a LogsSpecs, such as DefaultLogsSpecs"),
     ({"logs_specs": DefaultLogsSpecs}, "logs_specs is <class .*; give a LogsSpecs"),
@@ -86,6 +90,20 @@ WRONG = [
 def test_a_senseless_setting_is_refused_before_anything_is_done(monkeypatch, tmp_path, wrong, match):
     """Its name, its value, the rank where there is one, and what to give instead."""
     refused(monkeypatch, tmp_path, match, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        (5, "name is 5; give a text, such as '5'"),
+        ("a\0b", r"name is 'a\\x00b'; leave out the NUL character"),
+        ("\ud800", r"name is '\\ud800', which UTF-8 cannot encode"),
+    ],
+)
+def test_a_name_that_cannot_be_written_is_refused(name, match):
+    for start in (Supervisor.start, start_processes):
+        with pytest.raises(SpecError, match=match):
+            start(name=name, entrypoint="true", args={0: ()}, envs={0: {}})
 
 
 def test_a_string_of_logs_specs_is_refused_too():

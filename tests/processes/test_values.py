@@ -1,6 +1,7 @@
 """What a function returns or raises comes home whole, or is a failure that says why not."""
 
 import os
+import re
 import signal
 
 import pytest
@@ -66,6 +67,18 @@ def test_o6_a_traceback_of_one_mebibyte_is_told_whole(tmp_path, kind):
     result = run(tmp_path, kind, work.raise_deep, 1 << 20)
     assert told(result.failures[0]) == "ValueError: " + "x" * (1 << 20)
     assert len(result.failures[0].message["extraInfo"]["py_callstack"]) > 1 << 20
+
+
+@each_function
+@pytest.mark.parametrize("char", ["\n", "\0", "é", "\N{GRINNING FACE}"], ids=ascii)
+def test_o6_a_text_that_json_makes_long_is_told_in_part(tmp_path, kind, char):
+    """Its beginning, its end, and how much is left out; the type is never lost."""
+    result = run(tmp_path, kind, work.raise_text, char, 1 << 20)
+    text = told(result.failures[0])
+    assert text.startswith(f"ValueError: {char * 1000}")
+    assert text.endswith(char * 1000)
+    assert re.search(r"\n\[\.\.\. \d+ characters left out \.\.\.\]\n", text)
+    assert "Traceback (most recent call last)" in result.failures[0].message["extraInfo"]["py_callstack"]
 
 
 @each_function

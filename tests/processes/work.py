@@ -82,6 +82,11 @@ def raise_deep(size: int) -> NoReturn:
     raise ValueError("x" * size)
 
 
+def raise_text(text: str, times: int) -> NoReturn:
+    """Raise an exception whose text is `text`, so many times."""
+    raise ValueError(text * times)
+
+
 class Endless:
     """Says when it is being written, and is never written to the end."""
 

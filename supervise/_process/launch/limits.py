@@ -40,6 +40,15 @@ def check_host(nprocs: int, cwd: str | None) -> None:
         except FileNotFoundError:
             msg = "the working directory of this process has been deleted; go to another one first"
             raise SpecError(msg) from None
+    check_count(nprocs)
+
+
+def check_count(nprocs: int) -> None:
+    """Check that the kernel has enough pids for the ranks.
+
+    Raises:
+        SpecError: It does not.
+    """
     if nprocs > _MANY and (most := _most_processes()) is not None and nprocs > most:
         msg = f"{nprocs} ranks are more processes than this machine allows: kernel.pid_max is {most}; use fewer ranks"
         raise SpecError(msg)

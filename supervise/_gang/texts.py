@@ -1,0 +1,61 @@
+"""Checks of texts that the kernel or a file gets: the name of a gang, programs, arguments and variables."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from supervise.errors import SpecError
+
+_LONGEST = 80
+
+
+def shown(value: object) -> str:
+    """Return the representation of a value for an error message, cut to 80 characters."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def check_name(name: object) -> None:
+    """Check the name of a gang, which begins its lines and is in its events.
+
+    Raises:
+        SpecError: It is not text, or cannot be written.
+    """
+    if not isinstance(name, str):
+        raise SpecError(f"name is {shown(name)}; give a text, such as {str(name)!r}")
+    if "\0" in name:
+        raise SpecError(f"name is {shown(name)}; leave out the NUL character")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise SpecError(f"name is {shown(name)}, which UTF-8 cannot encode; leave out the surrogates") from None
+
+
+def argv_of(program: str, args: tuple[Any, ...]) -> list[str]:
+    """Return a program and its arguments as strings."""
+    return [program, *(os.fsdecode(arg) if isinstance(arg, bytes) else str(arg) for arg in args)]
+
+
+def check_argv(argv: list[str], rank: int) -> None:
+    """Check that a program can get these arguments.
+
+    Raises:
+        SpecError: One contains a NUL character, or cannot be encoded.
+    """
+    for arg in argv:
+        if "\0" in arg:
+            raise SpecError(
+                f"rank {rank}: the argument {shown(arg)} holds a NUL character, which no program can be given"
+            )
+        if not is_encodable(arg):
+            raise SpecError(f"rank {rank}: the argument {shown(arg)} cannot be encoded; leave out the surrogates")
+
+
+def is_encodable(text: str) -> bool:
+    """Whether the kernel can get a text as bytes: it has no surrogates but those of `os.fsdecode`."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
