@@ -97,9 +97,9 @@ class Worker(LoopActor):
         self._retry_s = _FIRST_RETRY_S
         self._ended_ns: int | None = None
         self._members: list[Member] = []
-        self._list_since_s: float | None = None
-        """Since when the group is to be listed, monotonic; None: no listing is pending."""
         """Members of the reaped leader's group whose ends are awaited."""
+        self._list_since_s: float | None = None
+        """Monotonic time since when a listing of the group is pending; None if none is."""
         self._stop_sent: signal.Signals | None = None
         self._last_sent: signal.Signals | None = None
         self._patience: Timer | None = None
