@@ -106,7 +106,7 @@ def begin_backoff(gang: Gang, decision: Decision) -> bool:
     for key, ask in waiting.items():  # a termination fails the earlier requests only
         gang.asks[key] = ask
         if ask.kind == "restart":
-            _lift(gang, ask.ranks)
+            _lift(gang, ask.pending)
         else:
             _terminate_in_backoff(gang, ask.ranks, decision)
     return bool(gang.asks)
@@ -123,7 +123,7 @@ def resume(gang: Gang, decision: Decision) -> None:
         if ask.kind == "terminate":
             _terminate_now(gang, ask, decision)
         elif ask.attempt < gang.attempt:
-            ask.pending = {rank for rank in ask.ranks if gang.is_left_out(rank)}
+            ask.pending = {rank for rank in ask.pending if gang.is_left_out(rank)}
             if ask.pending:
                 _restart_now(gang, ask.pending, decision)
             else:

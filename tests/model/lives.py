@@ -246,7 +246,9 @@ def check_answered(world: "World") -> None:
         if kind == "restart":
             again = {rank for *_, others in lives.owed for rank in others}  # a later request stops them once more
             done = (
-                not must and again.isdisjoint(ranks) and all(rank.stage != LAUNCHING and rank.ready for rank in found)
+                not must
+                and again.union(lives.told).isdisjoint(ranks)
+                and all(rank.stage != LAUNCHING and rank.ready and not rank.unlaunched for rank in found)
             )
         else:
             over = all(rank.stage in (ABSENT, REAPED) and not rank.left for rank in found)

@@ -90,7 +90,7 @@ QUICK = (
 HEALTHY = ("ready", "ready, requests", "ready, one for one")
 SICK = ("ready, all", "hangs")
 """Longer searches; the others of `HEALTH` are searched by ``python -m tests.model --health``."""
-LONGER = ("one for one, a close",)
+LONGER = ("one for one, a close", "kinds, all, a request", "all, a request")
 """The others are searched by ``python -m tests.model --lives``."""
 
 
