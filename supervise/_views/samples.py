@@ -89,7 +89,7 @@ class SampleFile:
             "ranks": {
                 rank: {
                     **found._asdict(),
-                    "output_bytes": self._output_bytes(rank, lives[rank].attempt),
+                    **self._log_sizes(rank, lives[rank].attempt),
                     "step": lives[rank].step,
                 }
                 for rank, found in used.items()
@@ -97,14 +97,15 @@ class SampleFile:
         }
         return json.dumps(whole, separators=(",", ":")).encode() + b"\n"
 
-    def _output_bytes(self, rank: int, attempt: int) -> int:
-        total = 0
-        for name in STREAMS:
+    def _log_sizes(self, rank: int, attempt: int) -> dict[str, int]:
+        total = size_bytes = 0
+        for name in STREAMS:  # stderr is the last
             try:
-                total += os.lstat(f"{self._directory}/attempt_{attempt}/{rank}/{name}").st_size
+                size_bytes = os.lstat(f"{self._directory}/attempt_{attempt}/{rank}/{name}").st_size
             except OSError:  # the stream is not redirected
-                continue
-        return total
+                size_bytes = 0
+            total += size_bytes
+        return {"output_bytes": total, "stderr_bytes": size_bytes}
 
     def _append(self, line: bytes) -> None:
         if self._fd < 0:

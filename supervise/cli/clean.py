@@ -19,6 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from supervise._views.recorded_run import RecordedRun
+    from supervise.cli.run_commands import RunParser
+
+
+def options() -> RunParser:
+    """Return the parser."""
+    made = parser("clean", "Remove the directories of runs that are over, from the default folder.", run=False)
+    made.add_argument(
+        "--older-than", metavar="DUR", type=option_values.seconds, default=0.0, help="only runs that began so long ago"
+    )
+    made.add_argument("--keep-failed", action="store_true", help="keep the runs that did not succeed")
+    return made
 
 
 def clean(words: Sequence[str]) -> int:
@@ -27,12 +38,7 @@ def clean(words: Sequence[str]) -> int:
     Raises:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
-    options = parser("clean", "Remove the directories of runs that are over, from the default folder.", run=False)
-    options.add_argument(
-        "--older-than", metavar="DUR", type=option_values.seconds, default=0.0, help="only runs that began so long ago"
-    )
-    options.add_argument("--keep-failed", action="store_true", help="keep the runs that did not succeed")
-    found = options.parse_args(words)
+    found = options().parse_args(words)
     before = datetime.now(UTC) - timedelta(seconds=min(found.older_than, 1e9))
     removed, freed_bytes, code = 0, 0, 0
     for run in runs_in(runs_dir()):

@@ -3,26 +3,46 @@
 from __future__ import annotations
 
 import argparse
-import os
+import json
 import select
 import sys
 import time
 from typing import TYPE_CHECKING
 
-from supervise._opening import open_regular
+from supervise._views.log_lines import Log, LogLines, LogTimes, logs_of
 from supervise.cli import option_values
 from supervise.cli.console import Console
 from supervise.cli.run_commands import parser
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from supervise._views.recorded_run import RecordedRun
+    from supervise.cli.run_commands import RunParser
 
-_PIECE_BYTES = 1 << 16
+SCHEMA_VERSION = 1
 _LOOK_S = 0.2
-_LARGEST_LINE = 1 << 20
-"""A longer line is shown in pieces."""
+
+
+def options() -> RunParser:
+    """Return the parser."""
+    made = parser(
+        "logs",
+        "Show the output of the ranks of a run, in their newest attempt, in the order of time: to about a second in a "
+        "young run, and to the interval of samples.jsonl in an old one.",
+        run=True,
+    )
+    made.add_argument("-f", "--follow", action="store_true", help="go on while the run does")
+    made.add_argument("--rank", metavar="R", type=_rank, help="only this local rank, without prefixes")
+    made.add_argument("--stderr", action="store_true", help="only stderr")
+    made.add_argument(
+        "--since",
+        metavar="DUR",
+        type=option_values.seconds,
+        help="only lines that were written in the last DUR; some that are older may come first",
+    )
+    made.add_argument("--json", action="store_true", help="print each line as a JSON object")
+    return made
 
 
 def logs(words: Sequence[str]) -> int:
@@ -31,26 +51,29 @@ def logs(words: Sequence[str]) -> int:
     Raises:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
-    options = parser("logs", "Show the output of the ranks of a run, in their newest attempt.", run=True)
-    options.add_argument("-f", "--follow", action="store_true", help="go on while the run does")
-    options.add_argument("--rank", metavar="R", type=_rank, help="only this local rank, without prefixes")
-    options.add_argument("--stderr", action="store_true", help="only stderr")
-    options.add_argument(
-        "--since", metavar="DUR", type=option_values.seconds, help="only logs that were written in the last DUR"
-    )
-    found = options.parse_args(words)
-    return _show(found.run, options, found)
+    made = options()
+    found = made.parse_args(words)
+    return _show(found.run, made, found)
 
 
-def _show(run: RecordedRun, options: argparse.ArgumentParser, found: argparse.Namespace) -> int:
+def _show(run: RecordedRun, made: argparse.ArgumentParser, found: argparse.Namespace) -> int:
     if found.rank is not None and found.rank not in run.logs() and not (found.follow and run.is_running()):
-        options.error(f"rank {found.rank} of {run.name} has no log")
-    shown = _Logs(run, found.rank, stderr=found.stderr, since_s=found.since)
+        made.error(f"rank {found.rank} of {run.name} has no log")
+    now_s = time.time()
+    lines = LogLines(LogTimes(run), None if found.since is None else now_s - found.since)
+    write = _json(run) if found.json else _plain(run, prefixes=found.rank is None)
     while True:
         going_on = found.follow and run.is_running()  # before the look: what is written until then is shown
-        shown.look()
+        wanted = [log for log in logs_of(run) if found.rank in (None, log.rank)]
+        if found.stderr:
+            wanted = [log for log in wanted if log.stream == "stderr"]
+        for block in lines.look(wanted, time.time()):
+            write(block.log, block.at_s, block.lines)
         if not going_on:
-            shown.finish()
+            for log, rest in lines.rests():
+                write(log, time.time(), [rest])
+        sys.stdout.buffer.flush()
+        if not going_on:
             return 0
         select.select([], [], [], _LOOK_S)
 
@@ -61,73 +84,41 @@ def _rank(text: str) -> int:
     return int(text)
 
 
-def _after_hole(fd: int, place: int) -> int:
-    """Return the first place from `place` on that holds data; `place` if there is none, or no holes are known."""
-    try:
-        return os.lseek(fd, place, os.SEEK_DATA)
-    except OSError:
-        return place
+def _plain(run: RecordedRun, *, prefixes: bool) -> Callable[[Log, float, list[bytes]], None]:
+    """Return what prints lines for people."""
+    console = Console()
+    known: dict[int, bytes] = {}
 
+    def prefix_of(rank: int) -> bytes:
+        if not prefixes:
+            return b""
+        if rank not in known:
+            role, number = run.title(rank)
+            known[rank] = console.prefix(f"[{role}{number}]:", rank).encode()
+        return known[rank]
 
-class _Logs:
-    """The logs of a run, each shown up to some place."""
-
-    def __init__(self, run: RecordedRun, rank: int | None, *, stderr: bool, since_s: float | None) -> None:
-        self._run = run
-        self._rank = rank
-        self._stderr = stderr
-        self._after_s = None if since_s is None else time.time() - since_s
-        self._places: dict[str, int] = {}
-        """Path to the number of bytes that were shown."""
-        self._rests: dict[str, bytes] = {}
-        """Path to the beginning of a line without an end."""
-        self._console = Console()
-
-    def look(self) -> None:
-        """Show what was written since the last look."""
-        for rank, paths in self._run.logs().items():
-            if self._rank in (None, rank):
-                for path in paths:
-                    if not self._stderr or path.endswith("stderr.log"):
-                        self._show(rank, path)
-        sys.stdout.buffer.flush()
-
-    def finish(self) -> None:
-        """Show the last lines that have no end."""
-        for rank, paths in self._run.logs().items():
-            for path in paths:
-                if rest := self._rests.pop(path, b""):
-                    self._write(rank, [rest])
-        sys.stdout.buffer.flush()
-
-    def _show(self, rank: int, path: str) -> None:
-        try:
-            fd = open_regular(path)
-        except OSError:
-            return
-        try:
-            if self._after_s is not None and os.fstat(fd).st_mtime < self._after_s:
-                return
-            shown = self._places.get(path, 0)
-            place = _after_hole(fd, shown)
-            if place > shown:  # --log-max-bytes has removed what was there
-                self._rests.pop(path, None)
-            end = os.fstat(fd).st_size  # not what is written meanwhile: another log would wait for it
-            while piece := os.pread(fd, min(_PIECE_BYTES, max(end - place, 0)), place):
-                place += len(piece)
-                *lines, rest = (self._rests.get(path, b"") + piece).split(b"\n")
-                if len(rest) > _LARGEST_LINE:
-                    lines, rest = [*lines, rest], b""
-                self._rests[path] = rest
-                self._write(rank, lines)
-            self._places[path] = place
-        finally:
-            os.close(fd)
-
-    def _label(self, rank: int) -> str:
-        role, number = self._run.title(rank)
-        return self._console.prefix(f"[{role}{number}]:", rank)
-
-    def _write(self, rank: int, lines: list[bytes]) -> None:
-        prefix = b"" if self._rank is not None else self._label(rank).encode()
+    def write(log: Log, _at_s: float, lines: list[bytes]) -> None:
+        prefix = prefix_of(log.rank)
         sys.stdout.buffer.write(b"".join(b"%b%b\n" % (prefix, line) for line in lines))
+
+    return write
+
+
+def _json(run: RecordedRun) -> Callable[[Log, float, list[bytes]], None]:
+    """Return what prints lines as JSON objects."""
+
+    def write(log: Log, at_s: float, lines: list[bytes]) -> None:
+        role, number = run.title(log.rank)
+        head = {
+            "schema_version": SCHEMA_VERSION,
+            "time": round(at_s, 3),
+            "local_rank": log.rank,
+            "role": role,
+            "role_rank": number,
+            "attempt": log.attempt,
+            "log_iostream": log.stream,
+        }
+        whole = (json.dumps(head | {"line": line.decode(errors="replace")}) for line in lines)
+        sys.stdout.buffer.write("".join(f"{each}\n" for each in whole).encode())
+
+    return write

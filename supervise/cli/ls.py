@@ -14,9 +14,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from supervise._views.recorded_run import RecordedRun
+    from supervise.cli.run_commands import RunParser
 
 _COLUMNS = ("NAME", "STATE", "EXIT", "STARTED", "TIME", "RANKS", "PROGRAM")
 _LONGEST = 60
+
+
+def options() -> RunParser:
+    """Return the parser."""
+    made = parser("ls", "List the runs, the newest first.", run=False)
+    made.add_argument("--json", action="store_true", help="print one JSON object a line")
+    return made
 
 
 def ls(words: Sequence[str]) -> int:
@@ -25,9 +33,7 @@ def ls(words: Sequence[str]) -> int:
     Raises:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
-    options = parser("ls", "List the runs, the newest first.", run=False)
-    options.add_argument("--json", action="store_true", help="print one JSON object a line")
-    found = options.parse_args(words)
+    found = options().parse_args(words)
     runs = runs_in(runs_dir())
     if found.json:
         for run in runs:

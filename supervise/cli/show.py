@@ -13,9 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from supervise._views.recorded_run import RecordedRun
+    from supervise.cli.run_commands import RunParser
 
 _LONGEST_LINE = 2000
 _MOST_RESTARTS = 20
+
+
+def options() -> RunParser:
+    """Return the parser."""
+    made = parser("show", "Tell what a run did, from its files.", run=True)
+    made.add_argument("--json", action="store_true", help="print a JSON object")
+    return made
 
 
 def show(words: Sequence[str]) -> int:
@@ -24,9 +32,7 @@ def show(words: Sequence[str]) -> int:
     Raises:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
-    options = parser("show", "Tell what a run did, from its files.", run=True)
-    options.add_argument("--json", action="store_true", help="print a JSON object")
-    found = options.parse_args(words)
+    found = options().parse_args(words)
     run: RecordedRun = found.run
     story = _Story(run.events())
     if found.json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from supervise._printable import one_line
+from supervise._views.top.reader import Reader
 from supervise.cli import steering
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def status(words: Sequence[str]) -> int:
 
     def act(client: ControlClient) -> int:
         result = client.request("status", timeout_s=steering.REPLY_S)
+        _mark_hung(found.target, result)
         if found.json:
             steering.show_json(found.target, result)
         else:
@@ -39,6 +41,13 @@ def status(words: Sequence[str]) -> int:
         return 0
 
     return steering.steer("status", found.target, act)
+
+
+def _mark_hung(target: steering.Target, result: dict[str, Any]) -> None:
+    """Set the state of ranks whose hang the watchdog has reported, and that goes on, to ``hung``."""
+    if target.run is not None:
+        for rank, row in Reader(target.run).read(result, same_pids=False).ranks.items():
+            result["ranks"][str(rank)]["state"] = row.state
 
 
 def _lines(target: steering.Target, result: dict[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import shtab
 
-from supervise.cli import report, restart, signaling, stacks, status, stop, top, wait
+from supervise.cli import clean, logs, ls, report, restart, show, signaling, stacks, status, stop, top, wait
 from supervise.cli.completion import FOLDER, SHELLS
 from supervise.cli.parser import run_parser
 
@@ -20,6 +20,13 @@ _OF_A_RUNNING_RUN = {
     "wait": (wait, "wait for the end of a run"),
     "stacks": (stacks, "show where the ranks of a run are in their code"),
     "top": (top, "show a live table of the ranks of a run"),
+}
+_OF_THE_PAST = {
+    "ls": (ls, "list the runs"),
+    "show": (show, "tell what a run did"),
+    "logs": (logs, "show the output of the ranks of a run"),
+    "report": (report, "write a page about a run, and a trace"),
+    "clean": (clean, "remove the directories of runs that are over"),
 }
 _FOLDERS = ("--log-dir", "--cwd")
 _FILES = ("--env-file", "--file", "--metrics")
@@ -42,11 +49,12 @@ def scripts() -> dict[str, str]:
     commands.choices["run"] = run
     check = commands.add_parser("check", help='check a file for "supervise run --file"')
     check.add_argument("file").complete = shtab.FILE  # type: ignore[attr-defined]
-    commands.add_parser("report", help="write a page about a run, and a trace")
-    commands.choices["report"] = report.options()
-    for action in commands.choices["report"]._actions:
-        if action.dest in ("run", "output", "trace"):
-            action.complete = shtab.FILE  # type: ignore[attr-defined]
+    for name, (past, text) in _OF_THE_PAST.items():
+        commands.add_parser(name, help=text)
+        commands.choices[name] = past.options()
+        for action in commands.choices[name]._actions:
+            if action.dest in ("run", "output", "trace"):
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
     for name, (command, text) in _OF_A_RUNNING_RUN.items():
         commands.add_parser(name, help=text)
         commands.choices[name] = command.options()

@@ -121,6 +121,17 @@ def test_what_ranks_report_is_in_the_status(supervise: Command):
         assert "\x1b" not in row
 
 
+def test_a_rank_that_hangs_is_hung_in_the_status(supervise: Command):
+    """As in the live table: from the report of the watchdog on."""
+    rank = "import signal, supervise; supervise.notify(step=7, heartbeat=True); print('up', flush=True); signal.pause()"
+    with running(supervise, "--heartbeat-timeout", "0.3", sys.executable, "-c", rank, count=1):
+        end_s = time.monotonic() + PATIENCE_S
+        while (state := told(supervise, "status", "job").splitlines()[2].split()[1]) == "ready":
+            assert time.monotonic() < end_s
+        assert state == "hung"
+        assert json.loads(told(supervise, "status", "--json", "job"))["ranks"]["0"]["state"] == "hung"
+
+
 def test_stop_waits_for_the_end_and_the_run_says_who_stopped_it(supervise: Command):
     """The exit code is that of SIGTERM; the files are complete when the command returns."""
     with running(supervise, "sh", "-c", SAYS) as run:

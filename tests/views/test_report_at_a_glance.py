@@ -5,6 +5,8 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.cli.command import Command
 from tests.cli.test_run_commands import until
 from tests.views.fake_run import BEGIN_S, event, exited, write_run
@@ -93,8 +95,10 @@ def test_the_time_after_the_last_sample_is_hatched(supervise: Command, tmp_path:
     found = [attrs["d"] for _, attrs in page_of(supervise, "job").attributes if attrs.get("class") == "unsampled"]
     assert len(found) == 3
     assert str(found[0]).startswith("M500 100")
+    assert "Hatched: the time after the last sample." in page_of(supervise, "job").text
     samples(path, *((float(at_s), {}) for at_s in range(1, 21)))
     assert not [tag for tag, attrs in page_of(supervise, "job").attributes if attrs.get("class") == "unsampled"]
+    assert "Hatched" not in page_of(supervise, "job").text
 
 
 def test_the_table_has_what_a_running_rank_has_used_so_far(supervise: Command, tmp_path: Path) -> None:
@@ -109,3 +113,29 @@ def test_the_table_has_what_a_running_rank_has_used_so_far(supervise: Command, t
     write_run(tmp_path / "runs/roles_x", 2, [event("process.started", 0, 1, pid=7)], {"roles": roles})
     assert "rank role pid lives" in (text := page_of(supervise, "roles").text)
     assert "1 learner0" in text
+
+
+def hangs(at_s: float, tier: str) -> dict[str, object]:
+    return event("process.hung", at_s, 0, tier=tier, age_s=4.0, step=3, status=None, waiting=[])
+
+
+@pytest.mark.parametrize("tier", ["output", "heartbeat"])
+def test_a_rank_that_hangs_is_said_to_and_one_that_went_on_is_not(
+    supervise: Command, tmp_path: Path, tier: str
+) -> None:
+    """In words, since a color alone is not read by everyone; a sample with more output, or a higher step, ends it."""
+    path = tmp_path / "runs/job_x"
+    stop = exited(20, 0, exit_code=None, exit_signal="SIGTERM", spontaneous=False)
+    started = event("process.started", 0, 0, pid=7)
+    write_run(path, 1, [started, hangs(9, tier), stop], outcome="stopped", exit_code=143)
+    still: dict[str, object] = {"output_bytes": 9, "step": 3}
+    rows = [(float(at_s), still) for at_s in range(1, 20)]
+    samples(path, *rows)
+    page = page_of(supervise, "job")
+    assert ", hung until stopped, SIGTERM" in page.bars()[0]
+    assert page.text.count("hung until stopped") == 3  # the bar, its end, the table
+    watched, other = ("output_bytes", "step") if tier == "output" else ("step", "output_bytes")
+    samples(path, *rows, (19.5, still | {other: 99}))
+    assert ", hung until stopped, SIGTERM" in page_of(supervise, "job").bars()[0]
+    samples(path, *rows, (19.5, still | {watched: 99}))
+    assert "hung until stopped" not in page_of(supervise, "job").text

@@ -15,7 +15,8 @@ from tests.cli.command import Command, Started
 
 PROGRAM = """
 import os, supervise, sys
-print("x" * 4095, flush=True)
+print("x" * 3071, flush=True)
+print("y" * 1023, file=sys.stderr, flush=True)
 supervise.notify(step=40 + int(os.environ["RANK"]), heartbeat=True)
 while not os.path.exists(sys.argv[1]):
     pass
@@ -52,7 +53,7 @@ def test_a_run_records_what_its_ranks_use(supervise: Command, tmp_path: Path) ->
         assert found["cpu_s"] > before["ranks"][rank]["cpu_s"]
         assert found["rss_bytes"] > 1 << 20
         assert found["processes"] == 1
-        assert found["output_bytes"] == 4096
+        assert (found["output_bytes"], found["stderr_bytes"]) == (4096, 1024)
         assert found["step"] == 40 + int(rank)
 
 

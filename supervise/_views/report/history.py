@@ -43,6 +43,8 @@ class Hang(NamedTuple):
     """The last beat or output before it."""
     told_s: float
     """The report."""
+    by_output: bool
+    """Whether output was missing; otherwise heartbeats."""
 
 
 @dataclass(slots=True)
@@ -83,16 +85,25 @@ class RankHistory:
         return self.lives[-1] if self.lives else None
 
     def went_on_s(self, life: Life, hang: Hang) -> float | None:
-        """Return when a sample shows a higher step than before a hang; None if none does."""
+        """Return when a sample shows more output, or a higher step, than before a hang; None if none does."""
         before: int | None = None
         for point in self.points:
-            if point.pid != life.pid or point.step is None:
+            value = point.output_bytes if hang.by_output else point.step
+            if point.pid != life.pid or value is None:
                 continue
             if point.at_s <= hang.told_s:
-                before = point.step
-            elif before is not None and point.step > before:
+                before = value
+            elif before is not None and value > before:
                 return point.at_s
         return None
+
+    @property
+    def hangs(self) -> bool:
+        """Whether its last life hangs, or hung until it was stopped."""
+        life = self.life
+        if life is None or not life.hangs or life.ending not in ("running", "stopped"):
+            return False
+        return self.went_on_s(life, life.hangs[-1]) is None
 
 
 class History:
@@ -181,7 +192,8 @@ class History:
         if event.get("step") is not None:
             text += f", step {_text(event['step'])}"
         if len(life.hangs) < _MOST_HANGS:
-            life.hangs.append(Hang(at_s - min(max(0.0, age_s), max(0.0, at_s - life.started_s)), at_s))
+            from_s = at_s - min(max(0.0, age_s), max(0.0, at_s - life.started_s))
+            life.hangs.append(Hang(from_s, at_s, by_output=event["tier"] == "output"))
         _append(life.marks, Mark(at_s, "hung", text))
         self._incident(at_s, "hung", f"rank {rank.rank} hung: {text}")
 

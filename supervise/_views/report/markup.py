@@ -16,7 +16,7 @@ _LONG_STEPS_S = (3600, 7200, 14400, 21600, 43200, 86400)
 _MOST_TICKS = 8
 _LAST_LABEL = 0.78
 """The part of an axis after which a label would meet the name of the axis on a narrow page."""
-_LEAST_GAP = 0.004
+_LEAST_GAP = 0.02
 
 
 class Row(NamedTuple):
@@ -105,5 +105,5 @@ def hatched(part: float) -> str:
     """Return the last part of a time axis, from 0 to 1, hatched, for an SVG that is 1000 wide and 100 high."""
     if part < _LEAST_GAP:
         return ""
-    lines = "".join(f"M{x} 100L{x + 8} 0" for x in range(round(1000 * (1 - part)), 1000, 12))
+    lines = "".join(f"M{x} 100L{x + 8} 0" for x in range(round(1000 * (1 - part)), 992, 12))
     return f'<path class="unsampled" d="{lines}"><title>not sampled</title></path>'

@@ -11,7 +11,7 @@ from supervise._opening import read_regular
 from supervise._printable import one_line
 from supervise._views.failed_ranks import why_failed
 from supervise._views.report.curves import curves
-from supervise._views.report.markup import Row, block, table, text, unbroken
+from supervise._views.report.markup import Row, block, hatched, table, text, unbroken
 from supervise._views.report.timeline import Timeline, shown_end
 from supervise._views.wording import event_time_s, seconds, size, spans
 
@@ -147,7 +147,10 @@ def shown_time(at: datetime) -> str:
 
 def _used(history: History) -> str:
     drawn = curves(history)
-    return f'<div class="curves">{drawn}</div>' if drawn else ""
+    if not drawn:
+        return ""
+    note = '<p class="note">Hatched: the time after the last sample.</p>' if hatched(history.unsampled) else ""
+    return f'<div class="curves">{drawn}</div>{note}'
 
 
 def _incidents(history: History) -> str:
@@ -228,7 +231,7 @@ def _rank_row(history: History, rank: RankHistory, logs: list[str]) -> Row:
         *role,
         str(life.pid),
         str(rank.count),
-        unbroken(shown_end(life) + cause),
+        unbroken(shown_end(life, hangs=rank.hangs) + cause),
         text(seconds(max(0.0, to_s - life.started_s))),
         "-" if cpu_s is None else text(seconds(cpu_s)),
         text(size(peak)) if peak else "-",

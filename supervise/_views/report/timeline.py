@@ -186,7 +186,7 @@ class Timeline:
         if life is None:
             return "not started"
         restarts = f", {rank.count - 1} restart{'s' if rank.count > 2 else ''}" if rank.count > 1 else ""
-        return f"{shown_end(life)}{restarts}"
+        return f"{shown_end(life, hangs=rank.hangs)}{restarts}"
 
     def _told(self, rank: RankHistory) -> str:
         """Return the bar in words."""
@@ -202,15 +202,20 @@ class Timeline:
         return f"{' '.join(parts)}, {self._ended(rank)}{cause}{marks}"
 
 
-def shown_end(life: Life) -> str:
-    """Return the end of a life as text that needs no color."""
+def shown_end(life: Life, *, hangs: bool) -> str:
+    """Return the end of a life as text that needs no color.
+
+    Args:
+        life: The life.
+        hangs: Whether it hangs, or hung until it was stopped.
+    """
     if life.ending == "succeeded":
         return "succeeded" if life.how == "exit code 0" else f"succeeded, {life.how}"
     if life.ending == "stopped":
-        return f"stopped, {life.how}"
+        return f"{'hung until ' if hangs else ''}stopped, {life.how}"
     if life.ending == "failed":
         return f"{'hung' if life.hangs else 'failed'}, {life.how}"
-    return "end unknown" if life.ending == "unknown" else "running"
+    return "end unknown" if life.ending == "unknown" else "running, hung" if hangs else "running"
 
 
 def _has_failed(rank: RankHistory) -> bool:

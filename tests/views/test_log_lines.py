@@ -1,0 +1,137 @@
+"""The lines of all logs in the order of time, from the sizes that the files of a run tell."""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervise._views.log_lines import LogLines, LogTimes, logs_of
+from supervise._views.recorded_run import RecordedRun
+from tests.cli.command import Command
+from tests.views.fake_run import BEGIN_S, event, write_run
+
+LINES = 10
+LINE_BYTES = 8
+
+
+def a_run(path: Path, begins: dict[str, float], *, samples: Iterable[dict[str, Any]] = ()) -> RecordedRun:
+    """Write a run; the log of key ``rank/stream`` grows evenly in 10 s from the given second on."""
+    ranks = sorted({int(key.partition("/")[0]) for key in begins})
+    write_run(path, len(ranks), [event("process.started", 0, rank, pid=1000 + rank) for rank in ranks])
+    for key, begin in begins.items():
+        file = path / "attempt_0" / f"{key}.log"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(f"{key[0]}{key[-3:]} {number:02}\n" for number in range(LINES)))
+        os.utime(file, (BEGIN_S + begin + 10, BEGIN_S + begin + 10))
+    (path / "samples.jsonl").write_text("".join(f"{json.dumps(sample)}\n" for sample in samples))
+    return RecordedRun(str(path))
+
+
+def sampled(begins: dict[str, float], after_s: float) -> dict[str, Any]:
+    """Return the sample of such a run."""
+
+    def size(key: str) -> int:
+        lines = int(min(max(after_s - begins.get(key, 1e9), 0), LINES))
+        return lines * LINE_BYTES
+
+    ranks = {key.partition("/")[0] for key in begins}
+    rows = {
+        rank: {
+            "pid": 1000 + int(rank),
+            "output_bytes": size(f"{rank}/stdout") + size(f"{rank}/stderr"),
+            "stderr_bytes": size(f"{rank}/stderr"),
+        }
+        for rank in ranks
+    }
+    return {"time": BEGIN_S + after_s, "ranks": rows}
+
+
+def told(run: RecordedRun, since_s: float | None = None) -> list[str]:
+    """Return all lines in order; `since_s`: from this second after the start on."""
+    reader = LogLines(LogTimes(run), None if since_s is None else BEGIN_S + since_s)
+    blocks = list(reader.look(logs_of(run), BEGIN_S + 1000))
+    assert [block.at_s for block in blocks] == sorted(block.at_s for block in blocks)
+    return [line.decode() for block in blocks for line in block.lines]
+
+
+def test_the_lines_of_all_logs_are_in_the_order_of_time(tmp_path: Path) -> None:
+    """Each log grows in its own ten seconds; a second log of a rank has its own place in time."""
+    begins = {"0/stdout": 40.0, "0/stderr": 0.0, "1/stdout": 20.0, "1/stderr": 60.0}
+    run = a_run(tmp_path / "run", begins, samples=[sampled(begins, after_s) for after_s in range(5, 75, 5)])
+    assert [line[:4] for line in told(run)[::LINES]] == ["0err", "1out", "0out", "1err"]
+    assert told(run) == sorted(told(run), key=lambda line: (["0err", "1out", "0out", "1err"].index(line[:4]), line))
+
+
+def test_lines_that_were_written_at_the_same_time_alternate(tmp_path: Path) -> None:
+    """Without a sample, a log has grown evenly from the start of the life to its last byte."""
+    assert told(a_run(tmp_path / "run", {"0/stdout": 0, "1/stdout": 0}))[:4] == [
+        "0out 00",
+        "1out 00",
+        "0out 01",
+        "1out 01",
+    ]
+
+
+@pytest.mark.parametrize(("since_s", "first"), [(0, "0out 00"), (7, "0out 05"), (25, "1out 05"), (35, None)])
+def test_since_begins_at_the_last_known_size(tmp_path: Path, since_s: float, first: str | None) -> None:
+    """No line of the wanted time is left out; of older ones, those of one interval of samples may come."""
+    begins = {"0/stdout": 0.0, "1/stdout": 20.0}
+    run = a_run(tmp_path / "run", begins, samples=[sampled(begins, after_s) for after_s in range(5, 35, 5)])
+    assert next(iter(told(run, since_s)), None) == first
+
+
+def test_since_leaves_out_the_rest_of_a_line(tmp_path: Path) -> None:
+    """A sample may have come in the middle of a line, or at its end."""
+    for size, first in ((LINE_BYTES * 3, "0out 03"), (LINE_BYTES * 3 + 1, "0out 04")):
+        row = {"pid": 1000, "output_bytes": size, "stderr_bytes": 0}
+        run = a_run(tmp_path / str(size), {"0/stdout": 0}, samples=[{"time": BEGIN_S + 3, "ranks": {"0": row}}])
+        assert told(run, 4)[0] == first
+
+
+def test_each_line_is_returned_once_while_logs_grow(tmp_path: Path) -> None:
+    """A line that is complete later comes later, and so does a log that is new."""
+    run = a_run(tmp_path / "run", {"0/stdout": 0})
+    reader = LogLines(LogTimes(run), None)
+    assert sum(len(block.lines) for block in reader.look(logs_of(run), BEGIN_S + 20)) == LINES
+    with (tmp_path / "run/attempt_0/0/stdout.log").open("a") as file:
+        file.write("torn")
+        file.flush()
+        assert [*reader.look(logs_of(run), BEGIN_S + 30)] == []
+        file.write(" line\nrest")
+    (tmp_path / "run/attempt_1/0").mkdir(parents=True)
+    assert [block.lines for block in reader.look(logs_of(run), BEGIN_S + 40)] == [[b"torn line"]]
+    (tmp_path / "run/attempt_1/0/stderr.log").write_text("new life\n")
+    assert [block.lines for block in reader.look(logs_of(run), BEGIN_S + 50)] == [[b"new life"]]
+    assert [rest for _, rest in reader.rests()] == [b"rest"]
+
+
+def test_what_ranks_may_have_written_to_the_files_loses_no_line(tmp_path: Path) -> None:
+    """Times and sizes that are not valid, or that fall, are left out."""
+    bad = ["word", None, -1, 1e400, [], {"0": 3}]
+    rows = [{"pid": 1000, "output_bytes": each, "stderr_bytes": 0} for each in (*bad, 70, 20)]
+    samples = [{"time": each, "ranks": {"0": rows[0]}} for each in bad]
+    samples += [{"time": BEGIN_S + number, "ranks": {"0": row, "x": row}} for number, row in enumerate(rows)]
+    run = a_run(tmp_path / "run", {"0/stdout": 0}, samples=[*samples, {"time": 1, "ranks": []}])
+    with (tmp_path / "run" / "events.jsonl").open("a") as file:
+        for each in bad:
+            lie = event("process.started", 0, 0, pid=each) | {"timestamp": each}
+            file.write(f"{json.dumps(lie)}\n")
+    assert len(told(run)) == LINES
+
+
+def test_the_command_shows_lines_in_order_and_as_json(supervise: Command, tmp_path: Path) -> None:
+    """A JSON object a line has the time, the rank, the stream and the text."""
+    begins = {"0/stdout": 20.0, "1/stderr": 0.0}
+    a_run(tmp_path / "run", begins, samples=[sampled(begins, after_s) for after_s in (5, 10, 15, 25)])
+    shown = supervise.supervise("logs", str(tmp_path / "run")).stdout.splitlines()
+    assert (shown[0], shown[LINES]) == ("[trainer1]:1err 00", "[trainer0]:0out 00")
+    done = supervise.supervise("logs", str(tmp_path / "run"), "--json", "--rank", "1")
+    assert done.stderr == ""
+    first = json.loads(done.stdout.splitlines()[0])
+    assert first.pop("time") == pytest.approx(BEGIN_S + 1, abs=0.01)
+    whose = {"local_rank": 1, "role": "trainer", "role_rank": 1, "attempt": 0}
+    assert first == whose | {"schema_version": 1, "log_iostream": "stderr", "line": "1err 00"}
+    assert len(done.stdout.splitlines()) == LINES
