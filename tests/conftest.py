@@ -115,10 +115,10 @@ def _one_household(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     gc.collect()
     gc.freeze()  # a collection during a test looks at what tests made, not at every module: a tenth of a second each
     # Without a folder of its own, a pytest that a test starts removes what earlier sessions have left: up to a minute.
-    # The path is short because tests bind sockets below it
-    with tempfile.TemporaryDirectory(prefix="pytests-", ignore_cleanup_errors=True) as folder:
-        os.environ["PYTEST_DEBUG_TEMPROOT"] = folder
-        yield
+    # Its path is short: tests bind sockets below it. The exit of a forked child would remove a TemporaryDirectory
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = folder = tempfile.mkdtemp(prefix="pytests-")
+    yield
+    shutil.rmtree(folder, ignore_errors=True)
     forkserver._forkserver._stop()
 
 
