@@ -43,9 +43,9 @@ class Top:
         return self.screen.lines()
 
     def without(self, text: str) -> list[str]:
-        """Read until the screen has this text no more; return its lines."""
+        """Read until no line of the screen is this text; return the lines. The names of runs have any digits."""
         deadline_s = time.monotonic() + PATIENCE_S
-        while any(text in line for line in self.screen.lines()):
+        while text in map(str.strip, self.screen.lines()):
             left_s = deadline_s - time.monotonic()
             assert select.select([self.master], [], [], max(0.0, left_s))[0], f"{text!r} stays"
             self._read()
