@@ -29,7 +29,7 @@ class ShownLog(Protocol):
         """Begin to show."""
 
     def stop(self) -> None:
-        """Show the rest, and end."""
+        """Show the remaining output, and end."""
 
     def stopped(self) -> bool:
         """Whether it has ended."""
@@ -199,7 +199,7 @@ class PContext(abc.ABC):
         """End the processes by `death_sig`, and after `timeout` seconds by SIGKILL; return when they are reaped."""
 
     def close(self, death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
-        """End every rank and show the rest of the logs. Idempotent.
+        """End every rank and show the remaining output. Idempotent.
 
         Args:
             death_sig: The first signal; None for SIGTERM.

@@ -52,7 +52,7 @@ class GangContext(PContext):
             **settings: The arguments of `start_processes`.
 
         Raises:
-            SpecError: A setting is not valid, or a call cannot be pickled; names the rank.
+            SpecError: A setting is not valid, or a call cannot be pickled; the text names the rank.
             OSError: The log folder cannot be used.
         """
         if settings.get("grace") is None:
@@ -295,7 +295,7 @@ class GangContext(PContext):
             self._await_leave(self._left or _leaving(supervisor))
             self._left = None
             self._result = closed.get(timeout=0)
-        except pykka.ActorDeadError:  # it has ended: after a wait, at the interpreter's exit, by stop_all
+        except pykka.ActorDeadError:  # the actor has ended: after a wait, at the interpreter's exit, by stop_all
             return first
         except BaseException:  # the application's handler has raised: the next close waits for this stop
             self._left = self._left or (_leaving(supervisor) if supervisor.is_alive() else None)
@@ -323,7 +323,7 @@ class GangContext(PContext):
         deadline_s = time.monotonic() + PROMPT_S
         if (
             self._supervisor is not None and self._supervisor.is_alive()
-        ):  # not in a forked child, where it does not answer
+        ):  # not in a forked child, where the actor does not answer
             try:
                 left.get(timeout=PROMPT_S)
             except (pykka.ActorDeadError, pykka.Timeout):

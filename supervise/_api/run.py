@@ -80,7 +80,7 @@ def run(
 
     Args:
         fn: A function that every rank calls, or the name or path of a program.
-        n: Number of ranks; None for that of `args` by rank.
+        n: Number of ranks; None if `args` maps each rank to its arguments.
         args: The arguments of all ranks as a tuple, or rank to its arguments.
         envs: The variables added to the environment of all ranks, or rank to its variables. They take precedence over
             those of supervise.
@@ -115,7 +115,7 @@ def _calls(n: int | None, args: Sequence[Any] | Mapping[int, Any]) -> Mapping[in
     """Return rank to arguments.
 
     Raises:
-        SpecError: `n` is not a number of ranks, too large, or not that of `args`.
+        SpecError: `n` is not a number of ranks, is too large, or differs from the number of ranks in `args`.
     """
     if n is None:
         if not isinstance(args, Mapping):
@@ -191,7 +191,7 @@ def _name_of(fn: object) -> str:
 
 
 def _usual_exception(came: SignalException) -> BaseException:
-    """Call the handler that a signal has without supervise; return its exception, or `came` if there is none."""
+    """Call the handler that a signal has without supervise; return what the handler raises, or else `came`."""
     if signals.is_handled_otherwise(came.sigval):
         try:
             signal.raise_signal(came.sigval)

@@ -167,7 +167,7 @@ def restore() -> None:
     if _desk.gangs:
         return
     for sig, old in list(_desk.old.items()):
-        if signal.getsignal(sig) == _terminate_process_handler:  # otherwise user code has set another since
+        if signal.getsignal(sig) == _terminate_process_handler:  # otherwise user code has replaced the handler
             signal.signal(sig, old)
         _desk.old.pop(sig, None)  # a signal that was just passed on may have removed it
 

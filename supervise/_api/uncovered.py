@@ -36,7 +36,7 @@ def put_off(signum: int, frame: FrameType | None) -> bool:
 
 
 def _is_uncovered(frame: FrameType) -> bool:
-    """Whether a frame is at a backward jump right behind a range that a `try` covers, and is not covered itself."""
+    """Whether a frame is at an uncovered backward jump directly after a range that a `try` covers."""
     import opcode
 
     code, at = frame.f_code, frame.f_lasti

@@ -25,13 +25,13 @@ _BUSY_S = 5.0
 """How long a connection is retried while too many clients are waiting."""
 _RETRY_S = 0.05
 _FIRST_LOOK_S = 2.0
-"""How long a reply may take before the client looks whether the server is suspended. The next looks are at intervals
-that double, since the kernel reports the suspension of a process only to its parent."""
+"""How long a reply may take before the client checks whether the server is suspended. The intervals between further
+checks double, since the kernel reports the suspension of a process only to its parent."""
 _LAST_LOOK_S = 60.0
 
 
 class ControlError(SuperviseError):
-    """The reply to a request is an error, or there is none.
+    """A request got an error as its reply, or no reply.
 
     Args:
         code: The kind of error, a word of the protocol; ``no-reply`` if the connection ended, ``not-a-reply`` if the
@@ -95,7 +95,7 @@ class ControlClient:
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._count += 1
         given = {key: value for key, value in arguments.items() if value is not None}
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the server may have said why
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the server may have sent the reason
             self._send(request_line(name, self._count, given), deadline_s)
         while True:
             reply = self._reply(deadline_s)
@@ -109,7 +109,7 @@ class ControlClient:
                 raise ControlError("version", f"the server speaks version {reply.get('version')!r}, not {VERSION}")
 
     def until_closed(self, timeout_s: float | None) -> bool:
-        """Wait until the server closes the connection; return whether it has within `timeout_s` seconds."""
+        """Wait until the server closes the connection; return whether that happened within `timeout_s` seconds."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             while True:

@@ -32,7 +32,7 @@ log = logging.getLogger("supervise")
 
 MOST_CLIENTS = 32
 A_TURN = 32
-"""How many requests are handled per `TURN_S`, of all clients together: a flood must not slow the gang down."""
+"""How many requests of all clients are handled per `TURN_S`, so that a flood does not slow the gang down."""
 TURN_S = 0.02
 _AT_ONCE = 16
 """How many clients are served before the loop does other work."""
@@ -52,9 +52,9 @@ class Clients:
         """Begin without clients.
 
         Args:
-            service: What the clients may ask.
+            service: The gang, and the requests that it accepts.
             loop: Of the server.
-            served: Called when the last client has its last answer, after `finish`.
+            served: Called after `finish`, when the last client has its last answer.
 
         Raises:
             OSError: There is no descriptor.
@@ -93,12 +93,12 @@ class Clients:
         self._look = self._look or self._loop.call_later(_LOOK_S, self._look_at_clients)
 
     def finish(self) -> None:
-        """Take no more requests; call `served` once all open ones are answered and the answers are sent."""
+        """Take no more requests; call `served` once the answers to all open requests are sent."""
         self._ending = True
         self._check_served()
 
     def release(self) -> None:
-        """Answer what is still open by an error, and close every descriptor. Idempotent."""
+        """Answer open requests with an error, and close every descriptor. Idempotent."""
         epoll, self._epoll = self._epoll, None
         if epoll is None:
             return
@@ -138,7 +138,7 @@ class Clients:
         """Call `act`; drop the client if that fails."""
         try:
             act()
-        except OSError:  # the client has gone
+        except OSError:  # the client has disconnected
             self._drop(client)
         except Exception:  # an error of the server concerns this client only, and must not be repeated forever
             log.exception("control socket: a client is dropped")
@@ -178,7 +178,7 @@ class Clients:
             self._epoll.modify(client.end, wanted)
 
     def _next_turn(self) -> None:
-        """Handle requests that wait for a turn. A client that is served goes to the end of the line."""
+        """Handle requests that wait for a turn. A served client goes to the end of the queue."""
         self._turn, self._left = None, A_TURN
         for fd, client in list(self._clients.items()):
             if fd in self._clients and client.has_line and client.may_ask and self._left:
@@ -197,7 +197,7 @@ class Clients:
         self._look = self._loop.call_later(_LOOK_S, self._look_at_clients) if self._clients else None
 
     def _drop(self, client: Connection, reason: Refusal | None = None) -> None:
-        """End a connection, and tell the client why if its socket takes it."""
+        """End a connection, and send the client the reason if its socket accepts it."""
         if reason is not None:
             with contextlib.suppress(OSError):
                 client.send(error_line(reason))
@@ -228,7 +228,7 @@ class Clients:
         reply.add_done_callback(partial(self._loop.post, self._answered, client, number))
 
     def _answered(self, client: Connection, number: int) -> None:
-        """Send the answer to a request, whose reply is set, unless the client has gone."""
+        """Send the answer to a request, whose reply is set, unless the client has disconnected."""
         if (found := client.pending.pop(number, None)) is not None:
             self._guard(client, partial(self._answer, client, *found))
         self._check_served()

@@ -41,7 +41,7 @@ class Connection:
         self.events = select.EPOLLIN
         """What the server's epoll set watches."""
         self.is_half_closed = False
-        """Whether it will send nothing more."""
+        """Whether the client has closed its sending side."""
         self._received = bytearray()
         self._unsent: deque[memoryview] = deque()
 
@@ -117,18 +117,18 @@ class Connection:
                 self._unsent.popleft()
 
     def wanted_events(self) -> int:
-        """Return what to watch: input unless requests wait already, and output if answers wait."""
+        """Return the events to watch: input unless a request is waiting, and output if an answer is waiting."""
         reads = self.may_ask and not self.is_half_closed and not self.has_line
         return (select.EPOLLIN if reads else 0) | (select.EPOLLOUT if self._unsent else 0)
 
     @property
     def is_over(self) -> bool:
-        """Whether the client has said that it sends nothing more, and has all its answers."""
+        """Whether the client has closed its sending side and has received all its answers."""
         return self.is_half_closed and not self.pending and not self._unsent and not self.has_line
 
     @property
     def is_served(self) -> bool:
-        """Whether it waits for nothing."""
+        """Whether the client has received the answers to all its requests."""
         return not self.pending and not self._unsent
 
     def close(self) -> None:

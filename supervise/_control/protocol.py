@@ -1,4 +1,4 @@
-"""The control protocol: one JSON object a line in each direction. `docs/reference/control-socket.md` describes it."""
+"""The control protocol: one JSON object per line in each direction. `docs/reference/control-socket.md` describes it."""
 
 from __future__ import annotations
 

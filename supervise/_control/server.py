@@ -71,7 +71,7 @@ class ControlServer:
             FileExistsError: A process listens there already, or the file is not a socket.
             OSError: The file cannot be made, or there is no descriptor or thread. `filename` is the path, or None.
         """
-        _alive.add(self)  # first: a forked child closes what it has copied
+        _alive.add(self)  # first, so that a forked child closes its copies
         self._file.open()
         try:
             self._loop.start()
@@ -90,7 +90,7 @@ class ControlServer:
         self._loop.post(self._finish)
 
     def join(self, timeout_s: float) -> bool:
-        """Wait after `close` until the thread has ended; return whether it has within `timeout_s` seconds."""
+        """Wait after `close` until the thread has ended; return whether that happened within `timeout_s` seconds."""
         return self._loop.join(timeout_s)
 
     def _watch_listener(self) -> None:
@@ -154,7 +154,7 @@ class ControlServer:
         self._file.close()
 
     def _lost(self, error: BaseException) -> None:
-        """End without the loop: its selector has failed."""
+        """End without the loop, whose selector has failed."""
         log.error("control socket %s: the selector failed: %r", self._file.path, error)
         self._file.remove()
         self._release()

@@ -1,4 +1,4 @@
-"""What the clients of a control server may ask, and what the owner of the server is told."""
+"""The gang that clients of a control server ask, and the notification to the owner of the server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StopAsked(NamedTuple):
 
 
 class Service(NamedTuple):
-    """What the clients of a server may ask."""
+    """The gang that the clients of a server ask, and the limits of their requests."""
 
     gang: pykka.ActorRef[Any]
     """The Supervisor."""

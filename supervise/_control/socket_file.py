@@ -127,7 +127,7 @@ class SocketFile:
         if identity is None:
             return
         name = os.path.basename(self.path)
-        with contextlib.suppress(OSError):  # the folder may be gone
+        with contextlib.suppress(OSError):  # the folder may have been removed
             found = os.lstat(name, dir_fd=self._folder)
             if (found.st_dev, found.st_ino) == identity:
                 os.unlink(name, dir_fd=self._folder)

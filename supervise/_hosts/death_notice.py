@@ -1,4 +1,4 @@
-"""The driver's connection to the keeper of a host's lease, which says when it has killed the host and its ranks."""
+"""The driver's connection to the keeper of a host's lease, which reports that it has killed the host and its ranks."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class DeathNotice:
     """
 
     def __init__(self, loop: Loop, address: HostAddress, then: Callable[[str], object]) -> None:
-        """Connect; call `then` with the keeper's reason when all is dead."""
+        """Connect; call `then` with the keeper's reason when the host and its ranks are dead."""
         self._loop = loop
         self._then = then
         self.why = ""
-        """The keeper's reason; "" until it has spoken."""
+        """The keeper's reason; "" until it has arrived."""
         self._socket = socket.socket(socket.AF_INET6 if ":" in address.ip else socket.AF_INET, socket.SOCK_STREAM)
         self._socket.setblocking(False)
         self._socket.connect_ex((address.ip, address.keeper_port))

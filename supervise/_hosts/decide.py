@@ -1,7 +1,7 @@
 """The decisions of a gang over several hosts: a pure function of its state and one event.
 
 One host that fails, in whatever way, ends the attempt: the other hosts are asked to stop at once. The attempt is over
-when no rank of it can run any more, which for a lost host is the end of its lease. Then the policy decides whether
+when none of its ranks can run any more; those of a lost host can until its lease ends. Then the policy decides whether
 another attempt begins, on hosts that the engine chooses again. The count of restarts is that of the whole gang.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def decide(gang: HostsGang, event: steps.Event, now_ns: int) -> list[steps.Action]:  # noqa: C901, PLR0911, PLR0912 - one case an event
-    """Change the state by one event; return what is to be done, in order.
+    """Change the state by one event; return the actions, in order.
 
     Args:
         gang: The state.
@@ -88,7 +88,7 @@ def _started(gang: HostsGang, event: steps.HostStarted) -> list[steps.Action]:
 
 
 def _answer_start(gang: HostsGang) -> list[steps.Action]:
-    """Answer the start once the driver knows that the ranks of all hosts have been ready; then heed failures so far."""
+    """Answer the start once the driver knows that all ranks have been ready; then process the failures so far."""
     if gang.phase == "launching" and all(host.pids for host in gang.hosts):
         gang.phase, gang.started = "running", True
         heeded = _stop(gang, "failure", None, None) if gang.causes else []
@@ -117,7 +117,7 @@ def _ended(gang: HostsGang, event: steps.HostEnded, now_ns: int) -> list[steps.A
     host = gang.hosts[event.host]
     if host.state in OVER:
         return []
-    host.state, host.result = "ended", event.result  # also of a host that was taken for lost: it has answered since
+    host.state, host.result = "ended", event.result  # also of a host that counted as lost but has answered since
     if not host.pids and event.result.outcome in ("succeeded", "failed"):
         # The reply to the launch is late: the network does not keep the order of replies and news.
         host.pids = {local: end.pid for local, end in event.result.ends.items() if end.pid is not None}
@@ -140,7 +140,7 @@ def _lost(gang: HostsGang, event: steps.HostLost) -> list[steps.Action]:
 
 
 def _fails(gang: HostsGang, number: int) -> list[steps.Action]:
-    """Record a host as a cause, and stop the others. Launches that will be answered are waited for first.
+    """Record a host as a cause, and stop the others after the replies to pending launches.
 
     So a rank that fails at once gives the result of a gang that has started, as on one host, and not an error of the
     start on some hosts.
@@ -154,7 +154,7 @@ def _fails(gang: HostsGang, number: int) -> list[steps.Action]:
 
 
 def _stop(gang: HostsGang, why: Stopping, sig: Signals | None, timeout_s: float | None) -> list[steps.Action]:
-    """Ask each host that may run ranks to stop; a close may come again, with a stronger signal."""
+    """Ask each host that may run ranks to stop; a close may be repeated with a stronger signal."""
     if gang.phase in ("new", "placing", "backoff"):
         gang.stopping = why
         return _finish(gang, None)
@@ -169,7 +169,7 @@ def _stop(gang: HostsGang, why: Stopping, sig: Signals | None, timeout_s: float 
 
 
 def _advance(gang: HostsGang, now_ns: int) -> list[steps.Action]:
-    """End the attempt if no rank of it runs any more."""
+    """End the attempt if none of its ranks runs any more."""
     if gang.phase in ("new", "placing", "backoff", "finished") or any(host.state not in OVER for host in gang.hosts):
         return []
     if not gang.started and gang.stopping == "failure":

@@ -64,7 +64,7 @@ class HostEvents:
         self._log.emit(event.name, event.level, **event.fields, host_name=address.host_name)
 
     def forward(self, number: int, event: dict[str, Any], address: HostAddress) -> None:
-        """Emit an event of a host. Those about its part of the gang are left out: the driver reports the whole gang."""
+        """Emit a host's event, unless it is about the host's part of the gang: the driver reports the whole gang."""
         if event["event"].startswith(_OF_GANG) and event["event"] != _STACKS:
             return
         fields = {key: value for key, value in event.items() if key not in ("event", "level", "seq")}

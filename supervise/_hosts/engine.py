@@ -1,4 +1,4 @@
-"""What a driver needs of an engine: hosts for one attempt, and calls to them."""
+"""The interface that a driver needs of an engine: hosts for one attempt, and calls to them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Engine(Protocol):
         """Make a host for each order, all or none; `done` gets them in the order of `orders`, or the error."""
 
     def release(self, epoch: int) -> None:
-        """Give back what the attempt has, also while it is being placed. Processes of hosts are killed. Idempotent."""
+        """Release the resources of an attempt, also while it is being placed; kill the hosts' processes. Idempotent."""
 
     def close(self, done: Callable[[], object]) -> None:
         """Release everything; the last call. Call `done` on any thread when the engine does nothing more."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 65536
 _PUMP_S = 10.0
-"""Time for the last output behind the end of the ranks: a forked rank's descendant may hold the pipe's other end."""
+"""Time for the last output after the end of the ranks: a descendant of a forked rank may hold the pipe open."""
 _RECORD = "SUPERVISE_RECORD"
 """The first word is the pid of the rank's parent; see `supervise run`."""
 
@@ -81,8 +81,8 @@ class Host:
         """Start the ranks with these further variables, once; answer with ``{local rank: pid}`` when all are ready.
 
         Raises:
-            SuperviseError: The host was asked to stop before: a launch that did not arrive is repeated, and may come
-                behind a stop.
+            SuperviseError: The host was asked to stop before: the driver repeats a launch that was lost, which may
+                arrive after a stop.
             SpecError: A setting is not valid on this host.
             OSError: A log folder cannot be used; or, in the reply, a rank cannot be started.
         """
@@ -139,7 +139,7 @@ class Host:
                 self._news.add(stream, chunk)
 
     def _end(self, gang: pykka.ActorRef[Supervisor], consoles: Any, pumps: Any) -> None:
-        """Wait for the end of the ranks and of all they have left, then report it."""
+        """Wait for the end of the ranks and of their leftovers, then report it."""
         try:
             result: Any = gang.ask(say.Wait())
             status: Any = gang.ask(say.Status())
@@ -168,7 +168,7 @@ class Host:
 
     def stop(self, sig: int | None, timeout_s: float | None) -> None:
         """Stop the ranks: `sig` now, SIGKILL after `timeout_s`; None is the gang's own value."""
-        with self._lock:  # a launch on another thread comes before or behind this
+        with self._lock:  # a launch on another thread comes before or after this
             self._told_to_stop = True
         if self._gang is not None:
             with contextlib.suppress(pykka.ActorDeadError):
@@ -214,7 +214,7 @@ class Host:
 
 
 def _ignore(_event: dict[str, Any]) -> None:
-    """Take an event without a use: the driver shows a failure, so the host's Supervisor must not show it as well."""
+    """Ignore an event: the driver shows a failure, so the host's Supervisor must not show it as well."""
 
 
 class _Observer(pykka.ThreadingActor):

@@ -1,4 +1,4 @@
-"""What hosts tell of their ranks when a `Status` asks for the state of the gang. At rest it costs nothing."""
+"""The state of the ranks, requested from the hosts when a `Status` asks for it. Costs nothing otherwise."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _LONGEST_S = 1.0
 
 
 class Inquiry:
-    """Asks hosts for the state of their ranks. All who ask meanwhile share the answers. Used on the driver's loop."""
+    """Requests the state of ranks from their hosts. Concurrent callers share the answers. Used on the driver's loop."""
 
     def __init__(
         self, loop: Loop, answer: Callable[[], GangStatus], learn: Callable[[int, GangStatus], object]
     ) -> None:
-        """Begin without a question.
+        """Begin without a pending request.
 
         Args:
             loop: The driver's loop.
             answer: Returns the state of the gang.
-            learn: Gets the number of a host, and what it has told.
+            learn: Gets the number of a host, and the state that it has reported.
         """
         self._loop = loop
         self._answer = answer
@@ -38,7 +38,7 @@ class Inquiry:
         self._silent: set[int] = set()
         """The hosts that have not answered yet."""
         self._count = 0
-        """Number of the present question; a timer or an answer of an earlier one has no effect on it."""
+        """Number of the present inquiry, on which a timer or an answer of an earlier inquiry has no effect."""
 
     def begin(self, links: Mapping[int, HostLink]) -> Reply[GangStatus]:
         """Return a reply with the state of the gang, once these hosts have answered, or a second has passed."""
@@ -69,7 +69,7 @@ class Inquiry:
             self.settle()
 
     def settle(self) -> None:
-        """Answer all who have asked."""
+        """Answer all callers."""
         replies, self._replies = self._replies, []
         for reply in replies:
             reply.set(self._answer())

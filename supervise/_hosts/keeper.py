@@ -1,7 +1,7 @@
 """The lease keeper: a small process beside a host that kills the host and its ranks when the lease is over.
 
 Run as ``python -I -S keeper.py HOST_PID FIRST_S IP``. It imports nothing of supervise, so that it starts at once and
-stays small. Its stdin is a pipe from the host, with one command a line:
+stays small. Its stdin is a pipe from the host, with one command per line:
 
 - ``lease NS``: the lease is over at NS nanoseconds of CLOCK_BOOTTIME, which counts the time of a suspended machine. The
   first one replaces the lease of FIRST_S seconds, during which the host has no ranks; later ones can only extend it.
@@ -14,7 +14,7 @@ the host, and has seen their ends, it writes a line to the driver's connection: 
 knows at once that nothing computes there, and need not wait for the end of the lease.
 
 The keeper kills everything when the lease is over, when the host dies, and at the end of its stdin without ``bye``. It
-does not depend on the host, and is not its child: a host that is stopped, or whose interpreter is busy, loses its
+does not depend on the host, and is not its child: a suspended host, or one whose interpreter is busy, loses its
 ranks as well.
 """
 
@@ -68,7 +68,7 @@ class Keeper:
         self._lease(time.clock_gettime_ns(time.CLOCK_BOOTTIME) + int(first_s * _NS_PER_S))
 
     def run(self) -> None:
-        """Obey the host until it has ended, and kill what is left if that was not its wish."""
+        """Obey the host until it ends or says ``bye``; without ``bye``, kill its ranks and the host itself."""
         poll = select.poll()
         for fd in (0, self._host, self._timer, self._listener.fileno()):
             poll.register(fd, select.POLLIN)
@@ -82,8 +82,8 @@ class Keeper:
 
     def _serve(self, ready: set[int]) -> str | None:
         """Serve the descriptors that are ready; return why all must be killed, "" after ``bye``, None to continue."""
-        # Behind a thaw, a renewal that was sent in time may wait beside an expiry: it comes too late. Ranks that wait
-        # there are still added, since the driver is told that nothing of the host computes.
+        # After a thaw, a renewal that was sent in time may be pending although the lease has expired: it is too late.
+        # Pending ranks are still added, because the keeper then reports that nothing of the host runs.
         over = self._timer in ready and time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= self._due_ns
         if 0 in ready:
             chunk = os.read(0, 65536)
@@ -176,7 +176,7 @@ class Keeper:
 
 
 def _ignore(call: object, *args: object) -> None:
-    """Call a function; an error means that the process is gone."""
+    """Call a function; ignore an error, which means that the process has exited."""
     try:
         call(*args)  # type: ignore[operator]  # one of two functions of this file
     except OSError:
@@ -196,7 +196,7 @@ def start_time(pid: int) -> str:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of ``/proc/PID/stat`` behind the name; none if there is no such process."""
+    """Return the fields of ``/proc/PID/stat`` after the name; none if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].decode().split()
@@ -205,7 +205,7 @@ def _stat(pid: int) -> list[str]:
 
 
 if __name__ == "__main__":
-    if os.fork():  # Ray's workers kill their children when they lose their node: the keeper is none of them
+    if os.fork():  # Ray's workers kill their children when they lose their node: so the keeper must not be a child
         os._exit(0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)

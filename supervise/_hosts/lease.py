@@ -28,7 +28,7 @@ class Lease:
 
     A token is a time of this host. The driver sends each token back with its next renewal, and the lease then lasts
     from the time of the token. So a renewal that was delayed on its way, or read late because this host was frozen,
-    does not make the lease longer than the driver takes it to be.
+    does not make the lease longer than the driver assumes.
     """
 
     def __init__(self, lease_s: float, ip: str = "127.0.0.1", first_s: float = _FIRST_S) -> None:
@@ -37,7 +37,7 @@ class Lease:
         Args:
             lease_s: Seconds for which a renewal lasts.
             ip: The address at which the keeper listens.
-            first_s: Seconds for which the host may live without a renewal. It must not start ranks before.
+            first_s: Seconds for which the host may live before the first renewal, without ranks.
 
         Raises:
             OSError: The keeper cannot be started.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _RENEWALS_PER_LEASE = 10
 _AGAIN_S = 0.2
 _MARGIN_S = 1.0
-"""Time that the keeper has for its kills, and the ranks for their deaths, behind the end of the lease."""
+"""Time after the end of the lease for the keeper to kill the ranks, and for the ranks to exit."""
 
 
 class HostLink:
@@ -60,7 +60,7 @@ class HostLink:
         self._leased = False
         """Whether the host has got a renewal with a token of its own, and so has a lease that the driver knows."""
         self._envs: dict[int, dict[str, str]] | None = None
-        """What a launch waits for the lease with."""
+        """The variables of a launch that waits for the lease."""
         self._read = 0
         """Number of the last news that was processed."""
         self._heard_s = self._sent_s = time.monotonic()
@@ -69,7 +69,7 @@ class HostLink:
         self._timer: Timer | None = None
         self._notice: DeathNotice | None = None
         self._awaiting: Callable[[], object] | None = None
-        """What waits for the end of a lost host's lease."""
+        """The callback at the end of a lost host's lease."""
 
     def begin(self) -> None:
         """Renew the lease from now on, and read the news."""
@@ -79,7 +79,7 @@ class HostLink:
         self._poll()
 
     def end(self) -> None:
-        """Renew no more; ignore what is still to come. Idempotent."""
+        """Stop the renewals; ignore later replies and news. Idempotent."""
         self._over = True
         if self._timer is not None:
             self._timer.cancel()
@@ -87,7 +87,7 @@ class HostLink:
             self._notice.close()
 
     def await_lease(self, then: Callable[[], object]) -> None:
-        """Call `then` once the ranks are gone: the keeper reports it, or the lease is over. Renew no more."""
+        """Stop the renewals; call `then` when the keeper reports that the ranks are dead, or the lease is over."""
         self._over, self._awaiting = True, then
         if self._notice is not None and self._notice.why:
             self._gone()
@@ -108,7 +108,7 @@ class HostLink:
             self._lose(f"it died: {why}")
 
     def launch(self, envs: dict[int, dict[str, str]]) -> None:
-        """Start the ranks of the host as soon as it has a lease, and report how that went.
+        """Start the ranks of the host as soon as it has a lease, and report the result.
 
         The first renewal only fetches a token: the engine may have made this host long before the others.
         """
@@ -118,7 +118,7 @@ class HostLink:
             self._envs = envs
 
     def tell(self, method: str, *args: Any) -> None:
-        """Call a method whose value is not needed, again until the host has got it. The method is idempotent."""
+        """Call an idempotent method whose value is not needed; repeat the call until it reaches the host."""
         self._call(method, *args, done=partial(self._said, method, args))
 
     def call_once(self, method: str, *, done: Callable[[Any, BaseException | None], object]) -> None:

@@ -28,13 +28,13 @@ class Merger:
     gang: HostsGang
     addresses: Sequence[HostAddress]
     load: Callable[[Any], Any]
-    """Makes a return value of what a host has sent."""
+    """Converts the data that a host has sent into a return value."""
 
     def result(self) -> RunProcsResult:
-        """Return the result of the attempt whose hosts are all over.
+        """Return the result of the attempt, whose hosts have all ended.
 
-        The first host of which the driver has learned that it failed has the root cause, which is the first failure
-        in the order of that host. Clocks of different hosts are not compared.
+        The root cause is on the host whose failure the driver has learned first; it is the first failure in the order
+        of that host. Clocks of different hosts are not compared.
         """
         merged = RunProcsResult(outcome=self._outcome(), cause_order="receipt")
         causes = self.gang.causes

@@ -18,7 +18,7 @@ Stopping = Literal["failure", "close", "timeout"]
 """Why the hosts are stopped."""
 
 OVER: frozenset[HostState] = frozenset({"ended", "not_started", "gone"})
-"""The states of a host of which no rank runs."""
+"""The states of a host that has no running rank."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class HostsGang:
     """Number of the present attempt."""
     hosts: list[Host] = field(default_factory=list)
     causes: list[int] = field(default_factory=list)
-    """The hosts that failed by themselves, in the order in which the driver learned of it; the first is the cause."""
+    """The hosts that failed by themselves, in the order in which the driver was notified; the first is the cause."""
     stopping: Stopping | None = None
     sig: Signals | None = None
     timeout_s: float | None = None

@@ -34,7 +34,7 @@ class NewsQueue:
         self._closed = False
 
     def add(self, kind: NewsKind, what: Any) -> None:
-        """Add one item. Output waits until the driver has read what is too much."""
+        """Add one item. Output blocks while the driver has too much unread output."""
         size = len(what) if kind in ("stdout", "stderr") else 0
         with self._changed:
             if size:
@@ -67,7 +67,7 @@ class NewsQueue:
         return reply
 
     def close(self) -> None:
-        """Answer the present poll, and let no output wait any more."""
+        """Answer the present poll, and unblock output that waits."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

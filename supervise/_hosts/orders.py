@@ -1,4 +1,4 @@
-"""What the driver and a host send each other."""
+"""The messages between the driver and a host."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class HostsPlan:
 
         Args:
             epoch: Number of the attempt.
-            entrypoint: What travels in place of the entrypoint; None: itself.
+            entrypoint: The object to send in place of the entrypoint; None: the entrypoint itself.
             sends_events: Whether hosts send their events.
         """
         return [
@@ -138,7 +138,7 @@ def make_plan(
     """Check the settings of a gang over several hosts.
 
     Raises:
-        SpecError: A setting is not valid; names it, the value or the rank, and the remedy.
+        SpecError: A setting is not valid; the text names it, the value or the rank, and the remedy.
     """
     _check_count("nnodes", nnodes, "hosts")
     _check_count("nproc_per_node", nproc_per_node, "ranks on each host")
@@ -210,10 +210,10 @@ def _check_ranks(what: str, mapping: Mapping[Any, Any], world: int) -> None:
 
 
 def _check_as_hosts(plan: HostsPlan) -> None:
-    """Check the rest as the Supervisor of each host does.
+    """Check the other settings as the Supervisor of each host does.
 
     Raises:
-        SpecError: Names the host as well.
+        SpecError: A setting is not valid; the text names the host as well.
     """
     settings = {_FIELDS.get(key, key): value for key, value in plan.settings.items()}
     if isinstance(settings.get("cwd"), (str, os.PathLike)):

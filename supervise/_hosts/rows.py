@@ -25,7 +25,7 @@ class RankRows:
         self._plan = plan
         self._ended: dict[int, RankState] = {}
         self._told: dict[int, tuple[RankStatus, float]] = {}
-        """What the host of a rank has told of it, and when the driver learned of that, monotonic seconds."""
+        """The status of a rank as its host has reported it, and the monotonic time (s) of the report's arrival."""
         self._epoch = 0
         self._ready = False
 
@@ -43,12 +43,12 @@ class RankRows:
         self._ended[rank] = "finished" if end.exitcode in codes and end.complaint is None else "failed"
 
     def told(self, number: int, status: GangStatus) -> None:
-        """Record what a host tells of its ranks: their steps, status texts, and the ages of their heartbeats."""
+        """Record what a host has reported of its ranks: their steps, status texts, and the ages of their heartbeats."""
         now_s = time.monotonic()
         self._told |= {self._plan.rank(number, local): (row, now_s) for local, row in status.ranks.items()}
 
     def status(self, gang: HostsGang, pids: dict[int, int], waiters: int) -> GangStatus:
-        """Return the present state, as far as the hosts have told it."""
+        """Return the present state, as far as the hosts have reported it."""
         rows = {rank: self._row(rank, gang) for rank in range(self._plan.world_size)}
         return GangStatus(
             phase=_PHASES.get(gang.phase, gang.phase),  # type: ignore[arg-type]  # the other phases have the same names
@@ -83,6 +83,6 @@ class RankRows:
         told, at_s = self._told[rank]
         if told.state == "suspended" and state in ("starting", "ready"):
             row = replace(row, state="suspended")
-        # the host has measured the age by its own clock; since then the driver's has run
+        # the age by the host's clock, plus the time since then by the driver's clock
         age_s = None if told.beat_age_s is None else told.beat_age_s + time.monotonic() - at_s
         return replace(row, status=told.status, step=told.step, beat_age_s=age_s)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Shown(Protocol):
-    """Where output of ranks goes."""
+    """A destination of the ranks' output."""
 
     def write(self, host: int, stream: str, data: bytes) -> None:
         """Take bytes of a host's ``stdout`` or ``stderr``."""

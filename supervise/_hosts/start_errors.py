@@ -12,7 +12,7 @@ def start_error(error: BaseException, where: str, first: int) -> BaseException:
 
     Args:
         error: What the host's Supervisor has raised.
-        where: What to call the host.
+        where: The name of the host in the message.
         first: Global rank of the host's local rank 0.
     """
     found = error

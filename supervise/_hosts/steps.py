@@ -176,7 +176,7 @@ class AnswerStart:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """An attempt has failed and is gone; the next one begins after the delay."""
+    """An attempt has failed and all its ranks have ended; the next attempt begins after the delay."""
 
     epoch: int
     """Number of the next attempt."""

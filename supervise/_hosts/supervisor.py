@@ -64,8 +64,8 @@ class HostsSupervisor(LoopActor):
         Args:
             plan: The checked settings.
             engine: Where the hosts come from. The actor closes it.
-            travels: What travels to the hosts in place of the entrypoint; None: the entrypoint.
-            load: Makes a return value of what a host has sent.
+            travels: The object to send to the hosts in place of the entrypoint; None: the entrypoint.
+            load: Converts the data that a host has sent into a return value.
             shown: Shows the output of the ranks.
         """
         super().__init__(Loop(f"supervise-{plan.name}", lost=self._lost_loop))
@@ -161,7 +161,7 @@ class HostsSupervisor(LoopActor):
         }
 
     def status(self) -> Reply[say.GangStatus]:
-        """Answer with the present state once each host has told it; without hosts that are silent for a second."""
+        """Answer with the present state once each host has reported it; ignore hosts that are silent for a second."""
         running = (n for n, host in enumerate(self._gang.hosts) if host.state in ("launching", "running"))
         return self._inquiry.begin({number: self._links[number] for number in running})
 
@@ -371,7 +371,7 @@ class HostsSupervisor(LoopActor):
         self.loop.end()
 
     def is_fatal(self, error: BaseException, *, asked: bool) -> bool:
-        """Return whether an exception of a handler ends this actor. One that the asker's arguments caused does not."""
+        """Return whether an exception of a handler ends this actor. One caused by the arguments of an ask does not."""
         return not asked or not isinstance(error, (SuperviseError, OSError, TypeError, ValueError, AttributeError))
 
     def on_crash(self, error: BaseException) -> None:

@@ -90,7 +90,7 @@ class LineStream:
         return self.reserved or self.prompted
 
     def interrupt(self) -> None:
-        """Note that another stream is shown after the prompt: the rest of the line begins with the prefix again."""
+        """Note that another stream is shown after the prompt: the remaining part of the line gets the prefix again."""
         self.prompted = False
 
     @property
@@ -121,7 +121,7 @@ class LineStream:
         return self._pass(chunk, now_ns)
 
     def finish(self) -> bytes:
-        """Return the rest at the end of the stream, and start at the beginning of a line again."""
+        """Return the remaining bytes at the end of the stream, and start at the beginning of a line again."""
         out: list[bytes] = []
         if self._select is not None and (rest := self._select.finish()):
             out.append(self._pass(rest, None))
@@ -160,7 +160,7 @@ class LineStream:
             return shown
         out: list[bytes] = []
         prompted, shown_before = self.prompted, self._update
-        if prompted:  # what is shown is erased, and so is shown again
+        if prompted:  # the shown part is erased, so it must be shown again
             self._update = None
         self._rewrite(chunk, out)
         if prompted and any(out):

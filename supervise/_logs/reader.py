@@ -26,7 +26,7 @@ WRITTEN_OVER = (
     "the log was truncated or written over, and lines are lost"
     " (in a shell, write '>> /dev/stderr' for '> /dev/stderr' and 'tee -a' for 'tee')"
 )
-"""The report about a file whose content is no longer what was read."""
+"""The report about a file whose content has changed since it was read."""
 
 _COMPARED_BYTES = 1024
 """How many bytes from the start of the file and from before the offset are kept for comparison."""
@@ -80,7 +80,7 @@ class LogReader:
         self._watch = watch(self._same_file(), changed)
 
     def expect_present_file(self) -> None:
-        """Make `open` refuse any other file: when it is called, a later life of the rank may have this path."""
+        """Make `open` refuse any other file: by then, a later life of the rank may have a file at this path."""
         with contextlib.suppress(OSError):
             self._expected = os.stat(self.path)
 
@@ -126,7 +126,7 @@ class LogReader:
             return b""
         chunk = os.pread(self._fd, room, self.offset)
         of_nul = chunk.startswith(b"\0") and (not self.offset or (len(chunk) == room and not chunk.strip(b"\0")))
-        if of_nul and self._pass_by_hole():  # at the offset 0: a log that was trimmed before, however short the hole
+        if of_nul and self._pass_by_hole():  # at offset 0, a hole of any length: the log was trimmed earlier
             return self.read()
         if self.offset < _COMPARED_BYTES:
             self._head = (self._head + chunk)[:_COMPARED_BYTES]
@@ -244,7 +244,7 @@ class LogReader:
             trimmer.add(self)
 
     def let_go_of_trimmer(self) -> None:
-        """Unregister at the trimmer, because this reader shows no more. Idempotent."""
+        """Unregister at the trimmer, because this reader is finished. Idempotent."""
         if self.trimmer is not None:
             self.trimmer.remove(self)
 

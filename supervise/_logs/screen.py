@@ -1,7 +1,7 @@
 r"""Rows below the lines of a terminal: the unfinished line of each rank, such as a progress bar, and a status.
 
-Every write to the terminal leaves the cursor at the start of the first row. So the next write, also that of another
-thread, or after a resize of the terminal, erases all rows by erasing below the cursor.
+Every write to the terminal leaves the cursor at the start of the first row. So the next write erases all rows by
+erasing below the cursor, also if another thread writes or the terminal was resized.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Screen:
         return self._fd >= 0 and os.isatty(fd) and os.fstat(fd).st_rdev == os.fstat(self._fd).st_rdev
 
     def erasure(self) -> str:
-        """Return what erases the rows; "" if none are drawn."""
+        """Return the text that erases the rows; "" if none are drawn."""
         drawn, self._drawn = self._drawn, False
         return ERASE if drawn else ""
 
     def drawing(self) -> str:
-        """Return what draws the rows and moves the cursor to their start; "" if there are none."""
+        """Return the text that draws the rows and moves the cursor to their start; "" if there are none."""
         rows, status = self.rows, self.status
         if not rows and not status:
             return ""

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 _KEEP_SIZE, _PUNCH_HOLE = 0x01, 0x02
 _BLOCK_BYTES = 4096
 _COMPARED_BYTES = 4096
-"""How much of what was shown stays, because readers compare it with what they have read."""
+"""The number of shown bytes that stay, because readers compare them with their copy."""
 _HEADROOM = 8
 """One part in this many of the bound is removed at once, so that a flood of output costs few calls."""
 
 
 class Shown(Protocol):
-    """A reader, before whose place in the file nothing is removed."""
+    """A reader. The trimmer removes nothing that the reader has not shown."""
 
     shown_bytes: int
 
@@ -43,8 +43,8 @@ class LogTrimmer:
         Args:
             path: The file.
             max_bytes: How many bytes of it stay on the disk.
-            report: Called once, when a part was removed first (None) or cannot be removed (the error), on the
-                thread that watches files or on that of a reader. Must not block.
+            report: Called once: with None when a part was removed for the first time, or with the error if that failed.
+                Runs on the thread that watches files or on that of a reader. Must not block.
 
         Raises:
             OSError: The file cannot be inspected.
@@ -69,7 +69,7 @@ class LogTrimmer:
         self._watch = watch(self.path, self.trim)
 
     def end(self, *, readers_too: bool = True) -> None:
-        """Stop; if not `readers_too`, trim as readers show what is left. Idempotent."""
+        """Stop; without `readers_too`, continue to trim while readers show the remaining lines. Idempotent."""
         self._over = self._over or readers_too
         watching, self._watch = self._watch, None
         if watching is not None:
@@ -90,7 +90,7 @@ class LogTrimmer:
         """Remove the oldest part of the file if it is too large.
 
         Args:
-            report: Called in place of that of the constructor, at once.
+            report: Called at once, in place of the constructor's `report`.
         """
         with self._lock:
             if self._over:
@@ -129,7 +129,7 @@ class LogTrimmer:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode) or not os.path.samestat(found, self._file):
                 return False
-            self.trimmed_bytes = end  # before the hole: a reader that meets it knows why
+            self.trimmed_bytes = end  # set before the hole exists, so that a reader that meets the hole knows its cause
             punch_hole(fd, start, end - start)
         except OSError:
             self.trimmed_bytes = start
@@ -165,7 +165,7 @@ class Trimming:
         report: Callable[[str, OSError | None], object],
         tell: Callable[[str, OSError | None], object],
     ) -> None:
-        """Keep `max_bytes` of each log; see `LogTrimmer` for `report`. `tell` is the same on the loop."""
+        """Keep `max_bytes` of each log; see `LogTrimmer` for `report`. `tell` is its counterpart on the loop."""
         self._max = max_bytes
         self._report = report
         self._tell = tell

@@ -106,7 +106,7 @@ class InotifyWatch:
     """A watch by inotify. Watches of the same file share one watch descriptor."""
 
     def __init__(self, hub: _Hub, wd: int, changed: Callable[[], None]) -> None:
-        """Made by the hub."""
+        """Store the arguments; only the hub calls this."""
         self.wd = wd
         self.changed = changed
         self.hub = hub
@@ -120,7 +120,7 @@ class PollingWatch:
     """A watch without inotify: it compares the file's size and modification time every `POLL_MS`."""
 
     def __init__(self, hub: _Hub, path: str, changed: Callable[[], None]) -> None:
-        """Made by the hub."""
+        """Store the arguments; only the hub calls this."""
         self.changed = changed
         self.hub = hub
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # O_NONBLOCK: it may be a pipe now
@@ -148,7 +148,7 @@ class Hold:
     """A registration that `hold` returns: it keeps the thread running and watches no file."""
 
     def __init__(self, hub: _Hub) -> None:
-        """Made by the hub."""
+        """Store the arguments; only the hub calls this."""
         self.hub = hub
 
     def cancel(self) -> None:
@@ -310,7 +310,7 @@ def _cancel(hub: _Hub, gone: Sequence[InotifyWatch | PollingWatch | Hold]) -> No
     with _lock:
         if hub.ended or not hub.remove(gone) or not hub.end_if_unused():
             return
-        _hub = None  # its thread closes it, which takes the kernel up to 20 ms: do not join it
+        _hub = None  # the hub's thread closes inotify, which takes the kernel up to 20 ms: do not join it
 
 
 def _forget() -> None:

@@ -57,9 +57,9 @@ class ForeignHandlers:
         self._ended: set[int] = set()
         self._closed = False
         self.cut_short = False
-        """Whether they were closed before all had ended or one had failed."""
+        """Whether the handlers were closed before all ranks had ended or one had failed."""
         self.failures: dict[int, ProcessFailure] = {}
-        """The causes; of a gang that was cut short, the ranks that did not exit with code 0."""
+        """The causes; if the gang was cut short, the ranks that did not exit with code 0."""
 
     def look(self) -> bool:
         """Poll the ranks and record their ends; return whether all have ended."""

@@ -22,7 +22,7 @@ class RankProcess:
     stdin = stdout = stderr = None
 
     def __init__(self, pid: int, args: list[str], send: Callable[[signal.Signals], object]) -> None:
-        """Made by `RankHandlers`."""
+        """Store the arguments; only `RankHandlers` calls this."""
         self.pid = pid
         self.args = args
         self._send = send
@@ -73,7 +73,7 @@ class RankHandler:
     """One value of ``SubprocessContext.subprocess_handlers``."""
 
     def __init__(self, local_rank_id: int, proc: RankProcess) -> None:
-        """Made by `RankHandlers`."""
+        """Store the arguments; only `RankHandlers` calls this."""
         self.local_rank_id = local_rank_id
         self.proc = proc
 

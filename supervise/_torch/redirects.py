@@ -34,7 +34,7 @@ def redirect(std: str, to_file: str) -> Iterator[None]:
         to_file: Path of the file, truncated if it exists, otherwise created with mode 0600. Its folder must exist.
 
     Raises:
-        ValueError: `std` is neither.
+        ValueError: `std` is not one of these names.
         OSError: The file cannot be opened (the stream is unchanged) or written to.
     """
     if std not in _NUMBERS:

@@ -14,7 +14,7 @@ from supervise.logs import (
     validate_full_rank,
 )
 
-TYPE_CHECKING = False  # spares ranks whose main module imports this the import of typing and inspect
+TYPE_CHECKING = False  # so ranks whose main module imports this need not import typing and inspect
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, overload

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervise._torch import start
 
-TYPE_CHECKING = False  # spares ranks whose main module imports this the import of typing
+TYPE_CHECKING = False  # so ranks whose main module imports this need not import typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any

@@ -1,1 +1,1 @@
-"""Views of runs, live and past, from their files and control sockets: nothing here knows a gang."""
+"""Views of runs, live and past, from their files and control sockets, without access to a gang."""

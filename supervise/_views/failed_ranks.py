@@ -1,4 +1,4 @@
-"""The ranks that have failed while a run goes on, from its events, and why, in the words of the report on a failure."""
+"""The ranks that have failed during a run, from its events, and the reasons in the words of the failure report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FailedRanks:
         self.events: dict[int, dict[str, Any]] = {}
         """Local rank to the event of its end, or of its fault while it has not ended; the first failure first."""
         self.latest: dict[int, dict[str, Any]] = {}
-        """The same of the last life that has failed, also if a restart has followed."""
+        """The same for the last life that has failed, even if a restart has followed."""
 
     @property
     def first(self) -> int | None:
@@ -63,7 +63,7 @@ class FailedRanks:
 
 
 def why_failed(run: RecordedRun, event: dict[str, Any]) -> list[str]:
-    """Return who failed and how, and its traceback or the end of its stderr, as printable lines.
+    """Return which rank failed and how, with its traceback or the end of its stderr, as printable lines.
 
     Args:
         run: The run.
@@ -72,7 +72,7 @@ def why_failed(run: RecordedRun, event: dict[str, Any]) -> list[str]:
     rank = event["local_rank"]
     try:
         result, story = _result(run, rank, event)
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):  # it has not ended, or wrote the event
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):  # it runs, or has written the event itself
         why = event.get("message") or event.get("exception_message") or "its end is not known"
         return [f"rank {rank} failed: {one_line(str(why))}"]
     return [printable(line) for line in failure_report.of_rank(result, story, rank)[:_MOST_LINES]]

@@ -55,7 +55,7 @@ def lines(result: RunProcsResult, story: Story, paint: Callable[[str, str], str]
 
 
 def of_rank(result: RunProcsResult, story: Story, rank: int) -> list[str]:
-    """Return the first lines of the report as if the gang had ended with the failure of `rank`: who, how and why."""
+    """Return the first lines of the report as if the gang had ended with the failure of `rank`: how and why."""
     return [_headline(result, story, rank), *(f"  {line}".rstrip() for line in _why(result, rank, story))]
 
 

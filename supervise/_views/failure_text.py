@@ -64,7 +64,7 @@ def _clipped(row: str) -> str:
 
 
 def first_and_last(rows: list[str], where: str) -> list[str]:
-    """Return `rows`, or the first and the last of them and between them how many more lines `where` has."""
+    """Return `rows`, or the first and the last of them around a line with the number of further lines in `where`."""
     left_out = len(rows) - WHY_LINES
     if left_out <= 1:
         return rows

@@ -1,8 +1,8 @@
 """The lines of the logs of a run in the order of time.
 
-The logs hold the bytes of the ranks and no times. How far a log had grown at some times is known: it was empty when the
+The logs hold the bytes of the ranks and no times. The size of a log is known at some times: it was empty when the
 life started, `samples.jsonl` has its size at intervals, and its last byte was written when the file was last modified.
-Between two of these, lines are taken to be written at an even rate.
+Between two such times, a constant rate of writing is assumed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _PIECE_BYTES = 1 << 16
 _LEAST_PIECE_BYTES = 1 << 12
 _MANY = 32
-"""Of more logs, smaller pieces are read, since a piece of each is kept."""
+"""With more logs, smaller pieces are read, because a piece of each log is kept."""
 _LARGEST_LINE = 1 << 20
 """A longer line is returned in pieces."""
 _AT_ONCE_S = 0.05
@@ -47,7 +47,7 @@ class Block(NamedTuple):
     """Lines of a log that were written together."""
 
     at_s: float
-    """When the first was written, about, in seconds since the epoch."""
+    """Approximate time of the first line, in seconds since the epoch."""
     rank: int
     stream: str
     log: Log
@@ -67,7 +67,7 @@ def logs_of(run: RecordedRun) -> list[Log]:
 
 
 class LogTimes:
-    """When the logs of a run have grown, as far as its files tell."""
+    """The growth of the logs of a run over time, as far as its files show it."""
 
     def __init__(self, run: RecordedRun) -> None:
         """Read the events and the samples of a run."""
@@ -89,7 +89,7 @@ class LogTimes:
                     self._sizes.setdefault((int(rank), int(found["pid"])), []).append((at_s, sizes))
 
     def knots(self, log: Log, size_bytes: int, written_s: float) -> list[Knot]:
-        """Return when a log had which size; both never fall.
+        """Return the known sizes of a log with their times, both in ascending order.
 
         Args:
             log: The log.
@@ -121,17 +121,17 @@ class LogLines:
         self._times = times
         self._after_s = after_s
         self._places: dict[str, Knot] = {}
-        """Path to the number of bytes that were read, and the time of that."""
+        """Path to the number of bytes that were read, and the time at which the log had that size."""
         self._rests: dict[Log, bytes] = {}
         """The beginnings of lines without an end."""
         self._cut: set[str] = set()
-        """Paths of logs that are read from somewhere in a line, which is left out."""
+        """Paths of logs that are read from the middle of a line; that line is left out."""
 
     def look(self, logs: Iterable[Log], now_s: float) -> Iterator[Block]:
-        """Return the lines that were written since the last look, in the order of time.
+        """Return the lines that were written since the last call, in the order of time.
 
         Args:
-            logs: The logs; new ones may appear in every look.
+            logs: The logs; new ones may appear in every call.
             now_s: The time, in seconds since the epoch.
         """
         found = []
@@ -157,7 +157,7 @@ class LogLines:
             self._places[log.path] = now_s, knots[-1][1]
 
     def rests(self) -> Iterator[tuple[Log, bytes]]:
-        """Return the last lines that have no end. Call it once."""
+        """Return the last lines that have no newline. Call it once."""
         rests, self._rests = self._rests, {}
         return ((log, rest) for log, rest in sorted(rests.items()) if rest)
 
@@ -168,7 +168,7 @@ class LogLines:
             begin = max((size for at_s, size in knots if at_s <= self._after_s), default=0)
         if begin:
             self._cut.add(log.path)
-            begin -= 1  # the byte before tells whether a line begins here
+            begin -= 1  # the byte before shows whether a line begins here
         self._places[log.path] = knots[0][0], begin
 
     def _blocks(self, log: Log, knots: list[Knot], piece_bytes: int) -> Iterator[Block]:
@@ -211,7 +211,7 @@ def _timed(log: Log, lines: list[bytes], clock: _Clock, end: int) -> Iterator[Bl
 
 
 class _Clock:
-    """Tells when a log had a size; `at` is asked in ascending order."""
+    """The times at which a log had a size; callers pass ascending sizes to `at`."""
 
     def __init__(self, knots: list[Knot]) -> None:
         self._knots = knots
@@ -237,7 +237,7 @@ class _Clock:
 
 
 def _piece(path: str, place: int, most: int) -> tuple[int, bytes]:
-    """Return data of a file from a place on, and where it begins: behind a hole if there is one.
+    """Return data of a file from a place on, and where it begins: after a hole if there is one.
 
     Raises:
         OSError: The file cannot be read.

@@ -1,4 +1,4 @@
-"""A run as its directory tells it, while it goes on and afterwards."""
+"""A run as its directory describes it, during the run and afterwards."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def runs_in(folder: str) -> list[RecordedRun]:
     """Return the runs of a folder, the newest first.
 
     Raises:
-        OSError: The folder cannot be read, or is none.
+        OSError: The path cannot be read, or is not a folder.
     """
     try:
         with os.scandir(folder) as entries:

@@ -19,7 +19,7 @@ STREAMS = ("stdout.log", "stderr.log")
 _SHORTEST_S = 1.0
 _S_PER_RANK = 0.01
 _AGE_PARTS = 300
-"""An interval is at least this part of the age of the run; of a run with more than `_MANY` ranks, a larger part.
+"""An interval is at least this part of the age of the run, or a larger part with more than `_MANY` ranks.
 
 So the file of a week has at most about 30 MB.
 """

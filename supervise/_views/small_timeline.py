@@ -1,7 +1,7 @@
 """A result or a running gang as HTML for a notebook: one picture, without styles or scripts of its own.
 
-The colors are attributes, and text has the color of the page, so that light and dark notebooks show it, and those that
-remove style elements.
+The colors are attributes, and text has the color of the page, so that the picture works in light and dark
+notebooks, and in notebooks that remove style elements.
 """
 
 from __future__ import annotations

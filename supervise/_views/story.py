@@ -54,7 +54,7 @@ class Story:
     killed: bool = False
     """Whether the user sent a second signal."""
     used_up: bool = False
-    """Whether the policy permitted no restart after the last failure, whatever the user did then."""
+    """Whether the policy permitted no restart after the last failure, even if the user then stopped the run."""
     restarts: int = 0
     """Number of attempts before the present one."""
     waiting: str | None = None
@@ -72,9 +72,9 @@ class Story:
 
 
 def of_result(result: RunProcsResult, *, timeout_s: float | None = None) -> Story:
-    """Return what a result tells of a gang that Python code has started.
+    """Return the facts that a result has about a gang that Python code has started.
 
-    Signals are not in a result: a rank that supervise stopped and a signal ended was ended by a signal of supervise.
+    A result has no signals: if supervise stopped a rank and a signal ended it, the signal is taken for supervise's.
 
     Args:
         result: The result of the gang.

@@ -23,10 +23,10 @@ class Usage(NamedTuple):
     cpu_s: float
     """Processor time in seconds, with that of children that were waited for.
 
-    It falls when a process ends that none of the others waits for.
+    It falls when a process ends for which no other process of the tree waits.
     """
     rss_bytes: int
-    """Resident memory. Pages that several processes share count for each of them."""
+    """Resident memory. A page that several processes share counts once for each process."""
     processes: int
     """Number of processes; a zombie is not counted."""
 

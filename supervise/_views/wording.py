@@ -71,7 +71,7 @@ def ended_how(event: dict[str, Any]) -> str:
     """Format the end of a process from its event: ``exit code 3``, ``SIGKILL, core dumped``.
 
     Raises:
-        KeyError, TypeError, ValueError: The event has not the fields of an end.
+        KeyError, TypeError, ValueError: The event lacks the fields of an end.
     """
     if event.get("exit_signal"):
         core = ", core dumped" if event.get("core_dumped") else ""

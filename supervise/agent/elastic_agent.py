@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("supervise")
 
 _TURN_S = 1e-6
-"""Interval for the sleep in PyTorch's loop, which is superfluous: `_monitor_workers` itself waits for the gang."""
+"""Interval of the sleep in PyTorch's loop. It is short, because `_monitor_workers` itself waits for the gang."""
 _NOT_SUPPORTED = {
     "TORCHELASTIC_ENABLE_FILE_TIMER": "the timer server for expiring ranks",
     "TORCHELASTIC_HEALTH_CHECK_PORT": "the health check server",
@@ -141,7 +141,7 @@ class SupervisedElasticAgent(SimpleElasticAgent):  # type: ignore[misc]  # PyTor
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         """Wait for the end of the gang, for at most the monitor interval; return the state of the ranks.
 
-        A gang that stops because a rank has failed is waited for: if it counted as healthy, a new node would cause
+        If the gang stops because a rank has failed, wait for its end: if it counted as healthy, a new node would cause
         a restart that does not count.
         """
         result = self._gang.wait(self._interval_s)

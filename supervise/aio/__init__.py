@@ -1,4 +1,4 @@
-"""Gangs for asyncio: one ``async with`` block a gang, which never outlives its block.
+"""Gangs for asyncio: one ``async with`` block per gang, which never outlives its block.
 
 Example::
 

@@ -65,7 +65,7 @@ class Mailbox:
         self.actor_urn: str = uuid.uuid4().urn
         self._loop = loop
         self._messages: deque[tuple[int, Event]] = deque(maxlen=size)
-        """Each message and its number; the first is 1. A gap in the numbers is what was dropped."""
+        """Each message and its number; the first is 1. A gap in the numbers stands for dropped messages."""
         self._told = 0
         self._read = 0
         self._held: tuple[int, Event] | None = None
@@ -73,7 +73,7 @@ class Mailbox:
         self._last_told = False
         self._arrived = asyncio.Event()
         self._waking = False
-        """Whether a wake-up is on its way to the event loop, so that a blocked loop does not collect wake-ups."""
+        """Whether the event loop has a pending wake-up, so that a blocked loop does not accumulate wake-ups."""
         self._over = False
 
     def tell(self, message: Event) -> None:
@@ -158,7 +158,7 @@ class Events:
             ref.tell(Subscribe(ref=cast("Any", self._mailbox)))
 
     def end(self, last: GangFinished) -> None:
-        """Yield `last` as the last event, if the gang did not tell one."""
+        """Yield `last` as the last event, if the gang has not sent a last event."""
         self._mailbox.end(last)
 
     def __aiter__(self) -> Self:

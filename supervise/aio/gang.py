@@ -45,7 +45,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 BUFFER_SIZE = 1024
-"""How many events a consumer may be behind, unless it asks for another number."""
+"""How many unread events are kept for a consumer by default."""
 
 
 def _keywords_of(
@@ -167,7 +167,7 @@ class Gang:
         if ref is not None:
             try:
                 await self._close(ref, error, cancellations)
-            except pykka.ActorDeadError:  # it has crashed, or other code has stopped it: the gang is closed
+            except pykka.ActorDeadError:  # the actor has crashed, or other code has stopped it: the gang is closed
                 crash = self._ending.message.error if self._ending.message is not None else None
                 problem = crash if isinstance(crash, SuperviseError) else None
             except Exception as raised:  # whatever it is, the actor is stopped
@@ -196,7 +196,7 @@ class Gang:
         kill = partial(_kill, ref)
         if isinstance(error, GeneratorExit):  # the collector may destroy the task during the wait
             self._request_end()
-        if (earlier := self._closing) is not None:  # with the timeout that the caller has chosen
+        if (earlier := self._closing) is not None:  # that close has the timeout that the caller has chosen
             await cancellations.outlast(lambda: _settled(earlier), again=kill)
         closed = ref.ask(Close(), block=False)
         await cancellations.outlast(lambda: closed, again=kill)
@@ -217,7 +217,7 @@ class Gang:
     async def _ask(self, message: object) -> Any:
         return await self._running().ask(message, block=False)
 
-    # What the actor does, too
+    # The operations of the actor
 
     async def wait(self) -> RunProcsResult:
         """Return the result when the gang has finished, also after the block. A canceled wait leaves nothing behind.
@@ -311,13 +311,13 @@ class Gang:
     def events(self, *, buffer_size: int = BUFFER_SIZE) -> Events:
         """Return an iterator over the events of the gang, from now on, with those of the present attempt so far first.
 
-        It yields the messages that a Supervisor tells its subscribers, and ends after `GangFinished`. Each call is one
+        It yields the messages of a Supervisor to its subscribers, and ends after `GangFinished`. Each call is one
         consumer with its own buffer; a slow one delays neither the gang nor other consumers. If the buffer is full, the
         oldest events are dropped and `EventsDropped` takes their place, so `GangFinished` always arrives. Before the
         block is entered, the iterator waits for the start; after the block, it yields `GangFinished` alone.
 
         Args:
-            buffer_size: How many events the consumer may be behind.
+            buffer_size: How many unread events are kept for the consumer.
 
         Raises:
             SpecError: `buffer_size` is not a positive number, or the gang belongs to another process or event loop.
@@ -363,7 +363,7 @@ async def _answer(reply: pykka.Future[T]) -> T:
 
 
 async def _settled(reply: pykka.Future[Any]) -> None:
-    """Wait for a reply, whatever it is."""
+    """Wait for a reply, and ignore an error in it."""
     try:
         await reply
     except (SuperviseError, pykka.ActorDeadError):

@@ -104,7 +104,7 @@ def _dispatch(words: list[str], *, own_process: bool) -> int:
 
 
 def _report(command: str, words: list[str]) -> int:
-    """Run a command that writes to stdout; end as a shell's command does if its reader has gone."""
+    """Run a command that writes to stdout; if no process reads stdout any more, end as a shell's command does."""
     from importlib import import_module
 
     try:

@@ -45,7 +45,7 @@ class Console:
             color: ``auto``, ``always`` or ``never``; auto: color on a terminal unless ``NO_COLOR`` is set.
             quiet: Whether to show errors only.
             json: Whether to show JSON objects only.
-            shared: Whether ranks write to the terminal themselves, so that it has no rows below the lines.
+            shared: Whether ranks write to the terminal themselves, so that `Console` draws no rows below the lines.
         """
         self._quiet, self._json = quiet, json
         self._fd = sys.stderr.fileno() if sys.stderr is not None else -1

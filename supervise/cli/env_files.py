@@ -1,4 +1,4 @@
-"""Files of environment variables, as docker compose reads them: one ``NAME=VALUE`` a line."""
+"""Files of environment variables, as docker compose reads them: one ``NAME=VALUE`` per line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def read(path: str) -> dict[str, str]:
     removed; in double quotes ``\n`` is a newline. Text after `` #`` is a comment. ``$`` has no special meaning.
 
     Raises:
-        argparse.ArgumentTypeError: The file cannot be read, or has a line of another form; names the file and the line.
+        argparse.ArgumentTypeError: The file cannot be read, or has a line of another form; the text names both.
     """
     try:
         with open(path, encoding="utf-8") as file:

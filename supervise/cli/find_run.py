@@ -20,7 +20,7 @@ def find_run(word: str, *, prefer_running: bool = False) -> RecordedRun:
 
     Args:
         word: The path or the beginning of the name.
-        prefer_running: Whether runs that have ended do not count if one with such a name runs.
+        prefer_running: Whether to ignore runs that have ended if a running one has such a name.
 
     Raises:
         NoSuchRunError: There is none, or more than one.

@@ -25,7 +25,7 @@ _PATHS = ("log-dir", "env-file", "metrics")
 _NOT_IN_FILES = frozenset(
     ("nproc-per-node", "module", "no-python", "run-path", "role", "file", "help", "cwd", "env", "dry-run")
 )
-"""Options of a command line that a file has in another form, or that concern one run."""
+"""Options of the command line that have another form in a file, or that concern one run."""
 _OF_ROLE = (
     *("command", "count", "module", "python", "run-path", "env", "cwd"),
     *("ready", "ready-timeout", "restart", "service"),
@@ -39,7 +39,7 @@ class GangFile:
         """Read a file; its options and roles are checked when they are asked for.
 
         Raises:
-            argparse.ArgumentTypeError: The file cannot be read, or is not valid; names the file and the place.
+            argparse.ArgumentTypeError: The file cannot be read, or is not valid; the text names the file and the place.
         """
         self.path = path
         self._folder = os.path.dirname(os.path.abspath(path))
@@ -128,11 +128,11 @@ class GangFile:
 
         Args:
             common: Variables of all ranks: name to value.
-            ready: When a rank is ready whose role does not say it.
-            ready_timeout_s: Time until such a rank must be ready.
+            ready: When a rank is ready, if its role does not define it.
+            ready_timeout_s: Seconds until a rank must be ready, if its role does not define it.
 
         Raises:
-            argparse.ArgumentTypeError: A role is not valid; names it and the key.
+            argparse.ArgumentTypeError: A role is not valid; the text names the role and the key.
         """
         cwd = self._cwd("cwd", self._whole.get("cwd", "."), self._folder)
         usual = Part(

@@ -25,7 +25,7 @@ _TYPED = {SIGINT.name: SIGINT, SIGQUIT.name: SIGQUIT, SIGHUP.name: SIGHUP}
 """Signals that the terminal sends to the process group in the foreground, and that end a process."""
 _REPLY_S = 1.0
 _AT_ONCE_S = 0.05
-"""A suspension that is shorter had no effect: no shell can continue supervise, so the kernel does not suspend it."""
+"""A shorter suspension had no effect: if no shell can continue supervise, the kernel does not suspend it."""
 
 
 class JobControl:

@@ -1,4 +1,4 @@
-"""What stays of a run at its end: ``result.json``, and the file of ``--metrics``."""
+"""The files that a run writes at its end: ``result.json``, and the file of ``--metrics``."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def _show(run: RecordedRun, made: argparse.ArgumentParser, found: argparse.Names
     lines = LogLines(LogTimes(run), None if found.since is None else now_s - found.since)
     write = _json(run) if found.json else _plain(run, prefixes=found.rank is None)
     while True:
-        going_on = found.follow and run.is_running()  # before the look: what is written until then is shown
+        going_on = found.follow and run.is_running()  # before the read, so that all output up to the end is shown
         wanted = [log for log in logs_of(run) if found.rank in (None, log.rank)]
         if found.stderr:
             wanted = [log for log in wanted if log.stream == "stderr"]
@@ -85,7 +85,7 @@ def _rank(text: str) -> int:
 
 
 def _plain(run: RecordedRun, *, prefixes: bool) -> Callable[[Log, float, list[bytes]], None]:
-    """Return what prints lines for people."""
+    """Return a function that prints lines for people."""
     console = Console()
     known: dict[int, bytes] = {}
 
@@ -105,7 +105,7 @@ def _plain(run: RecordedRun, *, prefixes: bool) -> Callable[[Log, float, list[by
 
 
 def _json(run: RecordedRun) -> Callable[[Log, float, list[bytes]], None]:
-    """Return what prints lines as JSON objects."""
+    """Return a function that prints lines as JSON objects."""
 
     def write(log: Log, at_s: float, lines: list[bytes]) -> None:
         role, number = run.title(log.rank)

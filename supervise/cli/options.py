@@ -206,7 +206,7 @@ def stem(path: str) -> str:
 
 
 def title(options: Options) -> str:
-    """Return the name of a run that is not given one: that of its program or file."""
+    """Return the name of a run for which the user gave none: that of its program or file."""
     if options.file is not None:
         return stem(options.file)
     [part] = options.parts

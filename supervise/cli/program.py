@@ -43,7 +43,7 @@ def command(part: Part) -> tuple[str, ...]:
 
 
 def _is_found(program: str, search: str) -> bool:
-    """Return whether `shutil.which` would find a program; its module imports those of all archive formats.
+    """Return whether `shutil.which` would find a program. An import of `shutil` would load all archive formats.
 
     Args:
         program: A path, or the name of a program without a folder.

@@ -90,7 +90,7 @@ class Progress:
         self._announced = False
 
     def finish(self, result: RunProcsResult) -> None:
-        """Complete the story with what the result tells."""
+        """Complete the story with the facts of the result."""
         policy, root = self._options.restarts, result.root_cause
         if policy is None or root is None or root not in result.ends:
             return
@@ -182,7 +182,7 @@ class Progress:
             self._console.note(f"stacks of {whose}: {event['path']}")
 
     def _rank_restarts(self, rank: int, event: dict[str, Any]) -> None:
-        """Note that a rank restarts alone, or because of another, which is noted."""
+        """Process the restart of a rank; show a message if the rank itself is the cause."""
         self._ended.discard(rank)
         self.story.sent.pop(rank, None)
         unlaunched = self.story.unlaunched.pop(rank, None)

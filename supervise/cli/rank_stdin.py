@@ -1,4 +1,4 @@
-"""The stdin of the ranks: which rank reads the stdin of supervise, and what it is."""
+"""The stdin of the ranks: which rank reads the stdin of supervise, and the kind of that stdin."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def reap_strangers(ranks: Callable[[], Collection[int] | None], inherited: set[i
             group = os.getpgid(found)
         except ProcessLookupError:  # reaped meanwhile
             continue
-        # A helper; strangers descend from ranks, whose groups are their own
+        # A helper: strangers descend from ranks, which have their own process groups
         if group == os.getpgrp() and found not in inherited:
             return
         known = ranks()

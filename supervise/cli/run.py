@@ -272,7 +272,7 @@ class _Run:
         self._progress.announce()
 
     def _sort(self, received: list[Received]) -> None:
-        # A Status makes the Supervisor look for suspended ranks. Send one at SIGCHLD, and one after the start for
+        # A Status makes the Supervisor check for suspended ranks. Send one at SIGCHLD, and one after the start for
         # ranks that were suspended during the start.
         if SIGCHLD in received or any(isinstance(item, dict) and item["event"] == _STARTED for item in received):
             with suppress(pykka.ActorDeadError):

@@ -21,7 +21,7 @@ _WITHOUT = {"ray": frozenset({"restart", "stacks"})}
 
 
 class RunControl:
-    """The server of a run; without one until `open`."""
+    """The owner of a run's server, which `open` starts."""
 
     def __init__(self) -> None:
         """Begin without a server."""
@@ -30,7 +30,7 @@ class RunControl:
     def open(
         self, directory: str, gang: pykka.ActorRef[Any], inbox: SignalInbox, console: Console, *, engine: str = "local"
     ) -> None:
-        """Start the server. If that fails, say so: the run continues without it.
+        """Start the server. If that fails, show the error; the run continues without a server.
 
         Args:
             directory: The run directory.

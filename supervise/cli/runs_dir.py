@@ -18,7 +18,7 @@ def runs_dir() -> str:
         state = os.path.join(home, ".local", "state")
     if os.path.isabs(state) and _can_make(state):
         return os.path.join(state, "supervise", "runs")
-    import tempfile  # lazy: few users have no home, and the import takes longer than a command has
+    import tempfile  # lazy: few users have no home, and the import is slow
 
     return os.path.join(tempfile.gettempdir(), f"supervise-{os.geteuid()}")
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Sampling:
     """Asks the gang for its state when a sample is due, and writes the sample when the reply has come.
 
-    It never waits. Without a file until `open`.
+    It never waits, and has no file until `open`.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Sampling:
         return due_s if other_s is None else min(due_s, other_s)
 
     def look(self) -> None:
-        """Ask for the state of the gang if a sample is due; write the sample if the state is there."""
+        """Ask for the state of the gang if a sample is due; write the sample if the reply has arrived."""
         if self._file is None:
             return
         if self._reply is None:

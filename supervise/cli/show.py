@@ -46,7 +46,7 @@ def show(words: Sequence[str]) -> int:
 
 
 class _Story:
-    """The last known state of each rank, and what happened on the way."""
+    """The last known state of each rank, and what happened before."""
 
     def __init__(self, events: Iterable[dict[str, Any]]) -> None:
         self.states: dict[int, str] = {}
@@ -58,7 +58,7 @@ class _Story:
         self.last = ""
         """The time of the last event."""
         self.first_failure: tuple[int, str] | None = None
-        """The rank whose failure the events tell first, and how it ended."""
+        """The rank whose failure is the first in the events, and how the rank ended."""
         self._stopping = False
         for event in events:
             self.last = str(event.get("timestamp", ""))

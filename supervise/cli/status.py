@@ -44,7 +44,7 @@ def status(words: Sequence[str]) -> int:
 
 
 def _mark_hung(target: steering.Target, result: dict[str, Any]) -> None:
-    """Set the state of ranks whose hang the watchdog has reported, and that goes on, to ``hung``."""
+    """Set the state of ranks to ``hung`` if the watchdog has reported a hang that continues."""
     if target.run is not None:
         for rank, row in Reader(target.run).read(result, same_pids=False).ranks.items():
             result["ranks"][str(rank)]["state"] = row.state

@@ -64,7 +64,7 @@ class StdinCopies:
         wake, self._wake_write = self._wake_write, -1
         if wake >= 0:
             os.close(wake)
-            self._thread.join(_END_S)  # a read may block if another process has taken what was there
+            self._thread.join(_END_S)  # a read may block if another process has read the input first
 
     def _run(self) -> None:
         try:

@@ -40,7 +40,7 @@ def choice(text: str) -> Choice:
 
 
 def check(parser: argparse.ArgumentParser, found: argparse.Namespace, nproc: int) -> None:
-    """Refuse a rank that does not exist, copies of a terminal, and a stdin beside a gate.
+    """Refuse a rank that does not exist, copies of a terminal, and a stdin together with a gate.
 
     Raises:
         SystemExit: With code 2 after an error message.

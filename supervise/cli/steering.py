@@ -136,7 +136,7 @@ def steer(command: str, target: Target, act: Callable[[ControlClient], int]) -> 
         if error.code in ("ended", "no-reply") and has_ended(target):
             return fail(command, how_it_ended(target), ENDED)
         return fail(command, f"{target.name}: {error}", USAGE if error.code in _OF_CALLER else REFUSED)
-    except (AttributeError, KeyError, TypeError, ValueError):  # it is not a supervise that listens, or a newer one
+    except (AttributeError, KeyError, TypeError, ValueError):  # the listener is not supervise, or is a newer version
         return fail(command, f"{target.name}: the reply is not as expected", REFUSED)
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _has_no_reader():
@@ -147,7 +147,7 @@ def steer(command: str, target: Target, act: Callable[[ControlClient], int]) -> 
 
 
 def _has_no_reader() -> bool:
-    """Whether stdout is a pipe whose reader is gone: the error is not that of the socket."""
+    """Whether stdout is a pipe without a reader, so that the error is not one of the socket."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(events & select.POLLERR for _, events in poll.poll(0))
@@ -182,7 +182,7 @@ def has_ended(target: Target) -> bool:
 
 
 def ended_run(target: Target) -> RecordedRun | None:
-    """Return a run whose connection has ended when its files tell the end, or after `_SOCKET_S` seconds."""
+    """Return a run whose connection has ended, once its files show the end or `_SOCKET_S` seconds have passed."""
     deadline_s = time.monotonic() + _SOCKET_S
     while (run := target.now()) is not None and run.state == "running" and not run.result:
         if time.monotonic() >= deadline_s:

@@ -1,4 +1,4 @@
-"""``supervise stop RUN``: stop a running gang, and wait until it is gone."""
+"""``supervise stop RUN``: stop a running gang, and wait for its end."""
 
 from __future__ import annotations
 

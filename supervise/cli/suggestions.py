@@ -51,7 +51,7 @@ _OF_OTHERS = {
     "--silent": "-q",
     "--debug": "-v",
 }
-"""Option of another launcher to ours."""
+"""Option of another launcher to the option of supervise."""
 _COMMANDS_OF_OTHERS = {
     "up": "run",
     "exec": "run",

@@ -30,7 +30,7 @@ class Terminal:
 
     @property
     def holder(self) -> int | None:
-        """The process group that supervise has given the foreground to; None if it has not, or has it back."""
+        """The process group to which supervise has given the foreground; None if supervise has not, or has it back."""
         return self._holder
 
     def in_front(self) -> bool:
@@ -40,7 +40,7 @@ class Terminal:
     def give(self, group: int) -> bool:
         """Give the foreground to a process group of this session; return whether that was possible.
 
-        It is not if supervise itself runs in the background, or if the group is empty.
+        That is impossible if supervise itself runs in the background, or if the group is empty.
         """
         try:
             if self._holder is None and not self.in_front():

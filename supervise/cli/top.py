@@ -65,7 +65,7 @@ def top(words: Sequence[str]) -> int:
 
 
 def _answers(client: ControlClient) -> int:
-    """Ask once: an error is best told before the terminal has changed."""
+    """Ask once, so that an error is shown before the terminal changes."""
     client.request("pids", timeout_s=steering.REPLY_S)
     return 0
 

@@ -38,7 +38,7 @@ class NewReading(NamedTuple):
     failed: list[int]
     """The ranks of which a life has failed, the first failure first."""
     complete: bool
-    """False for the very first, which has only what supervise tells."""
+    """False for the very first reading, which has only what supervise reports."""
 
 
 class NewLines(NamedTuple):
@@ -65,7 +65,7 @@ class Trouble(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What came of a request."""
+    """The result of a request."""
 
     name: str
     arguments: dict[str, Any]
@@ -101,7 +101,7 @@ class Feed:
         self._hurry = threading.Event()
         self._wanted: Wanted | None = None
         self._untaken = 0
-        """Number of readings that were told since the main thread has taken the news."""
+        """Number of readings that were passed on since the main thread last took the news."""
         self._log_of: tuple[int, int] | None = None
         """The rank whose log was read last, and the number of the stream that was chosen for it."""
         self._open_requests = threading.Semaphore(_MOST_REQUESTS)
@@ -190,7 +190,7 @@ class Feed:
             self._hurry.clear()
 
     def _look(self, client: ControlClient, reader: Reader, *, is_first: bool) -> bool:
-        """Tell one reading, then wait until the next is due; return False."""
+        """Make and pass on one reading, then wait until the next is due; return False."""
         status = client.request("status", timeout_s=_STATUS_S)
         if is_first:
             self._tell_reading(reader, reader.first(status), complete=False)
@@ -207,7 +207,7 @@ class Feed:
         return False
 
     def _tell_reading(self, reader: Reader, reading: Reading, *, complete: bool) -> None:
-        """Tell a reading; leave it out while the main thread has not taken those before, since its output blocks."""
+        """Pass on a reading, but drop it while the main thread, whose output blocks, has not taken earlier ones."""
         if self._untaken >= _MOST_UNTAKEN:
             return
         self._untaken += 1
@@ -219,7 +219,7 @@ class Feed:
             self._tell(NewReading(reading, list(incidents.kept), incidents.count, incidents.first, failed, complete))
 
     def _log(self, reader: Reader, status: dict[str, Any], wanted: Wanted) -> tuple[str, list[str]]:
-        """Read the log of a rank: that which was written last when the page was opened, after a turn the other."""
+        """Read a log of a rank: the one written last when the page was opened; after a turn, the other one."""
         rank = wanted.rank
         if reader.logs is None:
             return f"logs of rank {rank}", ["only supervise run keeps logs where this command finds them"]
@@ -237,7 +237,7 @@ class Feed:
     # The end
 
     def _wait(self) -> None:
-        """Tell when the run has ended; while it cannot be asked, try again."""
+        """Report the end of the run; retry while the run does not answer."""
         while True:
             try:
                 with ControlClient(self._target.path) as client:

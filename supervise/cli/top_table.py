@@ -29,7 +29,7 @@ _OTHERS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 
 
 class Table:
-    """The live table, for a ``with`` block: the terminal is as before in every case afterwards."""
+    """The live table, for a ``with`` block, whose end restores the terminal in every case."""
 
     def __init__(self, target: steering.Target) -> None:
         """Start to read, and take over the terminal of stdout.
@@ -60,7 +60,7 @@ class Table:
         self._before = {sig: signal.getsignal(sig) for sig in (*_ENDS, *_OTHERS)}
         self._wakeup_before = signal.set_wakeup_fd(self._feed.wake_fd, warn_on_full_buffer=False)
         for sig, before in self._before.items():
-            if before is not signal.SIG_IGN:  # otherwise as under nohup, or in a shell without job control
+            if before is not signal.SIG_IGN:  # ignored under nohup, or in a shell without job control
                 signal.signal(sig, self._note)
         try:
             self._screen.enter()
@@ -83,7 +83,7 @@ class Table:
 
     def run(self) -> int:
         """Show the table until the run or the person ends it; return the exit code."""
-        from supervise._views.top.canvas import Palette  # rich is imported while the first reading is on its way
+        from supervise._views.top.canvas import Palette  # rich is imported while the first reading is made
 
         self._palette = Palette(color=not os.environ.get("NO_COLOR"))
         self._poll.register(self._feed.awake_fd, select.POLLIN)

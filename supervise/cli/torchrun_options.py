@@ -15,7 +15,7 @@ _WITHOUT_EFFECT = {
     "--monitor-interval": "the kernel reports each exit at once",
     "--event-log-handler": "the events are in events.jsonl of the run directory, with -v also on stderr",
 }
-"""Option to the reason why it has no effect; a message says so."""
+"""Option to the reason why it has no effect; a message shows the reason."""
 _START_METHODS = ("spawn", "fork", "forkserver")
 _BACKENDS = ("static", "c10d")
 FLAGS = ("standalone", "module", "no-python", "run-path", "virtual-local-rank")

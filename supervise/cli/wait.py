@@ -47,7 +47,7 @@ def wait(words: Sequence[str]) -> int:
         return _wait_for_run(client, target, found.timeout, as_json=found.json)
 
     code = steering.steer("wait", target, act)
-    if code == steering.ENDED and target.run is not None:  # between the look at its files and the connection
+    if code == steering.ENDED and target.run is not None:  # it ended between the read of its files and the connection
         return _ended(target, as_json=found.json)
     return code
 
@@ -58,7 +58,7 @@ def _wait_for_run(client: ControlClient, target: steering.Target, timeout_s: flo
     try:
         result = _request(client, timeout_s)
     except ControlError as error:
-        if error.code not in ("failed", "ended", "no-reply"):  # a start that fails is in the files, too
+        if error.code not in ("failed", "ended", "no-reply"):  # the files also show a failed start
             raise
         result = {"finished": True}
     left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
@@ -68,7 +68,7 @@ def _wait_for_run(client: ControlClient, target: steering.Target, timeout_s: flo
 
 
 def _wait_for_gang(client: ControlClient, target: steering.Target, timeout_s: float | None, *, as_json: bool) -> int:
-    """Wait for the result of a gang whose program goes on."""
+    """Wait for the result of a gang whose program continues afterwards."""
     result = _request(client, timeout_s)
     if not result["finished"]:
         return _still_runs(target, as_json=as_json)
@@ -92,7 +92,7 @@ def _still_runs(target: steering.Target, *, as_json: bool) -> int:
 
 
 def _ended(target: steering.Target, *, as_json: bool) -> int:
-    """Print how a run ended that is over; return its exit code."""
+    """Print how a run has ended; return its exit code."""
     run = target.now()
     recorded = run.result if run is not None else {}
     code = recorded.get("exit_code")

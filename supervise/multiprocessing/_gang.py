@@ -1,4 +1,4 @@
-"""The gang behind `spawn`: the failure of a rank does not stop the others; the context decides that."""
+"""The gang of `spawn`: the failure of a rank does not stop the others; the context decides whether to stop them."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def launch(nprocs: int, *, daemon: bool, **settings: Unpack[GangSettings]) -> li
 
 def _start(attempt: Attempt, listener: _Slots, *, waited_for: bool) -> pykka.ActorRef[Supervisor]:
     gang = Supervisor.start_attempt(attempt, own_thread=False, listener=listener)
-    if waited_for:  # the gang has not left: this thread runs it
+    if waited_for:  # the gang cannot have left yet, because this thread runs it
         _standing.add(listener)
     return gang
 

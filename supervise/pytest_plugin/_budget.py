@@ -28,7 +28,7 @@ def slots(folder: Path, budget: int, wanted: int) -> Iterator[None]:
         wanted: How many to hold.
 
     Raises:
-        MarkError: The budget is smaller than what is wanted.
+        MarkError: The budget is smaller than `wanted`.
     """
     if not budget:
         yield

@@ -1,4 +1,4 @@
-"""The folder of a gang: what ranks and host tell each other by files, and the FIFOs that wake the readers.
+"""The folder of a gang: the files by which ranks and host communicate, and the FIFOs that wake the readers.
 
 Each rank appends one line of JSON to its journal after each phase. A process that waits for a file reads its own FIFO;
 the writer of the file then writes one byte to it. So no side polls, and both start methods work alike.
@@ -100,7 +100,7 @@ class Bell:
     """An open FIFO that wakes its only reader."""
 
     def __init__(self, path: Path) -> None:
-        """Open the FIFO for both directions: it then never is at its end."""
+        """Open the FIFO for both directions, so that it never reaches EOF."""
         self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLIN)

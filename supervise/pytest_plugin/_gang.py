@@ -43,7 +43,7 @@ _LONGEST_GRACE_S = 10.0
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """What is known of one rank."""
+    """The known facts about one rank."""
 
     entries: list[dict[str, Any]] = field(default_factory=list)
     """The lines of its journal, one for each phase."""
@@ -51,7 +51,7 @@ class Record:
     stopped: bool = False
     """Whether the host ended it before its own end."""
     stacks: RankStacks | None = None
-    """What it did when it was stopped."""
+    """The stacks of the rank when it was stopped."""
 
     @property
     def is_complete(self) -> bool:
@@ -79,8 +79,8 @@ class Course:
     records: dict[int, Record]
     timed_out: bool = False
     waited_s: float | None = None
-    """How long the ranks that were stopped had: from the start at a timeout, otherwise from the first failure. None if
-    the host was interrupted."""
+    """How long the host waited for the ranks that it stopped: from the start at a timeout, otherwise from the first
+    failure. None if the host was interrupted."""
 
 
 def _passed(report: Mapping[str, Any]) -> bool:
@@ -120,7 +120,7 @@ class RankLogs(LogsSpecs):
 
 
 class _Listener(pykka.ThreadingActor):
-    """Receives the ends of ranks from the Supervisor; wakes the host, and the ranks that wait for a value of it."""
+    """Receives the ends of ranks from the Supervisor; wakes the host and the ranks, which may wait for a value."""
 
     use_daemon_thread = True
 
@@ -155,11 +155,11 @@ class Gang:
     course: Course = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin with ranks of which nothing is known."""
+        """Begin with an empty record for each rank."""
         self.course = Course(records={rank: Record() for rank in range(self.world_size)})
 
     def run(self) -> None:
-        """Run all ranks to their end; `course` then has what happened. Also after an exception no rank is left."""
+        """Run all ranks to their end, and record the events in `course`. No rank is left, even after an exception."""
         __tracebackhide__ = True
         with _quiet():
             self._run()
@@ -195,7 +195,7 @@ class Gang:
             self._read(exits)
 
     def _watch(self, bell: Bell, exits: dict[int, WorkerExited], supervisor: pykka.ActorRef[Supervisor]) -> None:
-        """Return when all ranks have ended, or those that have not have had their time."""
+        """Return when all ranks have ended, or when the time limit of the other ranks is over."""
         __tracebackhide__ = True
         start_s = time.monotonic()
         deadline_s = None if self.timeout_s is None else start_s + self.timeout_s
@@ -237,7 +237,7 @@ class Gang:
             record.stopped = record.exited is None
 
     def _read(self, exits: dict[int, WorkerExited]) -> None:
-        """Read the journals. First the ends: a rank that has ended writes no further line."""
+        """Read the ends of ranks, then the journals: a rank that has ended writes no further line."""
         ended = dict(exits)
         for rank, record in self.course.records.items():
             if not record.stopped:  # what a rank does after it was stopped is not its test

@@ -40,12 +40,12 @@ class RankGather:
         """Return the values of all ranks, in the order of ranks. With None as the value, it is a barrier.
 
         Args:
-            value: What this rank gives; it must pickle.
+            value: The value of this rank; it must be picklable.
             timeout_s: Seconds to wait for the others; None for 0.8 of the test's timeout, or 30 if it has none.
 
         Raises:
             RankGatherError: A rank has ended, or has not called in time; the text names it.
-            TypeError: The value does not pickle.
+            TypeError: The value cannot be pickled.
         """
         __tracebackhide__ = True
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
@@ -55,7 +55,7 @@ class RankGather:
         bell = self._folder.bell(self._rank)
         try:
             while missing := self._missing(call):
-                # In this order: a rank gives its value before it ends
+                # Check the ends, then the values again: a rank gives its value before it ends
                 gone = [rank for rank in missing if self._folder.ended(rank).exists()]
                 gone = [rank for rank in gone if rank in self._missing(call)]
                 if gone:
@@ -82,7 +82,7 @@ class RankGather:
         for rank in range(self._world_size):
             if rank != self._rank:
                 self._folder.ring(rank)
-        if call > 1:  # every rank has read the values of the call before the last, since it has begun the last
+        if call > 1:  # every rank has read the values of call - 2, because it has begun call - 1
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._folder.value(call - 2, self._rank))
 

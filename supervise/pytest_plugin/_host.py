@@ -26,13 +26,13 @@ class RanksError(Exception):
 
 
 class _Story:
-    """What is to be in the report of a test, from its gang, besides its sections and properties."""
+    """The part of a test's report that comes from its gang, besides sections and properties."""
 
     def __init__(self, verdict: _verdict.Verdict | None = None) -> None:
         self.verdict = verdict
         """None if the host was interrupted."""
         self.notes: list[str] = []
-        """About the ranks, if the host was interrupted."""
+        """Lines about the ranks, if the host was interrupted."""
 
 
 _STORY = pytest.StashKey[_Story]()
@@ -179,7 +179,7 @@ def _is_live(config: pytest.Config) -> bool:
 
 
 def _conduct(item: pytest.Item, gang: Gang) -> None:
-    """Run a gang; keep what the report of the test needs, and raise what the call of the test is to raise."""
+    """Run a gang; keep the facts for the report of the test, and raise the exception of the test's call, if any."""
     __tracebackhide__ = True
     story = None
     try:
@@ -199,7 +199,7 @@ def _conduct(item: pytest.Item, gang: Gang) -> None:
 
 
 def _story(item: pytest.Item, gang: Gang) -> tuple[_Story, dict[int, list[pytest.TestReport]]]:
-    """Read what the ranks have left, and keep it for the report."""
+    """Read the files of the ranks, and keep the results for the report."""
     config, records = item.config, gang.course.records
     reports = {
         rank: [
@@ -223,7 +223,7 @@ def _ranks(gang: Gang, reports: dict[int, list[pytest.TestReport]]) -> list[_ver
 
 
 def _order(gang: Gang, reports: dict[int, list[pytest.TestReport]]) -> list[int]:
-    """Return the ranks, those that failed first in the order of their failures."""
+    """Return the ranks: the failed ones in the order of their failures, then the others."""
     verdicts = {each.rank: each for each in _ranks(gang, reports)}
     return sorted(verdicts, key=lambda rank: (verdicts[rank].at_ns or float("inf"), rank))
 

@@ -77,7 +77,7 @@ def read(mark: pytest.Mark, config: pytest.Config) -> Settings:
     """Return the settings that a mark and the configuration give.
 
     Raises:
-        MarkError: A value is not valid; the text names it and says what is.
+        MarkError: A value is not valid; the text names it and the valid values.
     """
     unknown = sorted(mark.kwargs.keys() - _KEYWORDS)
     if unknown:

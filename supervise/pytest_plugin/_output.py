@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from supervise.pytest_plugin._gang import Record
 
 _MOST_BYTES = 1 << 20
-"""The most that a section shows of one stream in one phase, its end."""
+"""A section shows at most this many bytes of one stream in one phase, the last ones."""
 _STREAMS = ("stdout", "stderr")
 
 

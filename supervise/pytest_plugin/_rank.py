@@ -51,11 +51,11 @@ def settle(plan: Plan, rank: int) -> None:
     """Make this process the rank `rank` of the plan."""
     gather = RankGather(plan.folder, rank, plan.world_size, plan.timeout_s)
     _place.here = _place.Place(rank=rank, world_size=plan.world_size, shared=plan.folder.shared, gather=gather)
-    logging.getLogger("supervise").disabled = False  # the host is silent about this gang, not the test about its own
+    logging.getLogger("supervise").disabled = False  # the host logs nothing about this gang, but a test may log
     if plan.terminal is not None:
         _terminal.take(plan.terminal)
     elif faulthandler.is_enabled():
-        faulthandler.enable(2)  # a crash is then told in the captured output of this rank
+        faulthandler.enable(2)  # so that the captured output of this rank shows a crash
 
 
 def run_forked(item: pytest.Item, fixtures: Iterable[pytest.FixtureDef[Any]], plan: Plan, rank: int) -> None:

@@ -68,5 +68,5 @@ def examine(item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.TestRe
         return
     try:
         PdbInvoke().pytest_exception_interact(item, call, report)
-    except pytest.exit.Exception:  # q: the report of the failure is still to be written
+    except pytest.exit.Exception:  # `q` in the debugger: the report of the failure must still be written
         return

@@ -41,7 +41,7 @@ class RankVerdict:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What failures that are the same have in common: the message, then the place."""
+        """The key by which failures are equal: the message, then the place."""
         longrepr: Any = self.report.longrepr if self.report is not None else None
         crash = getattr(longrepr, "reprcrash", None)
         if crash is not None:
@@ -199,7 +199,7 @@ def _failure(failed: list[RankVerdict], world_size: int, notes: list[str]) -> Ve
 
 
 def _other_failure(group: list[RankVerdict], *, same_place: bool) -> list[str]:
-    """Return lines about ranks that failed in the same way, but not as the first; without a traceback that is known."""
+    """Return lines about ranks that failed in the same way, but unlike the first; without a known traceback."""
     first = group[0]
     if first.report is None:
         return [each.text for each in group]

@@ -1,4 +1,4 @@
-"""Functions and their arguments and values on their way between driver and ranks, by cloudpickle.
+"""Transfer of functions, arguments and values between driver and ranks, by cloudpickle.
 
 Hosts never load them, so a host actor neither imports nor runs code of the user.
 """

@@ -1,4 +1,4 @@
-"""Ray as an engine: a placement group with one bundle a host, and a host actor in each bundle."""
+"""Ray as an engine: a placement group with one bundle per host, and a host actor in each bundle."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _translated(error: BaseException) -> BaseException:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return what Ray says of a dead actor: the line with the cause of death."""
+    """Return the line of Ray's message about a dead actor that has the cause of death."""
     rows = [row.strip() for row in str(error).splitlines() if row.strip()]
     causes = [row for row in rows if "cause" in row.lower() or "died because" in row.lower()]
     text = (causes or rows or [type(error).__name__])[0]
@@ -157,9 +157,9 @@ class RayEngine:
         thread.start()
 
     def close(self, done: Callable[[], object]) -> None:
-        """Release every attempt; a call of Ray after its shutdown would connect again, so `done` comes behind all.
+        """Release every attempt, then call `done`: a call of Ray after its shutdown would connect again.
 
-        A placement that goes on ends at once, since its group is removed.
+        A pending placement ends at once, because its group is removed.
         """
         with self._lock:
             self._closed, epochs = True, list(self._groups)
@@ -186,7 +186,7 @@ def _translated_start(error: BaseException) -> BaseException:
 def _release(actors: Sequence[Any], group: PlacementGroup | None) -> None:
     if not ray.is_initialized():
         return
-    with contextlib.suppress(Exception):  # the cluster may be gone
+    with contextlib.suppress(Exception):  # the cluster may have ended
         gone = [actor.leave.remote() for actor in actors]
         ray.wait(gone, num_returns=len(gone), timeout=_LEAVE_S)
     for actor in actors:

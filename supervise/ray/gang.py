@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from supervise.result import RunProcsResult
 
 _ANSWER_S = 60.0
-"""Time for an answer that the actor gives at once; its loop runs nothing of the user, and does not block."""
+"""Time for an answer that the actor gives at once; its loop runs no user code, and does not block."""
 _LEAVE_S = 10.0
 _MISSING = "a gang on Ray needs the packages ray and cloudpickle; run: pip install 'supervise-gang[ray]'"
 
@@ -94,7 +94,7 @@ class RaySupervisor(HostsSupervisor):
                 success_exit_codes, ready, ready_timeout_s, watchdog, log_max_bytes`` and the filters of lines.
 
         Raises:
-            SpecError: A setting is not valid; names it, the value and the remedy.
+            SpecError: A setting is not valid; the text names it, the value and the remedy.
             ImportError: Ray or cloudpickle is not installed.
             ConnectionError: There is no Ray cluster at the address in ``RAY_ADDRESS``.
         """
@@ -151,10 +151,10 @@ def _connect(ray: Any) -> None:
 
 
 def _packed(plan: Any) -> tuple[Any, Any]:
-    """Return what travels in place of the function, and the plan with packed arguments.
+    """Return the object to send in place of the function, and the plan with packed arguments.
 
     Raises:
-        SpecError: The function or an argument cannot be pickled; names the rank.
+        SpecError: The function or an argument cannot be pickled; the text names the rank.
     """
     from dataclasses import replace
 

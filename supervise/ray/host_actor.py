@@ -55,5 +55,5 @@ class HostActor:
 
 
 def actor_class() -> Any:
-    """Return the class as Ray wants it."""
+    """Return the class as an actor class of Ray."""
     return ray.remote(max_restarts=0, max_task_retries=0, max_concurrency=64)(HostActor)

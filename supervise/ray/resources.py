@@ -15,7 +15,7 @@ def check_strategy(value: object) -> str:
     """Return a placement strategy of Ray.
 
     Raises:
-        SpecError: `value` is none; names it.
+        SpecError: `value` is not a strategy of Ray; the text names it.
     """
     if value not in _STRATEGIES:
         raise SpecError(f"placement_strategy is {value!r}; it is one of {', '.join(_STRATEGIES)}")
@@ -26,7 +26,7 @@ def bundle_of(resources_per_node: object, nproc_per_node: int) -> dict[str, floa
     """Return the resources of one host by Ray's names; by default one CPU for each rank.
 
     Raises:
-        SpecError: A resource is not valid; names it and its value.
+        SpecError: A resource is not valid; the text names it and its value.
     """
     if resources_per_node is None:
         return {"CPU": float(nproc_per_node)}

@@ -21,7 +21,7 @@ _MOST = 1 << 23
 def number_of(pid: int, token: str, *, forked: bool, waits: bool = True) -> int | None:
     """Return the marker's number for the life of a rank of `token`'s gang from which a process descends.
 
-    None if there is none or it is not known.
+    Return None if the process descends from no rank of this gang, or if the number is not known.
 
     Args:
         pid: The process.
@@ -41,7 +41,7 @@ def number_of(pid: int, token: str, *, forked: bool, waits: bool = True) -> int 
 
 def _number_at(place: str, token: str, *, forked: bool, exec_s: float) -> tuple[int | None, bool]:
     """Return the number that a folder of /proc names, and whether the environment is empty."""
-    # An exec closes the file and sets the variable. Read in this order, one of the two is found during an exec.
+    # An exec closes the file and sets the variable. A read in this order finds one of the two during an exec.
     if forked and (number := _number_by_file(place, token)) is not None:
         return number, False
     environment = _environment(place, exec_s)
@@ -67,7 +67,7 @@ def _environment(place: str, exec_s: float) -> bytes:
     while not environment and (before := layout(place)) is not None:
         environment = _environment_now(place)
         if environment or (before.complete and layout(place) == before) or not _layouts_are_told():
-            break  # it was read; or there is none; or the process has unmapped it, which hides it permanently
+            break  # it was read, does not exist, or was unmapped by the process, which hides it permanently
         now_s = time.monotonic()
         deadline_s = deadline_s or now_s + exec_s
         if now_s >= deadline_s:

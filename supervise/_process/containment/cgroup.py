@@ -170,7 +170,7 @@ class GangFolder:
 
         Return False if the kernel cannot (before Linux 5.14).
         """
-        return all([_kill(path) for path in self._paths(lives)])  # noqa: C419 - each, also after a failure
+        return all([_kill(path) for path in self._paths(lives)])  # noqa: C419 - a list: kill each, also after a failure
 
     def _paths(self, lives: Mapping[int, int] | None) -> list[str]:
         return [self.path] if lives is None else [self._of_life(rank, life) for rank, life in lives.items()]

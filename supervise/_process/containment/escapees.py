@@ -3,7 +3,7 @@
 - ``group``: supervise finds them at the close and reports them.
 - ``sweep``: supervise finds them by an inherited marker and ends them.
 - ``cgroup``: each rank runs in a control group, which a daemon does not leave; supervise ends all processes in it.
-  A process with the permissions of the host can move itself out of it on purpose.
+  A process with the permissions of the host can leave its control group on purpose.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Containment = Literal["group", "cgroup", "sweep"]
 _MOST_RANKS = 1_000_000
 """The number in a marker is the life of a rank times this, plus the rank."""
 DYING_S = 0.05
-"""A process that exits within this time was dying when it was found, for instance killed by its own lifeline."""
+"""A process that exits within this time was already dying when the scan found it, for example by its own lifeline."""
 
 
 class Escaped(Member):
@@ -113,7 +113,7 @@ class Contained:
         Args:
             skip: Pids of ranks that still live; they and their groups have not escaped.
             killing: Whether to return at once, with processes that may be dying.
-            ranks: Of which ranks' present lives; None: of all, and of earlier lives if they are to be ended.
+            ranks: The ranks whose present lives count; None: all ranks, and earlier lives if those are to be ended.
 
         Raises:
             OSError: No descriptor is left.
@@ -126,7 +126,7 @@ class Contained:
         return scan.finding(killing=killing)
 
     def populated(self, ranks: Collection[int] | None = None) -> bool:
-        """Whether a process lives in the control group, or in those of `ranks`; False if there is none."""
+        """Whether a process lives in the gang's control group, or in those of `ranks`; False without control groups."""
         return self._folder is not None and self._folder.populated(self._lives_of(ranks))
 
     def _lives_of(self, ranks: Collection[int] | None) -> dict[int, int] | None:
@@ -154,7 +154,7 @@ class Contained:
         self, waits: bool, ranks: Collection[int] | None, host_started: int | None, pid: int
     ) -> tuple[bool, int | None]:
         if host_started is not None and (started(pid) or host_started) < host_started:
-            return False, None  # nearly all processes of a machine: older than this one, whose descendants are younger
+            return False, None  # most processes of a machine are older than the host, so they are not its descendants
         number = ancestry.number_of(pid, self.token, forked=self._forked, waits=waits)
         if number is None:
             return False, None

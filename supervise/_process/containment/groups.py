@@ -87,7 +87,7 @@ class Member:
 
 
 class _Scan(NamedTuple):
-    """A look at the groups of all processes of the machine."""
+    """A scan of the process groups of all processes of the machine."""
 
     begun_s: float
     """Monotonic."""

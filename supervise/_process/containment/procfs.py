@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _DEAD = frozenset("ZXx")
 _ROUNDS = 16
 _STAT_BYTES = 4096
-"""More than the file has, which the kernel returns in one read."""
+"""More than the size of the file, so that the kernel returns all of it in one read."""
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EACCES, errno.EPERM})
 
 
@@ -61,7 +61,7 @@ def reading(pid: int) -> Seen | None:
 
 
 def started(pid: int) -> int | None:
-    """Return the start time of a process, in clock ticks since the boot; None if there is none, or it is not told."""
+    """Return the start time of a process, in clock ticks since the boot; None if it cannot be read."""
     try:
         return int(_stat(pid)[19])
     except (OSError, IndexError, ValueError):
@@ -86,8 +86,8 @@ def unless_gone(error: OSError) -> None:
 def all_pids() -> Iterator[int]:
     """Yield the pid of every process, also of those that are started during the iteration.
 
-    So the children of a process that exits during the iteration are found. The number of rounds is limited, in case
-    new processes never cease to appear.
+    This finds the children of a process that exits during the iteration. The number of rounds is limited, because
+    new processes may never cease to appear.
 
     Raises:
         OSError: No descriptor is left.

@@ -13,8 +13,8 @@ _ANCESTORS = 64
 def is_of_rank(pid: int, uid: int, leader: int) -> bool:
     """Return whether a sender is a process of the session that `leader` leads, or a descendant of one or of `leader`.
 
-    A sender that has exited and was reaped counts if it was of this process's user. Not recognized is a daemon that
-    has left the session and whose parent has exited.
+    A sender that has exited and was reaped counts if it belonged to this process's user. A daemon that has left the
+    session and whose parent has exited is not recognized.
 
     Args:
         pid: The sender; 0 if it is in a pid namespace that this process does not see.

@@ -63,8 +63,8 @@ class ForkServerChild(GroupLeader):
     def give_up(self) -> Exit | None:
         """Return the exit without a report of the server; None if the server may still be the parent and report.
 
-        The exit code is that of the kernel, or None. Needed because the pipe of a killed server never reaches EOF
-        if another process has inherited its write end.
+        The exit code is that of the kernel, or None. This method is needed because the pipe of a killed server never
+        reaches EOF if another process has inherited the write end.
         """
         try:
             seen = None if self._number_is_anothers() else reading(self.pid)

@@ -193,7 +193,7 @@ class GroupLeader(ABC):
             pass
         try:
             return bool(self.members())
-        except OSError:  # too few descriptors to find out: the Worker looks again
+        except OSError:  # too few descriptors to find out: the Worker checks again
             return True
 
     @property
@@ -229,7 +229,7 @@ class GroupLeader(ABC):
         for _ in range(_ROUNDS):
             try:
                 new = [member for member in self.members() if member.pid not in tried]
-            except OSError:  # too few descriptors for a scan: signal the known members; the Worker tries again
+            except OSError:  # too few descriptors for a scan: signal the known members; the Worker repeats it
                 reached = sum(member.send(sig) for member in self._members if member.pid not in tried) > 0 or reached
                 break
             if not new:

@@ -1,7 +1,7 @@
 """Detection of kills by the kernel's OOM killer, by the kill counters of the cgroups.
 
 The kernel does not report which SIGKILL was its own, so the result is a guess: the process got a SIGKILL that supervise
-did not send, and the counter of its cgroup has grown by a kill that no other process of the host explains.
+did not send, and the counter of its cgroup shows a kill that no other exit of a process of the host explains.
 
 cgroup v1 does not show which cgroup a dead process was in. There, a kill in a cgroup that is not below the host's
 explains the exit only of a process that was large: other programs are killed there, too.
@@ -135,9 +135,9 @@ class Counters:
 
 
 def _folders(top: str) -> Iterator[str]:
-    """Yield `top` and the folders below it. A folder whose link count says that it has none is not listed.
+    """Yield `top` and the folders below it. Do not list a folder whose link count shows no subfolder.
 
-    A cgroup has some forty files, and most have no cgroup below: the lists took most of the time of a reading.
+    A cgroup has about forty files, and most cgroups have none below: listing them took most of the time of a reading.
     """
     yield top
     try:

@@ -16,7 +16,7 @@ from supervise._process.launch import dispositions, stack_signal
 from supervise._process.lifeline import lifeline
 
 try:
-    import _pickle as pickle  # what `pickle` wraps, which imports `re`
+    import _pickle as pickle  # the core of `pickle`, which itself imports `re`
 except ImportError:  # another Python than CPython
     import pickle  # type: ignore[no-redef]
 

@@ -6,7 +6,7 @@ import os
 import sys
 
 try:
-    import _pickle as pickle  # what `pickle` wraps, which imports `re`
+    import _pickle as pickle  # the core of `pickle`, which itself imports `re`
 except ImportError:
     import pickle  # type: ignore[no-redef]
 
@@ -69,7 +69,7 @@ def _call(settings: Settings) -> None:
             return_value.send(settings.channel, settings.address, value)
     except SystemExit as leaving:
         if leaving.code is not None and not isinstance(leaving.code, int) and os.getpid() == rank_pid:
-            handler.record_exception(leaving)  # a text is the reason; the host sees a number as the exit code
+            handler.record_exception(leaving)  # a text is the error; a number reaches the host as the exit code
         raise
     except KeyboardInterrupt as error:
         handler.record_exception(error)

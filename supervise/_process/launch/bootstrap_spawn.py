@@ -1,6 +1,6 @@
 """Bootstrap of a spawned worker without an import of multiprocessing, which would take a third of its start.
 
-If user code imports multiprocessing, it finds the same as in multiprocessing's own child: process object, parent, key,
+If user code imports multiprocessing, it finds the objects of multiprocessing's own child: process object, parent, key,
 resource tracker. The same holds for logging, whose records name the process if multiprocessing is loaded.
 """
 
@@ -14,7 +14,7 @@ import threading
 from supervise._process.launch import bootstrap_call
 
 try:
-    import _pickle as pickle  # what `pickle` wraps, which imports `re`
+    import _pickle as pickle  # the core of `pickle`, which itself imports `re`
 except ImportError:  # another Python than CPython
     import pickle  # type: ignore[no-redef]
 

@@ -1,4 +1,4 @@
-"""Pickles of calls that a new interpreter cannot import: of cells, prompts, lambdas, closures. By cloudpickle."""
+"""Pickling, by cloudpickle, of calls that a new interpreter cannot import: from cells or prompts, lambdas, closures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_installed() -> bool:
 
 
 def dump(call: object, file: io.BytesIO) -> None:
-    """Pickle a call, and what only this process can import by its value.
+    """Pickle a call; pickle by value the objects that only this process can import.
 
     Queues, locks and connections are pickled as for a child of multiprocessing.
 

@@ -21,7 +21,7 @@ _SERVER_S = 60.0
 """Limit on the start of a fork server, which takes a fraction of a second."""
 
 _PRELOAD = ("supervise._process.launch.bootstrap", "supervise._process.launch.multiprocessing", "pkgutil")
-"""Modules that every worker imports; `runpy` imports the last to run the main module."""
+"""Modules that every worker imports; `runpy` needs the last one to run the main module."""
 DIED = (
     "the fork server ended before it started the process; its output on stderr may show the reason,"
     " for example an exception in a module of set_forkserver_preload"

@@ -1,8 +1,8 @@
 """Start of a function by a fork of the host, together with the other ranks of its launch window.
 
 After a fork, the host copies each page of memory that it writes, and the child each page that it writes or whose
-objects it uses. So the ranks of a window are forked in a row: what can be done before the first fork, or after the
-last one, is not done between two forks.
+objects it uses. So the ranks of a window are forked consecutively, and all work that can run before the
+first fork or after the last one does so.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Row:
         self._ordered: list[ForkLauncher] = []
 
     def order(self, launcher: object) -> None:
-        """Fork a rank together with the next rank that is launched. Its own launch must follow in any case."""
+        """Fork a rank together with the next rank that is launched. The launch of this rank must follow in any case."""
         if isinstance(launcher, ForkLauncher):  # not one that is bound to CPUs
             self._ordered.append(launcher)
 
@@ -64,7 +64,7 @@ class ForkLauncher:
     how: LaunchSpec
     row: Row
     plain: Plain | None = None
-    """How a function whose return value is not wanted runs; None if the value is wanted."""
+    """Settings of a function whose return value is ignored; None if the host reads the value."""
     _changes: dict[str, str | None] = field(default_factory=dict, init=False)
     _forked: Launched | Exception | None = field(default=None, init=False)
 

@@ -56,7 +56,7 @@ class Pickled:
     sys_path: list[str]
     """`sys.path` of the host."""
     prepared: bytes = field(repr=False)
-    """Two pickles: the pickled preparation data for multiprocessing, used once it is imported, and the rest."""
+    """Two pickles: the pickled preparation data for multiprocessing, used once it is imported, and the other data."""
 
     def payload(self, settings: Settings) -> int:
         """Return a memory file with the settings and the pickles, positioned at its start."""
@@ -83,7 +83,7 @@ class _Travel:
         return popen_forkserver._DupFd if self._by_index else popen_spawn_posix._DupFd  # noqa: SLF001
 
     def duplicate_for_child(self, fd: int) -> int:
-        copy = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)  # the caller may close its own before a restart
+        copy = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)  # the caller may close its descriptor before a restart
         self.fds.append(copy)
         return len(self.fds) - 1 if self._by_index else copy
 
@@ -107,8 +107,8 @@ def pickle_calls(
     Args:
         calls: Local rank to function and arguments.
         method: ``spawn`` or ``forkserver``.
-        own_main: Whether the ranks cannot import the main module of this process. What refers to it, and what cannot be
-            pickled otherwise, is pickled by cloudpickle if that is installed.
+        own_main: Whether the ranks cannot import the main module of this process. Then cloudpickle,
+            if installed, pickles what refers to that module or cannot be pickled otherwise.
 
     Raises:
         SpecError: A call cannot be pickled; the text names the rank and a remedy.
@@ -213,7 +213,7 @@ class FunctionLauncher:
     pickled: Pickled | None
     """None after the launch."""
     plain: Plain | None = None
-    """How a function whose return value is not wanted runs; None if the value is wanted."""
+    """Settings of a function whose return value is ignored; None if the host reads the value."""
 
     def launch(self) -> Launched:
         """Start the process.

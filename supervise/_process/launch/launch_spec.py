@@ -41,7 +41,7 @@ class Streams(NamedTuple):
 
 
 def _host_stream(stream: object, number: int) -> str:
-    """Return "" if descriptor `number` is the host's stream, otherwise the null device: another file may have it."""
+    """Return "" if descriptor `number` is the host's stream, otherwise the null device: it may be another file."""
     try:
         os.fstat(number)
     except OSError:

@@ -14,7 +14,7 @@ _SPARE = 32
 _HELD: dict[str | None, int] = {None: 1, "spawn": 2, "fork": 2, "forkserver": 3}
 """Descriptors for each running rank, by start method: pidfd, result channel, reports of the fork server."""
 _BELL = 1
-"""Without pidfds, the waiting thread holds a duplicate of its event, and one of the fork server's reports."""
+"""Without pidfds, the waiting thread holds duplicates of its event and of the descriptor for the reports."""
 
 
 _MANY = 1000

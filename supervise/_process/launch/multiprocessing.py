@@ -32,7 +32,7 @@ class Worker(process.BaseProcess):
         return self._bootstrap()
 
     def _bootstrap(self, parent_sentinel: Any = None) -> int:  # noqa: ARG002 - the lifeline replaces it
-        """Do as `live`. The fork server calls this."""
+        """Do the same as `live`, for the fork server."""
         code: int = super()._bootstrap(self._settings.line)  # type: ignore[misc]
         return code & 0xFF  # as the kernel does at an exit; os._exit refuses a number beyond a C int
 

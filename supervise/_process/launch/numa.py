@@ -183,7 +183,7 @@ def _share(cores: list[set[int]], turn: int, of: int, node: int) -> set[int]:
 
 
 def _grouped(cpus: Iterable[int], group_of: Callable[[int], set[int]]) -> list[set[int]]:
-    """Return the CPUs in groups, in the order of the first CPU of each group, whether allowed or not."""
+    """Return the CPUs in groups, sorted by the lowest CPU of each group, which need not be in `cpus`."""
     groups: dict[int, set[int]] = {}
     for cpu in cpus:
         groups.setdefault(min(group_of(cpu)), set()).add(cpu)

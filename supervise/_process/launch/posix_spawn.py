@@ -25,7 +25,7 @@ if platform.GLIBC:
         glibc = None
 
 CLOSE_FROM: int | None = getattr(os, "POSIX_SPAWN_CLOSEFROM", None) if glibc is None else glibc.CLOSE_FROM
-"""File action that closes all descriptors from a number on: of `glibc`, or of Python since 3.13; None if neither."""
+"""File action that closes all descriptors from a number on: of `glibc`, or of Python since 3.13; else None."""
 _LIFELINE = 20
 """Number of a program's only descriptor beside its streams. Scripts use 3 to 9; shells use free ones from 10."""
 CHANGES_FOLDER = glibc is not None
@@ -106,7 +106,7 @@ def _actions(stdio: tuple[int | None, int | None, int | None], fds: Sequence[int
     limit = os.sysconf("SC_OPEN_MAX")
     number = _LIFELINE if not 0 <= limit <= _LIFELINE else 3
     if stdio[0] is None:
-        if CLOSE_FROM is not None and len(fds) == 1:  # it has the number of stdin while all others are closed
+        if CLOSE_FROM is not None and len(fds) == 1:  # `fds[0]` has the number of stdin while all others are closed
             move, back = (os.POSIX_SPAWN_DUP2, fds[0], 0), (os.POSIX_SPAWN_DUP2, 0, number)
             return [*actions, move, (CLOSE_FROM, 3), back, null]
         actions.append(null)

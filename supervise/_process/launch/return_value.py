@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     Kind = Literal["value", "None", "closed", "absent"]
 
-_HEADER = struct.Struct("<8scQQ")  # magic, kind, number of buffers, where all of it ends
-_PLACE = struct.Struct("<QQ")  # where a buffer begins, its bytes
+_HEADER = struct.Struct("<8scQQ")  # magic, kind, number of buffers, end of the content
+_PLACE = struct.Struct("<QQ")  # start of a buffer, its size in bytes
 _MAGIC = b"supervis"
 _VALUE, _NONE, _CLOSED = b"v", b"n", b"c"
 _KINDS: dict[bytes, Kind] = {_VALUE: "value", _NONE: "None", _CLOSED: "closed"}
@@ -131,7 +131,7 @@ def send(fd: int, address: Address, value: object) -> None:
     """Write a worker's return value. Called in the worker.
 
     Raises:
-        ConnectionError: User code closed the channel; the host's file says so if the worker could open it.
+        ConnectionError: User code closed the channel; the host's file records that if the worker could open the file.
         TypeError: The value cannot be pickled; the text names its type.
         OSError: There is not enough memory for it.
     """
@@ -163,7 +163,7 @@ def _dump(value: object, file: BufferedWriter, apart: list[pickle.PickleBuffer],
 
 
 def _dumped_by_value(value: object, file: BufferedWriter, apart: list[pickle.PickleBuffer]) -> bool:
-    """Pickle a value of a class that only the host can import, as it arrived by cloudpickle; return whether it can."""
+    """Pickle by value an object whose class arrived by cloudpickle from the host; return whether that succeeded."""
     if "cloudpickle" not in sys.modules:
         return False
     import cloudpickle

@@ -1,4 +1,4 @@
-"""Settings that the host passes to the process of a rank, which imports this before user code. It imports nothing."""
+"""Settings that the host passes to a rank, which imports this module before user code. The module imports nothing."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Settings:
                 has set them.
             env: Changes of the environment, None for a variable to be removed; None if the exec has set it.
             cwd: Working directory; None is the parent's.
-            plain: How a function whose return value is not wanted runs; None if the value is wanted.
+            plain: Settings of a function whose return value is ignored; None if the host reads the value.
             enter: The ``cgroup.procs`` file with which a forked worker enters its control group; None if it stays in
                 its parent's.
             call: Function and tuple of arguments. None until the worker has unpickled them, unless it was forked.

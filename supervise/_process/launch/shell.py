@@ -28,8 +28,8 @@ _ODD = re.compile(
 _PLACES = ("PWD", "OLDPWD")
 """Variables that shells change. They are in almost every environment, so the shell sets them again, without `env`.
 
-The same holds for SHLVL, except in bash, which decrements it at the exec: its value is right then if it was set before;
-otherwise `env` removes it.
+The same holds for SHLVL, except in bash, which decrements it at the exec: the value is correct if
+SHLVL was set before; otherwise `env` removes it.
 """
 _MAGIC_BYTES = 256
 

@@ -1,7 +1,7 @@
 """The signal at which a rank writes the stacks of its threads into a memory file, by `faulthandler`.
 
-The supervisor finds the file, and the number of the signal in its name, among the descriptors of the rank. So neither
-side needs an agreement, and a rank that has closed its descriptors or has executed another program is not signaled.
+The supervisor finds the file, and the number of the signal in its name, among the descriptors of the rank. So the two
+sides need no agreement, and a rank that has closed its descriptors or has executed another program is not signaled.
 
 Every worker imports this module before user code, so it imports only what is built in.
 """
@@ -49,7 +49,7 @@ def enable_stacks() -> None:
     if _enabled is not None:
         if _enabled[0] == pid:
             return
-        faulthandler.unregister(_enabled[1])  # of the process that has forked this one; its handler may be reset
+        faulthandler.unregister(_enabled[1])  # inherited by a fork; its handler may be reset
     free = (n for n in range(_FIRST, _signal.SIGRTMIN - 1, -1) if _signal.getsignal(n) in (0, 1))
     number = next(free, None)
     if number is None:
@@ -70,7 +70,7 @@ def enable_stacks() -> None:
 
 
 def enable_if_possible() -> None:
-    """Do as `enable_stacks` in a worker, which runs without it, too."""
+    """Do the same as `enable_stacks` in a worker, but ignore errors: the worker can run without it."""
     try:  # noqa: SIM105 - contextlib would be one more import
         enable_stacks()
     except (ImportError, OSError, RuntimeError):  # another Python without faulthandler, or no descriptor is left

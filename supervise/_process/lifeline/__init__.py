@@ -1,1 +1,1 @@
-"""The lifeline, which kills the ranks when the host dies, and the gate, which holds a program until it is armed."""
+"""Lifeline, which kills the ranks when the host dies, and gate, which holds a program until the lifeline is armed."""

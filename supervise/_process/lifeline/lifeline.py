@@ -28,7 +28,7 @@ _kept: set[int] = set()
 _F_SETSIG = 10
 """The value in Linux; Python's `fcntl` module may have been built without the name."""
 _FAR = 256
-"""Distance of the write end's number above a read end, so that the write end moves seldom."""
+"""Distance of the write end's number above a read end; it is large, so that the write end rarely moves."""
 
 
 def private_pipe() -> tuple[int, int]:
@@ -153,7 +153,7 @@ def release(read_end: int) -> None:
 
 
 def prepare(read_end: int) -> None:
-    """Do all that needs no group, so that `arm` is a single system call right after the start of the process."""
+    """Do the steps that need no group, so that `arm` is a single system call right after the start of the process."""
     fcntl.fcntl(read_end, _F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(read_end, fcntl.F_SETFL, os.O_ASYNC)  # it has no other flag that can be changed
 

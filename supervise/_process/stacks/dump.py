@@ -44,7 +44,7 @@ class Dump:
                 path = f"/proc/{pid}/fd/{name}"
                 if (number := _number(path, pid)) is not None:
                     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-                    # The process may have replaced the descriptor, and must not have another file truncated
+                    # The process may have replaced the descriptor: do not truncate another file
                     if stat.S_ISREG(os.fstat(fd).st_mode) and _number(f"/proc/self/fd/{fd}", pid) == number:
                         return cls(pid, number, fd)
                     os.close(fd)

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervise")
 
 _KERNEL_S, _PY_SPY_S, _DUMPS_S = 0.3, 0.6, 1.3
-"""Seconds from the begin at which each step ends. What is left of 2 s is for a machine whose processors are busy."""
+"""Seconds from the beginning to the end of each step. The remainder of 2 s is a reserve for a busy machine."""
 LONGEST_S = 2.5
-"""Seconds after which the gang gives a collection up: a file system blocks its thread."""
+"""Seconds after which the gang gives up a collection whose thread a file system blocks."""
 _RUN_S = 0.25
-"""Seconds for one run of py-spy, which takes hundredths of one. After a slower run, no other begins."""
+"""Seconds for one run of py-spy, which usually takes hundredths of a second. After a slower run, no other begins."""
 _FIRST_LOOK_S, _LONGEST_LOOK_S = 0.002, 0.032
 _MOST_RUNS = 4
 """Simultaneous runs of py-spy."""

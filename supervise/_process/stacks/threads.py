@@ -113,7 +113,7 @@ def _status(pid: int, tid: int) -> dict[str, str]:
 
 
 def _text(path: str) -> str:
-    """Return the content of a file; "" if the thread is gone or this process has no permission."""
+    """Return the content of a file; "" if the thread has exited or this process has no permission."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()

@@ -85,7 +85,7 @@ class Curves:
         return self._figure(title, bands, facts, (0.0, top), ("0", shown(top)))
 
     def steps(self) -> str:
-        """Return a figure from the slowest to the fastest rank; "" if no rank reports steps."""
+        """Return a figure of the steps of the slowest and the fastest rank; "" if no rank reports steps."""
         bands: list[_Band] = [None if total is None else total.steps for total in self._columns]
         known = [total.steps for total in self._totals if total.steps is not None]
         if not known:

@@ -249,7 +249,7 @@ class History:
             if rank in self.ranks:
                 self.ranks[rank].points = points
                 self._last_s = max(self._last_s, points[-1].at_s)
-                for life in self.ranks[rank].lives:  # a life begins without any use
+                for life in self.ranks[rank].lives:  # at its start, a life has used nothing
                     index = next((index for index, point in enumerate(points) if point.pid == life.pid), None)
                     if index is not None and points[index].at_s > life.started_s:
                         points.insert(index, Point(life.started_s, life.pid, 0.0, 0, 0, None))
@@ -271,7 +271,7 @@ class History:
         if run.state == "running":
             self._last_s = max(self._last_s, time.time())
         self.end_s = max(self._last_s, self.begin_s + 0.001)
-        """The end of the run, or the last moment that is known."""
+        """The end of the run, or the last known moment."""
         if run.state != "running":
             for rank in self.ranks.values():
                 for life in rank.lives:

@@ -123,7 +123,7 @@ def _moment(history: History, what: str, at_s: float, more: str = "") -> str:
 
 
 def _failed(run: RecordedRun, history: History) -> str:
-    """Return why a rank has failed, of a run without a result; "" if none has."""
+    """Return why a rank of a run without a result has failed; "" if no rank has."""
     events = history.failed.events
     first = history.failed.first
     if first is None:

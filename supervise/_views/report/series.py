@@ -107,7 +107,7 @@ def highest(totals: Sequence[Total]) -> Total:
 def read_series(samples: Iterable[dict[str, Any]], totals: Totals) -> dict[int, list[Point]]:
     """Return local rank to its points in the order of time; add all samples to `totals`.
 
-    Of a long run every second sample is dropped, as often as necessary; values that are not valid are left out.
+    Drop every second sample of a long run, repeatedly if necessary. Leave out values that are not valid.
     """
     kept: list[tuple[float, dict[int, Point]]] = []
     stride, number, values = 1, 0, 0

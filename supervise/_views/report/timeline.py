@@ -189,7 +189,7 @@ class Timeline:
         return f"{shown_end(life, hangs=rank.hangs)}{restarts}"
 
     def _told(self, rank: RankHistory) -> str:
-        """Return the bar in words."""
+        """Return a description of a rank's bar."""
         life = rank.life
         if life is None:
             return "not started"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _LEAST_LAST_LINE = 16
 _DROPPED = ("PROCS", "OUTPUT/s", "RESTARTS", "MEMORY", "CPU", "BEAT", "ROLE", "STEP")
-"""Which columns a narrow terminal lacks, the first to go first."""
+"""The columns that a narrow terminal lacks, in the order in which they are dropped."""
 
 
 class Column(NamedTuple):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MOST_KEPT = 500
 _MOST_BYTES = 4 << 20
-"""Of a larger file, and of a larger growth between two readings, only the end is read."""
+"""If a file, or its growth between two readings, is larger, only the end is read."""
 _LONGEST_LINE = 1 << 20
 _LONGEST_TEXT = 300
 _WANTED = (b'"supervise.process.', b'"supervise.gang.', b'"supervise.events.lost"', b'"supervise.host.lost"')
@@ -41,7 +41,7 @@ class Incidents:
 
         Args:
             directory: The run directory.
-            last_words: Returns the last line of a rank's stderr, or else of its stdout, from its rank and attempt.
+            last_words: Returns, for a rank and an attempt, the last line of the stderr, or else of the stdout.
         """
         self.kept: deque[Incident] = deque(maxlen=MOST_KEPT)
         """The newest incidents, the oldest first."""
@@ -58,7 +58,7 @@ class Incidents:
         self._torn = b""
 
     def look(self) -> list[Incident]:
-        """Read what was written since the last look; return the new incidents."""
+        """Read what was written since the last call; return the new incidents."""
         try:
             data = self._new()
         except OSError:

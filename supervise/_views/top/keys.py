@@ -33,7 +33,7 @@ _CONTROLS = {
     0x08: "backspace",
 }
 _LONGEST = 32
-"""A longer sequence is not one of a key."""
+"""A longer sequence is not a key."""
 
 
 class Keys:
@@ -63,7 +63,7 @@ class Keys:
         return found
 
     def timed_out(self) -> list[str]:
-        """Return the keys of the rest when no more input has come: Esc, if it was pressed."""
+        """Return the keys of the remaining input when no more has arrived: Esc, if it was pressed."""
         rest, self._rest = self._rest, b""
         return ["escape"] if rest == b"\x1b" else []
 

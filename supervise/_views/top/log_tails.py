@@ -1,4 +1,4 @@
-"""The ends of the logs of ranks: their sizes, their last lines, and the lines that a person looks at."""
+"""The ends of the logs of ranks: their sizes, their last lines, and the lines of the page of logs."""
 
 from __future__ import annotations
 

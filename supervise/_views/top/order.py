@@ -1,4 +1,4 @@
-"""Which rank hurts most: the states in that order, ranks whose heartbeat is late, and the orders of the table."""
+"""The states in the order of severity, ranks whose heartbeat is late, and the orders of the table."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ ORDERS: dict[str, Callable[[RankReading], float]] = {
     "by heartbeat, oldest first": lambda row: -round(max(2.0, row.beat_age_s or 0.0)),
     "by output": lambda row: -_as_shown(row.output_bytes_per_s),
 }
-"""Name of an order to its key. Ranks with equal keys are in the order of ranks; a key is as exact as the column shows
-it, so that ranks that look the same do not change places."""
+"""Name of an order to its key. Ranks with equal keys are in the order of ranks; a key is rounded as in the
+column, so that ranks with equal texts do not change places."""
 MARKS = {
     "worst first": ("STATE", "v"),
     "by rank": ("RANK", "^"),
@@ -53,7 +53,7 @@ BAD = ("failed", "hung", "suspended", "backoff")
 
 
 def _as_shown(size_bytes: float | None) -> float:
-    """Return a size as exact as its text."""
+    """Return a size, rounded as in its text."""
     value, unit = float(size_bytes or 0), 1
     while value >= 1024:
         value, unit = value / 1024, unit * 1024

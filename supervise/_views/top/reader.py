@@ -1,4 +1,4 @@
-"""Readings of a run: the state that supervise tells, the use of its processes, and the ends of its logs."""
+"""Readings of a run: the state that supervise reports, the use of its processes, and the ends of its logs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OUTPUT_S = 10.0
 
 
 class _Before(NamedTuple):
-    """What the reading before has found."""
+    """The values of the previous reading."""
 
     at_s: float
     """Monotonic."""
@@ -40,13 +40,13 @@ class _Before(NamedTuple):
 
 
 class Reader:
-    """Makes readings, and remembers what rates need. Used by one thread."""
+    """Makes readings, and keeps the values from which rates are computed. Used by one thread."""
 
     def __init__(self, run: RecordedRun | None) -> None:
         """Begin without a reading.
 
         Args:
-            run: The run; None for the gang of another program, which has no files that are known.
+            run: The run; None for the gang of another program, whose files are not known.
         """
         self.interval_s = _SHORTEST_S
         """Time until the next reading, in seconds."""
@@ -60,7 +60,7 @@ class Reader:
         """The readings of the last `_OUTPUT_S`, and one before them; the oldest first."""
 
     def first(self, status: dict[str, Any]) -> Reading:
-        """Return a reading of what supervise tells, without any look at processes and files.
+        """Return a reading of what supervise reports, without inspecting processes or files.
 
         Args:
             status: The result of the request ``status``.
@@ -180,7 +180,7 @@ class Reader:
         return f"{one_line(role)[:40]}{number}"
 
     def _hangs(self, rank: int, row: dict[str, Any], end: LogEnd | None, now_s: float) -> bool:
-        """Return whether the last hang that was reported goes on."""
+        """Return whether the last reported hang continues."""
         hang: Hang | None = None if self.incidents is None else self.incidents.hangs.get(rank)
         if hang is None or hang.attempt != int(row["attempt"]) or row["state"] != "ready":
             return False

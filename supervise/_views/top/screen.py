@@ -22,7 +22,7 @@ class Screen:
     """The terminal, as an open file of its own: the shell does not notice that this one is non-blocking."""
 
     def __init__(self, fd: int) -> None:
-        """Open the terminal behind a descriptor; its modes are not changed yet.
+        """Open the terminal of a descriptor; the terminal's modes are not changed yet.
 
         Raises:
             OSError: The descriptor is not a terminal, or the terminal cannot be opened.

@@ -1,4 +1,4 @@
-"""What the live table shows, and what a key changes or asks for. Knows no terminal."""
+"""The content of the live table, and the effects of keys, independent of the terminal."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class View:
         self.trouble = ""
         """Why there is no newer reading; "" if there is one."""
         self.notice = ""
-        """What came of the last request; the next key removes it."""
+        """The result of the last request; the next key removes it."""
         self.mode: Mode = "table"
         self.order = next(iter(ORDERS))
         self.selected: int | None = None
@@ -94,7 +94,7 @@ class View:
         self.top = 0
         """Index of the first row that is shown."""
         self.page_rows = 1
-        """How many rows fit, as the last picture has found."""
+        """How many rows fit, according to the last picture."""
         self.title = ""
         """Of the page of stacks, or of help."""
         self.lines: list[str] = []
@@ -114,11 +114,11 @@ class View:
         self.why_rank: int | None = None
         """The rank whose failure the page ``why`` shows; None: none has failed."""
         self.back: Mode = "table"
-        """Where the page of logs leads back to."""
+        """The mode to which the page of logs returns."""
         self.line_count = 0
-        """Number of lines of the page, as the last picture has found."""
+        """Number of lines of the page, according to the last picture."""
         self.top_line = 0
-        """The first line that is shown, as the last picture has found."""
+        """The first line that is shown, according to the last picture."""
         self.typed = ""
         self.to_all = False
         self.seen: set[str] = set()
