@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
-"""Links of the system to what this process has open."""
+"""Links of the system to open descriptors of this process."""
 
 
 def open_to_append(path: str) -> int:
@@ -90,8 +90,8 @@ _readers: dict[str, Callable[[int], object]] = {}
 def tell_of_open(path: str, reader: Callable[[int], object]) -> None:
     """Call `reader` with a copy of each descriptor that is opened for a worker's `path`; the reader closes the copy.
 
-    The copy shares its file position with the worker's descriptor, which is the end of the worker's last write. The
-    last reader of a path counts: an earlier one may read the file that a past life of the rank had at this path.
+    The copy shares its file position, the end of the worker's last write, with the worker's descriptor. The last reader
+    of a path counts: an earlier one may read the file that a past life of the rank had at this path.
     """
     _readers[path] = reader
 

@@ -25,7 +25,7 @@ def open_folder(path: str) -> int:
     """Open a folder for calls that take a `dir_fd`; return the descriptor.
 
     A symbolic link on the path is followed only if it belongs to this user or to the system. Another user may plant a
-    link to have files created where that user has no permission.
+    link so that this process creates files where that user has no permission.
 
     Raises:
         OSError: The folder does not exist, or a link of another user is on the path; ``filename`` is the path.

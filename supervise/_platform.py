@@ -14,7 +14,7 @@ NAMES = frozenset({"pidfd", "group", "inotify", "glibc"})
 _WITHOUT = frozenset(filter(None, os.environ.get("SUPERVISE_WITHOUT", "").split(",")))
 
 PIDFD = hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal") and "pidfd" not in _WITHOUT
-"""Whether the loop learns of exits by pidfd; otherwise one thread for each worker waits."""
+"""Whether pidfds report exits to the loop; otherwise one thread for each worker waits."""
 
 INOTIFY = "inotify" not in _WITHOUT
 """Whether inotify reports writes to files; otherwise the files are polled every 50 ms."""
@@ -23,7 +23,7 @@ GLIBC = "glibc" not in _WITHOUT
 """Whether `posix_spawn` of glibc 2.34 or later starts programs; otherwise `os.posix_spawn` does."""
 
 PIDFD_SIGNAL_PROCESS_GROUP = 4
-"""Flag of pidfd_send_signal since Linux 6.9."""
+"""A flag of pidfd_send_signal, which Linux has since 6.9."""
 
 
 def _group_signals() -> bool:

@@ -14,7 +14,7 @@ class LogsDest:
     stdouts: dict[int, str] = field(default_factory=dict)
     """Every rank's stdout."""
     stderrs: dict[int, str] = field(default_factory=dict)
-    """Every rank's stderr. A path that its stdout has, too, is opened once; list it in `tee_stdouts` only."""
+    """Every rank's stderr. If stdout has the same path, the file is opened once; list it in `tee_stdouts` only."""
     tee_stdouts: dict[int, str] = field(default_factory=dict)
     """The part of `stdouts` that is also shown."""
     tee_stderrs: dict[int, str] = field(default_factory=dict)
@@ -22,6 +22,6 @@ class LogsDest:
     error_files: dict[int, str] = field(default_factory=dict)
     """Every rank's error file."""
     filtered_stdout: str = field(default_factory=str)
-    """Collects the lines of all shown stdouts that match a filter."""
+    """The file with the lines of all shown stdouts that match a filter."""
     filtered_stderr: str = field(default_factory=str)
-    """Collects the lines of all shown stderrs that match a filter."""
+    """The file with the lines of all shown stderrs that match a filter."""

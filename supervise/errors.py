@@ -66,13 +66,13 @@ class SpawnError(SuperviseError):
 
     Args:
         msg: What happened; shown after `what`.
-        local_rank: The rank that is the reason.
+        local_rank: The rank because of which the start failed.
         exitcode: Its exit code, negative for a signal, if it ran and ended before it was ready; else None.
         what: What the rank did, such as ``hung before all ranks were ready``; shown after the rank.
     """
 
     local_rank: int
-    """The rank that is the reason."""
+    """The rank because of which the start failed."""
     exitcode: int | None
     """Its exit code, negative for a signal, if it ran and ended before it was ready; else None."""
     what: str
@@ -157,9 +157,9 @@ class _RankTraceback(Exception):  # noqa: N818  a carrier of text, as in concurr
 
 
 class RestartLimitExceeded(SuperviseError):  # noqa: N818  says what happened, as SupervisorCrashed does
-    """A tree has given up and stopped its children; ``__cause__`` is the failure that was one too many.
+    """A tree has given up and stopped its children; ``__cause__`` is the failure that exceeded the limit.
 
-    Where the child that failed is a tree that gave up, ``__cause__`` has a cause of its own, down to the first failure.
+    If the child that failed is a tree that gave up, ``__cause__`` has a cause of its own, down to the first failure.
 
     Args:
         msg: What happened.

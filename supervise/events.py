@@ -1,8 +1,8 @@
 """Structured events. Silent until the application configures logging, except for a gang that has failed.
 
-Events go through structlog: with the application's configuration if it has one, otherwise to the standard library's
-logger ``supervise``. Without a listener no event is built and structlog is not imported. This module changes no
-logging configuration. Environments are never logged.
+Events go through structlog. If the application has configured structlog, that configuration applies; otherwise events
+go to the standard library's logger ``supervise``. Without a listener no event is built and structlog is not imported.
+This module changes no logging configuration. Environments are never logged.
 
 Events are delivered on the gang's thread, at once and in order, so that all have arrived when a wait is answered. A
 listener must therefore not block: a handler that writes to a full pipe or a stopped terminal delays its gang. Put a

@@ -24,7 +24,7 @@ _VALUE_REGEX = r"^[0123]$"
 _MAPPING_REGEX = r"^(\d+:[0123],)*(\d+:[0123])$"
 _PRIVATE = 0o700
 LEAST_LOG_BYTES = 64 * 1024
-"""The least bound of the size of a log."""
+"""The smallest accepted bound of the size of a log."""
 _TEMP_PREFIX = "torchelastic_"
 
 

@@ -1,4 +1,4 @@
-"""The messages of a gang: what a Supervisor accepts, and what it tells its subscribers.
+"""The messages of a gang: what a Supervisor accepts, and what it sends to its subscribers.
 
 Every mapping is keyed by local rank, a number in ``range(nprocs)``. Times are nanoseconds of
 `time.monotonic_ns` unless the name says otherwise.
@@ -71,10 +71,10 @@ class Bare:
 class Start(Bare, Ask["dict[int, int]"]):
     """Launch every rank. The reply is ``{rank: pid}`` when all ranks are ready.
 
-    A rank is ready when its process runs; with ``ready="notify"``, when it says so by `supervise.notify`. Such a rank
-    fails the start if it is not ready in time, or ends before it is ready, whatever its exit code; and so does a rank
-    that fails before all are ready. If the start fails, the Supervisor reaps the ranks that had started, then replies
-    with an error that names the rank.
+    A rank is ready when its process runs; with ``ready="notify"``, when it reports it by `supervise.notify`. The start
+    fails if such a rank is not ready in time, or ends before it is ready, whatever its exit code, or if a rank fails
+    before all are ready. If the start fails, the Supervisor reaps the ranks that had started, then replies with an
+    error that names the rank.
     """
 
 
@@ -131,9 +131,9 @@ class Signal(Ask["frozenset[int]"]):
 class RestartRanks(Ask["dict[int, int]"]):
     """Restart exactly these ranks, whatever the strategy; no policy is needed, and no limit counts it.
 
-    A running rank is stopped first; one in backoff starts at once, with those that wait together with it; one that has
-    ended or was terminated starts. The reply is ``{rank: pid}`` when all of them run. If the gang ends first, or a rank
-    does not start, the reply is a `SuperviseError`.
+    A running rank is stopped first. A rank in backoff starts at once, with the ranks that wait together with it. A rank
+    that has ended or was terminated starts. The reply is ``{rank: pid}`` when all of them run. If the gang ends first,
+    or a rank does not start, the reply is a `SuperviseError`.
     """
 
     ranks: frozenset[int]
@@ -143,9 +143,9 @@ class RestartRanks(Ask["dict[int, int]"]):
 class TerminateRanks(Ask["dict[int, int]"]):
     """Stop exactly these ranks, which stay down until a `RestartRanks`. Their ends are not failures.
 
-    The reply is ``{rank: pid}`` of the processes that have ended, when nothing of them is left; a rank whose last life
-    could not be launched has none. A rank that had ended already stays as it is; one in backoff does not restart. The
-    last rank's termination ends the gang.
+    The reply is ``{rank: pid}`` of the processes that have ended, when no process of these ranks is left; a rank whose
+    last life could not be launched has no pid. A rank that had ended already stays as it is; one in backoff does not
+    restart. The last rank's termination ends the gang.
     """
 
     ranks: frozenset[int]
@@ -155,7 +155,7 @@ class TerminateRanks(Ask["dict[int, int]"]):
 class Stacks(Ask["dict[int, RankStacks]"]):
     """Request what the threads of running ranks are doing. The reply is ``{rank: RankStacks}``, in at most 2.5 s.
 
-    It leaves out ranks that have ended. `supervise.stacks.group_stacks` makes text of it.
+    The reply leaves out ranks that have ended. `supervise.stacks.group_stacks` returns it as text.
     """
 
     ranks: frozenset[int] | None = None
@@ -261,9 +261,9 @@ class GangFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRestarting:
-    """A rank has ended or was stopped, nothing of it is left, and it will start again; the others run on.
+    """A rank has ended or was stopped, no process of it is left, and it will start again; the others continue.
 
-    Subscribers receive it once for each life, even if the failure of another rank delays the next beyond `delay_s`.
+    Subscribers receive it once for each life, even if another rank's failure delays the next life beyond `delay_s`.
     """
 
     local_rank: int
@@ -275,7 +275,7 @@ class WorkerRestarting:
     """The end of the life that is replaced."""
 
 
-# Told by Workers to the Supervisor, and by it to subscribers
+# Sent by Workers to the Supervisor, and by the Supervisor to subscribers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,7 +291,7 @@ class WorkerStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReady:
-    """A rank of which ``ready="notify"`` is required has reported that it is ready. Supervisor -> subscribers."""
+    """A rank with ``ready="notify"`` has reported that it is ready. Supervisor -> subscribers."""
 
     local_rank: int
     pid: int

@@ -1,6 +1,6 @@
 """Notify protocol of systemd, the sender's side: a rank reports readiness, heartbeats, its step and its status.
 
-The module needs no other one of the package, and only built-in modules of Python, because every rank may import it.
+It imports no other module of the package, and only built-in modules of Python, because every rank may import it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def notify(
     heartbeat: bool = False,
     stopping: bool = False,
 ) -> None:
-    r"""Report to the host of this rank, or to systemd; do nothing where no host listens.
+    r"""Report to the host of this rank, or to systemd; do nothing if no host listens.
 
     The function sends one datagram to the socket that the environment variable ``NOTIFY_SOCKET`` names. It may be
     called from every thread and every descendant of the rank, and keeps no descriptor. If the host's
@@ -35,13 +35,13 @@ def notify(
     Args:
         ready: The rank is ready for work.
         status: One line for people: ``\n`` and other control characters become spaces; at most 3072 bytes are sent.
-        step: The number of the step that the rank has reached, from 0 to 10**18 - 1. A higher one is a heartbeat, too.
+        step: The number of the step that the rank has reached, from 0 to 10**18 - 1. A higher step is also a heartbeat.
         heartbeat: The rank makes progress.
         stopping: The rank is about to exit, so heartbeats end.
 
     Raises:
-        TypeError: An argument has another type; also where no host listens.
-        ValueError: `step` is out of range; also where no host listens.
+        TypeError: An argument has another type, even if no host listens.
+        ValueError: `step` is out of range, even if no host listens.
     """
     message = _message(ready, status, step, heartbeat, stopping)
     address = os.environ.get("NOTIFY_SOCKET", "")

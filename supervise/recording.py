@@ -27,7 +27,7 @@ _NS_PER_S = 1_000_000_000
 _LARGEST_RECORD = (4 << 20) - 4096
 """Bytes; `result.MOST_BYTES` are read."""
 _KEPT = _LARGEST_RECORD // 2 // 12
-"""The characters of a text that fit into half a record, even if JSON needs twelve bytes for each."""
+"""Number of characters that fit into half a record, even if JSON needs twelve bytes for each."""
 
 
 class ErrorHandler:
@@ -37,7 +37,7 @@ class ErrorHandler:
     """
 
     def _get_error_file_path(self) -> str | None:
-        """Return the path of this process's error file, None if there is none."""
+        """Return the path of this process's error file; None if there is none."""
         return os.environ.get("TORCHELASTIC_ERROR_FILE")
 
     def initialize(self) -> None:
@@ -79,7 +79,7 @@ class ErrorHandler:
 
         Args:
             rootcause_error_file: The child's file.
-            error_code: The child's exit code, which its record cannot have; 0 adds nothing.
+            error_code: The child's exit code, which the child's record cannot have; 0 adds nothing.
 
         Raises:
             OSError: The child's file cannot be read.
@@ -253,7 +253,7 @@ def _shortened(text: str) -> str:
     """Return the beginning and the end of a long text."""
     if len(text) <= _KEPT:
         return text
-    half = _KEPT // 2 - 50  # a place for the line between them
+    half = _KEPT // 2 - 50  # room for the line between them
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
 
 
@@ -322,7 +322,7 @@ def _is_stream(path: str, name: str, at: int) -> bool:
 
 
 def _overwrite(path: str, content: bytes, time_ns: int | None, at: int | None = None) -> None:
-    """Write into an existing file; no symbolic link if `at` is given. A pipe without a reader is an error."""
+    """Write into an existing file; refuse a symbolic link if `at` is given. A pipe without a reader is an error."""
     flags = os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     fd = os.open(path, flags if at is None else flags | os.O_NOFOLLOW, dir_fd=at)
     os.set_blocking(fd, True)

@@ -15,7 +15,7 @@ _LONGEST_BACKOFF_S = 60.0
 RestartKind = Literal["transient", "permanent", "temporary"]
 """After which end a rank or a child of a tree restarts: a failure, any end, or none."""
 Strategy = Literal["one_for_all", "one_for_one", "rest_for_one"]
-"""Which others the failure of a rank or of a child concerns: all, none, or those started after it."""
+"""Which other ranks or children the failure of one concerns: all, none, or those started after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class RestartPolicy:
     within_s: float | None = None
     """Seconds for which a restart counts; None: all restarts count."""
     backoff: float = 1.0
-    """Seconds before the first restart. Each restart in a row doubles the delay, up to a minute; a value of a minute
+    """Seconds before the first restart. Each consecutive restart doubles the delay, up to a minute; a value of a minute
     or more stays as it is. The delay varies at random by a quarter, so that many machines do not restart at once."""
     restart: RestartKind = "transient"
-    """The restart kind of each rank, or of a tree's children that state none."""
+    """The restart kind of each rank, or of each child of a tree whose spec has none."""
     uncounted_exit_codes: frozenset[int] = frozenset()
-    """Exit codes after which a rank restarts without a count toward `max_restarts`, such as 75 for preemption.
+    """Exit codes, such as 75 for preemption, after which the restart of a rank does not count toward `max_restarts`.
     ``-N`` is signal N. The delay is then at least 0.1 s. For gangs only."""
     never_restart_exit_codes: frozenset[int] = frozenset()
     """Exit codes after which the gang ends at once. For gangs only."""

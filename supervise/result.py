@@ -247,8 +247,8 @@ class RankEnd:
     exitcode: int | None
     """Exit code, ``-N`` for signal N; None if the exit status was lost."""
     role: Role
-    """Its role in the end of the gang, or of its life. supervise stopped a ``bystander``; the caller had a rank
-    ``terminated``."""
+    """Its role in the end of the gang, or of its life. A ``bystander`` was stopped by supervise, a
+    ``terminated`` rank at the request of the caller."""
     started_ns: int
     """Time of the start, monotonic nanoseconds."""
     ended_ns: int
@@ -257,7 +257,7 @@ class RankEnd:
     """Whether the kernel wrote a core dump."""
     max_rss_bytes: int | None = None
     """Largest resident set; None if unknown. The kernel starts the count of a program at the peak of its host, so a
-    value up to that peak is unknown. So is the value of a process of the fork server."""
+    value up to that peak is unknown. The value of a process of the fork server is also unknown."""
     cpu_time_s: float | None = None
     """User and system CPU time; None if unknown."""
     stderr_tail: str = ""
@@ -314,8 +314,8 @@ class RunProcsResult:
     restarts_total: int = field(default=0, compare=False, repr=False)
     """Number of all replaced lives."""
     cause_order: CauseOrder = field(default="clock", compare=False, repr=False)
-    """How the root cause was found: by the ``clock`` of one host; or by ``receipt``, with several hosts: the first
-    failure of the host whose failure the driver learned of first."""
+    """How the root cause was found. ``clock``: by the clock of one host. ``receipt``, with several hosts: it is the
+    first failure of the host whose failure the driver learned of first."""
 
     def is_failed(self) -> bool:
         """Return whether any rank is in `failures`."""

@@ -23,8 +23,9 @@ Readiness = Literal["exec", "notify"]
 class Role:
     """The ranks of a gang that run the same program or function. A rank's number within its role is its role rank.
 
-    The gang numbers its local ranks through, in the order of its roles, and launches a role when all ranks of the role
-    before it are ready. Each rank gets ``ROLE_NAME``, ``ROLE_RANK`` and ``ROLE_WORLD_SIZE``, unless `envs` sets them.
+    The gang numbers its local ranks consecutively, in the order of its roles. It launches a role when all ranks of the
+    role before it are ready. Each rank gets ``ROLE_NAME``, ``ROLE_RANK`` and ``ROLE_WORLD_SIZE``, unless `envs` sets
+    them.
 
     Raises:
         SpecError: A value is not valid; the text names the role and the field.
@@ -37,17 +38,17 @@ class Role:
     args: Mapping[int, Any]
     """Role rank to its arguments. Those of a program become strings; a bare string is one argument."""
     envs: Mapping[int, dict[str, Any]] | None = None
-    """Role rank to variables added to its environment; they take precedence over the `envs` of the gang."""
+    """Role rank to variables added to the rank's environment; they take precedence over the `envs` of the gang."""
     start_method: str = "spawn"
     """``spawn``, ``fork`` or ``forkserver``, for a function."""
     cwd: str | os.PathLike[str] | None = None
     """Working directory of the ranks; None for this process's."""
     ready: Readiness = "exec"
-    """``exec``: a rank is ready when its process runs. ``notify``: when it has reported it with `supervise.notify`."""
+    """``exec``: a rank is ready when its process runs. ``notify``: when it has reported it by `supervise.notify`."""
     ready_timeout_s: float = 60.0
     """Seconds from the launch of a rank until it must be ready."""
     restart: RestartKind | None = None
-    """Restart kind of the ranks; None for that of the gang's `restart_policy`."""
+    """Restart kind of the ranks; None for the kind of the gang's `restart_policy`."""
     service: bool = False
     """Whether the ranks serve the other roles: they are stopped when every rank of every other role has ended."""
 

@@ -29,7 +29,7 @@ class StackFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadStack:
-    """One thread of a rank. Text that the source does not give is "", a number is None."""
+    """One thread of a rank. A text that the source does not give is ""; a number is None."""
 
     name: str = ""
     """Name of the Python thread if the source gives it, otherwise the kernel's name of the thread."""
@@ -42,7 +42,7 @@ class ThreadStack:
     wchan: str = ""
     """The function of the kernel in which the thread sleeps; needs the permission to trace the process."""
     syscall: str = ""
-    """The system call in which the thread is, by name or number; needs the permission to trace the process."""
+    """The system call that the thread executes, by name or number; needs the permission to trace the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class RankStacks:
     threads: tuple[ThreadStack, ...] = ()
     """At most 100 Python threads and 64 threads of the kernel."""
     notes: tuple[str, ...] = ()
-    """Why each better source gave nothing, best source first."""
+    """Why each better source gave no stack, the best source first."""
 
 
 def group_stacks(stacks: Mapping[int, RankStacks]) -> list[str]:
@@ -63,8 +63,8 @@ def group_stacks(stacks: Mapping[int, RankStacks]) -> list[str]:
 
     ``rank 3: load_batch (data.py:41)`` or ``ranks 0-2, 4-7: all_reduce (train.py:88)``. A line names the innermost
     call outside of Python's library and of installed packages; the innermost call follows if it is another one. Stacks
-    are equal if these calls are, and all outer calls outside of libraries; if stacks differ only in outer calls, each
-    line has one of them: ``rank 3: all_reduce (train.py:88), called by validate (train.py:41)``.
+    are equal if these calls and all outer calls outside of libraries are equal; if stacks differ only in outer calls,
+    each line has one of them: ``rank 3: all_reduce (train.py:88), called by validate (train.py:41)``.
 
     Args:
         stacks: Local rank to stacks.
@@ -104,12 +104,12 @@ def _is_own(frame: StackFrame) -> bool:
 
 
 def _callers(stacks: RankStacks) -> tuple[str, ...]:
-    """Return the calls of the user's code around that of `_place`, the inner ones first."""
+    """Return the calls of the user's code that enclose the call of `_place`, the inner ones first."""
     return tuple(_call(frame) for frame in _main(stacks).frames if _is_own(frame))[1:]
 
 
 def _difference(callers: tuple[str, ...], others: set[tuple[str, ...]]) -> str:
-    """Return text about the first outer call that tells a stack from others; "" without others."""
+    """Return text about the first outer call that distinguishes a stack from others; "" without others."""
     if not others:
         return ""
     for index, caller in enumerate(callers):

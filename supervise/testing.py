@@ -111,14 +111,14 @@ class FakeProcess:
 
     @property
     def noticed_ns(self) -> int | None:
-        """None: no thread waits for its end."""
+        """Always None: no thread waits for its end."""
         return None
 
     def ring_if_dead(self) -> None:
         """Do nothing: its end makes the descriptor readable at once."""
 
     def reap(self) -> Exit | None:
-        """Return its exit, None while it runs."""
+        """Return its exit; None while it runs."""
         return None if self._code is None else Exit(code=self._code)
 
     give_up = reap
@@ -139,7 +139,7 @@ class FakeProcess:
 
     @property
     def holds_members(self) -> bool:
-        """False: the group of a fake process has no real processes."""
+        """Always False: the group of a fake process has no real processes."""
         return False
 
     def members(self, *, since_s: float | None = None) -> list[Member]:  # noqa: ARG002

@@ -33,11 +33,11 @@ class ChildSpec:
     id: str
     """Unique among the children of a tree."""
     start: Callable[[], pykka.ActorRef[Any] | None]
-    """Start the child and return its ref; None if there is nothing to start. It is called on the tree's own thread, so
-    it must return promptly. If it raises, the start has failed."""
+    """A function that starts the child and returns its ref, or None if there is nothing to start. It is called on the
+    tree's own thread, so it must return promptly. If it raises, the start has failed."""
     restart: RestartKind | None = None
     """After which end the child restarts: ``transient`` after a failure, ``permanent`` after any end,
-    ``temporary`` after none. None: that of the tree's `RestartPolicy`."""
+    ``temporary`` after none. None: the kind of the tree's `RestartPolicy`."""
     shutdown_s: float | None = None
     """Seconds to stop. Actor: by default 5, then the tree abandons it. Tree: by default no limit. Gang: the timeout of
     its `Close`, by default its grace, then SIGKILL."""
@@ -103,7 +103,7 @@ class TreeStatus:
 
     phase: TreePhase
     children: dict[str, ChildStatus]
-    """By id, in the order of their start."""
+    """The children by id, in the order of their start."""
     restarts_total: int
     """How many failures caused a restart."""
     waiters: int
@@ -115,7 +115,7 @@ class TreeStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildStarted:
-    """A child has started: the `on_start` of an actor has run, every rank of a gang or child of a tree has started."""
+    """A child has started: `on_start` of an actor has run; all ranks of a gang, or children of a tree, have started."""
 
     id: str
     ref: pykka.ActorRef[Any]
@@ -127,7 +127,7 @@ class ChildDown:
 
     id: str
     reason: BaseException | str | None
-    """The exception that ended it, or None. A string where there is none: ``"noproc"``, ``"lost"``."""
+    """The exception that ended it, or None. A string if no exception is known: ``"noproc"``, ``"lost"``."""
     normal: bool
 
 
@@ -140,14 +140,14 @@ class ChildRestarting:
     ids: tuple[str, ...]
     """All children that restart, in order."""
     restarts: int
-    """How many restarts count now, with this one."""
+    """How many restarts count now, including this one."""
     delay_s: float
     """How long the tree waits before the first of these starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeFinished:
-    """Nothing of the tree is left. The last message, sent exactly once, and the reply to `Wait` after a stop."""
+    """No actor or process of the tree is left. The last message, exactly once, and the reply to `Wait` after a stop."""
 
     error: BaseException | None = None
     """Why the tree ended; None if it was stopped."""
@@ -165,4 +165,4 @@ class Down:
     """The exception that ended it; None for a stop. ``"noproc"``: it was dead when `monitor` was called. ``"lost"``:
     its thread ended without a stop, because a BaseException left `on_start`."""
     normal: bool
-    """Whether it was stopped, and did not fail."""
+    """Whether it was stopped instead of failing."""

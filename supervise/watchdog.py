@@ -28,10 +28,10 @@ class Watchdog:
     heartbeat_timeout_s: float | None = None
     """Seconds without a heartbeat or a higher step of `supervise.notify` after which a rank counts as hung."""
     output_timeout_s: float | None = None
-    """Seconds in which no log file of a rank has grown. Only for ranks whose output is redirected or tee'd."""
+    """Seconds without output after which a rank counts as hung, for ranks whose output is redirected or tee'd."""
     action: HangAction = "report"
-    """``report`` tells subscribers and listeners of events. ``fail`` is also a failure of the rank, which supervise
-    stops; the strategy and the restart policy say what follows."""
+    """``report`` informs subscribers and listeners of events. ``fail`` also makes the hang a failure of the rank, which
+    supervise stops; the strategy and the restart policy decide what follows."""
     stacks: bool = True
     """Whether the report has the stacks of all ranks; with ``fail``, they are collected first, for at most 2 s."""
 

@@ -271,7 +271,7 @@ def _values_loaded(gang: Gang, event: steps.ValuesLoaded) -> None:
 
 
 def _heed_all(gang: Gang, decision: Decision) -> None:
-    """Do what the strategy says about the ends so far, in their order."""
+    """Apply the strategy to the ends so far, in their order."""
     for local_rank in list(gang.ended) if gang.stop_on_failure else ():
         if gang.phase == "running":
             strategy.heed(gang, local_rank, decision)
@@ -336,7 +336,7 @@ def may_restart(gang: Gang) -> bool:
 
 
 def _cause_codes(gang: Gang) -> list[int | None]:
-    """Return the exit codes that caused the restart, the root cause's first; None for a rank that failed before."""
+    """Return the exit codes that caused the restart, the root cause's first; None if a rank failed while it ran."""
     ranks = [gang.ranks[number] for number in judge(gang).blamed]
     ranks = [rank for rank in ranks if rank.kind != "temporary"] or ranks
     return [rank.end.exitcode if rank.fault is None and rank.end is not None else None for rank in ranks]
@@ -382,7 +382,7 @@ def _next_attempt(gang: Gang, decision: Decision) -> None:
     gang.all_restarts_ns = (*gang.policy.counting(gang.all_restarts_ns, now_ns), now_ns)
     causes = judge(gang).blamed
     for local_rank, rank in enumerate(gang.ranks):
-        if gang.stays_down(rank):  # what comes later does not change what its end was
+        if gang.stays_down(rank):  # later events do not change the role of its end
             rank.heeded, rank.told = True, local_rank not in causes
     gang.attempt = gang.next_attempt
     gang.phase = "starting"

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LATE_NS = 250_000_000
-"""A check that is late by more proves that the host had no processor, so that no rank is to blame."""
+"""If a check is late by more, the host got no processor time, so that no rank is to blame."""
 CHECKS = 4
 """Number of checks in a period, so that one of them is late if the host did not run in between."""
 _LEAST_NS = 1_000_000
@@ -94,8 +94,8 @@ class Silence:
         """Return the hangs that were not reported yet.
 
         If the ranks depend on each other, the rank that hangs is the one with the lowest step among the silent ones,
-        then the one with the oldest sign; the others wait for it. It is reported when it is overdue itself. The others
-        have a full period once it has given a sign or has ended.
+        then the one with the oldest sign; the others wait for it. It is reported when it is overdue itself. When it has
+        given a sign or has ended, the others get a full period.
         """
         silent = self.near(pulses, now_ns)
         overdue = [rank for rank in silent if now_ns - self._since(rank, pulses[rank]) >= self.period_ns]

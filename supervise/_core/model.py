@@ -51,7 +51,7 @@ class Rank:
         self.restarts = 0
         """Number of replaced lives."""
         self.streak = 0
-        """Restarts in a row that its ends have caused, for the backoff."""
+        """Number of consecutive restarts that its ends have caused, for the backoff."""
         self.restarted_ns = 0
         """When its end last caused a restart."""
         self.begin_life(0)
@@ -173,7 +173,7 @@ class Sweep:
     def __init__(self) -> None:
         self.state: Literal["due", "asked", "done"] = "due"
         self.timeout_s: float | None = None
-        """Time from SIGTERM to SIGKILL, if a later close has shortened it. None if the timeout of the stop holds."""
+        """Time from SIGTERM to SIGKILL, if a later close has shortened it. None if the timeout of the stop applies."""
 
 
 class Gang:
@@ -229,7 +229,7 @@ class Gang:
         self.attempt = 0
         """Number of the present attempt, which all ranks began together; the first is 0."""
         self.all_restarts_ns: tuple[int, ...] = ()
-        """Monotonic times of the restarts of the whole gang, for the backoff; those that do not count, too."""
+        """Monotonic times of the restarts of the whole gang, for the backoff, including those that do not count."""
         self.asks: dict[int, Ask] = {}
         """Pending requests by key."""
         self.sets_made = 0
@@ -256,7 +256,7 @@ class Gang:
             if not self.stays_down(rank):  # otherwise it keeps its end
                 rank.begin_life(self.attempt)
         self.culprit: int | None = None
-        """The rank whose end made the strategy stop the gang, if that is the root cause whatever its exit code."""
+        """The rank whose end made the strategy stop the gang, if that end is the root cause whatever its exit code."""
         self.sets: dict[int, RestartSet] = {}
         """Restart sets by number."""
         self.set_of: dict[int, RestartSet] = {}
@@ -274,7 +274,7 @@ class Gang:
         self.leftovers: set[int] = set()
         """Reaped ranks whose process group is not empty."""
         self.unkillable: dict[int, WorkerUnkillable] = {}
-        """The ranks of which a process survived SIGKILL."""
+        """The ranks with a process that survived SIGKILL."""
         self.stop, self.drain, self.sweep = Stop(), Drain(), Sweep()
         self.restart_announced = False
         self.counts = True

@@ -65,7 +65,7 @@ def terminate_asked(gang: Gang, event: steps.TerminateAsked, decision: Decision)
 
 
 def _terminate_in_backoff(gang: Gang, ranks: Iterable[int], decision: Decision) -> None:
-    """Keep these ranks down, of which nothing is left, when all ranks restart."""
+    """Keep these ranks down when all ranks restart. No process of them is left."""
     restart_sets.fail_asks(gang, ranks, decision, _TERMINATED)
     for local_rank in gang.restarting.intersection(ranks):
         gang.ranks[local_rank].terminated = True
@@ -115,7 +115,7 @@ def begin_backoff(gang: Gang, decision: Decision) -> bool:
 def resume(gang: Gang, decision: Decision) -> None:
     """Carry out the requests that came before the gang ran.
 
-    A request to restart ranks from before a restart of all is done by it, except for the ranks that it has left out.
+    A restart of all ranks fulfills the earlier requests to restart ranks, except for the ranks that it has left out.
     """
     waiting, gang.asks = gang.asks, {}
     for key, ask in waiting.items():  # a termination fails the earlier requests only

@@ -47,7 +47,7 @@ def begin(gang: Gang, ranks: Iterable[int], decision: Decision) -> RestartSet:
 
 
 def signal_started(gang: Gang, local_rank: int, decision: Decision) -> bool:
-    """Signal a rank whose start was reported after its restart set was signaled; return whether it is in one."""
+    """Signal a rank whose start was reported after its restart set was signaled; return whether it is in a set."""
     found = gang.set_of.get(local_rank)
     if found is None:
         return False
@@ -66,7 +66,7 @@ def _kill(gang: Gang, found: RestartSet, decision: Decision) -> None:
 
 
 def advance(gang: Gang, local_rank: int, decision: Decision) -> None:
-    """Go on with the restart set of a rank, of which something has ended."""
+    """Advance the restart set of a rank after its process, its process group or its launch has ended."""
     found = gang.set_of.get(local_rank)
     if found is not None and not gang.lives(local_rank):
         found.pending.discard(local_rank)
@@ -96,7 +96,7 @@ def swept(gang: Gang, event: steps.RanksSwept, decision: Decision) -> None:
 
 
 def leave_down(gang: Gang, found: RestartSet, decision: Decision) -> None:
-    """Remove the ranks from a set that stay down."""
+    """Remove from a set the ranks that stay down."""
     found.ranks -= found.down
     for rank in found.down:
         del gang.set_of[rank]
@@ -153,7 +153,7 @@ def launch(gang: Gang, decision: Decision) -> None:
 
 
 def ready(gang: Gang, local_rank: int, decision: Decision) -> None:
-    """Answer the requests that wait for a later life of a rank, which is ready."""
+    """Answer the requests that wait for this rank, because a later life of it is ready."""
     answer(gang, [local_rank], decision, "restart")
 
 
@@ -161,7 +161,7 @@ def ready(gang: Gang, local_rank: int, decision: Decision) -> None:
 
 
 def stop_for_good(gang: Gang, ranks: Iterable[int], decision: Decision) -> None:
-    """Stop ranks, which do not start again."""
+    """Stop ranks that are not to start again."""
     found = begin(gang, ranks, decision)
     keep_down(gang, found, ranks, decision)
     check_empty(gang, found, decision)
@@ -173,7 +173,7 @@ def keep_down(gang: Gang, found: RestartSet, ranks: Iterable[int], decision: Dec
 
 
 def answer(gang: Gang, ranks: Iterable[int], decision: Decision, kind: str) -> None:
-    """Strike these ranks off the requests of this kind; answer those that wait for no other rank."""
+    """Remove these ranks from the requests of this kind; answer the requests that wait for no other rank."""
     for key, ask in list(gang.asks.items()):
         if ask.kind == kind:
             ask.pending.difference_update(ranks)

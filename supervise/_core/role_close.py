@@ -33,7 +33,7 @@ def proceed(gang: Gang, decision: Decision) -> None:
 
 
 def kill(gang: Gang, decision: Decision) -> bool:
-    """Send SIGKILL to the present role after its grace; return False if the grace is that of all roles."""
+    """Send SIGKILL to the present role after its grace; return False if all roles share one grace."""
     stop = gang.stop
     if stop.turn is None or stop.order != "each":
         return False
@@ -51,7 +51,7 @@ def is_due(gang: Gang, local_rank: int) -> bool:
 
 
 def is_killed(gang: Gang, local_rank: int) -> bool:
-    """Return whether SIGKILL is what the stop sends a rank now."""
+    """Return whether the stop now sends SIGKILL to a rank."""
     stop = gang.stop
     if stop.killed or stop.turn is None:
         return stop.killed
@@ -59,9 +59,9 @@ def is_killed(gang: Gang, local_rank: int) -> bool:
 
 
 def release(gang: Gang, event: steps.CloseAsked, decision: Decision) -> bool:
-    """Signal all remaining roles at once if a further close, or the gang's timeout, hurries; return whether it does.
+    """Signal all remaining roles at once if a further close, or the gang's timeout, is urgent; return whether it is.
 
-    A further close without a timeout does not hurry. One with a timeout does if it bounds the whole stop sooner.
+    A further close without a timeout is not urgent. One with a timeout is, if it bounds the whole stop sooner.
     """
     stop, timeout_s = gang.stop, event.timeout_s
     sooner = timeout_s < stop.timeout_s or (stop.order == "each" and timeout_s == stop.timeout_s)

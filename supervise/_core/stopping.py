@@ -64,7 +64,7 @@ def close(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
 
 
 def _hurry_sweep(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
-    """Shorten the sweep's time to SIGKILL to that of the shortest close."""
+    """Let the sweep send SIGKILL as early as the shortest close requests."""
     timeout_s = 0.0 if event.death_sig == Signals.SIGKILL else event.timeout_s
     if gang.phase in ("new", "starting", "running") or event.reason != "close":
         return
@@ -90,7 +90,7 @@ def _close_in_phase(gang: Gang, event: steps.CloseAsked, decision: Decision) -> 
         case "stopping":
             if event.reason == "close" or gang.stop.order:
                 _hurry(gang, event, decision)
-            elif gang.drain.begun:  # the timeout expired during a stop, which did not bound the drain
+            elif gang.drain.begun:  # the timeout expired during a stop that had not bounded the drain
                 decision.do(drain_timer(event.timeout_s))
         case "finished":
             if event.reason == "close":
@@ -114,7 +114,7 @@ def drain_timer(timeout_s: float) -> steps.SetTimer:
 
 
 def _hurry(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
-    """Shorten the grace, as a further close asks; never lengthen it. SIGKILL ends it at once."""
+    """Shorten the grace if a further close requests it; never lengthen it. A close by SIGKILL ends it at once."""
     now = event.death_sig == Signals.SIGKILL
     if gang.drain.begun:
         decision.do(drain_timer(event.timeout_s))
@@ -198,7 +198,7 @@ def report_unkillable(gang: Gang, decision: Decision) -> None:
 
 
 def give_up(gang: Gang, event: steps.WorkerUnkillable, decision: Decision) -> None:
-    """Stop waiting for a rank of which a process survived SIGKILL."""
+    """Stop waiting for a rank with a process that survived SIGKILL."""
     gang.unkillable[event.local_rank] = event
     gang.leftovers.discard(event.local_rank)
     if event.local_rank in gang.running:

@@ -22,7 +22,7 @@ LEAST_UNCOUNTED_S = 0.1
 
 
 def heed(gang: Gang, local_rank: int, decision: Decision) -> None:
-    """Do what the strategy and the policy say about the end of a rank of a running gang, once."""
+    """Apply the strategy and the policy to the end of a rank of a running gang, once."""
     rank = gang.ranks[local_rank]
     if rank.heeded or rank.told or rank.terminated or rank.end is None or local_rank in gang.set_of:
         return  # the end of a rank that supervise stopped causes nothing more
@@ -63,7 +63,7 @@ def is_to_start(gang: Gang, local_rank: int) -> bool:
 
 
 def faulted(gang: Gang, event: steps.RankFaulted, decision: Decision) -> None:
-    """Stop a rank that has failed while it runs, and do what the strategy and the policy say about the failure."""
+    """Stop a rank that has failed while it runs, and apply the strategy and the policy to the failure."""
     local_rank, policy = event.local_rank, gang.policy
     rank = gang.ranks[local_rank]
     rank.heeded = True
@@ -113,7 +113,7 @@ def _follows(gang: Gang, above: int) -> bool:
 
 
 def _delay_s(policy: RestartPolicy, rank: Rank, at_ns: int, *, counted: bool) -> float:
-    """Return the backoff of a rank, which doubles with its restarts in a row."""
+    """Return the backoff of a rank, which doubles with each consecutive restart."""
     if policy.within_s is not None and at_ns - rank.restarted_ns > policy.within_s * 1e9:
         rank.streak = 0
     delay_s = policy.delay_s(rank.streak)

@@ -72,7 +72,7 @@ def _life_changed(
 
 
 def _was_ready(tree: Tree, child: Child, actions: list[Action]) -> None:
-    """The start succeeded. An ask for a later start stays pending."""
+    """Answer the asks for a start that has succeeded. An ask for a later start stays pending."""
     child.was_ready, child.added = True, False
     if not child.doomed:
         _answer(tree, child.id, ("ready",), "", actions)
@@ -141,7 +141,7 @@ def _set_of(tree: Tree, cause: Child) -> list[Child]:
 
 
 def _will_start(child: Child) -> bool:
-    """Whether the next thing that this child does, when nothing else happens, is to start."""
+    """Whether the next step of this child is a start, unless another event intervenes."""
     return child.state in ("waiting", "backoff") or (child.state in ts.ALIVE and _leaves(child, "waiting"))
 
 
@@ -205,7 +205,7 @@ def _asked(tree: Tree, event: ts.Ask, actions: list[Action]) -> None:
 
 
 def _restart_one(tree: Tree, child: Child, actions: list[Action]) -> None:
-    """Restart one child in whatever state; skip its backoff, and that of the set that it belongs to."""
+    """Restart one child in any state; skip its backoff, and the backoff of its set."""
     for other in [child] if tree.strategy == "one_for_one" else tree.children.values():
         other.hold_s = 0.0
         if other.state == "backoff":
@@ -219,7 +219,7 @@ def _restart_one(tree: Tree, child: Child, actions: list[Action]) -> None:
 
 
 def _terminate_one(tree: Tree, child: Child, actions: list[Action]) -> None:
-    """Stop a child, and have it stay down; the wait of a set that it would have begun goes to the next of the set."""
+    """Stop a child and keep it down. If it holds the backoff of its set, the next child of the set takes over."""
     _answer(tree, child.id, ("ready",), "terminated", actions)
     if child.hold_s and tree.strategy != "one_for_one":
         children = list(tree.children.values())
@@ -252,7 +252,7 @@ def _cancel_backoff(child: Child, actions: list[Action]) -> None:
 
 
 def _settle(tree: Tree, actions: list[Action]) -> None:
-    """Stop and start the children that may be now; then check whether the start or the tree has ended."""
+    """Stop and start the children whose turn it is; then check whether the start or the tree has ended."""
     _stop_next(tree, actions)
     if tree.phase == "stopping":
         if not any(child.state in ts.ALIVE for child in tree.children.values()):
@@ -273,7 +273,7 @@ def _keeps_order(tree: Tree) -> bool:
 
 
 def _stop_next(tree: Tree, actions: list[Action]) -> None:
-    """Stop the last child that is doomed, or all of them where no order is kept."""
+    """Stop the last doomed child, or all doomed children if no order is kept."""
     in_order = _keeps_order(tree)
     for child in reversed(tree.children.values()):
         if in_order and child.state == "stopping":
@@ -286,7 +286,7 @@ def _stop_next(tree: Tree, actions: list[Action]) -> None:
 
 
 def _start_next(tree: Tree, actions: list[Action]) -> None:
-    """Start the first child that waits, once the one before has started and what is to be stopped is gone."""
+    """Start the first waiting child, once the child before it has started and all doomed children are gone."""
     in_order = _keeps_order(tree)
     children = tree.children.values()
     if any(child.state == "starting" for child in children):

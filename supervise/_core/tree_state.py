@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from supervise.trees import ChildState, TreePhase
 
 Problem = Literal["", "unknown", "present", "ending", "ended", "failed", "terminated", "abandoned"]
-"""What is wrong with an ask: ``ending`` refuses it, ``ended`` cuts it off."""
+"""Why an ask fails. ``ending``: the tree was ending already; ``ended``: it was stopped while the ask was pending."""
 Outcome = Literal["stopped", "not_started", "gave_up", "abandoned"]
 """Why a tree ends."""
 ALIVE = ("starting", "ready", "stopping")
@@ -46,9 +46,9 @@ class Tree:
     children: dict[str, Child] = field(default_factory=dict)
     phase: TreePhase = "new"
     restarts_ns: tuple[int, ...] = ()
-    """When, monotonic: the restarts that still count."""
+    """Monotonic times (ns) of the restarts that still count."""
     asks: dict[int, tuple[str, Literal["ready", "gone"]]] = field(default_factory=dict)
-    """Asks that are not answered yet: key -> the child, and what is waited for."""
+    """Asks that are not answered yet: key to the child, and what the ask waits for."""
     outcome: Outcome | None = None
     """Why the tree ends; the first reason stays."""
     culprit: str = ""
@@ -92,7 +92,7 @@ class Ended:
     life: int
     normal: bool
     at_ns: int = 0
-    """When, monotonic."""
+    """Monotonic time."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -105,7 +105,7 @@ class Gone:
 
 @dataclass(slots=True, frozen=True)
 class StopExpired:
-    """The time of a life, which was stopped or has ended, to be gone has expired."""
+    """A life that was stopped or has ended was not gone in time."""
 
     id: str
     life: int
@@ -192,7 +192,7 @@ class Restarting:
 
 @dataclass(slots=True, frozen=True)
 class Answer:
-    """Answer an ask: with the child's ref, or None; or with what went wrong."""
+    """Answer an ask with the child's ref or None, or with an error."""
 
     key: int
     problem: Problem = ""

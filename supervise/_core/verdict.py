@@ -23,8 +23,8 @@ class Verdict(NamedTuple):
     roles: dict[int, Role]
     """Rank to role, for every rank that was started."""
     blamed: tuple[int, ...]
-    """The ranks to list as failures: the causes, the root cause first; without one, those that a close cut short and
-    that did not exit with code 0, or every rank that a timeout cut short."""
+    """The ranks to list as failures: the causes, the root cause first. Without a cause, those that a close cut short
+    and that did not exit with code 0, or all ranks that a timeout cut short."""
     kind: Literal["cause", "stopped"]
     """Whether the blamed ranks caused the failure or were stopped."""
 

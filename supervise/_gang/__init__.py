@@ -1,1 +1,1 @@
-"""The actors of a gang: its Supervisor, one Worker a rank, one Tail a destination."""
+"""The actors of a gang: its Supervisor, one Worker per rank, one Tail per destination."""

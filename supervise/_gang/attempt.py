@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 _WINDOWS: Mapping[frozenset[StartMethod | None], int] = {frozenset({"forkserver"}): 32, frozenset({"fork"}): 8}
 """Start methods of a gang to its launch window, if that is not 1. A fork server forks beside the host. After a fork,
-the host copies each page that it writes: forks in a row, followed by the messages about them, copy fewer pages."""
+the host copies each page that it writes: consecutive forks, followed by the messages about them, copy fewer pages."""
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"
 _MOST = "TORCHELASTIC_MAX_RESTARTS"
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _KEPT_LIVES = 8
-"""For how many numbers of lives the paths are kept, so that a rank that is restarted forever needs no more memory."""
+"""Number of lives whose paths are kept: a bound, so that endless restarts of a rank do not use more and more memory."""
 _FIELDS = {"grace": "grace_s", "timeout": "timeout_s"}
-"""Argument to field of `GangSpec`, where the names differ."""
+"""Argument to field of `GangSpec`, for those whose names differ."""
 
 
 class Source(NamedTuple):
@@ -84,7 +84,7 @@ class Attempt:
     window: int = 1
     """Largest number of pending launches."""
     row: Row | None = None
-    """The next forks; None if no rank is forked."""
+    """The forks to be made next; None if no rank is forked."""
     lives: dict[int, tuple[dict[int, dict[str, str]], LogsDest]] = field(default_factory=dict)
     """Number of a later life to the environments and the log paths of all ranks; only the newest `_KEPT_LIVES`."""
     number: int = 0
@@ -105,7 +105,7 @@ class Attempt:
         Raises:
             SpecError: `logs_specs` returned paths that do not match the ranks, a call cannot be pickled, or the control
                 group cannot be made.
-            OSError: A log file cannot be made. In either case the rank keeps those of its present life.
+            OSError: A log file cannot be made. After either error, the rank keeps those of its present life.
         """
         spec, dest = self.spec, self.dest
         assert self.contained is not None  # noqa: S101 - made with the attempt
@@ -123,13 +123,13 @@ class Attempt:
         """Return the environments and the log paths of all ranks' lives with this number, from one `reify`."""
         if life not in self.lives:
             made = _reified(self.spec, life)
-            if len(self.lives) >= _KEPT_LIVES:  # a rank that is late gets the paths of another `reify`
+            if len(self.lives) >= _KEPT_LIVES:  # a rank that is late gets paths of another `reify`
                 del self.lives[min(self.lives)]
             self.lives[life] = made
         return self.lives[life]
 
     def sources(self, rank: int) -> dict[str, list[Source]]:
-        """Return the files of a rank that its present life writes and that are shown: stream to sources."""
+        """Return the shown files that the present life of a rank writes: stream to sources."""
         shown = {"stdout": self.dest.tee_stdouts, "stderr": self.dest.tee_stderrs}
         return {name: list(_sources(self.spec, {rank: paths[rank]})) for name, paths in shown.items() if rank in paths}
 
@@ -268,7 +268,7 @@ def _reified(spec: GangSpec, number: int) -> tuple[dict[int, dict[str, str]], Lo
         validate_full_rank(dest.stdouts, len(spec.args), "stdouts")
         validate_full_rank(dest.stderrs, len(spec.args), "stderrs")
     except Exception as error:
-        if not number or isinstance(error, (OSError, SuperviseError)):  # the caller of the start gets it as it is
+        if not number or isinstance(error, (OSError, SuperviseError)):  # the caller of the start gets it unchanged
             raise
         raise SpecError(f"{type(spec.logs_specs).__name__}.reify raised {type(error).__name__}: {error}") from error
     return envs, dest

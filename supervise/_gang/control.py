@@ -38,7 +38,7 @@ def checked_path(value: object) -> str | None:
 
 
 def opened(spec: GangSpec, gang: pykka.ActorRef[Any]) -> Callable[[], object]:
-    """Start the server of a gang, if the caller has requested one; return what closes it, which never blocks.
+    """Start the server of a gang, if the caller has requested one; return the function that closes it without blocking.
 
     Raises:
         SpecError: The socket file cannot be made, for instance because another process listens there.

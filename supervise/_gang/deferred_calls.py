@@ -14,14 +14,14 @@ _KINDS = {
 
 
 def deferred_kind(fn: object) -> str:
-    """Return what such a function is, and the remedy; ``""`` for all others.
+    """Return what kind such a function is, and the remedy; ``""`` for all other functions.
 
-    It looks into methods, partials and callable objects.
+    The functions inside methods, partials and callable objects count.
     """
     while isinstance(fn, partial):
         fn = fn.func
     fn = getattr(fn, "__func__", fn)
     if not hasattr(fn, "__code__") and not isinstance(fn, type):
-        fn = vars(type(fn)).get("__call__")  # an inherited one is not looked at
+        fn = vars(type(fn)).get("__call__")  # an inherited one is ignored
     flags = getattr(getattr(fn, "__code__", None), "co_flags", 0)
     return next((kind for flag, kind in _KINDS.items() if flags & flag), "")

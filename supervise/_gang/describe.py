@@ -128,14 +128,14 @@ class Describer:
 
     @property
     def _failed_level(self) -> str:
-        """The level of a failure: ``info`` if the caller gets it as an exception."""
+        """Return the level of a failure: ``info`` if the caller gets it as an exception."""
         return "error" if self.attempt.spec.plain is None else "info"
 
     def _rank(self, name: str, level: str, local_rank: int, **fields: Any) -> Event:
         own = self.attempt.envs.get(local_rank, {}).get("TORCHELASTIC_RESTART_COUNT")
         life = {} if own is None else {"attempt": whole_number(own, 0)}  # a single rank may have restarted
         if self.attempt.spec.role_of:
-            fields.setdefault("role", self.attempt.envs[local_rank].get("ROLE_NAME"))  # a restart has that of the end
+            fields.setdefault("role", self.attempt.envs[local_rank].get("ROLE_NAME"))  # a restart has the end's role
         return Event(name, level, {"rank": self.global_rank(local_rank), "local_rank": local_rank, **life, **fields})
 
     def global_rank(self, local_rank: int) -> int:

@@ -23,7 +23,7 @@ class EventEmitter:
     """Emits the events of one gang. Used on its loop."""
 
     def __init__(self, attempt: Attempt) -> None:
-        """Take the fields of every event from the first attempt."""
+        """Take the common fields of all events from `attempt`, the first one."""
         now_ns = time.monotonic_ns()
         first, spec = attempt.envs.get(0, {}), attempt.spec
         self._describer = Describer(attempt, now_ns, now_ns)
@@ -36,7 +36,7 @@ class EventEmitter:
         return self._log.listens(level)
 
     def global_ranks(self, local_ranks: Iterable[int]) -> dict[int, int]:
-        """Return local rank to the rank that events name; to itself if two have the same, which would be mixed up."""
+        """Return local rank to the rank that events name; to itself if two ranks would have the same name."""
         found = {local: self._describer.global_rank(local) for local in local_ranks}
         return found if len(set(found.values())) == len(found) else {local: local for local in found}
 

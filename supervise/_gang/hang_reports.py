@@ -47,7 +47,7 @@ class HangReports:
         """Begin without reports.
 
         Args:
-            watchdog: What follows a hang.
+            watchdog: Decides what follows a hang.
             host: The gang's runner.
             loop: The gang's loop.
             subscribers: They receive `WorkerHung`.
@@ -61,7 +61,7 @@ class HangReports:
         self._unsaved: set[Hung] = set()
         """Hangs whose stacks a thread writes."""
         self._pending: dict[Hung, int] = {}
-        """Hangs whose ranks fail once their stacks are there, to the monotonic time of the report."""
+        """Hangs whose ranks fail once their stacks are collected: hang to the monotonic time of the report."""
 
     def report(self, hung: Hung) -> None:
         """Report a hang. With ``fail``, the stacks are collected before the rank fails, which takes up to 2 s."""
@@ -80,7 +80,7 @@ class HangReports:
             reply.add_done_callback(partial(self._loop.post, self._take, hung, reply))
 
     def settle(self) -> None:
-        """Fail the ranks whose stacks are still being collected. An exit that comes now must not take their blame."""
+        """Fail the ranks whose stacks are still being collected. A later exit must not be blamed for them."""
         for hung in list(self._pending):
             self._fail(hung)
 
@@ -155,7 +155,7 @@ def why(hung: Hung) -> str:
 def _write(folder: str, head: str, found: Mapping[int, RankStacks]) -> str:
     """Write the stacks of all ranks as text below a head; return the path, "" if the file cannot be written.
 
-    An earlier gang with the same `LogsSpecs` has written to the same folder, so the first number that is free is taken.
+    An earlier gang with the same `LogsSpecs` has written to the same folder, so the file gets the first free number.
     """
     lines = [head, "", *group_stacks(found)]
     for rank, stacks in sorted(found.items()):

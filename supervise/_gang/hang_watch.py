@@ -1,4 +1,4 @@
-"""The watch for ranks that hang: it looks at heartbeats and logs, and reports who was silent for too long."""
+"""The watch for ranks that hang: it checks heartbeats and logs, and reports ranks that were silent for too long."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class _Triggered(NamedTuple):
 
 
 class _Growth(NamedTuple):
-    """A look at the logs of a rank."""
+    """A check of the logs of a rank."""
 
     size: int
     at_ns: int | None
     """When they last grew; None if they are empty."""
     seen_ns: int
-    """When supervise looked."""
+    """When supervise checked."""
 
 
 class _Tier:
@@ -70,7 +70,7 @@ class HangWatch:
             watchdog: The deadlines.
             host: The gang's runner.
             loop: The gang's loop.
-            sockets: Have the ranks' heartbeats.
+            sockets: The notify sockets, which have the ranks' heartbeats.
             reports: Reports a hang.
         """
         self._host: Host | None = host
@@ -79,9 +79,9 @@ class HangWatch:
         self._loop = loop
         self._sockets = sockets
         self._ready_ns: dict[int, int] = {}
-        """Rank to the time at which its present life was ready; only of ranks that report it."""
+        """Rank to the time at which its present life became ready; only for ranks that report it."""
         self._grown: dict[int, _Growth] = {}
-        """Rank to the last look at its logs."""
+        """Rank to the last check of its logs."""
         self._held: set[int] = set()
         """The ranks that were suspended or traced at the last check."""
         self._dropped: dict[int, int] = {}
@@ -205,7 +205,7 @@ class HangWatch:
         return found
 
     def _since_ready(self, rank: int, at_ns: int | None) -> int | None:
-        """Return the later of a rank's readiness and of its last sign; None if it has no deadline yet."""
+        """Return the later of the times of a rank's readiness and last sign; None if it has no deadline yet."""
         if not self._gang.ranks[rank].notifies:
             return at_ns
         ready_ns = self._ready_ns.get(rank)
@@ -222,7 +222,7 @@ class HangWatch:
                 written_ns = max(written_ns, now_ns - now_wall_ns + found.st_mtime_ns)
         before = self._grown.get(rank) or _Growth(0, None, self._gang.ranks[rank].started_ns)
         at_ns = before.at_ns
-        if size != before.size:  # not before the last look: files have the wall clock, which can be set
+        if size != before.size:  # not before the last check: file times are those of the wall clock, which can be set
             at_ns = min(now_ns, max(written_ns, before.seen_ns))
         self._grown[rank] = _Growth(size, at_ns, now_ns)
         return at_ns

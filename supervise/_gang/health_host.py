@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Host(Protocol):
-    """What the health of ranks needs of the gang's runner. Used on the gang's loop."""
+    """The part of the gang's runner that the health of ranks needs. Used on the gang's loop."""
 
     attempt: Attempt
     """The present attempt of the gang."""

@@ -15,9 +15,9 @@ HELD_BY_RANK = 1
 """Number of descriptors of the host for each open socket; the gang has one more."""
 _OF_THE_HOST = frozenset({SOCKET, PERIOD, "WATCHDOG_PID"})
 _MOST_DIGITS = 18
-"""So that every number fits into 64 bits; `supervise.notify` has the same limit."""
+"""A limit so that every number fits into 64 bits; `supervise.notify` has the same limit."""
 _CONTROLS = {**dict.fromkeys(range(0x80, 0xA0)), ord("\t"): " "}
-"""C1 is removed first: a pattern of `one_line` takes quadratic time for many of its opening characters."""
+"""Characters of C1 are removed first: on many of them, a pattern of `one_line` takes quadratic time."""
 
 
 class Message(NamedTuple):
@@ -50,8 +50,8 @@ def variables(address: str, watchdog_s: float | None) -> dict[str, str]:
     ``WATCHDOG_PID`` is not among them: the process that sends heartbeats may be a descendant of the rank.
 
     Args:
-        address: Of its socket.
-        watchdog_s: Seconds within which a heartbeat is due; None if none is.
+        address: The address of the rank's socket.
+        watchdog_s: Seconds within which a heartbeat is due; None if no heartbeat is required.
     """
     return {SOCKET: address} | ({} if watchdog_s is None else {PERIOD: str(max(1, math.floor(watchdog_s * 1e6)))})
 
@@ -59,7 +59,7 @@ def variables(address: str, watchdog_s: float | None) -> dict[str, str]:
 def parse(datagram: bytes) -> Message:
     """Return what a datagram of up to 4096 bytes says. Assignments that are not known, or not valid, are ignored.
 
-    As in systemd, the first assignment to a name counts. For every input there is a result.
+    As in systemd, the first assignment to a name counts. Every input has a result.
     """
     values: dict[bytes, bytes] = {}
     for line in datagram.rstrip(b"\0").replace(b"\r", b"\n").split(b"\n"):

@@ -30,8 +30,8 @@ _MOST_BYTES = 4096
 _CREDENTIALS = struct.Struct("iII")
 """pid, uid and gid of the sender, as the kernel knows them."""
 _ROOM = socket.CMSG_SPACE(_CREDENTIALS.size)
-"""Room for the credentials only. The kernel then closes the descriptors that come with a datagram itself, so none can
-leak, and a barrier ends when its datagram is read, after all earlier ones."""
+"""Room for the credentials only. The kernel then closes descriptors that come with a datagram, so none can leak, and a
+barrier ends when its datagram is read, after all earlier ones."""
 _A_TURN = 64
 """Number of datagrams that are read before the loop serves others."""
 _PAUSE_S = 0.01
@@ -43,7 +43,7 @@ _alive: weakref.WeakSet[NotifySockets] = weakref.WeakSet()
 
 
 class Told(NamedTuple):
-    """What a rank has reported and the gang must act on."""
+    """A report of a rank on which the gang must act."""
 
     local_rank: int
     what: Literal["ready", "extended", "trigger", "stopping"]
@@ -94,7 +94,7 @@ class NotifySockets:
         """Begin without sockets.
 
         Args:
-            loop: Of the gang.
+            loop: The gang's loop.
             told: Called on the loop, also by `read_now`. It may call every method, also `close`.
             token: Part of the addresses; "" for a random one.
             watchdog_s: Seconds within which each rank is to send a heartbeat; None if it need not.
@@ -104,9 +104,9 @@ class NotifySockets:
         self._watchdog_s = watchdog_s
         self._token = token or os.urandom(8).hex()
         self._sockets: dict[int, _Socket] = {}
-        """The open ones by rank."""
+        """Rank to its open socket."""
         self._notes: dict[int, RankNotes] = {}
-        """By rank, of the newest life."""
+        """Rank to what its newest life has reported."""
         self._calm: select.epoll | None = None
         self._by_fd: dict[int, _Socket] = {}
         """The sockets in the common epoll set."""
@@ -115,7 +115,7 @@ class NotifySockets:
         _alive.add(self)
 
     def open(self, rank: int, life: int) -> dict[str, str]:
-        """Make the socket for the next life of a rank, before its launch; close that of the life before.
+        """Make the socket for the next life of a rank, before its launch; close the socket of the life before.
 
         Args:
             rank: Local rank.
@@ -147,11 +147,11 @@ class NotifySockets:
         return variables(address, self._watchdog_s)
 
     def launched(self, rank: int, pid: int, *, awaits_ready: bool = True) -> None:
-        """Begin to read the socket of a rank; what it has sent before is in the queue. No effect after `close`.
+        """Begin to read the socket of a rank; its earlier datagrams are in the queue. No effect after `close`.
 
         Args:
             rank: Local rank.
-            pid: Its process, which leads a session.
+            pid: Pid of its process, which leads a session.
             awaits_ready: Whether the gang waits for ``READY=1``; otherwise the socket is read every 0.1 s from now on.
         """
         one = self._sockets.get(rank)
@@ -163,7 +163,7 @@ class NotifySockets:
             self._calm_down(one)
 
     def read_now(self, rank: int) -> None:
-        """Handle what is in the queue of a rank: before a deadline is judged, and after the rank has exited."""
+        """Handle the datagrams in the queue of a rank: before a deadline is judged, and after the rank has exited."""
         one = self._sockets.get(rank)
         if one is not None and one.mode != "new":
             self._read(one, _WHOLE_QUEUE)
@@ -205,7 +205,7 @@ class NotifySockets:
             self._loop.call_later(_PAUSE_S, lambda: self._end_pause(one))
 
     def _end_pause(self, one: _Socket) -> None:
-        if one.mode == "paused":  # it has neither become ready by a `read_now` nor been closed
+        if one.mode == "paused":  # otherwise a `read_now` has made it calm, or it is closed
             one.mode = "eager"
             self._loop.watch(one.end.fileno(), lambda: self._read_eager(one))
 
@@ -232,7 +232,7 @@ class NotifySockets:
             self._tick()
 
     def _tick(self) -> None:
-        """Read the calm sockets that have a datagram, and set the next time; if none has, watch them all."""
+        """Read the calm sockets that have a datagram and set the next time; if no socket has one, watch them all."""
         found = [] if self._calm is None else self._calm.poll(0)
         if not found:
             self._watch_calm()

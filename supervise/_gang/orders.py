@@ -38,7 +38,7 @@ class Leave(Bare):
 
 
 class Drain(NamedTuple):
-    """Show the rest of the output, then end. Every rank is reaped. Supervisor -> Tail."""
+    """Show the remaining output, then end. Every rank is reaped. Supervisor -> Tail."""
 
     sizes: dict[str, int]
     """Bytes to show of each file, by path."""

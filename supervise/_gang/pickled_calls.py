@@ -23,7 +23,7 @@ def pickled_calls(
         if part.travels:
             own = {part.role_rank(rank): args[rank] for rank in part.ranks if rank in args}
             near = {part.role_rank(rank): cpus[rank] for rank in part.ranks if rank in cpus}
-            with naming(part.name):  # and role ranks
+            with naming(part.name):  # an error names the role and the role rank
                 made = _calls_of_role(part, own, near)
             pickled |= {part.ranks[role_rank]: call for role_rank, call in made.items()}
     return pickled

@@ -41,11 +41,11 @@ class RankHealth:
         self._loop = loop
         self._spec = spec = host.attempt.spec
         self._timers: dict[int, Timer] = {}
-        """Rank to the next check whether its time is over; only of ranks that are not ready."""
+        """Rank to the next check of its deadline; only for ranks that are not ready."""
         self._due_s: dict[int, float] = {}
         """Rank to the monotonic time until which it must be ready; changed without a new timer."""
         self.sockets = NotifySockets(loop, self._told, token=spec.notify_token, watchdog_s=spec.heartbeat_timeout_s)
-        """Without an open socket if ranks have none."""
+        """The notify sockets; none is open if the ranks have none."""
         self._watch: HangWatch | None = None
         if spec.watchdog is not None:
             from supervise._gang.hang_reports import HangReports  # lazy: most gangs have no watchdog
@@ -66,7 +66,7 @@ class RankHealth:
             self._limit(rank, self._spec.of(rank).ready_timeout_s - passed_s)
 
     def exited(self, rank: int) -> None:
-        """Handle what came before the exit of a rank and the core does not know: hangs, and what the rank has sent."""
+        """Handle what precedes the exit of a rank and is not known to the core: hangs, and datagrams of the rank."""
         if self._watch is not None:
             self._watch.settle()
         self.sockets.read_now(rank)

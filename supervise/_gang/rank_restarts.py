@@ -81,7 +81,7 @@ class RankRestarts:
             if rank.end is None:
                 continue
             end = rank_end(rank.end, role_of(self._gang, local_rank), rank.started_ns, self._attempt)
-            if self._ends.get(local_rank) == end:  # it waited already when the failure of another rank delayed it
+            if self._ends.get(local_rank) == end:  # announced already; the failure of another rank has only delayed it
                 continue
             self._ends[local_rank] = end
             message = say.WorkerRestarting(local_rank=local_rank, attempt=rank.attempt + 1, delay_s=delay_s, end=end)

@@ -30,7 +30,7 @@ class RankSpec(NamedTuple):
     ready: Readiness = "exec"
     ready_timeout_s: float = 60.0
     restart: RestartKind | None = None
-    """None for that of the policy."""
+    """The restart kind; None for the kind of the policy."""
     service: bool = False
 
     @property

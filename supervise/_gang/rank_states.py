@@ -30,7 +30,7 @@ class RankStates:
     def status(
         self, gang: Gang, processes: Mapping[int, Process], notes: Callable[[int], RankNotes | None], waiters: int
     ) -> GangStatus:
-        """Return the present state of a gang. Takes the arguments of `rows`, and how many `Wait` are open."""
+        """Return the present state of a gang. Takes the arguments of `rows`, and the number of open `Wait`."""
         return GangStatus(
             phase=gang.phase,
             pids=gang.pids,
@@ -44,7 +44,7 @@ class RankStates:
     def rows(
         self, gang: Gang, processes: Mapping[int, Process], notes: Callable[[int], RankNotes | None]
     ) -> dict[int, RankStatus]:
-        """Return local rank to its present state. The kernel is asked about ranks that were suspended.
+        """Return local rank to its present state. Ask the kernel whether reported ranks are still suspended.
 
         Args:
             gang: The state of the gang.

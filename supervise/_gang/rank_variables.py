@@ -1,4 +1,4 @@
-"""The variables that tell a rank its place in the gang, named as by torchrun; and a master port for rank 0."""
+"""The variables with a rank's place in the gang, which have torchrun's names; and a master port for rank 0."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def of_rank(local_rank: int, role_rank: int, *, first: int = 0, first_of_role: i
     Args:
         local_rank: The rank on this host.
         role_rank: Its number in the ranks of its role on this host.
-        first: The rank of this host's first rank.
+        first: The global rank of this host's first rank.
         first_of_role: The role rank of this host's first rank with the same role.
     """
     return {
@@ -118,8 +118,8 @@ def of_rank(local_rank: int, role_rank: int, *, first: int = 0, first_of_role: i
 def master_of_environment(environ: Mapping[str, str]) -> Master:
     """Return the master that the host's environment names; if it names none, a free port.
 
-    A process that is a rank itself has the master of its own gang there, whose port the ranks of another gang must not
-    use.
+    If this process is a rank itself, its environment names the master of its own gang, whose port the ranks of another
+    gang must not use.
 
     Raises:
         OSError: No port is free.

@@ -79,7 +79,7 @@ class RankActors:
 
         Raises:
             SpecError: A limit is too low.
-            OSError: A log file or notify socket cannot be made. In either case no actor is left.
+            OSError: A log file or notify socket cannot be made. After either error, no actor is left.
         """
         attempt = self._attempt
         if self._spoiled:
@@ -159,7 +159,7 @@ class RankActors:
         )
 
     def renew(self, rank: int, life: int) -> None:
-        """Make a later life of a rank: its files, its Worker, and its logs' way to the Tails.
+        """Make a later life of a rank: its files and its Worker; and let the Tails show its logs.
 
         Raises:
             SpecError: Its call cannot be pickled, or its log paths are not valid.
@@ -180,7 +180,7 @@ class RankActors:
             self._change_files(number, tail, rank, sizes)
 
     def _begin_trimming(self, rank: int, earlier: Iterable[str] = ()) -> None:
-        """Bound the logs of a rank's present life, if the gang has a bound, in place of those of its past life."""
+        """Bound the logs of a rank's present life instead of those of its past life, if the gang has a bound."""
         if self._trimming is not None:
             for path in earlier:
                 self._trimming.end(path)
@@ -191,7 +191,7 @@ class RankActors:
         """Order a Tail to show the files of a rank's present life in place of those of its past life."""
         from supervise._gang.tail_files import readers
 
-        for feed in self._joined.get((number, rank), ()):  # a Tail that is blocked or has ended does not close it
+        for feed in self._joined.get((number, rank), ()):  # a Tail that is blocked or has ended does not do it
             feed.writer_ended()
         spec, sources = self._attempt.tails[number], self._attempt.sources(rank)
         shown = [each for name in spec.streams for each in sources.get(name, ())]
@@ -218,7 +218,7 @@ class RankActors:
     def launch(self, rank: int) -> None:
         """Launch a rank."""
         self._workers[rank].tell(orders.Launch())
-        if self._attempt.row is not None:  # behind the order, so that a launch follows
+        if self._attempt.row is not None:  # after the order, so that a launch follows
             self._attempt.row.order(self._attempt.launchers[rank])
 
     def deliver(self, ranks: Iterable[int], sig: signal.Signals, *, wake: bool = False) -> None:
@@ -244,7 +244,7 @@ class RankActors:
         return {rank: at_ns for rank, at_ns in found if at_ns is not None}
 
     def drain(self, ends: Sequence[WorkerExited]) -> None:
-        """Order the Tails to show the rest of the output and end."""
+        """Order the Tails to show the remaining output and end."""
         sizes = {path: size for end in ends for path, size in end.log_bytes.items()}
         self._look_for_room(sizes)
         if self._trimming is not None:
@@ -263,7 +263,7 @@ class RankActors:
             self._events.disk_full(iostream, full)
 
     def _log_failed(self, iostream: str, path: str, error: OSError) -> None:
-        if not self._abandoned:  # otherwise the gang may have finished, which must be its last event
+        if not self._abandoned:  # otherwise the gang may have finished, and no event may follow that
             self._events.emit(LogFailed(iostream, path, str(error)))
 
     def _log_trimmed(self, path: str, error: OSError | None) -> None:
@@ -286,7 +286,7 @@ class RankActors:
         if self._trimming is not None:
             self._trimming.end_all()
         self._dismiss_workers()
-        while self._joined:  # a Tail whose destination failed has not taken them
+        while self._joined:  # a Tail whose destination failed has not taken these readers
             for feed in self._joined.popitem()[1]:
                 feed.close()
         self.slots.close_outcomes()

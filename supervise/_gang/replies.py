@@ -22,7 +22,7 @@ class PendingReplies:
         """Begin without pending replies."""
         self._loop = loop
         self._waits: WeakKeyDictionary[Reply[RunProcsResult | None], Timer | None] = WeakKeyDictionary()
-        """Waits whose asker still holds the future, with the timer of their timeout."""
+        """Waits whose caller still holds the future, with the timer of their timeout."""
         self._closes: list[Reply[RunProcsResult | None]] = []
         self._stops: list[Reply[None]] = []
         self._requests: dict[int, Reply[dict[int, int]]] = {}

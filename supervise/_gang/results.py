@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 OUT_OF_MEMORY = "out of memory suspected"
 """Beginning of the message of a failure whose cgroup counted an OOM kill."""
 _KNOWN_BY_CODE = ("To enable traceback see:", "Signal ")
-"""Beginnings of texts that add nothing to the exit code."""
+"""Beginnings of texts that say no more than the exit code."""
 _HUNG = "hung: "
 """Beginning of the reason of a hang."""
 _CAUSE_CHARS = 300
@@ -94,7 +94,7 @@ def build_result(gang: Gang, verdict: Verdict, attempt: Attempt, values: Mapping
 
 
 def _last_words(end: WorkerExited, path: str) -> str:
-    """Return the last lines of a rank's stderr. Skip the read if the file was empty at the rank's end."""
+    """Return the last lines of a rank's stderr, without a read if the file was empty at the rank's end."""
     return last_lines(path) if end.log_bytes.get(path) else ""
 
 
@@ -187,7 +187,7 @@ def _not_ready_error(gang: Gang, failure: StartFailed, notes: RankNotes | None, 
 def _code(end: WorkerExited) -> str:
     if end.exitcode is None:
         return "a lost exit status"
-    from supervise._gang.describe import signal_name  # of events, which a gang without a listener does not import
+    from supervise._gang.describe import signal_name  # for events, which a gang without a listener does not import
 
     how = f"exit code {end.exitcode}" if end.exitcode >= 0 else signal_name(-end.exitcode)
     return f"{how}, out of memory suspected" if end.oom_kill else how

@@ -64,7 +64,7 @@ class ReturnValues:
             work()
 
     def abandon(self) -> None:
-        """Abandon a pending load, whose user code exceeds the deadline."""
+        """Abandon a pending load, because its user code exceeds the deadline."""
         self._arrived({}, dict.fromkeys(range(self._nprocs), "its return value was not unpickled in time"))
 
     def dismiss(self) -> None:
@@ -83,7 +83,7 @@ def _load(
     known: Mapping[int, Any],
     tell: Callable[[dict[int, Any], dict[int, str]], object],
 ) -> None:
-    """Unpickle the values in `files`; call `tell` with all values, `known` included, and problems; both by rank."""
+    """Unpickle the values in `files`; call `tell` with rank to value, `known` included, and rank to problem."""
     values = dict(known)
     problems: dict[int, str] = {}
     for rank, file in sorted(files.items()):

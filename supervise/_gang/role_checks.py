@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_roles(spec: GangSpec) -> None:
-    """Refuse settings that do not go with `roles`, and roles that do not make a gang.
+    """Refuse settings that `roles` excludes, and roles that together are not a valid gang.
 
     Raises:
         SpecError: Names the setting or the role.

@@ -138,7 +138,7 @@ class GangRunner:
 
         Raises:
             SpecError: A limit is too low.
-            OSError: A log file cannot be made. In either case nothing was started.
+            OSError: A log file cannot be made. After either error, no rank and no Tail was started.
         """
         tails = self.ranks.assemble()
         self.events.begin(self.attempt)
@@ -150,7 +150,7 @@ class GangRunner:
         return reply
 
     def close(self, death_sig: signal.Signals | None = None, timeout_s: float | None = None) -> None:
-        """Request the end from the core; `timeout_s` None means the gang's grace, for each of its roles in turn."""
+        """Request the end from the core; with `timeout_s` None, each role in turn gets the gang's grace."""
         bound_s = self.gang.grace_s if timeout_s is None else timeout_s
         order: steps.StopOrder = "each" if timeout_s is None else "whole"
         sig = death_sig or self.gang.stop_signal
@@ -203,7 +203,7 @@ class GangRunner:
     # From events to actions
 
     def step(self, event: steps.Event) -> None:
-        """Decide on an event. A failure here leaves the state inconsistent, so it is a crash, not the asker's error."""
+        """Decide on an event. A failure leaves the state inconsistent, so it is a crash, not the caller's error."""
         if self._halted:
             return
         try:
@@ -246,14 +246,14 @@ class GangRunner:
     def _do(self, action: steps.Action) -> None:  # noqa: C901, PLR0912 - one case an action
         match action:
             case steps.LaunchRank():
-                if not action.local_rank:  # before the others: a large gang starts so long that a rank may be dead then
+                if not action.local_rank:  # before the others: a large gang starts slowly, and a rank may die meanwhile
                     self.timers.call_later("oom", _SETTLED_S, _count_memory_kills)
                 self.ranks.launch(action.local_rank)
             case steps.AnswerStart():
                 self._answer_start()
             case steps.ReapAll():
                 self._report_dead()
-                self._loop.post(self._guarded, self._all_reaped)  # behind the reports
+                self._loop.post(self._guarded, self._all_reaped)  # after the reports
             case steps.SendSignal():
                 self.signal(action.ranks, action.sig, self.gang.stop.reason or "close", action.escalation)
             case steps.SetTimer():
@@ -278,7 +278,7 @@ class GangRunner:
             case steps.RelaunchRank():
                 self._restarts.launch(action)
             case steps.AnswerAsk():
-                pids = self.gang.pids  # without ranks whose last life could not be launched
+                pids = self.gang.pids  # it lacks ranks whose last life could not be launched
                 self._replies.answer_request(action.key, {rank: pids[rank] for rank in action.ranks if rank in pids})
             case steps.FailAsks():
                 self._replies.fail_requests(action.keys, SuperviseError(f"{self.attempt.spec.name}: {action.why}"))
@@ -357,7 +357,7 @@ class GangRunner:
             made = self.ranks
             self.step(made.assemble())
         except (OSError, SuperviseError) as error:
-            if made is not None:  # a Tail that has started reports its end, which must not be taken for a later one's
+            if made is not None:  # the end of a started Tail must not be taken for that of a later Tail
                 self.step(steps.TailsStarted(tails=made.abandoned_tails))
             self._post(steps.NotAssembled(error, time.monotonic_ns()))
         else:
@@ -387,7 +387,7 @@ class GangRunner:
         replies.publish(SpawnError("the gang was closed before every rank ran", local_rank=self.gang.launched))
         self._subscribers.finish(message)
         if self.attempt.spec.plain is not None:
-            self._owner.stop(block=False)  # which ends what the ranks have left in their groups
+            self._owner.stop(block=False)  # the stop ends what the ranks have left in their groups
 
 
 def _nothing(*_args: object) -> None:

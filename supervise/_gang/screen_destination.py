@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from supervise._logs.sinks import CancelToken, Sink
 
 _INTERVAL_NS = 100_000_000
-"""The shortest interval between two drawings because unfinished lines have changed."""
+"""The shortest interval between two redraws of changed unfinished lines."""
 
 
 class ScreenDestination(TailDestination):
@@ -25,15 +25,15 @@ class ScreenDestination(TailDestination):
         """Own `sink`, which writes to the terminal of `screen`; `abandon` ends a write early."""
         super().__init__(sink, abandon)
         self._screen = screen
-        self._live: dict[LogReader, None] = {}  # those with an unfinished line; the last has changed last
-        self._erased = False  # by a write after the last drawing
+        self._live: dict[LogReader, None] = {}  # files with an unfinished line, in the order of their changes
+        self._erased = False  # whether a write has erased the rows since the last drawing
         self._drawn_ns = 0
         self._due_ns: int | None = None
 
     def show(self, feed: LogReader, chunk: bytes, now_ns: int) -> None:
         """Show the lines that the next chunk of a file completes; see `TailDestination.show`.
 
-        A prompt of the same rank on its other stream comes before them.
+        If the same rank has a prompt on its other stream, the prompt is shown before them.
         """
         if chunk and self.reserved is None:
             for other in [other for other in self._live if other is not feed and _is_prompt_of(other, feed.local_rank)]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervise")
 
 _TIDY_S = 0.001
-"""Delay from an answer to the exit of the Workers, which would compete with the asker for the GIL."""
+"""Delay from an answer to the exit of the Workers, whose work would compete with the caller for the GIL."""
 
 
 class Shutdown:
@@ -87,7 +87,7 @@ class Shutdown:
             self._quietly(partial(self._listener.left, self.crash))
         leave, self._leave = self._leave, _nothing  # breaks a reference cycle
         self._quietly(leave)
-        self._quietly(partial(self._replies.closed, self.crash))  # closes that came after the last answer
+        self._quietly(partial(self._replies.closed, self.crash))  # requests that came after the last answer
         self._loop.ended.add_done_callback(self._replies.stopped)
         self._loop.end()
 

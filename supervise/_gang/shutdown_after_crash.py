@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervise")
 
 _DEADLINE_S = 5.0
-"""Deadline for the ranks; without a loop, and then again, for escaped processes. A sweep on the loop has its own."""
+"""Deadline for the ranks; without a loop also, afterwards, for escaped processes. A sweep on the loop has its own."""
 _SWEEP_S = 2 * _DEADLINE_S
 """Deadline for the sweep, after which the shutdown ends without it."""
 _AGAIN_S = 0.01
@@ -56,7 +56,7 @@ class CrashShutdown:
             self._loop.call_later(0, self._reap)
 
     def _reap(self) -> None:
-        self._slots.kill_all()  # again: a pending launch may have started a process since
+        self._slots.kill_all()  # once more: a pending launch may have started a process in between
         processes = self._slots.processes
         for rank, process in list(processes.items()):
             if self._gone(process):

@@ -41,7 +41,7 @@ _alone = False
 
 
 def alone() -> None:
-    """Declare that this process only runs a gang of programs, so that no code of it will import multiprocessing."""
+    """Declare that this process only runs a gang of programs, so that none of its code will import multiprocessing."""
     global _alone  # noqa: PLW0603 - about the process
     _alone = True
 
@@ -79,7 +79,7 @@ def _close_each() -> None:
     for act in _first:
         act()
     pending = [(ref, ref.ask(Close(timeout=grace_s), block=False)) for ref, grace_s in list(_supervisors.values())]
-    deadline_s = time.monotonic() + 3 * _EXIT_GRACE_S  # a grace each for ranks, escaped processes, and SIGKILL
+    deadline_s = time.monotonic() + 3 * _EXIT_GRACE_S  # one grace for ranks, one for escaped processes, one for SIGKILL
     for ref, reply in pending:
         try:
             reply.get(timeout=remaining(deadline_s))

@@ -82,7 +82,7 @@ class GangSpec:
 
     name: str
     entrypoint: Callable[..., Any] | str | None = None
-    """None if the gang has roles; `of` has what each rank runs, and the start method and folder of it."""
+    """None if the gang has roles; then `of` returns what each rank runs, its start method and its folder."""
     args: Mapping[int, tuple[Any, ...]] = cast("Any", None)
     """None until the settings are checked if the gang has roles."""
     envs: Mapping[int, Mapping[str, str]] | None = None
@@ -94,7 +94,7 @@ class GangSpec:
     duplicate_stdout_filters: Sequence[str] | None = None
     duplicate_stderr_filters: Sequence[str] | None = None
     log_max_bytes: int | None = None
-    """How many bytes of each log stay on the disk; None: all."""
+    """Number of bytes of each log that stay on the disk; None: all."""
     grace_s: float = GRACE_S
     cwd: str | None = None
     timeout_s: float | None = None
@@ -109,7 +109,7 @@ class GangSpec:
     """Time from the launch of a rank until it must be ready, if `ready` is ``notify``."""
     watchdog: Watchdog | None = None
     notify_token: str = ""
-    """Part of the addresses of the ranks' notify sockets; "" if they have none."""
+    """Part of the addresses of the ranks' notify sockets; "" if the ranks have none."""
     stop_on_failure: bool = True
     """Whether the failure of a rank stops the others, until the caller changes it."""
     roles: Sequence[Role] | None = None
@@ -124,7 +124,7 @@ class GangSpec:
     rank_variables: bool = False
     """Whether each rank gets the variables of `_gang.rank_variables`."""
     shows_failure: bool = True
-    """Whether a failure that reaches no listener is shown in one line; not if the caller gets an exception."""
+    """Whether a failure that reaches no listener is shown in one line; False if the caller gets an exception."""
 
     parts: tuple[RankSpec, ...] = ()
     """What the ranks of each role run, in the order of roles."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from supervise.stacks import RankStacks
 
 _END_S = 2.0
-"""Seconds for which the end of a gang waits for py-spy, which ends at once unless a file system blocks it."""
+"""Seconds for which the end of a gang waits for py-spy, which exits at once unless a file system blocks it."""
 
 
 class _Request(NamedTuple):
@@ -56,7 +56,7 @@ class StackRequests:
         self._ended = False
 
     def add(self, ranks: frozenset[int]) -> Reply[dict[int, RankStacks]]:
-        """Return the reply with the stacks of those of `ranks` that run.
+        """Return the reply with the stacks of the running ranks among `ranks`.
 
         Raises:
             OSError: No thread is available.
@@ -104,7 +104,7 @@ class StackRequests:
             self._timer = None
 
     def _give_up(self, gather: gathering.Gather) -> None:
-        """Reply with what was found, and leave the thread alone, which ends when nothing blocks it any more."""
+        """Reply with what was found, and leave the thread alone. It ends when nothing blocks it any more."""
         gather.cancel()
         self._blocked = self._thread
         self._collected(gather, gather.found())

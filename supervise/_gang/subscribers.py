@@ -42,7 +42,7 @@ class Subscribers:
         self._history = self._history[-1:]
 
     def forget(self, local_rank: int) -> None:
-        """Drop the messages about the past life of a rank: a later subscriber gets those of present lives."""
+        """Drop the messages about the past life of a rank: a later subscriber gets only those about present lives."""
         self._history = [each for each in self._history if getattr(each, "local_rank", None) != local_rank]
 
     def finish(self, message: GangFinished) -> None:

@@ -101,7 +101,7 @@ class Supervisor(LoopActor):
             containment: Treatment of processes that leave the groups of their ranks: ``group`` reports them,
                 ``sweep`` finds and ends them, ``cgroup`` keeps ranks in control groups (a writable cgroup v2 tree).
             gate: Whether each program waits, in a shell, until its lifeline is armed, so that it never outlives this
-                process. A function never does.
+                process. A function needs no gate for that.
             strategy: Which ranks the failure of a rank concerns: ``one_for_all`` stops (with a policy: restarts) all,
                 ``one_for_one`` only the failed rank, ``rest_for_one`` it and the ranks above it.
             success_exit_codes: Exit codes that are a success. Functions need 0 among them.
@@ -143,7 +143,7 @@ class Supervisor(LoopActor):
             own_thread: Whether to start a thread for the gang; otherwise the caller's thread becomes it, by `run_gang`.
             listener: An internal observer, or None.
         """
-        supervisor = cls.__new__(cls)  # `start` takes settings
+        supervisor = cls.__new__(cls)  # `start` takes settings instead of an attempt
         supervisor._own(attempt, own_thread=own_thread, listener=listener)  # noqa: SLF001 - a method of this class
         pykka.ActorRegistry.register(supervisor.actor_ref)
         supervisor._start_actor_loop()  # noqa: SLF001 - pykka starts an actor with this call

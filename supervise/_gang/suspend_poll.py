@@ -1,8 +1,8 @@
 """The schedule of checks for suspended ranks, which the kernel does not report to a library.
 
 A suspension makes no descriptor ready; it only raises SIGCHLD, whose handler belongs to the application. So supervise
-checks when a caller asks for the status, and otherwise in growing intervals: half a minute after the start, then each
-time after twice as long.
+checks when a caller asks for the status, and otherwise half a minute after the start and then at intervals that
+double.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ class Sweep:
             contained: The gang's containment. The sweep does not close it.
             end: Whether to end escaped processes: SIGTERM and SIGCONT, then SIGKILL.
             timeout_s: Seconds from `begin` to SIGKILL; 0 kills at once.
-            skip: Pids of live ranks. The sweep leaves out them and their groups.
-            ranks: The ranks whose present lives are meant; None for the whole gang.
+            skip: Pids of live ranks. The sweep leaves out these processes and their groups.
+            ranks: The ranks whose present lives are swept; None for the whole gang.
             done: Called on the loop with the message for the Supervisor, exactly once.
         """
         self._loop = loop

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from supervise._runtime.loop import Loop
 
 _LEAST_S = 1.0
-"""Minimum from SIGTERM to SIGKILL for escaped processes, even if the process groups used up the grace."""
+"""Minimum time from SIGTERM to SIGKILL for escaped processes, even if the process groups used up the grace."""
 
 
 class Sweeps:
@@ -32,7 +32,7 @@ class Sweeps:
         Args:
             gang: The state of the gang.
             loop: The gang's loop.
-            events: Whether it has listeners.
+            events: Knows whether events have a listener.
             timers: The timers of the gang.
             step: Decides on an event; called from the loop.
         """
@@ -43,7 +43,7 @@ class Sweeps:
         self._step = step
         self._whole: Sweep | None = None
         self._of_sets: dict[int, Sweep] = {}
-        """By number of the restart set."""
+        """Number of a restart set to its sweep."""
 
     def use(self, attempt: Attempt) -> None:
         """Sweep the processes of this attempt from now on."""
@@ -57,7 +57,7 @@ class Sweeps:
             self._loop.post(self._step, steps.Swept())
             return
         timeout_s, grace_left_s = action.timeout_s, self._timers.left_s("grace")
-        if grace_left_s is not None:  # the groups had the same time: what is left of it, or a moment
+        if grace_left_s is not None:  # the groups had the same time: use the remaining time, or the minimum
             timeout_s = min(timeout_s, max(grace_left_s, _LEAST_S))
         stuck = [found.pid for found in self._gang.unkillable.values()]
         sweep = Sweep(self._loop, contained, end=contained.ends, timeout_s=timeout_s, skip=stuck, done=self._done)

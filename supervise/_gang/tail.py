@@ -83,7 +83,7 @@ class Tail(pykka.ThreadingActor):
             abandon: Ends the Tail soon when any thread sets it, even during a write or an open. The Tail owns and
                 closes it.
             on_error: Called on the Tail's thread with the path of a failed file and the error, once per file.
-            warns: Whether to report an overwritten log on stderr, too, because events have no listener.
+            warns: Whether to report an overwritten log on stderr as well, because events have no listener.
             follows_writers: Whether to keep a copy of the descriptor that each rank writes to, whose offset shows
                 what the rank has written.
             screen: How the consoles of `supervise run` show unfinished lines; None for any other gang.
@@ -98,10 +98,10 @@ class Tail(pykka.ThreadingActor):
         self._warns = warns
         found = readers(sink, sources, line_filter, follow_writers=follows_writers, screen=screen, trimming=trimming)
         self._feeds = TailFiles(found)
-        self._lock = threading.Lock()  # guards the next two, which other threads use
+        self._lock = threading.Lock()  # guards the next two attributes, which other threads use
         self._changed: dict[LogReader, None] = {}
         self._told = False
-        self._ready: dict[LogReader, None] = {}  # those that may have unread data, in turn
+        self._ready: dict[LogReader, None] = {}  # readers that may have unread data, in turn
         self._pace = Pace()
         self._draining = False
         self._stop_replies: list[Reply[None]] = []

@@ -29,11 +29,11 @@ class TailDestination:
         """The file whose long line is shown in part, so that no other file may be shown."""
         self._sink = sink
         self._abandon = abandon
-        self._lock = threading.Lock()  # guards the next three: another thread may abandon the Tail
+        self._lock = threading.Lock()  # guards the next three attributes: another thread may abandon the Tail
         self._writing = False
         self._opening = False
         self._ended = False
-        self._updating: set[LogReader] = set()  # those with an update that is not yet due
+        self._updating: set[LogReader] = set()  # files with an update that is not yet due
         self._prompt: LogReader | None = None  # the file whose prompt is the end of what is shown
         self._unfinished = False  # the last line ended without a newline
 

@@ -27,7 +27,7 @@ def readers(
     screen: Screen | None = None,
     trimming: Trimming | None = None,
 ) -> list[LogReader]:
-    """Return a reader of each file that is to be shown; see `Tail` for the arguments. Before the ranks are launched."""
+    """Return a reader of each file to show; see `Tail` for the arguments. Call before the ranks are launched."""
     found = [
         LogReader(
             source.path,
@@ -65,7 +65,7 @@ class TailFiles:
         return feed in self._past
 
     def turns(self, ready: Mapping[LogReader, None]) -> list[LogReader]:
-        """Return those of `ready` that may be read now: a life waits until the life before it is shown."""
+        """Return the files of `ready` that may be read now: a life waits until the life before it is shown."""
         if not self._before:
             return list(ready)
         return [feed for feed in ready if ready.keys().isdisjoint(self._before.get(feed, ()))]
@@ -73,8 +73,8 @@ class TailFiles:
     def change(self, message: ChangeFiles) -> list[LogReader]:
         """Add the readers of a rank's next life; return those to read.
 
-        The readers of the rank's past life end. The next life's are opened at their turn if the life before the past
-        one is not yet shown: so a slow destination costs descriptors for two lives of a rank at most.
+        The readers of the rank's past life end. Those of the next life are opened at their turn if the life before the
+        past one is not yet shown, so that a slow destination costs descriptors for at most two lives of a rank.
         """
         # The files of both lives may have the same path
         past = [feed for feed in self._feeds if feed.path in message.sizes and feed not in self._past]
@@ -95,7 +95,7 @@ class TailFiles:
         return [feed for feed in (*past, *message.feeds) if self._is_readable(feed)]
 
     def opens_at_its_turn(self, feed: LogReader) -> bool:
-        """Whether the file is to be opened when it is read first."""
+        """Whether the file is to be opened at its first read."""
         return feed in self._unopened
 
     def take_its_turn(self, feed: LogReader) -> bool:
@@ -117,7 +117,7 @@ class TailFiles:
         return [feed for feed in unfinished if self._is_readable(feed)]
 
     def drop_if_past(self, feed: LogReader) -> None:
-        """Close a file of a past life, which was shown or has failed: give its descriptor and watch back."""
+        """If a file is of a past life, close it, with its descriptor and watch, because it was shown or has failed."""
         if feed not in self._past:
             return
         self._missed_bytes += feed.remaining_bytes()
@@ -127,7 +127,7 @@ class TailFiles:
         feed.close()
 
     def remaining_bytes(self, unhandled: Iterable[object]) -> int:
-        """Return how many bytes of all files the Tail, which ends without handling these messages, has not shown."""
+        """Return how many bytes of all files were not shown, if the Tail ends without handling these messages."""
         for message in unhandled:
             if isinstance(message, ChangeFiles):
                 self.change(message)

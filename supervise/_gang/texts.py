@@ -1,4 +1,4 @@
-"""Checks of texts that the kernel or a file gets: the name of a gang, programs, arguments and variables."""
+"""Checks of texts that go to the kernel or into a file: the name of a gang, programs, arguments and variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def shown(value: object) -> str:
 
 
 def check_name(name: object) -> None:
-    """Check the name of a gang, which begins its lines and is in its events.
+    """Check the name of a gang, which is in the prefix of its lines and in its events.
 
     Raises:
         SpecError: It is not text, or cannot be written.
@@ -53,7 +53,7 @@ def check_argv(argv: list[str], rank: int) -> None:
 
 
 def is_encodable(text: str) -> bool:
-    """Whether the kernel can get a text as bytes: it has no surrogates but those of `os.fsdecode`."""
+    """Whether a text can be encoded for the kernel: it has no surrogates other than those of `os.fsdecode`."""
     try:
         os.fsencode(text)
     except UnicodeEncodeError:

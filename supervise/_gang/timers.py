@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Timers:
-    """Timers whose expiry is an event of the core, and some of the actors. Used on the gang's loop."""
+    """Timers whose expiry is an event of the core, and timers that call a function. Used on the gang's loop."""
 
     def __init__(self, loop: Loop, expired: Callable[[TimerExpired], object]) -> None:
         """Begin without timers; `expired` is called on the loop."""
@@ -41,7 +41,7 @@ class Timers:
         self._expired(expired)
 
     def call_later(self, name: str, delay_s: float, act: Callable[[], object]) -> None:
-        """Call `act`, which must not raise, unless the timer is canceled first."""
+        """Call `act`, which must not raise, in `delay_s` seconds unless the timer is canceled first."""
         self._timers[None, name] = self._loop.call_later(delay_s, act)
 
     def left_s(self, name: str) -> float | None:

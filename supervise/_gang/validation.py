@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _METHODS = ("spawn", "fork", "forkserver")
 _OF_ALL = ("ready", "ready_timeout_s")
 _OF_A_ROLE = ("restart", "service")
-"""The fields that `Role` and `RankSpec` share and a gang without roles has not."""
+"""The fields that `Role` and `RankSpec` have in common, and that a gang without roles does not have."""
 
 
 def checked(spec: GangSpec) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def checked(spec: GangSpec) -> dict[str, Any]:
 
 
 def _check_stdin(spec: GangSpec, parts: Sequence[RankSpec]) -> None:
-    """Refuse a stdin for functions, and beside a gate, which is a pipe on the stdin of the shell that waits."""
+    """Refuse a stdin for functions, and with a gate, which is a pipe on the stdin of the waiting shell."""
     for part in parts:
         for rank in sorted(spec.stdin.keys() & set(part.ranks)):
             if part.kind != "binary":
@@ -107,7 +107,7 @@ def _sources(spec: GangSpec) -> Sequence[GangSpec | Role]:
 
 
 def _parts(spec: GangSpec, sources: Sequence[GangSpec | Role]) -> Iterator[RankSpec]:
-    """Yield what the ranks of each role run; its ranks are none if its arguments are not a mapping.
+    """Yield what the ranks of each role run. If the arguments of a role are not a mapping, it has no ranks.
 
     Raises:
         SpecError: An entrypoint, a start method or a working directory is not valid.
@@ -129,7 +129,7 @@ def _parts(spec: GangSpec, sources: Sequence[GangSpec | Role]) -> Iterator[RankS
 def _role_environments(
     roles: Sequence[Role], parts: Sequence[RankSpec], envs: Mapping[int, Mapping[str, str]]
 ) -> dict[int, dict[str, str]]:
-    """Return local rank to variables: those that describe the role, the gang's, and the role's own."""
+    """Return local rank to variables: the description of the role, then the `envs` of the gang and of the role."""
     found = {}
     for role, part in zip(roles, parts, strict=True):
         with naming(role.name):
@@ -251,7 +251,7 @@ def _check_logs(spec: GangSpec) -> None:
 
 
 def _is_list_of_texts(value: object) -> bool:
-    """Whether a value is a collection of strings. A bare string is not, though its items are strings."""
+    """Whether a value is a collection of strings. A bare string is not, although its items are strings."""
     if not isinstance(value, Collection) or isinstance(value, (str, bytes)):
         return False
     return all(isinstance(each, str) for each in value)

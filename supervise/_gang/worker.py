@@ -97,9 +97,9 @@ class Worker(LoopActor):
         self._retry_s = _FIRST_RETRY_S
         self._ended_ns: int | None = None
         self._members: list[Member] = []
-        """Members of the reaped leader's group whose ends are awaited."""
+        """Members of the reaped leader's group whose end the Worker awaits."""
         self._list_since_s: float | None = None
-        """Monotonic time since when a listing of the group is pending; None if none is."""
+        """Monotonic time since which a listing of the group is pending; None if no listing is pending."""
         self._stop_sent: signal.Signals | None = None
         self._last_sent: signal.Signals | None = None
         self._patience: Timer | None = None
@@ -141,7 +141,7 @@ class Worker(LoopActor):
             reply.set(None)
 
     def on_crash(self, error: BaseException) -> None:
-        """Report the crash, after which the Supervisor kills the gang."""
+        """Report the crash; the Supervisor then kills the gang."""
         self._owner.tell(orders.ActorDown(who=f"the worker of rank {self._rank}", error=error))
 
     # Start
@@ -224,7 +224,7 @@ class Worker(LoopActor):
             return
         self._unwatch_all()
         if status is not None and status.fileno() >= 0 and self._retry_s == _FIRST_RETRY_S:
-            self._retry_s *= 2  # the fork server, its parent, reports the code soon or never
+            self._retry_s *= 2  # the fork server, which is its parent, reports the code soon or never
             self._watch(status.fileno(), self._exited)
             later = partial(self._guarded, self._exited_unless_given_up)
             self._patience = self.loop.call_later(_SERVER_PATIENCE_S, later)
@@ -320,7 +320,7 @@ class Worker(LoopActor):
             self._watch(member.fileno(), partial(self._member_gone, member))
 
     def _signal_again(self) -> None:
-        """Resend the last signal where it goes to each member separately: a failed scan may have missed some."""
+        """Resend the last signal if it goes to each member separately: a failed scan may have missed some."""
         if self._process is not None and self._last_sent is not None and not platform.GROUP_BY_PIDFD:
             self._process.signal_group(self._last_sent)
         self._watch_group()

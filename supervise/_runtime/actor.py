@@ -71,7 +71,7 @@ class _Stopped(threading.Event):
     """
 
     _flag: bool
-    """Of the base class; a call of its `is_set` takes longer, and each message needs several."""
+    """The flag of the base class. A call of `is_set` of that class takes longer, and each message needs several."""
 
     def __init__(self) -> None:
         super().__init__()

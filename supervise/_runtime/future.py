@@ -45,8 +45,8 @@ class Reply(pykka.Future[T]):
     stay locked, and the setter, which is the loop, would block forever. Here one atomic operation puts
     the result into its slot, and each waiter has a private lock that only the waiter acquires.
 
-    An actor defers its reply by setting the reply to another `Reply`, whose result resolves both. The
-    deferred reply holds a reference to the other; that one holds a weak reference, so an abandoned reply is collected.
+    An actor defers its reply by setting it to a second `Reply`, whose result resolves both. The first holds a reference
+    to the second; the second holds a weak reference to the first, so an abandoned reply is collected.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Main-thread wait: a wait that `ring` ends from any thread, and that every signal ends.
 
 Python runs signal handlers in the main thread, between two bytecode instructions. A signal that arrives just before a
-wait for a lock does not interrupt that wait, so its handler would run after the wait only, perhaps never. Therefore the
+wait for a lock does not interrupt that wait, so its handler would run only after the wait, perhaps never. Therefore the
 main thread waits for a pipe into which the interpreter writes the number of each signal (`signal.set_wakeup_fd`).
 """
 
@@ -50,7 +50,7 @@ class MainBell:
     def __enter__(self) -> Self:
         """Set the interpreter's descriptor for signals to the pipe."""
         self._ends = _ends
-        # Look at the stack as well: a signal handler that raised may have ended an earlier block before the restore
+        # Check the stack as well: a signal handler that raised may have ended an earlier block before the restore
         self._nested = not _arm() and waits.on_stack(sys._getframe(1).f_back)
         return self
 
@@ -65,7 +65,7 @@ class MainBell:
             return
         try:
             signal.set_wakeup_fd(_displaced, warn_on_full_buffer=False)
-        except (OSError, ValueError):  # its owner has closed it without a reset
+        except (OSError, ValueError):  # the owner of the descriptor has closed it without a reset
             signal.set_wakeup_fd(-1)
         _hand_on(_emptied())
 

@@ -22,7 +22,7 @@ class Bell:
 
     A signal handler may call `ring`, or raise in a wait; no lock stays owned. The implementation is a lock and not a
     `queue.SimpleQueue`, because before Python 3.13 `SimpleQueue.get` may ignore its timeout: if the scheduler delays
-    the thread by more than the timeout, the rest is negative, which `get` takes for no timeout.
+    the thread by more than the timeout, the remaining time is negative, which `get` takes for no timeout.
     """
 
     __slots__ = ("_lock",)

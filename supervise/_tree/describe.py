@@ -83,7 +83,7 @@ def _of_child(
 
 
 def _stopping(fact: ts.Stopping, policy: RestartPolicy) -> list[Event]:
-    """A tree that has used up its restarts says so first."""
+    """Return the events for a tree that ends; if it has used up its restarts, that event is the first."""
     limit = {"child": fact.id, "max_restarts": policy.max_restarts, "within_s": policy.within_s}
     gave_up = [Event("supervise.tree.gave_up", "error", limit)] if fact.outcome == "gave_up" else []
     fields = {"reason": fact.outcome, "child": fact.id or None}
@@ -95,7 +95,7 @@ def _life(child: str, attempt: int) -> dict[str, Any]:
 
 
 def _reason(reason: Reason) -> dict[str, Any]:
-    """Return the fields for the end of a child: its exception, or the word where there is none."""
+    """Return the fields for the end of a child: its exception, or the word if there is none."""
     error = reason if isinstance(reason, BaseException) else None
     stacktrace = None if error is None or error.__traceback__ is None else traceback_of(error)
     word = "exception" if error is not None else reason

@@ -23,7 +23,7 @@ class EventEmitter:
     """Emits the events of one tree. Used on its loop."""
 
     def __init__(self, name: str, tree: Tree, sink: Sink | None) -> None:
-        """Take the name of the tree for every event."""
+        """Use `name`, the name of the tree, in every event."""
         self._tree = tree
         self._begun_ns = time.monotonic_ns()
         self._log = EventLog({"tree": name}, sink=sink)
@@ -48,7 +48,7 @@ class EventEmitter:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return an error in one line; of a gang its root cause, because the text of its error begins with a ruler."""
+    """Return an error in one line; for a gang its root cause, because that error's text begins with a ruler."""
     if not isinstance(error, ChildFailedError):
         return f"{type(error).__name__}: {text_of(error).strip().partition(chr(10))[0]}"
     rank, root = next(iter(error.failures.items()))

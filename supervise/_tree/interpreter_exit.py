@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pykka
 
 _PATIENCE_S = 20.0
-"""How long the exit waits for all trees. A gang that is not gone by then is killed by its own exit function."""
+"""How long the exit waits for all trees. A gang that still exists then is killed by its own exit function."""
 GRACE_S = 5.0
 """The longest time from SIGTERM to SIGKILL that a gang has at the interpreter's exit."""
 
@@ -49,7 +49,7 @@ def _stop_all() -> None:
     _exits.set()
     deadline_s = time.monotonic() + _PATIENCE_S
     for ref in reversed(list(_roots.values())):
-        with contextlib.suppress(Exception):  # stuck or dead: the exit goes on
+        with contextlib.suppress(Exception):  # stuck or dead: the exit continues
             ref.stop(timeout=remaining(deadline_s))
 
 

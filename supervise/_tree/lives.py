@@ -52,7 +52,7 @@ class Life:
         self._expect_start()
 
     def _expect_start(self) -> None:
-        """Read an attribute by message: the actor answers after its `on_start` has run."""
+        """Request an attribute by message: the actor replies after its `on_start` has run."""
         handshake: Reply[Any] = Reply()
         message = pykka_messages.ProxyGetAttr(attr_path=("actor_urn",))
         self.ref.actor_inbox.put(Envelope(message, reply_to=handshake))
@@ -72,7 +72,7 @@ class Life:
         reply.add_done_callback(answered)
 
     def _start_failed(self, error: Exception) -> None:
-        """The reply is an error. The actor ends, and `watch` reports the reason."""
+        """Do nothing about an error reply: the actor ends, and `watch` reports the reason."""
 
     def ask_to_stop(self, shutdown_s: float | None) -> float | None:  # noqa: ARG002 - `GangLife` uses it
         """Ask the actor to stop; idempotent. Return the default deadline in seconds; None: no deadline."""
@@ -80,7 +80,7 @@ class Life:
         return self.usual_stop_s
 
     def _down(self, reason: Reason, normal: bool) -> None:
-        """The actor ends, on this thread; `on_stop` or `on_failure` has not run yet.
+        """Report the end of the actor, on its thread, before its `on_stop` or `on_failure` runs.
 
         This method puts a stop request into the actor's inbox; the actor answers it after these hooks. If a
         BaseException ends the actor, pykka stops all actors, including the tree, on this thread; then the tree must not
@@ -117,7 +117,7 @@ class GangLife(Life):
         self._ready_with(cast("Reply[Any]", self.ref.ask(Start(), block=False)))
 
     def _start_failed(self, error: Exception) -> None:
-        """The gang did not start. If it refused the message, its actor lives on and sends nothing more."""
+        """Handle a failed start. If the gang refused the message, its actor continues and sends nothing more."""
         self._report("ended", error, False)
 
     def told(self, message: object) -> None:
@@ -129,7 +129,7 @@ class GangLife(Life):
             self._report("ended", reason, reason is None)
 
     def ask_to_stop(self, shutdown_s: float | None) -> float | None:
-        """Close the gang, which SIGKILL ends at the latest, and stop its actor."""
+        """Close the gang, by SIGKILL at the latest, and stop its actor."""
         with contextlib.suppress(pykka.ActorDeadError):
             timeout_s = interpreter_exit.gang_timeout_s(shutdown_s)
             if timeout_s is not None:

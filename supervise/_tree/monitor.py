@@ -63,7 +63,7 @@ def watch(ref: pykka.ActorRef[Any], report: Callable[[Reason, bool], object]) ->
     stopped: Any = ref.actor_stopped
     watching = False
     if not stopped.is_set():  # in a forked child, another thread may have held the lock
-        with stopped._cond:  # noqa: SLF001 - the thread that sets the event needs this lock, too
+        with stopped._cond:  # noqa: SLF001 - the thread that sets the event also needs this lock
             watching = not stopped.is_set()
             if watching:
                 stopped._cond._waiters.append(watcher)  # noqa: SLF001

@@ -40,7 +40,7 @@ def ask_error(name: str, phase: TreePhase, child_id: str, problem: Problem, reas
 
 
 def end_error(name: str, tree: Tree, reasons: Mapping[str, Reason]) -> BaseException | None:
-    """Return the error with which a tree ends; None if it was stopped and nothing is left.
+    """Return the error with which a tree ends; None if it was stopped and no child is left.
 
     Args:
         name: Name of the tree.

@@ -63,8 +63,8 @@ class ActorSupervisor(LoopActor):
             children: The children, in the order of their start.
             strategy: Which children the tree restarts after a failure: all (``one_for_all``), the failed child
                 (``one_for_one``), or the failed child and all that started after it (``rest_for_one``).
-            restart_policy: How often, and how soon; None is ``RestartPolicy()``. At the next failure the tree gives up:
-                it stops all children and fails.
+            restart_policy: How often, and how soon; None is ``RestartPolicy()``. At the first failure beyond the limit,
+                the tree gives up: it stops all children and fails.
             event_sink: Called on the tree's thread with every event of the tree as a dictionary. It must not block.
 
         Raises:
