@@ -67,7 +67,7 @@ def _follow(path: str, target: str, flags: int) -> int:
 
 
 def _writable(fd: int, path: str, *kinds: Callable[[int], bool]) -> int:
-    """Return `fd`, made blocking, if it is of one of these kinds; otherwise close it and raise."""
+    """Return `fd`, made blocking, if its file is of one of `kinds`; otherwise close it and raise."""
     mode = os.fstat(fd).st_mode
     if not any(is_kind(mode) for is_kind in kinds):
         os.close(fd)
@@ -90,8 +90,8 @@ _readers: dict[str, Callable[[int], object]] = {}
 def tell_of_open(path: str, reader: Callable[[int], object]) -> None:
     """Call `reader` with a copy of each descriptor that is opened for a worker's `path`; the reader closes the copy.
 
-    The copy shares its file position, the end of the worker's last write, with the worker's descriptor. The last reader
-    of a path counts: an earlier one may read the file that a past life of the rank had at this path.
+    The copy shares its file position, the end of the worker's last write, with the worker's descriptor. A new
+    reader of a path replaces the earlier one, which may read the file that a past life of the rank had at this path.
     """
     _readers[path] = reader
 

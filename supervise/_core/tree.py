@@ -219,7 +219,7 @@ def _restart_one(tree: Tree, child: Child, actions: list[Action]) -> None:
 
 
 def _terminate_one(tree: Tree, child: Child, actions: list[Action]) -> None:
-    """Stop a child and keep it down. If it holds the backoff of its set, the next child of the set takes over."""
+    """Stop a child and keep it down. If the backoff timer of its set runs for it, the timer passes to the next one."""
     _answer(tree, child.id, ("ready",), "terminated", actions)
     if child.hold_s and tree.strategy != "one_for_one":
         children = list(tree.children.values())
@@ -236,7 +236,7 @@ def _terminate_one(tree: Tree, child: Child, actions: list[Action]) -> None:
 
 
 def _answer(tree: Tree, name: str, waiting_for: tuple[str, ...], problem: Problem, actions: list[Action]) -> None:
-    """Answer the asks that are pending for a child and one of these moments."""
+    """Answer the asks of a child that wait for one of the moments in `waiting_for`."""
     for key, (asked, moment) in list(tree.asks.items()):
         if asked == name and moment in waiting_for:
             del tree.asks[key]

@@ -169,7 +169,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class AnswerStart:
-    """All ranks of the gang are ready, in the first attempt or in a later one."""
+    """Answer the start, if it is not answered yet: all ranks are ready, in the first attempt or in a later one."""
 
     epoch: int
 

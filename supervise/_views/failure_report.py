@@ -166,7 +166,7 @@ def _stdout(end: RankEnd | None, story: Story) -> list[str]:
 
 
 def _stream(result: RunProcsResult, rank: int) -> str:
-    """Return what the log of a rank's stderr has: with ``--merge``, both streams."""
+    """Return the name of what the log of a rank's stderr has: ``stderr``, or ``output`` of both with ``--merge``."""
     log = result.stderrs.get(rank)
     return "output" if log and log != os.devnull and log == result.stdouts.get(rank) else "stderr"
 

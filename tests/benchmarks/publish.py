@@ -85,7 +85,7 @@ def _provenance(whole: dict[str, Any], raw: str) -> str:
     return (
         f"Taken {machine['at'][:10]} on {machine['system']}, {machine['processor']}, {machine['processors']} "
         f"processors, load {machine['load_average'][0]:.1f} at the beginning; Python {pythons}; {used}. "
-        f"{machine['rounds']} process(es) a contender and case; {machine['took_s'] / 60:.0f} minutes in all. "
+        f"{machine['rounds']} process(es) per contender and case; {machine['took_s'] / 60:.0f} minutes in all. "
         f"[All figures]({raw}).{absent}\n\n"
     )
 
@@ -99,8 +99,8 @@ def _verdicts(figures: dict[str, Cases]) -> str:
     never = [verdict for said, verdict in found if not said]
     return (
         f"**{sum(verdict.met for verdict in own)} of {len(own)}** targets are met, and "
-        f"**{sum(verdict.met for verdict in never)} of {len(never)}** times a metric is no worse than PyTorch's, "
-        "with its defaults or tuned (the actor and the façade count each).\n"
+        f"**{sum(verdict.met for verdict in never)} of {len(never)}** comparisons show a metric no worse than "
+        "PyTorch's, with its defaults or tuned (the actor and the façade are compared separately).\n"
     )
 
 

@@ -48,8 +48,8 @@ def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: S
     Args:
         argv: The program and its arguments.
         how: The other settings of the launch.
-        read_end: A read end of the gang's lifeline, for this process alone; the caller closes it. The process has it
-            under any number.
+        read_end: A read end of the gang's lifeline, for this process alone; the caller closes it. In the process, it
+            may have another number.
         pass_fds: Further descriptors to leave open under their numbers.
 
     Raises:

@@ -131,7 +131,7 @@ def send(fd: int, address: Address, value: object) -> None:
     """Write a worker's return value. Called in the worker.
 
     Raises:
-        ConnectionError: User code closed the channel; the host's file records that if the worker could open the file.
+        ConnectionError: User code closed the channel. If the worker can open its file again, it records this there.
         TypeError: The value cannot be pickled; the text names its type.
         OSError: There is not enough memory for it.
     """

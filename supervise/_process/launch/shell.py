@@ -39,7 +39,7 @@ def becoming(
 ) -> tuple[list[str], dict[bytes, bytes], str | None]:
     """Return command line, environment and folder of a shell that prepares the process and then becomes `argv`.
 
-    Until the exec, other users can see the variables that `env` sets in the list of processes.
+    Until the exec, the list of processes shows other users the variables that the command `env` sets.
 
     Args:
         argv: The program and its arguments.
@@ -87,7 +87,7 @@ def _is_odd(name: bytes) -> bool:
 
 
 def _env(program: str, odd: Mapping[bytes, bytes], kept: Mapping[bytes, bytes]) -> list[str]:
-    """Return the `env` command that sets the odd variables for the program and removes the one that bash adds."""
+    """Return the `env` command that sets the variables in `odd`, and removes SHLVL if only bash has added it."""
     unwanted = ["-u", "SHLVL"] if b"SHLVL" not in kept and _is("bash", _SHELL) else []
     if not odd and not unwanted:
         return []
@@ -109,7 +109,7 @@ def _as_it_is() -> list[str]:
 
 
 def _check_format(named: str, path: str, cwd: str | None) -> None:
-    """Refuse a file that the kernel would refuse, which a shell would run as its own script or report by an exit code.
+    """Refuse a file that the kernel cannot execute. The shell would run it as a script, or only exit with a code.
 
     Raises:
         OSError: The file is not a program, or its interpreter does not exist or cannot be executed.

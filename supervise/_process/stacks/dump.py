@@ -90,10 +90,10 @@ class Dump:
 
 
 def _number(path: str, pid: int) -> int | None:
-    """Return the signal that the name of a memory file of this process gives; None for another file.
+    """Return the number of the signal in the name of a memory file; None if the file is not one of `stack_signal`.
 
     Raises:
-        PermissionError: This process must not read the descriptors.
+        PermissionError: The kernel does not permit the host to read the descriptors of the process.
     """
     try:
         found = _LINK.fullmatch(os.readlink(path))
@@ -130,7 +130,7 @@ def parsed(text: str, pid: int) -> list[ThreadStack]:
 
 
 def with_states(python: list[ThreadStack], kernel: Mapping[int, ThreadStack]) -> tuple[ThreadStack, ...]:
-    """Return Python threads with the kernel's view of them, then the other threads of the kernel."""
+    """Return the Python threads with their states, then the threads of the process that run no Python code."""
     from dataclasses import replace
 
     joined = []
