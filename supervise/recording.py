@@ -50,7 +50,7 @@ class ErrorHandler:
     def record_exception(self, e: BaseException) -> None:
         """Write `e` with its traceback to the error file in one step; warn if that fails.
 
-        On a full disk an empty file with the sticky bit keeps the time of the exception.
+        On a full disk, and at a limit of file sizes, an empty file with the sticky bit keeps the time of the exception.
 
         The file's modification time is the time of this call in nanoseconds, which gives failures an order.
 
@@ -290,7 +290,7 @@ def _replace(name: str, content: bytes, time_ns: int | None, at: int) -> None:
         os.replace(temporary, name, src_dir_fd=at, dst_dir_fd=at)
     except BaseException as failed:
         os.unlink(temporary, dir_fd=at)
-        if isinstance(failed, OSError) and failed.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(failed, OSError) and failed.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             _mark(name, time_ns, at)
         raise
 

@@ -35,7 +35,7 @@ MOST_BYTES = 4 << 20
 _MOST_VALUES = 10_000
 _DEEPEST = 32
 _TOO_DEEP = "it is nested too deeply"
-_NO_ROOM = "no space was left on its disk, or in the quota"
+_NO_ROOM = "no space was left on its disk, in the quota, or within the limit of file sizes (RLIMIT_FSIZE)"
 
 
 class _ErrorFile(NamedTuple):

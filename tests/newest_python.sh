@@ -3,6 +3,7 @@
 #
 #   tests/newest_python.sh 3.14                     make the folder if it is not there, and run `python -m pytest` in it
 #   tests/newest_python.sh 3.15 tests/processes -k spawn     the same with arguments for pytest
+#   tests/newest_python.sh 3.14 -- python -m tests.chaos --minutes 60     run that command instead of pytest
 #   tests/newest_python.sh --has 3.15               exit with 0 if the folder is there, and do nothing
 #
 # Needs Linux, root, debootstrap (`apt-get install debootstrap`), a Debian mirror (DEBIAN_MIRROR, or the one that this
@@ -81,5 +82,5 @@ inside /usr/bin/env "${settings[@]}" bash -euo pipefail -c '
     pip install -qq --no-deps --no-build-isolation -e . 2>/dev/null || pip install -qq -e .
     pip install -qq --group dev  # also what was added after the folder was made
     python --version
-    python -m pytest "$@"
+    if [[ ${1:-} == -- ]]; then "${@:2}"; else python -m pytest "$@"; fi
 ' bash "$@"

@@ -82,6 +82,14 @@ def test_o6_a_text_that_json_makes_long_is_told_in_part(tmp_path, kind, char):
 
 
 @each_function
+def test_o6_an_exception_that_a_limit_of_file_sizes_keeps_from_its_file_says_so(tmp_path, kind):
+    """The text has no file, but the time of the exception and the reason are kept."""
+    result = run(tmp_path, kind, work.raise_with_no_file_size)
+    assert result.failures[0].exitcode in (1, 120)  # 120: Python could not write its last output either
+    assert "in the quota, or within the limit of file sizes (RLIMIT_FSIZE)" in told(result.failures[0])
+
+
+@each_function
 def test_o6_an_unpicklable_value_is_not_hidden_by_an_earlier_record(tmp_path, kind):
     """An exception that the function recorded and survived is not what its rank died of."""
     source = (

@@ -82,6 +82,14 @@ def raise_deep(size: int) -> NoReturn:
     raise ValueError("x" * size)
 
 
+def raise_with_no_file_size():
+    """Raise where this process may write to no regular file."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    raise ValueError("not written")
+
+
 def raise_text(text: str, times: int) -> NoReturn:
     """Raise an exception whose text is `text`, so many times."""
     raise ValueError(text * times)
