@@ -24,7 +24,7 @@ FOREVER = 10**12
 """No rank counts the primes up to here."""
 
 WITH_MORE = f"""
-import gc, os, pathlib, signal, sys
+import gc, os, pathlib, signal, sys, time
 sys.path.insert(0, {str(EXAMPLES)!r})
 import service_fastapi as service
 from supervise import aio, notify
@@ -45,11 +45,19 @@ def make_app(jobs, make=service.make_app):
 
     return app
 
-service.JOBS["stubborn"], service.make_app = stubborn, make_app
+def held(rank, ranks, below):
+    notify(ready=True)
+    while not pathlib.Path(__file__).with_name("go").exists():
+        time.sleep(0.01)
+    return service.primes(rank, ranks, below)
+
+service.JOBS.update(stubborn=stubborn, held=held)
+service.make_app = make_app
 if __name__ == "__main__":
     service.main()
 """
-"""The service with a job that only notes SIGTERM, in a file, and a route that counts the iterators over events."""
+"""The service with a job that only notes SIGTERM, in a file; one that waits for the file ``go`` before it counts; and a
+route that counts the iterators over events."""
 
 
 class Service:
@@ -122,12 +130,15 @@ def until_told(folder: Path, gang: dict[str, Any]) -> None:
             pause.wait(0.01)
 
 
-def test_gangs_are_started_listed_watched_and_ended_over_http() -> None:
+def test_gangs_are_started_listed_watched_and_ended_over_http(tmp_path: Path) -> None:
     """And what cannot be done is refused with a reason."""
-    with running(PROGRAM) as service:
-        counts = service.start(below=20_000)
+    (program := tmp_path / "service.py").write_text(WITH_MORE)
+    with running(program) as service:
+        counts = service.start(job="held", below=20_000)
         with service.events(counts) as events:
-            kinds, told = zip(*events, strict=True)
+            first = next(events)
+            (tmp_path / "go").touch()  # only now may the gang end: its events are those of a running gang
+            kinds, told = zip(first, *events, strict=True)
         assert kinds[:2] == ("WorkerStarted", "WorkerStarted")
         assert set(kinds[2:-1]) == {"WorkerReady", "GangStarted", "WorkerExited"}
         assert kinds[-1] == "GangFinished"
@@ -144,7 +155,7 @@ def test_gangs_are_started_listed_watched_and_ended_over_http() -> None:
 
         post, get = service.http.post, service.http.get
         refusals = [
-            (post("/gangs", json={"job": "rm"}), 422, "job is 'rm'; it is one of primes"),
+            (post("/gangs", json={"job": "rm"}), 422, "job is 'rm'; it is one of primes, stubborn, held"),
             (post("/gangs", json={"job": "primes", "ranks": 0}), 422, "greater than or equal to 1"),
             (post("/gangs", json={"job": "primes", "below": 0}), 422, "rank [01] did not start"),
             (get(f"/gangs/{long['id']}"), 404, f"no gang has the number {long['id']}"),
