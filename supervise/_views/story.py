@@ -56,7 +56,7 @@ class Story:
     used_up: bool = False
     """Whether the policy permitted no restart after the last failure, even if the user then stopped the run."""
     restarts: int = 0
-    """Number of attempts before the present one."""
+    """Number of attempts before the present one; if only single ranks restart, the number of restarts that count."""
     waiting: str | None = None
     """The pending restart, such as ``restart 1 of 3``."""
     unlaunched: dict[int, Unlaunched] = field(default_factory=dict)

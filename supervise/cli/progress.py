@@ -96,10 +96,12 @@ class Progress:
             return
         end = result.ends[root]
         counted = tuple(restart.end.ended_ns for restart in result.restarts if restart.counted)
+        counting = len(policy.counting(counted, end.ended_ns))
         self.story.used_up = end.exitcode in policy.never_restart_exit_codes or (
-            end.exitcode not in policy.uncounted_exit_codes
-            and len(policy.counting(counted, end.ended_ns)) >= policy.max_restarts
+            end.exitcode not in policy.uncounted_exit_codes and counting >= policy.max_restarts
         )
+        if self.story.used_up and not self.story.restarts:  # only single ranks have restarted
+            self.story.restarts = counting
 
     def take(self, event: dict[str, Any]) -> None:  # noqa: C901, PLR0912 - one case per event
         """Process one event of `OF_INTEREST`."""

@@ -50,6 +50,27 @@ def test_when_the_restarts_are_used_up_the_last_failure_is_the_exit_code(supervi
     assert json.loads((supervise.directory() / "result.json").read_text())["attempts"] == 2
 
 
+@pytest.mark.parametrize("strategy", ["one_for_one", "rest_for_one"])
+def test_the_headline_counts_the_restarts_of_single_ranks(supervise: Command, strategy: str):
+    """Those of all ranks together, as the limit does."""
+    restarts = ("--strategy", strategy, "--max-restarts", "2", "--backoff", "0")
+    first = "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 4; touch again"
+    then = "until [ -e again ]; do sleep 0.01; done; exit 3"  # once the next life of rank 0 runs
+    run = supervise.run(
+        "-n", "2", *restarts, "--", "sh", "-c", f"if [ $RANK = 0 ]; then {first}; else {then}; fi; {HANG}"
+    )
+    [headline] = [line for line in run.stderr.splitlines() if " of 2 failed: exit code 3" in line]
+    assert headline.endswith("; gave up after 2 restarts")
+    assert "rank 0 ended (exit code 4); restart 1 of this rank now\n" in run.stderr
+
+
+def test_a_rank_that_is_never_restarted_was_not_given_up(supervise: Command):
+    words = ("--strategy", "one_for_one", "--restart", "temporary", "--max-restarts", "2")
+    run = supervise.run("-n", "2", *words, "--", "sh", "-c", "exit 3")
+    [headline] = [line for line in run.stderr.splitlines() if " of 2 failed: exit code 3" in line]
+    assert "gave up" not in headline
+
+
 def test_a_success_of_a_permanent_rank_is_not_called_a_failure(supervise: Command):
     run = supervise.run("--restart", "permanent", "--max-restarts", "1", "--backoff", "0", "--", "true")
     assert "rank 0 ended (exit code 0); restart 1 of 1 now\n" in run.stderr
