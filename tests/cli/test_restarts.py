@@ -139,11 +139,11 @@ def test_a_stop_after_the_last_failure_does_not_hide_that_restarts_are_used_up(
 
 def test_the_time_limit_during_the_wait_is_the_reason(supervise: Command):
     """Exit code 124; the last failure is told, and while the restart is waited for nothing is said to be stopped."""
-    words = ("-n", "2", "--timeout", "2", "--max-restarts", "20", "--backoff", "60")
+    words = ("-n", "2", "--timeout", "4", "--max-restarts", "20", "--backoff", "60")
     run = supervise.run(*words, "--", "sh", "-c", f'[ "$RANK" = 1 ] && exit 3; {HANG}')
     assert run.returncode == 124
     [headline] = [line for line in run.stderr.splitlines() if "rank 1 of 2 failed: exit code 3" in line]
-    assert headline.endswith("; no restart 1 of 20: --timeout of 2 s exceeded")
+    assert headline.endswith("; no restart 1 of 20: --timeout of 4 s exceeded")
     assert "stopping" not in run.stderr
 
 
@@ -227,7 +227,8 @@ def test_s11_a_look_that_was_asked_for_during_the_start_still_comes():
 
 @pytest.mark.parametrize("containment", ["group", "sweep"])
 def test_s4_what_leaves_its_group_is_named_and_ended_where_that_is_asked_for(supervise: Command, containment: str):
-    run = supervise.run("--containment", containment, "--", "sh", "-c", "setsid sleep 1000 & echo $!; sleep 0.2")
+    leaves = "setsid sh -c 'touch apart; exec sleep 1000' & echo $!; until [ -e apart ]; do sleep 0.01; done"
+    run = supervise.run("--containment", containment, "--", "sh", "-c", leaves)
     child = int(run.stdout.partition(":")[2])
     assert f"rank 0 left processes outside of its group (pid {child})" in run.stderr
     assert run.returncode == 0
