@@ -118,6 +118,7 @@ def _pattern(line: str) -> str:
     pattern = re.sub(r"host\\ \w+,", r"host\\ \\S+,", pattern)  # a name and a pid that vary
     pattern = re.sub(r"(pid\\ )\d+", r"\1\\d+", pattern)
     pattern = re.sub(r"(after\\ )\d+(\\ ms)", r"\1[\\d.]+\\ m?s", pattern)
+    pattern = re.sub(r"(no\\ \w+\\ for\\ )[\d.\\]+(\\ s)", r"\1[\\d.]+\2", pattern)
     return re.sub(r"(logs/first_)\w+", r"\1\\w+", pattern).replace(r"logs:\ ", r"logs:\ (?:/home/you/)?")
 
 
