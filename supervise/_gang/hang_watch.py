@@ -40,9 +40,10 @@ class _Triggered(NamedTuple):
 class _Growth(NamedTuple):
     """A check of the logs of a rank."""
 
-    size: int
+    found: tuple[tuple[int, int], ...]
+    """Size and modification time (ns of the wall clock) of each."""
     at_ns: int | None
-    """When they last grew; None if they are empty."""
+    """When the rank last wrote to them; None if they have been empty so far."""
     seen_ns: int
     """When supervise checked."""
 
@@ -199,7 +200,7 @@ class HangWatch:
         found = {}
         for rank in self._watched():
             paths = self._host.ranks.log_paths(rank) if self._host is not None else ()
-            at_ns = self._since_ready(rank, self._grown_ns(rank, paths)) if paths else None
+            at_ns = self._since_ready(rank, self._written_ns(rank, paths)) if paths else None
             if at_ns is not None:
                 found[rank] = Pulse(at_ns, self._sockets.state(rank).step)
         return found
@@ -211,20 +212,24 @@ class HangWatch:
         ready_ns = self._ready_ns.get(rank)
         return None if ready_ns is None else max(ready_ns, at_ns or 0)
 
-    def _grown_ns(self, rank: int, paths: Iterable[str]) -> int | None:
-        """Return when the logs of a rank last grew, as far as is known; None if they are empty."""
+    def _written_ns(self, rank: int, paths: Iterable[str]) -> int | None:
+        """Return when a rank last wrote to its logs, as far as is known; None if they have been empty so far.
+
+        A rank that truncates its log may write as many bytes as before, so that only the time of the file changes.
+        """
         now_ns, now_wall_ns = time.monotonic_ns(), time.time_ns()
-        size, written_ns = 0, 0
+        found: list[tuple[int, int]] = []
         for path in paths:
             with contextlib.suppress(OSError):
-                found = os.stat(path)
-                size += found.st_size
-                written_ns = max(written_ns, now_ns - now_wall_ns + found.st_mtime_ns)
-        before = self._grown.get(rank) or _Growth(0, None, self._gang.ranks[rank].started_ns)
+                stat = os.stat(path)
+                found.append((stat.st_size, stat.st_mtime_ns))
+        before = self._grown.get(rank) or _Growth((), None, self._gang.ranks[rank].started_ns)
         at_ns = before.at_ns
-        if size != before.size:  # not before the last check: file times are those of the wall clock, which can be set
+        if tuple(found) != before.found and (at_ns is not None or any(size for size, _ in found)):
+            # Not before the last check: file times are those of the wall clock, which can be set
+            written_ns = now_ns - now_wall_ns + max((mtime_ns for _, mtime_ns in found), default=now_wall_ns)
             at_ns = min(now_ns, max(written_ns, before.seen_ns))
-        self._grown[rank] = _Growth(size, at_ns, now_ns)
+        self._grown[rank] = _Growth(tuple(found), at_ns, now_ns)
         return at_ns
 
     # Excuses

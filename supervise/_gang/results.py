@@ -10,6 +10,7 @@ from supervise._core.facts import StartFailed
 from supervise._logs.files import last_lines
 from supervise._printable import one_line
 from supervise.errors import SpawnError
+from supervise.recording import text_of
 from supervise.result import ProcessFailure, RankEnd, RunProcsResult
 
 if TYPE_CHECKING:
@@ -108,6 +109,9 @@ def _failure(gang: Gang, rank: int, attempt: Attempt, to_wall_ns: int, *, stoppe
         message = f"rank {rank} was not started: the gang was closed first"
         return ProcessFailure.of(rank, 0, -gang.stop.death_sig, "", message=message)
     fault = gang.ranks[rank].fault
+    recorded = end.error_ns is not None
+    if fault is not None and end.error_ns is not None and end.error_ns > fault.at_ns:
+        recorded = False  # an exception that the stop of the faulty rank has caused
     message = fault.why if fault is not None else end.complaint or ""
     if fault is None and not stopped and not gang.ranks[rank].ready and end.exitcode in gang.success:
         message = f"ended with {_code(end)} before it was ready"
@@ -121,7 +125,7 @@ def _failure(gang: Gang, rank: int, attempt: Attempt, to_wall_ns: int, *, stoppe
         rank,
         end.pid,
         LOST_CODE if end.exitcode is None else end.exitcode,
-        "" if stopped and end.error_ns is None else attempt.dest.error_files.get(rank, ""),
+        "" if (stopped or fault is not None) and not recorded else attempt.dest.error_files.get(rank, ""),
         message=message,
         timestamp_ns=end.ended_ns + to_wall_ns,
     )
@@ -166,7 +170,7 @@ def start_error(
             error.errno, f"{spec.title(rank)} could not be started: {error.strerror}", error.filename
         )
     else:
-        raised = SpawnError(f"{spec.role_of_error(rank)}{type(error).__name__}: {error}", local_rank=rank)
+        raised = SpawnError(f"{spec.role_of_error(rank)}{type(error).__name__}: {text_of(error)}", local_rank=rank)
     raised.__cause__ = error
     return raised
 

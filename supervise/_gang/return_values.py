@@ -6,6 +6,8 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from supervise.recording import text_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -90,5 +92,5 @@ def _load(
         try:
             values[rank] = file.load()
         except BaseException as error:
-            problems[rank] = f"its return value could not be unpickled here: {type(error).__name__}: {error}"
+            problems[rank] = f"its return value could not be unpickled here: {type(error).__name__}: {text_of(error)}"
     tell(values, problems)

@@ -61,8 +61,13 @@ def report(words: Sequence[str]) -> int:
         else:
             from supervise._views.report.page import page
 
-            path = os.path.join(run.path, _PAGE) if found.output is None else found.output
-            _write(path, page(run, history, program=program_of(run), version=version()))
+            content = page(run, history, program=program_of(run), version=version())
+            if found.output is None:
+                path = os.path.join(run.path, _PAGE)
+                whole_file.write(path, _encoded(content))  # a rank may have put a link there
+            else:
+                path = found.output
+                _write(path, content)
             if path != "-":
                 print(path)
     except BrokenPipeError:
@@ -74,10 +79,14 @@ def report(words: Sequence[str]) -> int:
 
 
 def _write(path: str, content: str) -> None:
-    """Write a file in one step, or stdout."""
-    data = content.encode(errors="replace")
+    """Write to a path that the user has given, or to stdout."""
+    data = _encoded(content)
     if path == "-":
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
     else:
-        whole_file.write(path, data)
+        whole_file.write_output(path, data, mode=0o600)
+
+
+def _encoded(content: str) -> bytes:
+    return content.encode(errors="replace")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from supervise._views.wording import ending, size
+from supervise.cli import whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,7 +39,7 @@ def write_metrics(
     """Write the numbers in the text format of Prometheus in one step, as node_exporter's textfile collector needs.
 
     Args:
-        path: The file; an existing one is replaced.
+        path: The file, as for `whole_file.write_output`.
         result: The result of the gang; None if there is none.
         run_id: The run ID, a label of each number.
         exit_code: Exit code of `run`.
@@ -65,15 +65,7 @@ def write_metrics(
     )
     lines += _family("rank_max_rss_bytes", "Peak memory of a rank.", peaks)
     lines += _family("rank_cpu_seconds_total", "CPU time of a rank.", cpu, "counter")
-    new = f"{path}.{os.getpid()}.new"
-    try:
-        with open(new, "x", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
-        os.replace(new, path)
-    except OSError:
-        if os.path.exists(new):
-            os.unlink(new)
-        raise
+    whole_file.write_output(path, ("\n".join(lines) + "\n").encode(), mode=0o666)
 
 
 def _family(

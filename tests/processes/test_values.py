@@ -54,6 +54,13 @@ def test_o6_a_value_that_cannot_be_unpickled_is_a_failure_too(tmp_path, kind):
     assert "LookupError: broken on arrival" in told(result.failures[0])
 
 
+def test_o6_a_value_whose_unpickling_raises_without_a_text_is_a_failure_too(tmp_path):
+    """Its `__str__` raises as well."""
+    result = run(tmp_path, "spawn", work.return_speechless)
+    assert (result.outcome, result.return_values) == ("failed", {})
+    assert "could not be unpickled here: Speechless: <exception str() failed>" in told(result.failures[0])
+
+
 @each_function
 def test_o6_an_exception_that_cannot_be_pickled_is_told(tmp_path, kind):
     """Exceptions travel as text."""

@@ -25,7 +25,7 @@ from supervise import (
 from supervise._process.stacks.gather import Gather
 from supervise.testing import Recorder
 from tests.patience import PATIENCE_S
-from tests.processes.gangs import each_kind, faulty
+from tests.processes.gangs import each_function, each_kind, faulty
 from tests.processes.hosts import ROOT
 from tests.processes.test_stacks import fake_py_spy
 
@@ -102,6 +102,31 @@ def test_w2_a_hang_may_be_a_failure_whatever_the_exit_code(tmp_path, kind):
     assert (result.failures[1].exitcode, result.ends[1].role, result.ends[0].role) == (0, "root_cause", "bystander")
 
 
+@each_function
+def test_w2_an_exception_that_sigterm_raises_is_not_the_cause_of_a_hang(tmp_path, kind):
+    """The rank records it when supervise stops it."""
+    raises = "def leave(*_):\n    raise RuntimeError('told to stop')\nsignal.signal(signal.SIGTERM, leave)\n" + BEATS
+    with faulty(tmp_path, kind, [raises], watchdog=Watchdog(PERIOD_S, action="fail")) as gang:
+        gang.hear()
+        beat(gang, 0, 5)
+        result = gang.wait()
+    assert result.failures[0].exitcode == 1
+    assert result.failures[0].message.startswith("hung: no heartbeat for 2.")
+
+
+@each_function
+def test_w2_an_exception_before_a_hang_is_its_cause(tmp_path, kind):
+    """The rank raises, and hangs at its exit."""
+    waits = "import threading\nthreading.Thread(target=threading.Event().wait).start()\n"
+    raises = waits + BEATS.replace("os._exit(3)", "raise RuntimeError('the 7th shard is empty')")
+    with faulty(tmp_path, kind, [raises], watchdog=Watchdog(PERIOD_S, action="fail")) as gang:
+        gang.hear()
+        beat(gang, 0, 5)
+        gang.tell(0, "fail")
+        result = gang.wait()
+    assert result.failures[0].message["message"] == "RuntimeError: the 7th shard is empty"
+
+
 def test_w2_a_peer_that_fails_while_stacks_are_collected_takes_no_blame(tmp_path, monkeypatch):
     """Reading stacks interrupts system calls, which some libraries take for an error."""
     fake_py_spy(monkeypatch, tmp_path, "exec sleep 100")
@@ -157,6 +182,26 @@ def test_w3_a_rank_whose_logs_do_not_grow_is_reported(tmp_path):
         assert event["age_s"] >= PERIOD_S
         beat(gang, 1, "line")
         assert gang.await_event("supervise.process.hung")["local_rank"] == 1
+        gang.close()
+
+
+def test_w3_a_rank_that_truncates_its_log_and_writes_as_much_again_is_left_alone(tmp_path):
+    """Rank 1 hangs twice meanwhile."""
+    rewrites = """import threading, time
+def rewrite():
+    while True:
+        os.ftruncate(1, 0)
+        os.write(1, b"a line\\n")
+        time.sleep(0.1)
+if os.environ["LOCAL_RANK"] == "0":
+    threading.Thread(target=rewrite, daemon=True).start()
+"""
+    watchdog = Watchdog(output_timeout_s=PERIOD_S)
+    with faulty(tmp_path, "binary", [rewrites + BEATS] * 2, watchdog=watchdog, strategy="one_for_one") as gang:
+        gang.hear(2)
+        for _ in range(2):
+            beat(gang, 1, "line")
+            assert gang.await_event("supervise.process.hung")["local_rank"] == 1
         gang.close()
 
 

@@ -125,6 +125,28 @@ def return_fragile() -> Fragile:
     return Fragile()
 
 
+class Speechless(Exception):  # noqa: N818 - a name that a message shows
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise LookupError("no text")
+
+
+class Mute:
+    """Is written well; its reading raises an exception without a text."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _break_without_text, ()
+
+
+def _break_without_text() -> NoReturn:
+    raise Speechless
+
+
+def return_speechless() -> Mute:
+    return Mute()
+
+
 def close_everything(first: int, path: str) -> str:
     """Close all descriptors from `first` on; if a path is given, open that file so often that ours has our number."""
     os.closerange(first, 4096)
