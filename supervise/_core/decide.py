@@ -364,11 +364,12 @@ def _restart(gang: Gang, decision: Decision) -> None:
         delay_s = gang.policy.delay_s(len(counting))
         if not gang.counts:
             delay_s = max(delay_s, strategy.LEAST_UNCOUNTED_S)
+        verdict = judge(gang)  # before a request terminates the rank that failed
         if requests.begin_backoff(gang, decision):
             delay_s = 0.0
         if gang.restarting:
             gang.restart_announced = True
-            decision.do(steps.AnnounceRestart(delay_s=delay_s))
+            decision.do(steps.AnnounceRestart(delay_s, verdict))
         else:
             stopping.finish(gang, decision)
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from signal import Signals
 
+    from supervise._core.verdict import Verdict
     from supervise.messages import WorkerExited, WorkerStarted
 
 Reason = Literal["peer_failed", "close", "timeout", "start_failed"]
@@ -263,6 +264,8 @@ class AnnounceRestart(NamedTuple):
 
     delay_s: float
     """Before jitter."""
+    verdict: Verdict
+    """The verdict on the attempt that failed. Requests that came during its stop do not change its causes."""
 
 
 class SweepRanks(NamedTuple):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     import pykka
 
+    from supervise._core.verdict import Verdict
     from supervise._gang.attempt import Attempt
     from supervise._gang.notify_sockets import RankNotes
     from supervise._gang.rank_health import RankHealth
@@ -164,12 +165,11 @@ class GangRunner:
 
     def report(self, event: steps.Event) -> None:
         """Process a report of a Worker or a Tail."""
-        if isinstance(event, say.WorkerExited) and self._health is not None:
-            self._health.exited(event.local_rank)
-        if (
-            isinstance(event, say.WorkerExited) and self.attempt.spec.plain is not None
-        ):  # the gang does not use return values
-            event = replace(event, has_value=False, complaint=None if event.exitcode == 0 else event.complaint)
+        if isinstance(event, say.WorkerExited):
+            if self._health is not None:
+                self._health.exited(event.local_rank)
+            if self.attempt.spec.plain is not None:  # the gang does not use return values
+                event = replace(event, has_value=False, complaint=None if event.exitcode == 0 else event.complaint)
         self.step(event)
 
     def request(self, kind: type[steps.RestartAsked | steps.TerminateAsked], ranks: frozenset[int]) -> Reply[Any]:
@@ -283,7 +283,7 @@ class GangRunner:
             case steps.FailAsks():
                 self._replies.fail_requests(action.keys, SuperviseError(f"{self.attempt.spec.name}: {action.why}"))
             case steps.AnnounceRestart():
-                self._announce_restart(action.delay_s)
+                self._announce_restart(action)
             case steps.Assemble():
                 self._assemble()
             case steps.Publish():
@@ -323,13 +323,13 @@ class GangRunner:
 
     # Restarts
 
-    def _announce_restart(self, delay_s: float) -> None:
+    def _announce_restart(self, action: steps.AnnounceRestart) -> None:
         """Announce the restart and set its timer. No process of the failed attempt remains."""
         import random
 
         assert self.gang.policy is not None  # noqa: S101 - the core announces restarts only with a policy
-        delay_s *= random.uniform(0.75, 1.25)  # noqa: S311 - jitter: machines do not restart in step
-        result = self.result()
+        delay_s = action.delay_s * random.uniform(0.75, 1.25)  # noqa: S311 - jitter: machines do not restart in step
+        result = self.result(action.verdict)
         message = say.GangRestarting(
             attempt=self.gang.next_attempt,
             max_restarts=self.gang.policy.max_restarts,
@@ -365,9 +365,9 @@ class GangRunner:
 
     # The result
 
-    def result(self) -> RunProcsResult:
-        """Return the result of the present state."""
-        result = build_result(self.gang, judge(self.gang), self.attempt, self._values.by_rank)
+    def result(self, verdict: Verdict | None = None) -> RunProcsResult:
+        """Return the result of the present state, with the present verdict or an earlier one."""
+        result = build_result(self.gang, verdict or judge(self.gang), self.attempt, self._values.by_rank)
         result.restarts, result.restarts_total = list(self._restarts.history), self._restarts.total
         return result
 

@@ -81,7 +81,19 @@ def test_requests_during_the_stop_are_carried_out_before_the_backoff():
     failed = [action.keys for action in actions if isinstance(action, FailAsks)]
     assert failed == [(1,)]
     assert AnswerAsk(key=2, ranks=FIRST) in actions
-    assert actions[-1] == AnnounceRestart(delay_s=0.0)
+    announced = actions[-1]
+    assert isinstance(announced, AnnounceRestart)
+    assert announced.delay_s == 0.0
+
+
+def test_a_termination_of_the_failed_rank_during_the_stop_leaves_the_restart_its_cause():
+    gang = run(running(), exited(0, 3))[0]
+    gang, actions = run(gang, TerminateAsked(1, FIRST), AllReaped(recorded={}), exited(1, -15), Swept())
+    announced = actions[-1]
+    assert isinstance(announced, AnnounceRestart)
+    assert (announced.verdict.outcome, announced.verdict.blamed) == ("failed", (0,))
+    assert announced.verdict.roles == {0: "root_cause", 1: "bystander"}
+    assert gang.restarting == {1}
 
 
 def test_an_older_request_does_not_start_a_rank_that_was_terminated_since():

@@ -213,6 +213,8 @@ class LiveCore:
 
 def _comparable(action: Neutral) -> Neutral:
     """Return an action without the fields that the world of the model does not know."""
+    if action.name == "AnnounceRestart":
+        return Neutral(action.name, {"delay_s": action.fields["delay_s"], "causes": action.fields["verdict"].blamed})
     if action.name != "SetTimer":
         return action
     names = ("name", "delay_s") if action.fields["key"] is None else ("name", "delay_s", "key")

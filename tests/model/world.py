@@ -304,6 +304,7 @@ def obey(world: World, action: Neutral, *, tails: int) -> World:  # noqa: C901, 
             return world._replace(sweep="asked")
         case "AnnounceRestart":
             _check(not world.waiting, "two restarts at once")
+            _check(action.fields["causes"], "a restart of all ranks without a cause")
             return world._replace(waiting=True)
         case "Assemble":
             return _assembled(world, tails)

@@ -388,6 +388,25 @@ def test_r4_requests_in_the_backoff_of_all_ranks_are_carried_out_in_their_order(
         assert lives(gang, 2) == ["0:1", "1:1"]
 
 
+def test_r4_a_termination_of_the_failed_rank_while_the_others_are_stopped_leaves_it_the_cause(tmp_path):
+    """The others restart, and the restart is told as that of the rank that failed."""
+    slow = 'if os.environ["LOCAL_RANK"] == "0": signal.signal(signal.SIGTERM, lambda *_: say("stopping"))\n' + LIFE
+    with faulty(tmp_path, "binary", [slow] * 2, restart_policy=AT_ONCE) as gang:
+        lives(gang, 2)
+        pid = gang.pids[1]
+        gang.tell(1, "3")
+        assert gang.hear() == ["stopping"]
+        asked = gang.supervisor.ask(TerminateRanks({1}), block=False)
+        gang.tell(0, "0")
+        event = gang.await_event("supervise.gang.restarting")
+        assert (event["root_cause_rank"], event["error_type"], event["left_out"]) == (1, "exit code 3", [1])
+        assert asked.get(timeout=PATIENCE_S) == {1: pid}
+        assert lives(gang) == ["0:1"]
+        gang.tell(0, "0")
+        result = gang.wait()
+    assert (result.outcome, result.ends[1].role) == ("succeeded", "terminated")
+
+
 def test_r4_a_termination_of_all_ranks_in_their_backoff_ends_the_gang(tmp_path):
     with faulty(tmp_path, "binary", [LIFE] * 2, restart_policy=SLOWLY) as gang:
         in_backoff(gang, 2)
