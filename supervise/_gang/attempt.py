@@ -89,10 +89,7 @@ class Attempt:
     row: Row | None = None
     """The forks that are made next; None if no rank is forked."""
     lives: dict[int, tuple[dict[int, dict[str, str]], LogsDest]] = field(default_factory=dict)
-    """Number of a later life to the environments and the log paths of all ranks.
-
-    Only the newest `_KEPT_LIVES` are kept.
-    """
+    """Number of a later life to environments and log paths of all ranks. Only the newest `_KEPT_LIVES` are kept."""
     number: int = 0
     """Number of the attempt. The first is 0."""
     left_out: frozenset[int] = frozenset()

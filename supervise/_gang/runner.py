@@ -44,10 +44,7 @@ if TYPE_CHECKING:
     from supervise.stacks import RankStacks
 
 _SETTLED_S = 0.02
-"""Delay from the first launch to the first reading of the kernel's OOM counters.
-
-The start of a small gang does not wait for it.
-"""
+"""Delay from the first launch to the first reading of the OOM counters. A small gang does not wait for the reading."""
 
 
 class Listener(Protocol):
@@ -153,10 +150,7 @@ class GangRunner:
         return reply
 
     def close(self, death_sig: signal.Signals | None = None, timeout_s: float | None = None) -> None:
-        """Request the end of the gang from the core.
-
-        If `timeout_s` is None, each role in turn gets the gang's grace.
-        """
+        """Request the end of the gang. If `timeout_s` is None, each role in turn gets the gang's grace."""
         bound_s = self.gang.grace_s if timeout_s is None else timeout_s
         order: steps.StopOrder = "each" if timeout_s is None else "whole"
         sig = death_sig or self.gang.stop_signal
@@ -209,10 +203,7 @@ class GangRunner:
     # From events to actions
 
     def step(self, event: steps.Event) -> None:
-        """Let the core decide on an event.
-
-        A failure leaves the state inconsistent, so it is a crash and not an error of the caller.
-        """
+        """Let the core decide on an event. An exception is a crash, because it leaves the state inconsistent."""
         if self._halted:
             return
         try:

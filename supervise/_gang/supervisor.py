@@ -87,16 +87,13 @@ class Supervisor(LoopActor):
             name: Name of the gang, for the prefix of shown lines and for events.
             entrypoint: A function that every rank calls, or the name or path of a program.
             args: Rank to its arguments. The arguments of a program become strings. A bare string is one argument.
-            envs: Rank to variables that are added to this process's environment. ``TORCHELASTIC_ERROR_FILE`` is set in
-                each rank.
+            envs: Rank to variables added to this process's environment. ``TORCHELASTIC_ERROR_FILE`` is set in each.
             logs_specs: Where output goes; None for `DefaultLogsSpecs`, which redirects nothing.
             log_line_prefixes: Rank to the prefix of its shown lines; ``[<name><rank>]:`` by default.
             start_method: ``spawn``, ``fork`` or ``forkserver``, for functions.
-            duplicate_stdout_filters: Texts. Shown lines of stdout that contain one of them are also written to one
-                file.
+            duplicate_stdout_filters: Texts. Shown stdout lines with one of them are also written to one file.
             duplicate_stderr_filters: The same for stderr.
-            log_max_bytes: Number of bytes of each log that stay on the disk. They are the newest ones. At least 65536;
-                None for all.
+            log_max_bytes: Number of bytes that stay on the disk: the newest of each log. At least 65536; None for all.
             grace: Seconds from the first signal to SIGKILL, in every stop.
             cwd: Working directory of the ranks; None for that of this process.
             timeout: Seconds from the start after which the gang is stopped, with the outcome ``timed_out``.
@@ -106,17 +103,15 @@ class Supervisor(LoopActor):
                 ``sweep`` finds and ends them, ``cgroup`` keeps ranks in control groups (a writable cgroup v2 tree).
             gate: Whether each program waits in a shell until its lifeline is armed. So the program never outlives this
                 process. A function needs no gate for that.
-            strategy: Which ranks the failure of a rank concerns. These ranks are stopped; with a policy, they are
-                restarted. ``one_for_all``: all ranks. ``one_for_one``: only the failed rank. ``rest_for_one``: the
-                failed rank and the ranks above it.
+            strategy: Which ranks a failure stops or, with a policy, restarts: all (``one_for_all``), the failed rank
+                (``one_for_one``), or the failed rank and the ranks above it (``rest_for_one``).
             success_exit_codes: Exit codes that are a success. Functions need 0 among them.
             ready: When a rank is ready: ``exec``, when its process runs, or ``notify``, when it sends READY=1.
             ready_timeout_s: Seconds from the launch of a rank until it must be ready, with ``ready="notify"``.
             watchdog: When a rank counts as hung, and what follows from that; None: no rank ever counts as hung.
             roles: The roles of the ranks, instead of `entrypoint` and `args`, if not all ranks run the same.
             control: Path of a socket file that accepts commands of other processes of this user; None for no socket.
-            rank_variables: Whether each rank gets torchrun's variables, such as RANK and MASTER_PORT. `envs` take
-                precedence.
+            rank_variables: Whether each rank gets torchrun's variables, such as RANK. `envs` take precedence.
 
         Raises:
             SpecError: A setting is not valid or cannot be pickled. The text names the setting, the rank and the remedy.
@@ -145,8 +140,7 @@ class Supervisor(LoopActor):
 
         Args:
             attempt: The first attempt. The Supervisor owns it from now on.
-            own_thread: Whether to start a thread for the gang. Otherwise the caller's thread becomes that thread, by
-                `run_gang`.
+            own_thread: Whether to start a thread for the gang. Otherwise `run_gang` uses the caller's thread.
             listener: An internal observer, or None.
         """
         supervisor = cls.__new__(cls)  # `start` takes settings instead of an attempt
@@ -288,9 +282,7 @@ class Supervisor(LoopActor):
         return reply
 
     def send_signal(self, sig: signal.Signals, ranks: frozenset[int] | None = None) -> frozenset[int]:
-        """Signal the groups of those ranks in `ranks` (None: all) that run; answer with the ranks reached.
-
-        See `Signal`.
+        """Signal those ranks in `ranks` (None: all) that run; answer with the ranks reached. See `Signal`.
 
         Raises:
             SpecError: A rank is not in this gang, or `sig` is not a signal. No rank was signaled.
@@ -392,10 +384,7 @@ class Supervisor(LoopActor):
         self.leave()
 
     def is_fatal(self, error: BaseException, *, asked: bool) -> bool:
-        """Return whether an exception of a handler ends this actor.
-
-        An exception that the arguments of an ask have caused does not.
-        """
+        """Return whether an exception of a handler ends this actor; False if the arguments of an ask have caused it."""
         harmless = (SuperviseError, OSError, TypeError, ValueError, AttributeError)
         return not isinstance(error, SpecError) and not (asked and isinstance(error, harmless))
 

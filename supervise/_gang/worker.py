@@ -323,10 +323,7 @@ class Worker(LoopActor):
             self._watch(member.fileno(), partial(self._member_gone, member))
 
     def _signal_again(self) -> None:
-        """Send the last signal again if it goes to each member separately.
-
-        A failed scan may have missed members.
-        """
+        """Send the last signal again if it goes to each member separately. A failed scan may have missed members."""
         if self._process is not None and self._last_sent is not None and not platform.GROUP_BY_PIDFD:
             self._process.signal_group(self._last_sent)
         self._watch_group()

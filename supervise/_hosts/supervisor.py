@@ -161,10 +161,7 @@ class HostsSupervisor(LoopActor):
         }
 
     def status(self) -> Reply[say.GangStatus]:
-        """Answer with the present state once each host has reported it.
-
-        Ignore hosts that do not reply within a second.
-        """
+        """Answer with the present state once each host has reported it, at the latest after a second."""
         running = (n for n, host in enumerate(self._gang.hosts) if host.state in ("launching", "running"))
         return self._inquiry.begin({number: self._links[number] for number in running})
 
@@ -172,10 +169,7 @@ class HostsSupervisor(LoopActor):
         return self._rows.status(self._gang, self.pids(), self._replies.waiting)
 
     def send_signal(self, sig: signal.Signals, ranks: frozenset[int] | None = None) -> frozenset[int]:
-        """Send a signal to those ranks in `ranks` (None: all) that run.
-
-        Answer with the ranks whose hosts were asked.
-        """
+        """Signal those ranks in `ranks` (None: all) that run; answer with the ranks whose hosts were asked."""
         sig = as_signal("sig", sig)
         wanted = checked_ranks(ranks, self._plan.world_size)
         self._raise_crash()
@@ -380,10 +374,7 @@ class HostsSupervisor(LoopActor):
         self.loop.end()
 
     def is_fatal(self, error: BaseException, *, asked: bool) -> bool:
-        """Return whether an exception of a handler ends this actor.
-
-        An exception caused by the arguments of an ask does not.
-        """
+        """Return whether an exception of a handler ends this actor; False if the arguments of an ask have caused it."""
         return not asked or not isinstance(error, (SuperviseError, OSError, TypeError, ValueError, AttributeError))
 
     def on_crash(self, error: BaseException) -> None:

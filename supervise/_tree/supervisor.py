@@ -67,8 +67,7 @@ class ActorSupervisor(LoopActor):
                 (``one_for_one``), or the failed child and all that started after it (``rest_for_one``).
             restart_policy: How often and how soon the tree restarts children; None is ``RestartPolicy()``. At the first
                 failure beyond the limit, the tree gives up: it stops all children and fails.
-            event_sink: Function that is called on the tree's thread with every event of the tree as a dictionary. The
-                function must not block.
+            event_sink: Function called on the tree's thread with every event as a dictionary. It must not block.
 
         Raises:
             SpecError: A setting is not valid; the text names it.
@@ -260,10 +259,7 @@ class ActorSupervisor(LoopActor):
             self.on_crash(error)
 
     def _step(self, event: ts.Event) -> None:
-        """Advance the core, and carry out its actions.
-
-        An exception is a crash, because it leaves the state of the tree inconsistent.
-        """
+        """Advance the core, and carry out its actions. An exception is a crash: the tree is then inconsistent."""
         if self.actor_stopped.is_set():
             return
         try:
@@ -379,10 +375,7 @@ class ActorSupervisor(LoopActor):
         self._leave(crash)
 
     def _leave(self, error: BaseException | None) -> None:
-        """Set all pending replies, and leave the registry.
-
-        If the tree failed, leave with an exception, so that monitors see it.
-        """
+        """Set all pending replies, and leave the registry: after a failure by an exception, which monitors then see."""
         finished = trees.TreeFinished(error=error)
         self._events.finish(finished)
         for row in self._rows.values():
