@@ -59,7 +59,7 @@ class Silence:
         """Rank to the beginning of the period that only this rank was granted."""
         self._all_granted_ns = 0
         self._reported: dict[int, int] = {}
-        """Rank to its last sign before it was reported, or before it was found to wait for a reported rank."""
+        """For each rank that was reported, or was found to wait for a reported rank: its last sign at that time."""
         self._waits_for: dict[int, int] = {}
         """Rank to the reported rank for which it waits."""
 

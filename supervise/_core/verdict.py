@@ -25,8 +25,8 @@ class Verdict(NamedTuple):
     blamed: tuple[int, ...]
     """The ranks to list as failures.
 
-    These are the causes, the root cause first. Without a cause, these are the ranks that a close cut short and that did
-    not exit with code 0, or all ranks that a timeout cut short.
+    These are the causes, the root cause first. Without a cause: after a close, the ranks that it cut short and that did
+    not exit with code 0; after a timeout, all ranks that it cut short.
     """
     kind: Literal["cause", "stopped"]
     """Whether the blamed ranks are causes (``cause``), or were stopped (``stopped``)."""

@@ -50,7 +50,7 @@ class HangReports:
         """Begin without reports.
 
         Args:
-            watchdog: The settings that say what follows from a hang.
+            watchdog: The settings, with the consequence of a hang.
             host: The gang's runner.
             loop: The gang's loop.
             subscribers: The actors that receive `WorkerHung`.

@@ -38,7 +38,7 @@ class RankSpec(NamedTuple):
 
     @property
     def kind(self) -> Literal["function", "binary"]:
-        """The kind of what the ranks run, in PyTorch's terms."""
+        """Whether the ranks run a function or a program, in PyTorch's terms."""
         return "binary" if isinstance(self.entrypoint, str) else "function"
 
     @property

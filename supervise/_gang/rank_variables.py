@@ -123,8 +123,8 @@ def of_rank(local_rank: int, role_rank: int, *, first: int = 0, first_of_role: i
 def master_of_environment(environ: Mapping[str, str]) -> Master:
     """Return the master of the host's environment. By default, the address is 127.0.0.1, and the port is a free one.
 
-    If this process is a rank itself, the function ignores its environment, which names the master of that rank's own
-    gang. The ranks of another gang must not use the port of that master.
+    If this process is a rank itself, the function ignores the environment. There, the master is that of the rank's own
+    gang, and the ranks of another gang must not use its port.
 
     Raises:
         OSError: No port is free.

@@ -84,7 +84,7 @@ class GangSpec:
     entrypoint: Callable[..., Any] | str | None = None
     """The function or the program; None if the gang has roles.
 
-    With roles, `of` returns the settings of a rank: what it runs, its start method and its folder.
+    With roles, `of` returns the entrypoint, the start method and the folder of a rank.
     """
     args: Mapping[int, tuple[Any, ...]] = cast("Any", None)
     """Rank to its arguments. In a gang with roles, None until the settings are checked."""
@@ -161,7 +161,7 @@ class GangSpec:
         return self.watchdog.heartbeat_timeout_s if self.watchdog is not None else None
 
     def of(self, local_rank: int) -> RankSpec:
-        """Return the settings of a rank: what it runs, and how."""
+        """Return the settings of the role of a rank."""
         return self.parts[self.role_of[local_rank] if self.role_of else 0]
 
     @property

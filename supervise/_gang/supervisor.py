@@ -108,7 +108,7 @@ class Supervisor(LoopActor):
             success_exit_codes: Exit codes that are a success. Functions need 0 among them.
             ready: When a rank is ready: ``exec``, when its process runs, or ``notify``, when it sends READY=1.
             ready_timeout_s: Seconds from the launch of a rank until it must be ready, with ``ready="notify"``.
-            watchdog: When a rank counts as hung, and what follows from that; None: no rank ever counts as hung.
+            watchdog: When a rank counts as hung, and the consequence; None: no rank ever counts as hung.
             roles: The roles of the ranks, instead of `entrypoint` and `args`, if not all ranks run the same.
             control: Path of a socket file that accepts commands of other processes of this user; None for no socket.
             rank_variables: Whether each rank gets torchrun's variables, such as RANK. `envs` take precedence.

@@ -1,6 +1,6 @@
 """The driver's connection to the keeper of a host's lease.
 
-The keeper reports on it that it has killed the host and its ranks.
+On this connection, the keeper reports that the host and its ranks are dead.
 """
 
 from __future__ import annotations

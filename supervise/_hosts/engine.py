@@ -1,4 +1,4 @@
-"""The interface that a driver needs of an engine: it makes the hosts for one attempt, and transfers calls to them."""
+"""The interface of an engine: it makes the hosts for one attempt, and transfers calls from the driver to them."""
 
 from __future__ import annotations
 

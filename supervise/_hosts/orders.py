@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOrder:
-    """The order for one host in one attempt: what to run. Mappings are keyed by local rank. Driver -> host."""
+    """The order for one host in one attempt. Mappings are keyed by local rank. Driver -> host."""
 
     name: str
     """Name of the gang."""

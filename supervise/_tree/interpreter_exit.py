@@ -1,6 +1,6 @@
 """The end of trees that are still alive when the interpreter exits.
 
-Threads of plain actors are not daemons. At its exit, the interpreter joins them before it calls the functions
+Threads of plain actors are not daemons. At its exit, the interpreter joins these threads before it calls the functions
 registered with `atexit`. So a function registered there would stop a tree too late: the join would never end.
 """
 
@@ -36,7 +36,7 @@ def remember(ref: pykka.ActorRef[Any]) -> None:
 
 
 def forget(ref: pykka.ActorRef[Any]) -> None:
-    """Let the exit of the interpreter not stop this tree, because it has ended, or because another tree stops it."""
+    """Forget a tree that has ended or that another tree stops. The exit of the interpreter does not stop it."""
     _roots.pop(ref.actor_urn, None)
 
 

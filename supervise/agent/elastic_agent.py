@@ -74,7 +74,7 @@ class SupervisedElasticAgent(SimpleElasticAgent):  # type: ignore[misc]  # PyTor
             shutdown_timeout: Seconds from the first signal to SIGKILL when the agent ends or got a signal.
             grace: Seconds from the first signal to SIGKILL after a failure and before a restart; None for
                 `shutdown_timeout`.
-            watchdog: When a rank counts as hung, and what follows from that; None: no rank ever counts as hung.
+            watchdog: When a rank counts as hung, and the consequence; None: no rank ever counts as hung.
             containment: Treatment of processes that leave their process group.
             gate: Whether a program waits until its lifeline is armed.
 

@@ -3,8 +3,9 @@
 The kernel does not report which SIGKILL was its own, so the result is a guess. It has two conditions: the process got a
 SIGKILL that supervise did not send, and the counter of its cgroup shows a kill that no other exit explains.
 
-cgroup v1 does not show which cgroup a dead process was in. With v1, a kill in a cgroup that is not below the host's
-explains an exit only if the process was large, because such a cgroup also has processes of other programs.
+cgroup v1 does not show which cgroup a dead process was in. So with v1, a kill in a cgroup that is not below the host's
+may explain an exit. Such a cgroup also has processes of other programs, so the kill counts only if the process was
+large.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ def spawned(file: BinaryIO) -> int:
 def keep_private(*fds: int | None) -> None:
     """Set close-on-exec for descriptors, before any user code runs.
 
-    A program that the worker executes, perhaps as another user, must not write to these descriptors: the host unpickles
-    data from the result channel and from queues, and the resource tracker unlinks each name that a process sends.
+    A program that the worker executes, perhaps as another user, must not write to these descriptors. The host unpickles
+    data from the result channel and from queues, and the resource tracker unlinks each name that it receives.
     """
     for fd in fds:
         if fd is not None:

@@ -22,8 +22,8 @@ _ALL = frozenset(_signal.valid_signals()) - _UNCHANGEABLE
 ALL_BUT_HANGUP = _ALL - {_PASSED_ON}
 """Signals that a program starts with at their default: all signals that a process can reset, except SIGHUP.
 
-The set includes signals that are at their default already: glibc makes one system call for a signal that it resets, and
-two for another.
+The set includes signals that are at their default already, because glibc makes one system call for a signal that it
+resets, and two for another one.
 """
 _INTERRUPT = int(signal.SIGINT)
 _TO_DEFAULT = tuple(_ALL - _BY_PYTHON - {_INTERRUPT})

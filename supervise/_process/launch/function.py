@@ -112,8 +112,8 @@ def pickle_calls(
     Args:
         calls: Local rank to function and arguments.
         method: ``spawn`` or ``forkserver``.
-        own_main: Whether only this process can import its main module. If so, and if cloudpickle is installed, it
-            pickles the objects that refer to that module or that pickle refuses.
+        own_main: Whether only this process can import its main module. If so, cloudpickle (if it is installed) pickles
+            the objects that refer to that module or that pickle refuses.
 
     Raises:
         SpecError: A call cannot be pickled; the text names the rank and a remedy.

@@ -191,7 +191,7 @@ def _dumped_by_value(value: object, file: BufferedWriter, apart: list[pickle.Pic
 
 
 def _pickler() -> type[pickle.Pickler]:
-    """Return the pickler class. If PyTorch is loaded, it is one that does not call torch.save for each storage."""
+    """Return the pickler class. With PyTorch loaded, the class does not call torch.save for each storage."""
     import pickle  # not for a function that returns None
 
     if "torch" not in sys.modules:
