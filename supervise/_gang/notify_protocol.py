@@ -20,9 +20,9 @@ _OF_THE_HOST = frozenset({SOCKET, PERIOD, "WATCHDOG_PID"})
 _MOST_DIGITS = 18
 """Limit on digits, so that every number fits into 64 bits. `supervise.notify` has the same limit."""
 _CONTROLS = {**dict.fromkeys(range(0x80, 0xA0)), ord("\t"): " "}
-"""Characters that are removed first.
+"""Translation of characters before `one_line`. It removes those of C1.
 
-These are the characters of C1: on many of them, a pattern of `one_line` would take quadratic time.
+On many characters of C1, a pattern of `one_line` would take quadratic time.
 """
 
 

@@ -95,7 +95,7 @@ class Loop:
     def start(self) -> None:
         """Start the thread, or prepare `run`.
 
-        The thread is a daemon, because another thread would block the exit of the interpreter.
+        The thread is a daemon. Any other thread would block the exit of the interpreter.
         """
         self._selector = selectors.DefaultSelector()
         try:

@@ -47,7 +47,7 @@ def dump(call: object, file: io.BytesIO) -> None:
 
 
 def _reduced_code(reduce: Callable[[CodeType], tuple[Any, ...]], code: CodeType) -> tuple[Any, ...]:
-    """Pickle a code object as cloudpickle does, but with its file name and source, for tracebacks in the rank."""
+    """Pickle a code object as cloudpickle does, with its file name and source, for tracebacks in the rank."""
     import linecache
 
     make, args = reduce(code)[:2]

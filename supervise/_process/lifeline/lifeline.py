@@ -51,7 +51,7 @@ def private_pipe() -> tuple[int, int]:
 def close_private(write: int) -> None:
     """Close the write end of a `private_pipe`."""
     with _lock:
-        if write in _write_ends:  # otherwise this is a forked child, which has closed the pipe
+        if write in _write_ends:  # otherwise this is a forked child, which has closed this end
             _write_ends.discard(write)
             os.close(write)
 
@@ -94,7 +94,7 @@ class Lifeline:
     def keep(self, read_end: int) -> int:
         """Keep the read end of a started rank until `release`; return the read end.
 
-        If this lifeline keeps no read ends, close it and return -1.
+        Close it and return -1 if this lifeline keeps no read ends, or if the write end cannot get a number above it.
         """
         if self.keeps:
             return self._keep(read_end)
@@ -152,7 +152,7 @@ class Lifeline:
         """Close the pipe. The kernel then kills every armed group. Idempotent."""
         with _lock:
             read, write, self._read, self._write = self._read, self._write, -1, -1
-            if write in _write_ends:  # otherwise this is a forked child, which has closed the pipe
+            if write in _write_ends:  # otherwise this is a forked child, which has closed this end
                 _write_ends.discard(write)
                 os.close(write)
                 os.close(read)

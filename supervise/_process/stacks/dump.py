@@ -102,7 +102,7 @@ def _number(path: str, pid: int) -> int | None:
         found = _LINK.fullmatch(os.readlink(path))
     except FileNotFoundError:  # closed meanwhile
         return None
-    if found is None or int(found[2]) != pid:  # inherited from the parent of a fork
+    if found is None or int(found[2]) != pid:  # inherited at a fork of another process
         return None
     number = int(found[1])
     return number if signal.SIGRTMIN <= number <= signal.SIGRTMAX else None
