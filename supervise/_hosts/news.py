@@ -51,7 +51,7 @@ class NewsQueue:
             poll.set(found)
 
     def after(self, number: int) -> Reply[list[News]]:
-        """Return a reply with the news after `number`, which is set as soon as there is any.
+        """Return a reply with the news after `number`. The reply is set as soon as there is any.
 
         The poll replaces an earlier one.
         """
