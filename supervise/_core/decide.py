@@ -1,4 +1,4 @@
-"""The transition function of a gang: from an event to a changed state, actions and facts.
+"""The transition function of a gang: from an event to a changed state, with actions and facts.
 
 The cost of an event does not depend on the number of ranks, unless the event concerns all of them.
 """
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from supervise._core.steps import Event
 
 NOT_READY = "ended before it was ready"
-"""Why a start has failed."""
+"""The reason why a start has failed."""
 
 
 def decide(gang: Gang, event: Event) -> Decision:
-    """Advance `gang` by one event; return the actions and facts that follow.
+    """Advance `gang` by one event; return the actions and facts that follow from the event.
 
-    Late and repeated events (a timer after the end, a second close) have no effect.
+    Late events (a timer after the end) and repeated events (a second close) have no effect.
 
     Raises:
         TypeError: `event` is not an event.
@@ -120,7 +120,7 @@ def _timer_expired(gang: Gang, event: steps.TimerExpired, decision: Decision) ->
 
 
 def _launch(gang: Gang, decision: Decision) -> None:
-    """Launch ranks until the launch window is full, or a rank of a lower role is not ready."""
+    """Launch ranks until the launch window is full, or until a rank must wait for ranks of a lower role to be ready."""
     while gang.launched < gang.nprocs and gang.may_launch(gang.launched):
         if not gang.is_left_out(gang.launched):
             gang.move(gang.launched, "starting")
@@ -160,7 +160,7 @@ def _ready(gang: Gang, event: steps.RankReady, decision: Decision) -> None:
 
 
 def _faulted(gang: Gang, event: steps.RankFaulted, decision: Decision) -> None:
-    """Treat a running rank as failed: it hangs, or was not ready in time."""
+    """Treat a running rank as failed. The rank hangs, or was not ready in time."""
     rank = gang.ranks[event.local_rank]
     current = event.attempt == rank.attempt and event.local_rank in gang.running
     if not current or rank.told or rank.fault is not None or gang.phase not in ("starting", "running"):
@@ -174,7 +174,7 @@ def _faulted(gang: Gang, event: steps.RankFaulted, decision: Decision) -> None:
 
 
 def _fail_start(gang: Gang, local_rank: int, why: str, decision: Decision) -> None:
-    """Fail the first start, because a rank was not ready or failed before all ranks were ready."""
+    """Fail the first start, because a rank was not ready in time, or failed before all ranks were ready."""
     failure = facts.StartFailed(local_rank, why)
     gang.start_failure = gang.start_failure or failure
     decision.tell(failure)
@@ -192,14 +192,14 @@ def _failed_to_start(gang: Gang, event: steps.WorkerFailedToStart, decision: Dec
 
 
 def _not_assembled(gang: Gang, event: steps.NotAssembled, decision: Decision) -> None:
-    """Treat an attempt without files or actors as the failed launch of its first rank that restarts."""
+    """Treat an attempt that has no files or actors like a failed launch of the first rank that restarts."""
     local_rank = next(number for number in range(gang.nprocs) if not gang.is_left_out(number))
     gang.launched, gang.sweep.state = local_rank + 1, "done"  # no process was started since the last sweep
     _failed_to_start(gang, steps.WorkerFailedToStart(local_rank, event.error, event.at_ns), decision)
 
 
 def _life_failed_to_start(gang: Gang, event: steps.WorkerFailedToStart, decision: Decision) -> None:
-    """Treat a later life of a rank that cannot be launched as a failure of the rank."""
+    """Treat a failed launch of a later life as a failure of the rank."""
     rank = gang.ranks[event.local_rank]
     why = f"attempt {rank.attempt} could not be started: {event.error}"
     rank.end = say.WorkerExited(
@@ -235,7 +235,7 @@ def _after_end(gang: Gang, local_rank: int, decision: Decision) -> None:
 
 
 def _ended_in_start(gang: Gang, local_rank: int, decision: Decision) -> None:
-    """Deal with a rank that ended before all ranks were ready; the start does not wait for it any more."""
+    """Handle a rank that ended before all ranks were ready. The start does not wait for this rank any more."""
     rank = gang.ranks[local_rank]
     assert rank.end is not None  # noqa: S101 - the caller has set it
     if not gang.failed(rank.end):
@@ -247,7 +247,7 @@ def _ended_in_start(gang: Gang, local_rank: int, decision: Decision) -> None:
 
 
 def by_itself(gang: Gang, event: say.WorkerExited) -> bool:
-    """Whether a rank whose exit is reported now had ended before the first signal of supervise."""
+    """Return whether a rank whose exit is reported now had ended before the first signal of supervise."""
     rank = gang.ranks[event.local_rank]
     excused_ns = rank.excused_ns
     if rank.told:
@@ -281,7 +281,7 @@ def _heed_all(gang: Gang, decision: Decision) -> None:
 
 
 def _settle(gang: Gang, decision: Decision) -> None:
-    """Leave the present phase if its condition is met."""
+    """Leave the present phase if the condition for its end is met."""
     if gang.phase == "starting" and gang.launched == gang.nprocs and not (gang.starting or gang.unready):
         gang.phase = "running"
         decision.do(steps.AnswerStart())
@@ -326,7 +326,7 @@ def _conclude(gang: Gang, decision: Decision) -> None:
 
 
 def may_restart(gang: Gang) -> bool:
-    """Whether all ranks restart: one of them failed, and neither a close nor a timeout came."""
+    """Return whether all ranks restart. They do if one of them failed and neither a close nor a timeout came."""
     policy = gang.policy
     if policy is None or gang.end_asked or gang.stop.reason != "peer_failed" or gang.unkillable:
         return False
@@ -336,14 +336,17 @@ def may_restart(gang: Gang) -> bool:
 
 
 def _cause_codes(gang: Gang) -> list[int | None]:
-    """Return the exit codes that caused the restart, the root cause's first; None if a rank failed while it ran."""
+    """Return the exit codes that caused the restart, that of the root cause first.
+
+    None for a rank that failed while it ran.
+    """
     ranks = [gang.ranks[number] for number in judge(gang).blamed]
     ranks = [rank for rank in ranks if rank.kind != "temporary"] or ranks
     return [rank.end.exitcode if rank.fault is None and rank.end is not None else None for rank in ranks]
 
 
 def _counts(gang: Gang) -> bool:
-    """Whether the restart of all ranks counts toward the limit."""
+    """Return whether the restart of all ranks counts toward the limit."""
     codes = gang.policy.uncounted_exit_codes if gang.policy is not None else frozenset()
     return not codes or _cause_codes(gang)[0] not in codes
 
@@ -354,7 +357,8 @@ def _end_ns(gang: Gang) -> int:
 
 def _restart(gang: Gang, decision: Decision) -> None:
     """Sweep, then announce the restart. The process groups of this attempt are empty."""
-    if gang.unkillable or gang.policy is None:  # the next attempt would need what that process holds
+    # A process that survived SIGKILL may hold a port or a GPU that the next attempt needs
+    if gang.unkillable or gang.policy is None:
         stopping.finish(gang, decision)
     elif gang.sweep.state != "done":
         stopping.sweep(gang, decision)
@@ -383,7 +387,7 @@ def _next_attempt(gang: Gang, decision: Decision) -> None:
     gang.all_restarts_ns = (*gang.policy.counting(gang.all_restarts_ns, now_ns), now_ns)
     causes = judge(gang).blamed
     for local_rank, rank in enumerate(gang.ranks):
-        if gang.stays_down(rank):  # later events do not change the role of its end
+        if gang.stays_down(rank):  # the role of the rank's end is final
             rank.heeded, rank.told = True, local_rank not in causes
     gang.attempt = gang.next_attempt
     gang.phase = "starting"

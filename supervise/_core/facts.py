@@ -26,13 +26,13 @@ class RankExited(NamedTuple):
 
     end: WorkerExited
     by_itself: bool
-    """Whether it ended before the first signal."""
+    """Whether the rank ended before the first signal."""
     started_ns: int
-    """Monotonic time of the start of its process."""
+    """Monotonic time of the start of the rank's process."""
 
 
 class StartFailed(NamedTuple):
-    """The first start has failed because a rank was not ready, or failed before all ranks were ready."""
+    """The first start has failed, because a rank was not ready in time, or failed before all ranks were ready."""
 
     local_rank: int
     why: str
@@ -45,7 +45,7 @@ class LifeReplaced(NamedTuple):
     attempt: int
     """Number of the replaced life."""
     counted: bool
-    """Whether its end caused the restart, and the restart counts toward the limit."""
+    """Whether two conditions hold: the end of this life caused the restart, and the restart counts toward the limit."""
 
 
 class GangStopping(NamedTuple):
@@ -59,7 +59,7 @@ class Leaked(NamedTuple):
 
     found: Swept
     pids: Mapping[int, int]
-    """Rank to pid of the rank's own process."""
+    """Rank to pid of the process that supervise has started for the rank."""
 
 
 if TYPE_CHECKING:

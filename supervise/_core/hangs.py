@@ -1,4 +1,7 @@
-"""The judgment of hangs: which ranks were silent for too long, and which of them the others wait for. Pure."""
+"""The judgment of hangs: which ranks were silent for too long, and for which of them the other ranks wait.
+
+This module is pure.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LATE_NS = 250_000_000
-"""If a check is late by more, the host got no processor time, so that no rank is to blame."""
+"""Largest delay of a check.
+
+If a check is later than that, the host got no processor time, so no rank is to blame.
+"""
 CHECKS = 4
-"""Number of checks in a period, so that one of them is late if the host did not run in between."""
+"""Number of checks in a period. With several checks, one of them is late if the host did not run in between."""
 _LEAST_NS = 1_000_000
 """Minimum time between two checks."""
 
@@ -25,19 +31,19 @@ class Pulse(NamedTuple):
 
 
 class Hang(NamedTuple):
-    """A rank that hangs, and those that are silent because they wait for it."""
+    """A rank that hangs, and the ranks that are silent because they wait for it."""
 
     local_rank: int
     age_ns: int
-    """Time since its last sign."""
+    """Time since the last sign of the rank."""
     waiting: tuple[int, ...] = ()
 
 
 class Silence:
     """The deadlines of all ranks for one kind of sign. Times are monotonic nanoseconds, which the caller gives.
 
-    A check has three parts: `near` names the ranks whose signs the caller reads once more, `excuse` grants a
-    full period because of a rank, and `judge` returns the hangs.
+    A check has three parts: `near` names the ranks whose signs the caller reads once more, `excuse` grants a full
+    period to a rank, and `judge` returns the hangs.
     """
 
     def __init__(self, period_ns: int, *, together: bool) -> None:
@@ -45,27 +51,30 @@ class Silence:
 
         Args:
             period_ns: Largest time between two signs of a rank.
-            together: Whether the ranks depend on each other, so that one hang makes others silent.
+            together: Whether the ranks depend on each other, so that a rank that hangs makes others silent.
         """
         self.period_ns = period_ns
         self._together = together
         self._granted_ns: dict[int, int] = {}
-        """Rank to the beginning of a period that was granted to it alone."""
+        """Rank to the beginning of the period that only this rank was granted."""
         self._all_granted_ns = 0
         self._reported: dict[int, int] = {}
-        """Rank to its last sign before it was reported, or was found to wait for a reported rank."""
+        """For each rank that was reported, or was found to wait for a reported rank: its last sign at that time."""
         self._waits_for: dict[int, int] = {}
-        """Rank to the reported rank that it waits for."""
+        """Rank to the reported rank for which it waits."""
 
     def is_late(self, due_ns: int, now_ns: int) -> bool:
-        """Whether a check that was due then is late, which grants every rank a full period."""
+        """Return whether a check that was due at `due_ns` is late. A late check grants every rank a full period."""
         if now_ns - due_ns <= LATE_NS:
             return False
         self._all_granted_ns = now_ns
         return True
 
     def excuse(self, local_rank: int, now_ns: int) -> None:
-        """Grant a rank a full period; also all others if the ranks depend on each other, since they may wait for it."""
+        """Grant a rank a full period.
+
+        If the ranks depend on each other, grant one to all of them, since the others may wait for this rank.
+        """
         if self._together:
             self._all_granted_ns = max(self._all_granted_ns, now_ns)
         else:
@@ -77,13 +86,16 @@ class Silence:
             told.pop(local_rank, None)
 
     def note(self, local_rank: int, pulses: Mapping[int, Pulse]) -> None:
-        """Note that a rank was reported for another reason, so that its deadline does not cause a second report."""
+        """Note that a rank was reported for another reason. Its deadline then causes no second report."""
         if (pulse := pulses.get(local_rank)) is not None:
             self._reported[local_rank] = pulse.at_ns
             self._waits_for.pop(local_rank, None)
 
     def near(self, pulses: Mapping[int, Pulse], now_ns: int) -> list[int]:
-        """Return the ranks that a judgment concerns: if one is overdue, all that are silent for most of a period."""
+        """Return the ranks that a judgment concerns.
+
+        If a rank is overdue, these are all ranks that were silent for most of a period. Otherwise there are none.
+        """
         self._release(pulses, now_ns)
         ages = {rank: now_ns - self._since(rank, pulse) for rank, pulse in pulses.items()}
         if not any(age >= self.period_ns and not self._is_reported(rank, pulses[rank]) for rank, age in ages.items()):
@@ -93,9 +105,9 @@ class Silence:
     def judge(self, pulses: Mapping[int, Pulse], now_ns: int) -> list[Hang]:
         """Return the hangs that were not reported yet.
 
-        If the ranks depend on each other, the rank that hangs is the one with the lowest step among the silent ones,
-        then the one with the oldest sign; the others wait for it. It is reported when it is overdue itself. When it has
-        given a sign or has ended, the others get a full period.
+        If the ranks depend on each other, one of the silent ranks is the culprit, and the others wait for it. The
+        culprit is the rank with the lowest step; of several such ranks, the one with the oldest sign. It is reported
+        when it is overdue itself. When the culprit has given a sign or has ended, the others get a full period.
         """
         silent = self.near(pulses, now_ns)
         overdue = [rank for rank in silent if now_ns - self._since(rank, pulses[rank]) >= self.period_ns]
@@ -115,7 +127,7 @@ class Silence:
         return [] if known else [self._report(culprit, pulses, now_ns)._replace(waiting=others)]
 
     def next_ns(self, pulses: Mapping[int, Pulse], now_ns: int) -> int:
-        """Return when the next check is due, at most a quarter of a period from now."""
+        """Return the time of the next check, at most a quarter of a period from now."""
         dues = (self._since(rank, pulse) + self.period_ns for rank, pulse in pulses.items())
         regular_ns = now_ns + max(self.period_ns // CHECKS, _LEAST_NS)
         return min([regular_ns, *(max(due_ns, now_ns + _LEAST_NS) for due_ns in dues if due_ns > now_ns)])
@@ -125,7 +137,7 @@ class Silence:
         return Hang(rank, now_ns - self._since(rank, pulses[rank]))
 
     def _release(self, pulses: Mapping[int, Pulse], now_ns: int) -> None:
-        """Grant a full period to the ranks whose culprit has given a sign, or has ended."""
+        """Grant a full period to each rank that waited for a culprit that has given a sign or has ended."""
         for rank, culprit in list(self._waits_for.items()):
             if culprit not in pulses or not self._is_reported(culprit, pulses[culprit]):
                 self.forget(rank)
@@ -135,7 +147,7 @@ class Silence:
         return max(pulse.at_ns, self._granted_ns.get(rank, 0), self._all_granted_ns)
 
     def _is_reported(self, rank: int, pulse: Pulse) -> bool:
-        """Whether a rank was reported, and has given no sign since."""
+        """Return whether a rank was reported and has given no sign since then."""
         return self._reported.get(rank, -1) >= pulse.at_ns
 
 

@@ -1,6 +1,6 @@
-"""The state of a gang. Only `decide` and the functions that it calls change it.
+"""The state of a gang. Only `decide`, and the functions that `decide` calls, change it.
 
-Plain classes: to define a dataclass takes Python forty times as long, at every import.
+The classes are plain, because the definition of a dataclass takes Python forty times as long, at every import.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from supervise.restarts import RestartKind, RestartPolicy, Strategy
 
 RankState = Literal["waiting", "starting", "running", "overdue", "ended", "lost"]
-"""``overdue``: its launch was pending when the wait after SIGKILL expired. ``lost``: its process survived SIGKILL."""
+"""The states of a rank.
+
+``overdue``: its launch was still pending when the wait after SIGKILL expired. ``lost``: its process survived SIGKILL.
+"""
 
 
 class Rank:
@@ -45,15 +48,15 @@ class Rank:
 
     def __init__(self, kind: RestartKind, *, notifies: bool = False) -> None:
         self.kind: RestartKind = kind
-        """After which end a policy restarts this rank."""
+        """The ends after which a policy restarts this rank."""
         self.notifies = notifies
-        """Whether it reports that it is ready; otherwise it is ready when its process runs."""
+        """Whether the rank reports that it is ready. Otherwise it is ready when its process runs."""
         self.restarts = 0
         """Number of replaced lives."""
         self.streak = 0
-        """Number of consecutive restarts that its ends have caused, for the backoff."""
+        """Number of consecutive restarts that the rank's ends have caused. The backoff depends on it."""
         self.restarted_ns = 0
-        """When its end last caused a restart."""
+        """The time at which an end of the rank last caused a restart."""
         self.begin_life(0)
 
     def begin_life(self, attempt: int) -> None:
@@ -62,44 +65,56 @@ class Rank:
         """Number of the life; the first is 0."""
         self.state: RankState = "waiting"
         self.pid: int | None = None
-        """None until its process has started; kept after its end."""
+        """Pid of its process, also after the end of the process. None until the process has started."""
         self.started_ns = 0
         self.ready = not self.notifies
         self.fault: RankFaulted | None = None
-        """Why it has failed while it ran. Its end is a cause, whatever its exit code."""
+        """The reason why the rank has failed while it ran.
+
+        If there is one, the rank's end is a cause, with any exit code.
+        """
         self.end: WorkerExited | None = None
         self.by_itself = False
-        """Whether it ended before the first signal."""
+        """Whether the rank ended before the first signal."""
         self.recorded_ns: int | None = None
-        """When it recorded an exception, if it was alive at the first signal and had recorded one by then."""
+        """The time at which the rank recorded an exception.
+
+        It is set only if the rank was alive at the first signal and had recorded the exception by then.
+        """
         self.excused_ns: int | None = None
-        """When the caller decided to stop it because another rank had failed. A later end is not a cause."""
+        """The time at which the caller decided to stop the rank because another rank had failed.
+
+        An end after this time is not a cause.
+        """
         self.told = False
-        """Whether a restart set has signaled it. Its end is not a cause."""
+        """Whether a restart set has signaled the rank. If so, the rank's end is not a cause."""
         self.heeded = False
-        """Whether the strategy has dealt with its end."""
+        """Whether the strategy has dealt with the rank's end."""
         self.caused: Literal["counted", "uncounted", "terminated", ""] = ""
-        """Whether its end caused the restart that follows, and whether that counts toward the limit; or the caller had
-        terminated it before."""
+        """How the rank's end is related to the restart that follows.
+
+        The end caused the restart, which counts toward the limit (``counted``) or does not (``uncounted``); or the
+        caller had terminated the rank before (``terminated``).
+        """
         self.terminated = False
-        """Whether the caller asked for its end, so that it stays down."""
+        """Whether the caller requested the end of the rank, so that the rank stays down."""
         self.dismissed = False
-        """Whether it is a service that is stopped because all ranks of other roles have ended."""
+        """Whether the rank is a service that is stopped because all ranks of other roles have ended."""
 
 
 class RestartSet:
-    """Ranks that are stopped together, and then start again or stay down. No rank is in two sets."""
+    """Ranks that are stopped together, and then start again or stay down. A rank is in at most one set."""
 
     __slots__ = ("delay_s", "down", "killed", "number", "pending", "ranks", "state")
 
     def __init__(self, number: int) -> None:
         self.number = number
-        """Key of its timers and of its sweep."""
+        """Number of the set. Its timers and its sweep have this number as their key."""
         self.state: Literal["stopping", "sweeping", "waiting"] = "stopping"
-        """``waiting``: for the backoff."""
+        """``waiting``: the backoff runs."""
         self.ranks: set[int] = set()
         self.pending: set[int] = set()
-        """Ranks with a process, a leftover, or a pending launch."""
+        """Ranks that have a process, a leftover, or a pending launch."""
         self.down: set[int] = set()
         """Ranks that stay down."""
         self.delay_s = 0.0
@@ -117,9 +132,9 @@ class Ask:
         self.kind: Literal["restart", "terminate"] = kind
         self.ranks = ranks
         self.pending = set(ranks)
-        """Ranks that have not started again, or are not down."""
+        """Ranks that have not started again yet, or that are not down yet."""
         self.attempt = attempt
-        """The gang's attempt at the time of the request."""
+        """Number of the gang's attempt at the time of the request."""
 
 
 class Stop:
@@ -129,22 +144,28 @@ class Stop:
 
     def __init__(self) -> None:
         self.reason: Reason | None = None
-        """The first reason. None if there is no stop, or if it concerns only leftovers."""
+        """The first reason. None if there is no stop, or if only leftovers are stopped."""
         self.death_sig = Signals.SIGTERM
         """The first signal."""
         self.timeout_s = 0.0
         """Time from the first signal to SIGKILL."""
         self.signaled = False
-        """Whether the first signal was sent. A rank that ends later is not a cause."""
+        """Whether the first signal was sent. A later end of a rank is not a cause."""
         self.reaped_ns = 0
-        """When all dead ranks were reaped. A rank that had died before then ended by itself, even if reported later."""
+        """The time at which all dead ranks were reaped.
+
+        A rank that had died before this time ended by itself, even if its end is reported later.
+        """
         self.killed = False
         """Whether SIGKILL was sent to all ranks."""
         self.order: StopOrder = ""
         self.turn: int | None = None
-        """The role that is being stopped, and below which no role was signaled; None if all are stopped at once."""
+        """The role that is being stopped now. No lower role was signaled yet.
+
+        None if all roles are stopped at once.
+        """
         self.turn_killed = False
-        """Whether SIGKILL was sent to that role."""
+        """Whether SIGKILL was sent to the role of `turn`."""
 
 
 class Drain:
@@ -154,14 +175,14 @@ class Drain:
 
     def __init__(self) -> None:
         self.tails = 0
-        """Tails that have not ended."""
+        """Number of Tails that have not ended."""
         self.values = False
-        """Whether return values have yet to be loaded."""
+        """Whether the return values are still to be loaded."""
         self.begun = False
 
     @property
     def pending(self) -> bool:
-        """Whether a Tail or the return values are not ready."""
+        """Whether a Tail has not ended, or the return values are not loaded."""
         return self.tails > 0 or self.values
 
 
@@ -173,7 +194,7 @@ class Sweep:
     def __init__(self) -> None:
         self.state: Literal["due", "asked", "done"] = "due"
         self.timeout_s: float | None = None
-        """Time from SIGTERM to SIGKILL, if a later close has shortened it. None if the timeout of the stop applies."""
+        """Time from SIGTERM to SIGKILL, if a later close has shortened it. None: the timeout of the stop."""
 
 
 class Gang:
@@ -206,11 +227,11 @@ class Gang:
             stop_on_failure: Whether the failure of a rank stops the others.
             policy: When to restart ranks; None for never.
             strategy: Which ranks the failure of a rank concerns.
-            kinds: Restart kind of each rank; None: the policy's for all.
+            kinds: Restart kind of each rank; None: all ranks have that of the policy.
             success: Exit codes that are a success.
-            notifies: Ranks that report that they are ready; the others are ready when they run.
+            notifies: Ranks that report that they are ready. The others are ready when their processes run.
             role_of: Number of each rank's role, in ascending order from 0; None: all ranks have one role.
-            services: Ranks that are stopped once all others have ended.
+            services: Ranks that are stopped once all other ranks have ended.
             stop_signal: The first signal of each stop that the gang itself decides.
         """
         self.nprocs = nprocs
@@ -227,9 +248,12 @@ class Gang:
         self.services = services
         self.stop_signal = stop_signal
         self.attempt = 0
-        """Number of the present attempt, which all ranks began together; the first is 0."""
+        """Number of the present attempt, which all ranks began together. The first one is 0."""
         self.all_restarts_ns: tuple[int, ...] = ()
-        """Monotonic times of the restarts of the whole gang, for the backoff, including those that do not count."""
+        """Monotonic times of the restarts of the whole gang, also of those that do not count.
+
+        The backoff depends on them.
+        """
         self.asks: dict[int, Ask] = {}
         """Pending requests by key."""
         self.sets_made = 0
@@ -237,7 +261,7 @@ class Gang:
         kind: RestartKind = policy.restart if policy is not None else "transient"
         self.ranks = [Rank(each, notifies=number in notifies) for number, each in enumerate(kinds or (kind,) * nprocs)]
         self.notifies = bool(notifies)
-        """Whether the start waits for the readiness of a rank."""
+        """Whether the start waits until a rank has reported that it is ready."""
         self.restarts_ns: tuple[int, ...] = ()
         """Monotonic times of the restarts that count toward the limit."""
         self.phase: Phase = "new"
@@ -246,21 +270,27 @@ class Gang:
     def begin_attempt(self) -> None:
         """Reset everything that belongs to one attempt."""
         self.end_asked = False
-        """Whether a close was requested or the timeout expired. If so, no restart follows and the drain is bounded."""
+        """Whether a close was requested or the timeout expired.
+
+        If so, no restart follows, and the drain is bounded.
+        """
         self.launched = 0
-        """Ranks below this number were launched."""
+        """Ranks with a lower number than this were launched."""
         self.start_failure: WorkerFailedToStart | StartFailed | None = None
-        """Why the start has failed."""
+        """The reason why the start has failed."""
         down = [number for number, rank in enumerate(self.ranks) if self.stays_down(rank)]
         for rank in self.ranks:
-            if not self.stays_down(rank):  # otherwise it keeps its end
+            if not self.stays_down(rank):  # otherwise the rank keeps its end
                 rank.begin_life(self.attempt)
         self.culprit: int | None = None
-        """The rank whose end made the strategy stop the gang, if that end is the root cause whatever its exit code."""
+        """The rank whose end made the strategy stop the gang.
+
+        It is set only if that end is the root cause with any exit code.
+        """
         self.sets: dict[int, RestartSet] = {}
         """Restart sets by number."""
         self.set_of: dict[int, RestartSet] = {}
-        """Rank to the restart set that it is in."""
+        """Rank to the restart set that has the rank."""
         self.queue: list[int] = []
         """Ranks whose next life is to be launched, in order."""
         self.starting: set[int] = set()
@@ -274,42 +304,45 @@ class Gang:
         self.leftovers: set[int] = set()
         """Reaped ranks whose process group is not empty."""
         self.unkillable: dict[int, WorkerUnkillable] = {}
-        """The ranks with a process that survived SIGKILL."""
+        """Rank to the report that its process survived SIGKILL."""
         self.stop, self.drain, self.sweep = Stop(), Drain(), Sweep()
         self.restart_announced = False
         self.counts = True
         """Whether the announced restart counts toward the limit."""
 
     def stays_down(self, rank: Rank) -> bool:
-        """Return whether a restart of all ranks leaves a rank out: it is terminated, or temporary and has ended."""
+        """Return whether a restart of all ranks leaves a rank out.
+
+        It does if the rank is terminated, or if it is temporary and has ended.
+        """
         return rank.terminated or (self.policy is not None and rank.kind == "temporary" and rank.end is not None)
 
     @property
     def restarting(self) -> frozenset[int]:
-        """The ranks that a restart of all ranks starts again."""
+        """The ranks that start again at a restart of all ranks."""
         return frozenset(number for number, rank in enumerate(self.ranks) if not self.stays_down(rank))
 
     def is_left_out(self, local_rank: int) -> bool:
-        """Return whether the last restart of all ranks has left a rank out: its end is of an earlier attempt."""
+        """Return whether the last restart of all ranks has left a rank out. Its end is that of an earlier attempt."""
         return self.ranks[local_rank].attempt < self.attempt
 
     @property
     def left_out(self) -> frozenset[int]:
-        """The ranks that the last restart of all ranks has left out."""
+        """The ranks that were left out at the last restart of all ranks."""
         return frozenset(filter(self.is_left_out, range(self.nprocs)))
 
     @property
     def next_attempt(self) -> int:
-        """Number of the attempt that a restart of all ranks begins; greater than that of every life so far."""
+        """Number of the next attempt, if all ranks restart. It is greater than the number of every life so far."""
         return 1 + max(rank.attempt for rank in self.ranks)
 
     @property
     def idle(self) -> bool:
-        """Whether no rank is starting, running or to be restarted."""
+        """Whether no rank is starting, is running or is to be restarted."""
         return not (self.running or self.starting or self.sets or self.queue)
 
     def failed(self, end: WorkerExited) -> bool:
-        """Return whether a rank ended without success; an end before the rank is ready never is one."""
+        """Return whether a rank ended without success. An end before the rank was ready is never a success."""
         rank = self.ranks[end.local_rank]
         return end.exitcode not in self.success or end.complaint is not None or not rank.ready
 
@@ -318,7 +351,10 @@ class Gang:
         return local_rank in self.running or local_rank in self.starting or local_rank in self.leftovers
 
     def may_launch(self, local_rank: int) -> bool:
-        """Return whether the launch window has room for a rank and all launched ranks of lower roles are ready."""
+        """Return whether a rank may be launched now.
+
+        Two conditions must hold: the launch window has room, and all launched ranks of lower roles are ready.
+        """
         if len(self.starting) >= self.window:
             return False
         role = self.role_of[local_rank]
@@ -331,7 +367,7 @@ class Gang:
 
     @property
     def pids(self) -> dict[int, int]:
-        """Rank to pid of every rank that was started, also after its end."""
+        """Rank to pid, for every rank that was started, also after the end of the rank."""
         return {number: rank.pid for number, rank in enumerate(self.ranks) if rank.pid is not None}
 
     def move(self, local_rank: int, state: RankState) -> None:

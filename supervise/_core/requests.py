@@ -17,13 +17,13 @@ _TERMINATED = "a later request terminated one of the ranks"
 
 
 def restart_asked(gang: Gang, event: steps.RestartAsked, decision: Decision) -> None:
-    """Restart exactly these ranks; the request is answered when all have started again."""
+    """Restart exactly these ranks. The request is answered when all of them have started again."""
     gang.asks[event.key] = Ask("restart", event.ranks, gang.attempt)
     if gang.phase == "running":
         _restart_now(gang, event.ranks, decision)
     elif gang.phase == "finished" or gang.end_asked:
         stopping.fail_asks(gang, decision)
-    elif gang.phase != "starting":  # the restart of all ranks starts these, too
+    elif gang.phase != "starting":  # the coming restart of all ranks starts these, too
         _lift(gang, event.ranks)
         if gang.restart_announced:
             decision.do(steps.SetTimer(name="backoff", delay_s=0.0))
@@ -52,7 +52,7 @@ def _lift(gang: Gang, ranks: Iterable[int]) -> None:
 
 
 def terminate_asked(gang: Gang, event: steps.TerminateAsked, decision: Decision) -> None:
-    """Stop exactly these ranks; they stay down. The request is answered when nothing of them is left."""
+    """Stop exactly these ranks, and keep them down. The request is answered when nothing of them is left."""
     ask = gang.asks[event.key] = Ask("terminate", event.ranks, gang.attempt)
     if gang.phase == "running":
         _terminate_now(gang, ask, decision)
@@ -65,7 +65,7 @@ def terminate_asked(gang: Gang, event: steps.TerminateAsked, decision: Decision)
 
 
 def _terminate_in_backoff(gang: Gang, ranks: Iterable[int], decision: Decision) -> None:
-    """Keep these ranks down when all ranks restart. No process of them is left."""
+    """Keep these ranks down when all ranks restart. No process of these ranks is left."""
     restart_sets.fail_asks(gang, ranks, decision, _TERMINATED)
     for local_rank in gang.restarting.intersection(ranks):
         gang.ranks[local_rank].terminated = True
@@ -101,7 +101,10 @@ def _terminate_now(gang: Gang, ask: Ask, decision: Decision) -> None:
 
 
 def begin_backoff(gang: Gang, decision: Decision) -> bool:
-    """Carry out the requests that came while all ranks were being stopped; return whether one skips the backoff."""
+    """Carry out the requests that came while all ranks were being stopped.
+
+    Return whether one of these requests skips the backoff.
+    """
     waiting, gang.asks = gang.asks, {}
     for key, ask in waiting.items():  # a termination fails the earlier requests only
         gang.asks[key] = ask
@@ -115,7 +118,8 @@ def begin_backoff(gang: Gang, decision: Decision) -> bool:
 def resume(gang: Gang, decision: Decision) -> None:
     """Carry out the requests that came before the gang ran.
 
-    A restart of all ranks fulfills the earlier requests to restart ranks, except for the ranks that it has left out.
+    A restart of all ranks fulfills the earlier requests to restart ranks. The ranks that this restart has left out are
+    the exception.
     """
     waiting, gang.asks = gang.asks, {}
     for key, ask in waiting.items():  # a termination fails the earlier requests only

@@ -1,4 +1,4 @@
-"""Restart sets: ranks that are stopped together, swept, and then start again or stay down."""
+"""Restart sets: ranks that are stopped together and swept, and then start again or stay down."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ FAILED = "one of the ranks has ended, and it is not restarted"
 
 
 def begin(gang: Gang, ranks: Iterable[int], decision: Decision) -> RestartSet:
-    """Return a new restart set of these ranks and of all sets that hold one of them; signal those not signaled yet."""
+    """Return a new restart set. Signal those of its ranks that were not signaled yet.
+
+    The set has these ranks, and the ranks of all sets that hold one of them.
+    """
     gang.sets_made += 1
     made = RestartSet(gang.sets_made)
     told: set[int] = set()
@@ -47,7 +50,10 @@ def begin(gang: Gang, ranks: Iterable[int], decision: Decision) -> RestartSet:
 
 
 def signal_started(gang: Gang, local_rank: int, decision: Decision) -> bool:
-    """Signal a rank whose start was reported after its restart set was signaled; return whether it is in a set."""
+    """Signal a rank whose start was reported after its restart set was signaled.
+
+    Return whether the rank is in a restart set.
+    """
     found = gang.set_of.get(local_rank)
     if found is None:
         return False
@@ -66,7 +72,10 @@ def _kill(gang: Gang, found: RestartSet, decision: Decision) -> None:
 
 
 def advance(gang: Gang, local_rank: int, decision: Decision) -> None:
-    """Advance the restart set of a rank after its process, its process group or its launch has ended."""
+    """Advance the restart set of a rank.
+
+    The rank's process, its process group or its launch has ended.
+    """
     found = gang.set_of.get(local_rank)
     if found is not None and not gang.lives(local_rank):
         found.pending.discard(local_rank)
@@ -74,21 +83,21 @@ def advance(gang: Gang, local_rank: int, decision: Decision) -> None:
 
 
 def check_empty(gang: Gang, found: RestartSet, decision: Decision) -> None:
-    """Sweep once nothing of the set is left in its process groups."""
+    """Sweep as soon as the process groups of the set's ranks are empty."""
     if found.state == "stopping" and not found.pending:
         found.state = "sweeping"
         decision.do(steps.SweepRanks(number=found.number, ranks=frozenset(found.ranks), timeout_s=gang.grace_s))
 
 
 def swept(gang: Gang, event: steps.RanksSwept, decision: Decision) -> None:
-    """Let the ranks of a swept set stay down, or wait for the backoff."""
+    """Continue after the sweep of a restart set. Its ranks stay down, or wait for the backoff."""
     if event.found.leaked:
         decision.tell(facts.Leaked(found=event.found, pids=gang.pids))
     found = gang.sets.get(event.number)
     if found is None or found.state != "sweeping":
         return
     found.state = "waiting"
-    answer(gang, found.ranks, decision, "terminate")  # also of a rank that a later request starts again
+    answer(gang, found.ranks, decision, "terminate")  # also if a later request starts the rank again
     leave_down(gang, found, decision)
     if found.ranks:
         ranks = tuple(sorted(found.ranks))
@@ -134,26 +143,30 @@ def _enqueue(gang: Gang, found: RestartSet, decision: Decision) -> None:
         del gang.set_of[local_rank]
     gang.queue += sorted(found.ranks)
     if gang.roles > 1:
-        gang.queue.sort()  # in the order of roles, so that the first one cannot wait for another
+        gang.queue.sort()  # in the order of roles, so that the first rank of the queue cannot wait for another one
     launch(gang, decision)
 
 
 def launch(gang: Gang, decision: Decision) -> None:
-    """Launch the next lives of waiting ranks until the launch window is full, or a lower role is not ready."""
+    """Launch the next lives of waiting ranks.
+
+    Stop when the launch window is full, or when ranks of a lower role are not ready.
+    """
     while gang.queue and gang.may_launch(gang.queue[0]):
         local_rank = gang.queue.pop(0)
         rank = gang.ranks[local_rank]
         if rank.end is not None:
             decision.tell(facts.LifeReplaced(local_rank, rank.attempt, counted=rank.caused == "counted"))
         gang.ended.pop(local_rank, None)
-        rank.begin_life(max(rank.attempt, gang.attempt) + 1)  # greater than the gang's: it is a life of its own
+        # Greater than the gang's number, because this life belongs to no attempt
+        rank.begin_life(max(rank.attempt, gang.attempt) + 1)
         rank.restarts += 1
         gang.move(local_rank, "starting")
         decision.do(steps.RelaunchRank(local_rank=local_rank, attempt=rank.attempt))
 
 
 def ready(gang: Gang, local_rank: int, decision: Decision) -> None:
-    """Answer the requests that wait for this rank, because a later life of it is ready."""
+    """Answer the requests that wait for this rank, of which a later life is ready."""
     answer(gang, [local_rank], decision, "restart")
 
 
@@ -161,7 +174,7 @@ def ready(gang: Gang, local_rank: int, decision: Decision) -> None:
 
 
 def stop_for_good(gang: Gang, ranks: Iterable[int], decision: Decision) -> None:
-    """Stop ranks that are not to start again."""
+    """Stop ranks that must not start again."""
     found = begin(gang, ranks, decision)
     keep_down(gang, found, ranks, decision)
     check_empty(gang, found, decision)
@@ -173,7 +186,7 @@ def keep_down(gang: Gang, found: RestartSet, ranks: Iterable[int], decision: Dec
 
 
 def answer(gang: Gang, ranks: Iterable[int], decision: Decision, kind: str) -> None:
-    """Remove these ranks from the requests of this kind; answer the requests that wait for no other rank."""
+    """Remove these ranks from the requests of this kind. Answer each request that waits for no other rank."""
     for key, ask in list(gang.asks.items()):
         if ask.kind == kind:
             ask.pending.difference_update(ranks)

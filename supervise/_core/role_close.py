@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def begin(gang: Gang, decision: Decision) -> None:
-    """Signal the last role that is left; `proceed` signals the roles before it in turn."""
+    """Signal the last role that is left. `proceed` signals the lower roles, one after the other."""
     gang.stop.turn = gang.roles
     proceed(gang, decision)
     if gang.stop.order == "whole":
@@ -21,7 +21,7 @@ def begin(gang: Gang, decision: Decision) -> None:
 
 
 def proceed(gang: Gang, decision: Decision) -> None:
-    """Signal the role before the present one once nothing of the present one or of a later one is left."""
+    """Signal the role below the present one, once nothing is left of the present role and of later ones."""
     stop = gang.stop
     left = [gang.role_of[rank] for rank in gang.running | gang.starting | gang.leftovers]
     if stop.turn is None or stop.killed or not left or max(left) >= stop.turn:
@@ -61,7 +61,8 @@ def is_killed(gang: Gang, local_rank: int) -> bool:
 def release(gang: Gang, event: steps.CloseAsked, decision: Decision) -> bool:
     """Signal all remaining roles at once if a further close, or the gang's timeout, is urgent; return whether it is.
 
-    A further close without a timeout is not urgent. One with a timeout is, if it bounds the whole stop sooner.
+    A further close with a timeout is urgent if it bounds the whole stop sooner. A further close without a timeout is
+    not.
     """
     stop, timeout_s = gang.stop, event.timeout_s
     sooner = timeout_s < stop.timeout_s or (stop.order == "each" and timeout_s == stop.timeout_s)
@@ -77,7 +78,7 @@ def release(gang: Gang, event: steps.CloseAsked, decision: Decision) -> bool:
 
 
 def _targets(gang: Gang, first: int, end: int) -> frozenset[int]:
-    """Return the ranks of the roles from `first` to before `end` that have a process or a leftover."""
+    """Return the ranks that have a process or a leftover, of the roles from `first` up to but not including `end`."""
     return frozenset(rank for rank in gang.running | gang.leftovers if first <= gang.role_of[rank] < end)
 
 

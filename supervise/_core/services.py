@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def stop_idle(gang: Gang, decision: Decision) -> None:
-    """Once no rank of another role runs or will start again, stop the services: one role at a time, the last first."""
+    """Stop the services once no rank of another role runs or will start again.
+
+    Services of several roles are stopped one role at a time, the last role first.
+    """
     if gang.phase != "running" or len(gang.running) + len(gang.starting) > len(gang.services):
         return
     left = [rank for rank in range(gang.nprocs) if _goes_on(gang, rank)]

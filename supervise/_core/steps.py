@@ -1,6 +1,6 @@
-"""The inputs and outputs of the core: events and actions. `facts` has the facts.
+"""The inputs and outputs of the core: events and actions. The facts are in `facts`.
 
-Named tuples: to define a dataclass takes Python four times as long, at every import.
+The classes are named tuples, because the definition of a dataclass takes Python four times as long, at every import.
 """
 
 from __future__ import annotations
@@ -18,19 +18,22 @@ if TYPE_CHECKING:
     from supervise.messages import WorkerExited, WorkerStarted
 
 Reason = Literal["peer_failed", "close", "timeout", "start_failed"]
-"""Why a gang is stopped."""
+"""The reason why a gang is stopped."""
 StopOrder = Literal["", "each", "whole"]
-"""How a stop treats roles. ``""``: all at once; else from the last role to the first: ``each`` with its own timeout, or
-one for the ``whole`` stop."""
+"""The way in which a stop treats roles.
+
+``""``: it stops all roles at once. ``each`` and ``whole``: it stops one role at a time, from the last to the first. The
+timeout is that of one role with ``each``, and that of the whole stop with ``whole``.
+"""
 TimerName = Literal["grace", "kill", "drain", "backoff", "deadline"]
-"""``deadline`` is the timeout of the gang; the actors set it."""
+"""``deadline`` is the timeout of the gang, a timer that the actors set."""
 
 
 # Events: reports of Workers and Tails, in addition to `WorkerStarted` and `WorkerExited`
 
 
 class WorkerFailedToStart(NamedTuple):
-    """The launch of a rank failed. Worker -> Supervisor; the rank has no process."""
+    """The launch of a rank failed, so the rank has no process. Worker -> Supervisor."""
 
     local_rank: int
     error: Exception
@@ -58,7 +61,7 @@ class RankReady(NamedTuple):
 
 
 class RankFaulted(NamedTuple):
-    """A running rank has failed without an exit: it hangs, or was not ready in time. Its end is a cause."""
+    """A running rank has failed without an exit: the rank hangs, or was not ready in time. Its end will be a cause."""
 
     local_rank: int
     attempt: int
@@ -81,7 +84,7 @@ class Swept(NamedTuple):
     leaked: Mapping[int | None, tuple[int, ...]] = MappingProxyType({})
     """Escaped processes: local rank (None if it is unknown) to pids."""
     ended: bool = False
-    """Whether those processes have ended; False if containment is ``group``, which only reports them."""
+    """Whether the escaped processes have ended. False if containment is ``group``, which only reports them."""
 
 
 class RanksSwept(NamedTuple):
@@ -96,7 +99,7 @@ class TailEnded(NamedTuple):
 
     name: str
     remaining_bytes: int = 0
-    """Bytes that the ranks wrote and the Tail did not show; the files have them."""
+    """Bytes that the ranks wrote and the Tail did not show. The files of the ranks have these bytes."""
     error: str | None = None
 
 
@@ -106,12 +109,12 @@ class TailEnded(NamedTuple):
 class TailsStarted(NamedTuple):
     """The Tails of an attempt were started.
 
-    In the first attempt it comes before `StartAsked`, in later ones between `Assemble` and `Assembled`.
+    In the first attempt, this event comes before `StartAsked`; in later ones, between `Assemble` and `Assembled`.
     """
 
     tails: int
     values: bool = False
-    """Whether return values are loaded after all ranks have ended."""
+    """Whether return values will be loaded after all ranks have ended."""
 
 
 class StartAsked(Bare):
@@ -119,7 +122,7 @@ class StartAsked(Bare):
 
 
 class CloseAsked(NamedTuple):
-    """A caller requested the end, or the gang's timeout expired."""
+    """A caller requested the end of the gang, or the timeout of the gang expired."""
 
     death_sig: Signals
     timeout_s: float
@@ -128,13 +131,16 @@ class CloseAsked(NamedTuple):
 
 
 class StopOnFailure(NamedTuple):
-    """Set whether the failure of a rank stops the others. This also applies to a rank that failed before."""
+    """Set whether the failure of a rank stops the others. The setting applies also to a rank that has failed before."""
 
     on: bool
 
 
 class PeersStopped(NamedTuple):
-    """The caller is about to stop these ranks because another has failed. Their ends are not causes."""
+    """The caller is about to stop these ranks because another rank has failed.
+
+    The ends of these ranks are not causes.
+    """
 
     ranks: frozenset[int]
     at_ns: int = 0
@@ -142,16 +148,22 @@ class PeersStopped(NamedTuple):
 
 
 class AllReaped(NamedTuple):
-    """Workers have reported every rank that is dead, so that the first signal may be sent."""
+    """Workers have reported every rank that is dead. So the first signal may be sent."""
 
     recorded: Mapping[int, int]
     """Running ranks that have recorded an exception: rank to monotonic ns of the record."""
     taken_ns: int = 0
-    """Monotonic time of the reap. A fork server reports an exit status some time after the pidfd reports the death."""
+    """Monotonic time of the reap.
+
+    A fork server reports an exit status some time after the pidfd has reported the death.
+    """
 
 
 class TimerExpired(NamedTuple):
-    """A timer has expired that `SetTimer`, an announcement (backoff), or the actors (deadline) had set."""
+    """A timer has expired.
+
+    It was set by `SetTimer`, by an announcement (``backoff``), or by the actors (``deadline``).
+    """
 
     name: TimerName
     key: int | None = None
@@ -175,7 +187,7 @@ class TerminateAsked(NamedTuple):
 
 
 class ValuesLoaded(NamedTuple):
-    """The return values were loaded, or their load was abandoned."""
+    """The return values were loaded, or the load was abandoned."""
 
     complaints: Mapping[int, str]
     """Rank to the reason why its value could not be loaded."""
@@ -186,7 +198,7 @@ class Assembled(Bare):
 
 
 class NotAssembled(NamedTuple):
-    """The files or actors of the next attempt could not be made. No rank of it was launched."""
+    """The files or actors of the next attempt could not be made. No rank of that attempt was launched."""
 
     error: Exception
     at_ns: int = 0
@@ -203,15 +215,15 @@ class LaunchRank(NamedTuple):
 
 
 class AnswerStart(Bare):
-    """Answer the start: every rank was started."""
+    """Answer the start, because every rank was started."""
 
 
 class ReapAll(Bare):
-    """Reap all dead ranks and check which others have recorded an exception; then report `AllReaped`."""
+    """Reap all dead ranks, and check which of the other ranks have recorded an exception; then report `AllReaped`."""
 
 
 class SendSignal(NamedTuple):
-    """Signal the process groups of these ranks, and send SIGCONT to suspended ones."""
+    """Signal the process groups of these ranks. Send SIGCONT to suspended groups."""
 
     ranks: frozenset[int]
     sig: Signals
@@ -219,13 +231,13 @@ class SendSignal(NamedTuple):
 
 
 class SetTimer(NamedTuple):
-    """Report `TimerExpired` in `delay_s`. Replaces an earlier timer of the same name and key."""
+    """Report `TimerExpired` in `delay_s`. The timer replaces an earlier timer of the same name and key."""
 
     name: TimerName
     delay_s: float
     key: int | None = None
     only_sooner: bool = False
-    """Whether an earlier timer stays if it expires sooner."""
+    """Whether an earlier timer stays if it would expire sooner."""
 
 
 class ReportUnkillable(NamedTuple):
@@ -235,11 +247,11 @@ class ReportUnkillable(NamedTuple):
 
 
 class DrainTails(Bare):
-    """Order the Tails to show all output and end. All ranks are reaped."""
+    """Order the Tails to show all output and then end. All ranks are reaped."""
 
 
 class AbandonTails(Bare):
-    """End the Tails now, and abandon the load of return values."""
+    """End the Tails now, and abandon the load of the return values."""
 
 
 class LoadValues(Bare):
@@ -247,20 +259,20 @@ class LoadValues(Bare):
 
 
 class SweepUp(NamedTuple):
-    """Search for escaped processes and end them if containment says so; then report `Swept`."""
+    """Search for escaped processes, end them if the containment does so, then report `Swept`."""
 
     timeout_s: float
     """Time from SIGTERM to SIGKILL."""
 
 
 class HurrySweep(NamedTuple):
-    """Make the running sweep send SIGKILL after this time, unless it would do so sooner."""
+    """Make the running sweep send SIGKILL after this time, unless the sweep sends it sooner anyway."""
 
     timeout_s: float
 
 
 class AnnounceRestart(NamedTuple):
-    """Tell subscribers that the gang will be restarted; set the timer ``backoff`` to about `delay_s`."""
+    """Tell subscribers that the gang will restart. Set the timer ``backoff`` to `delay_s` with jitter."""
 
     delay_s: float
     """Before jitter."""
@@ -269,7 +281,7 @@ class AnnounceRestart(NamedTuple):
 
 
 class SweepRanks(NamedTuple):
-    """Search for escaped processes of these ranks' present lives; otherwise as `SweepUp`. Report `RanksSwept`."""
+    """Search for escaped processes of these ranks' present lives, as in `SweepUp`; then report `RanksSwept`."""
 
     number: int
     """Number of the restart set."""
@@ -278,13 +290,16 @@ class SweepRanks(NamedTuple):
 
 
 class AnnounceRestarts(NamedTuple):
-    """Tell subscribers that these ranks will be restarted; set the set's timer ``backoff`` to about `delay_s`."""
+    """Tell subscribers that these ranks will restart.
+
+    Set the timer ``backoff`` of the restart set to `delay_s` with jitter.
+    """
 
     number: int
     """Number of the restart set."""
     ranks: tuple[int, ...]
     delay_s: float
-    """Before jitter."""
+    """Delay without jitter."""
 
 
 class RelaunchRank(NamedTuple):
@@ -295,29 +310,29 @@ class RelaunchRank(NamedTuple):
 
 
 class AnswerAsk(NamedTuple):
-    """Answer the request with this key: its ranks run again, or are down."""
+    """Answer the request with this key: its ranks run again, or they are down."""
 
     key: int
     ranks: frozenset[int]
 
 
 class FailAsks(NamedTuple):
-    """Answer the requests with these keys with an error."""
+    """Answer the requests with these keys by an error."""
 
     keys: tuple[int, ...]
     why: str
 
 
 class Assemble(Bare):
-    """Make the next attempt's files and actors; then report `Assembled` or `NotAssembled`."""
+    """Make the files and actors of the next attempt; then report `Assembled` or `NotAssembled`."""
 
 
 class Publish(Bare):
-    """Answer all present and later waits: the gang has ended."""
+    """Answer all present and later waits, because the gang has ended."""
 
 
 class AnswerClose(Bare):
-    """Answer every close: no process of the gang remains."""
+    """Answer every close, because no process of the gang remains."""
 
 
 if TYPE_CHECKING:

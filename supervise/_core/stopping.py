@@ -1,4 +1,4 @@
-"""The stop of a gang: reap dead ranks, signal, kill after the grace, give up on survivors, sweep."""
+"""The stop of a gang: reap dead ranks, signal, send SIGKILL after the grace, give up on survivors, sweep."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from supervise._core.model import Gang
 
 _MIN_DRAIN_S = 1.0
-"""Lower limit of the drain's deadline, whatever timeout a close has."""
+"""Lower limit on the deadline of the drain, for a close with any timeout."""
 
 
 def stop(gang: Gang, reason: steps.Reason, decision: Decision) -> None:
@@ -26,7 +26,7 @@ def time_out(gang: Gang, decision: Decision) -> None:
 
 
 def _stop(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
-    """Begin the stop, once. Dead ranks are reaped before any rank is signaled."""
+    """Begin the stop, once. Dead ranks are reaped before the first signal is sent."""
     if gang.phase in ("starting", "running"):
         gang.phase = "stopping"
         gang.stop.reason, gang.stop.death_sig, gang.stop.timeout_s = event.reason, event.death_sig, event.timeout_s
@@ -56,7 +56,7 @@ def fail_asks(gang: Gang, decision: Decision) -> None:
 
 
 def close(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
-    """End the gang in any phase. A stop that has begun may be shortened, never lengthened."""
+    """End the gang in any phase. A further close may shorten the stop, but never lengthens it."""
     gang.end_asked = True
     fail_asks(gang, decision)
     _hurry_sweep(gang, event, decision)
@@ -64,7 +64,7 @@ def close(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
 
 
 def _hurry_sweep(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
-    """Let the sweep send SIGKILL as early as the shortest close requests."""
+    """Let the sweep send SIGKILL as soon as the close with the shortest timeout requests."""
     timeout_s = 0.0 if event.death_sig == Signals.SIGKILL else event.timeout_s
     if gang.phase in ("new", "starting", "running") or event.reason != "close":
         return
@@ -90,7 +90,7 @@ def _close_in_phase(gang: Gang, event: steps.CloseAsked, decision: Decision) -> 
         case "stopping":
             if event.reason == "close" or gang.stop.order:
                 _hurry(gang, event, decision)
-            elif gang.drain.begun:  # the timeout expired during a stop that had not bounded the drain
+            elif gang.drain.begun:  # the timeout expired during a stop, which had not bounded the drain
                 decision.do(drain_timer(event.timeout_s))
         case "finished":
             if event.reason == "close":
@@ -98,7 +98,7 @@ def _close_in_phase(gang: Gang, event: steps.CloseAsked, decision: Decision) -> 
 
 
 def _end_leftovers(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
-    """End the leftovers of a gang that has its result."""
+    """End the leftovers of a gang whose result is published."""
     if gang.stop.signaled:
         if gang.leftovers:
             _hurry(gang, event, decision)
@@ -114,7 +114,7 @@ def drain_timer(timeout_s: float) -> steps.SetTimer:
 
 
 def _hurry(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
-    """Shorten the grace if a further close requests it; never lengthen it. A close by SIGKILL ends it at once."""
+    """Shorten the grace if a further close requests a shorter one. A close by SIGKILL ends the grace at once."""
     now = event.death_sig == Signals.SIGKILL
     if gang.drain.begun:
         decision.do(drain_timer(event.timeout_s))
@@ -157,7 +157,7 @@ def all_reaped(gang: Gang, event: steps.AllReaped, decision: Decision) -> None:
 
 
 def kill(gang: Gang, decision: Decision) -> None:
-    """Send SIGKILL to all remaining groups, once."""
+    """Send SIGKILL to all groups that remain. Idempotent."""
     if gang.stop.killed or not gang.stop.signaled:
         return
     gang.stop.killed = True
@@ -166,7 +166,7 @@ def kill(gang: Gang, decision: Decision) -> None:
 
 
 def signal_started(gang: Gang, local_rank: int, decision: Decision) -> None:
-    """Signal a rank whose start was reported after the others were signaled."""
+    """Signal a rank whose start was reported after the other ranks were signaled."""
     ranks = frozenset({local_rank})
     if role_close.is_killed(gang, local_rank):
         _send_sigkill(gang, ranks, decision)
@@ -189,7 +189,7 @@ def _targets(gang: Gang) -> frozenset[int]:
 
 
 def report_unkillable(gang: Gang, decision: Decision) -> None:
-    """Report ranks that survived SIGKILL. `give_up` follows for each report."""
+    """Report ranks that survived SIGKILL. A `give_up` follows each report."""
     for local_rank in tuple(gang.starting):
         if role_close.is_killed(gang, local_rank):
             gang.move(local_rank, "overdue")
@@ -198,7 +198,7 @@ def report_unkillable(gang: Gang, decision: Decision) -> None:
 
 
 def give_up(gang: Gang, event: steps.WorkerUnkillable, decision: Decision) -> None:
-    """Stop waiting for a rank with a process that survived SIGKILL."""
+    """Give up the wait for a rank with a process that survived SIGKILL."""
     gang.unkillable[event.local_rank] = event
     gang.leftovers.discard(event.local_rank)
     if event.local_rank in gang.running:

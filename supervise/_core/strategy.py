@@ -1,4 +1,4 @@
-"""The strategies of a gang: the ranks that the failure of a rank concerns."""
+"""The strategies of a gang: which ranks the failure of a rank concerns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from supervise.result import Role
 
 LEAST_UNCOUNTED_S = 0.1
-"""Minimum delay of a restart that no limit counts."""
+"""Minimum delay of a restart that does not count toward the limit."""
 
 
 # The end of a rank
@@ -25,7 +25,7 @@ def heed(gang: Gang, local_rank: int, decision: Decision) -> None:
     """Apply the strategy and the policy to the end of a rank of a running gang, once."""
     rank = gang.ranks[local_rank]
     if rank.heeded or rank.told or rank.terminated or rank.end is None or local_rank in gang.set_of:
-        return  # the end of a rank that supervise stopped causes nothing more
+        return  # supervise has stopped the rank, so its end causes nothing more
     rank.heeded = True
     if gang.policy is None:
         if gang.failed(rank.end):
@@ -43,7 +43,10 @@ def _wants_restart(gang: Gang, rank: Rank, end: WorkerExited) -> bool:
 
 
 def _stop_peers(gang: Gang, local_rank: int, decision: Decision) -> None:
-    """Stop the ranks that the failure of a rank concerns; without a policy, none starts again."""
+    """Stop the ranks that the failure of a rank concerns.
+
+    There is no policy, so none of them starts again.
+    """
     if gang.strategy == "one_for_all":
         stopping.stop(gang, "peer_failed", decision)
     elif gang.strategy == "rest_for_one":
@@ -78,12 +81,15 @@ def faulted(gang: Gang, event: steps.RankFaulted, decision: Decision) -> None:
 
 
 def _restart(gang: Gang, policy: RestartPolicy, local_rank: int, end: WorkerExited | None, decision: Decision) -> None:
-    """Restart the ranks that a failure concerns, or give up; `end` is None if the rank has failed while it runs."""
+    """Restart the ranks that a failure concerns, or give up.
+
+    `end` is None if the rank has failed while it runs.
+    """
     rank = gang.ranks[local_rank]
     failed = end is None or gang.failed(end)
     if gang.strategy == "one_for_all":
         gang.culprit = None if failed else local_rank
-        stopping.stop(gang, "peer_failed", decision)  # the whole gang restarts when all have ended
+        stopping.stop(gang, "peer_failed", decision)  # the whole gang restarts when all ranks have ended
         return
     code = end.exitcode if end is not None else None
     at_ns = end.ended_ns if end is not None else rank.fault.at_ns if rank.fault is not None else 0
@@ -107,13 +113,13 @@ def _restart(gang: Gang, policy: RestartPolicy, local_rank: int, end: WorkerExit
 
 
 def _follows(gang: Gang, above: int) -> bool:
-    """Whether a rank is stopped, or started again, with a failed rank below it."""
+    """Return whether the failure of a lower rank also stops a rank, or starts it again."""
     rank = gang.ranks[above]
     return gang.lives(above) or not (rank.terminated or rank.kind == "temporary")
 
 
 def _delay_s(policy: RestartPolicy, rank: Rank, at_ns: int, *, counted: bool) -> float:
-    """Return the backoff of a rank, which doubles with each consecutive restart."""
+    """Return the backoff of a rank. It doubles with each consecutive restart."""
     if policy.within_s is not None and at_ns - rank.restarted_ns > policy.within_s * 1e9:
         rank.streak = 0
     delay_s = policy.delay_s(rank.streak)
@@ -122,7 +128,7 @@ def _delay_s(policy: RestartPolicy, rank: Rank, at_ns: int, *, counted: bool) ->
 
 
 def role_of(gang: Gang, local_rank: int) -> Role:
-    """Return the role of the end of a life that is to be replaced."""
+    """Return the role for the end of a life that will be replaced."""
     rank = gang.ranks[local_rank]
     if rank.terminated or rank.caused == "terminated":
         return "terminated"

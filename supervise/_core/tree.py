@@ -1,7 +1,7 @@
-"""The rules of a supervision tree: which children start, stop and restart, and in which order.
+"""The rules of a supervision tree: which children start, stop and restart, and the order in which they do.
 
-`decide` alone changes a `Tree`. An event sets states and what each child is to become; then `_settle` takes the steps
-that these allow: it stops children in reverse order and starts them in order, one at a time.
+Only `decide` changes a `Tree`. An event sets the present state and the next state of children. Then `_settle` takes the
+steps that these states allow: it stops children in reverse order and starts them in order, one at a time.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def decide(tree: Tree, event: Event) -> list[Action]:
-    """Advance `tree` by one event; return what must be done now, in this order.
+    """Advance `tree` by one event; return the actions to carry out now, in this order.
 
-    Late and repeated events (the end of an earlier life, a second stop) change nothing.
+    Late events (the end of an earlier life) and repeated events (a second stop) have no effect.
     """
     actions: list[Action] = []
     _advance(tree, event, actions)
@@ -79,11 +79,11 @@ def _was_ready(tree: Tree, child: Child, actions: list[Action]) -> None:
 
 
 def _ended(tree: Tree, child: Child, event: ts.Ended, actions: list[Action]) -> None:
-    """Restart the children that the strategy names after a life has ended by itself, or give up."""
+    """Handle a life that has ended by itself: restart the children that the strategy names, or give up."""
     starting = child.state == "starting"
     child.state = "stopping"
     actions.append(ts.Stop(child.id, child.life))
-    if child.doomed:  # it is in a set that is being stopped: it joins, and does not count
+    if child.doomed:  # the child is in a set that is being stopped, so its end does not count
         return
     if starting and event.normal:
         _was_ready(tree, child, actions)
@@ -103,7 +103,7 @@ def _ended(tree: Tree, child: Child, event: ts.Ended, actions: list[Action]) -> 
 
 
 def _restart(tree: Tree, cause: Child, at_ns: int, actions: list[Action]) -> None:
-    """Restart `cause` and what the strategy restarts with it, if the intensity allows one more."""
+    """Restart `cause`, and the children that the strategy restarts with it, if the intensity allows another one."""
     counting = tree.policy.counting(tree.restarts_ns, at_ns)
     if len(counting) >= tree.policy.max_restarts:
         cause.then = "terminated"
@@ -141,7 +141,7 @@ def _set_of(tree: Tree, cause: Child) -> list[Child]:
 
 
 def _will_start(child: Child) -> bool:
-    """Whether the next step of this child is a start, unless another event intervenes."""
+    """Return whether the next step of this child is a start, unless another event intervenes."""
     return child.state in ("waiting", "backoff") or (child.state in ts.ALIVE and _leaves(child, "waiting"))
 
 
@@ -150,7 +150,7 @@ def _leaves(child: Child, then: str) -> bool:
 
 
 def _gone(tree: Tree, child: Child, actions: list[Action]) -> None:
-    """Enter the state that was decided for a child, after all actors of its life have ended."""
+    """Move a child to the state that was decided for it, after all actors of its life have ended."""
     _answer(tree, child.id, ("gone",), "", actions)
     if child.then != "waiting":
         _answer(tree, child.id, ("ready",), "failed" if child.added else "terminated", actions)
@@ -162,7 +162,7 @@ def _gone(tree: Tree, child: Child, actions: list[Action]) -> None:
 
 
 def _end(tree: Tree, outcome: Outcome, culprit: str, actions: list[Action]) -> None:
-    """Stop every child and start none. The first reason is kept."""
+    """Stop every child, and start none. Only the first reason is kept."""
     if tree.phase in ("stopping", "finished"):
         return
     tree.phase, tree.outcome, tree.culprit = "stopping", outcome, culprit
@@ -205,7 +205,7 @@ def _asked(tree: Tree, event: ts.Ask, actions: list[Action]) -> None:
 
 
 def _restart_one(tree: Tree, child: Child, actions: list[Action]) -> None:
-    """Restart one child in any state; skip its backoff, and the backoff of its set."""
+    """Restart one child in any state. Skip the backoff of the child, and of its set."""
     for other in [child] if tree.strategy == "one_for_one" else tree.children.values():
         other.hold_s = 0.0
         if other.state == "backoff":
@@ -219,7 +219,10 @@ def _restart_one(tree: Tree, child: Child, actions: list[Action]) -> None:
 
 
 def _terminate_one(tree: Tree, child: Child, actions: list[Action]) -> None:
-    """Stop a child and keep it down. If the backoff timer of its set runs for it, the timer passes to the next one."""
+    """Stop a child and keep it down.
+
+    If the backoff timer of its set runs for this child, the timer passes to the next child of the set.
+    """
     _answer(tree, child.id, ("ready",), "terminated", actions)
     if child.hold_s and tree.strategy != "one_for_one":
         children = list(tree.children.values())
@@ -268,12 +271,12 @@ def _settle(tree: Tree, actions: list[Action]) -> None:
 
 
 def _keeps_order(tree: Tree) -> bool:
-    """Whether children wait for each other; those of a running ``one_for_one`` are independent."""
+    """Return whether children wait for each other. Those of a running ``one_for_one`` tree do not."""
     return tree.strategy != "one_for_one" or tree.phase != "running"
 
 
 def _stop_next(tree: Tree, actions: list[Action]) -> None:
-    """Stop the last doomed child, or all doomed children if no order is kept."""
+    """Stop the last doomed child, or all doomed children if there is no order to keep."""
     in_order = _keeps_order(tree)
     for child in reversed(tree.children.values()):
         if in_order and child.state == "stopping":
@@ -286,7 +289,7 @@ def _stop_next(tree: Tree, actions: list[Action]) -> None:
 
 
 def _start_next(tree: Tree, actions: list[Action]) -> None:
-    """Start the first waiting child, once the child before it has started and all doomed children are gone."""
+    """Start the first waiting child, once the child before it has started and no doomed child is left."""
     in_order = _keeps_order(tree)
     children = tree.children.values()
     if any(child.state == "starting" for child in children):

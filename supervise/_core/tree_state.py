@@ -10,11 +10,14 @@ if TYPE_CHECKING:
     from supervise.trees import ChildState, TreePhase
 
 Problem = Literal["", "unknown", "present", "ending", "ended", "failed", "terminated", "abandoned"]
-"""Why an ask fails. ``ending``: the tree was ending already; ``ended``: it was stopped while the ask was pending."""
+"""The reason why an ask fails.
+
+``ending``: the tree was already ending. ``ended``: the tree was stopped while the ask was pending.
+"""
 Outcome = Literal["stopped", "not_started", "gave_up", "abandoned"]
-"""Why a tree ends."""
+"""The reason why a tree ends."""
 ALIVE = ("starting", "ready", "stopping")
-"""The states in which there may be an actor that has to be waited for."""
+"""The states in which the child may have an actor, for whose end the tree has to wait."""
 
 
 @dataclass(slots=True)
@@ -24,17 +27,20 @@ class Child:
     id: str
     kind: RestartKind
     added: bool = False
-    """Whether `AddAsked` added it, and it was never ready: if its start fails, only the asker gets the error."""
+    """Whether `AddAsked` added the child and the child was never ready.
+
+    If its start fails, only the asker gets the error.
+    """
     state: ChildState = "waiting"
     life: int = 0
-    """How many lives were started. An event of an earlier life is ignored."""
+    """Number of the lives that were started. An event of an earlier life is ignored."""
     doomed: bool = False
-    """Whether it lives and is to be stopped in its turn."""
+    """Whether the child is alive and is to be stopped in its turn."""
     then: Literal["waiting", "finished", "terminated", "removed"] = "finished"
-    """What it becomes when its actor is gone."""
+    """The state of the child once its actor is gone."""
     was_ready: bool = False
     hold_s: float = 0.0
-    """How long to wait before its next start."""
+    """Time to wait before the next start of the child."""
 
 
 @dataclass(slots=True)
@@ -48,11 +54,11 @@ class Tree:
     restarts_ns: tuple[int, ...] = ()
     """Monotonic times (ns) of the restarts that still count."""
     asks: dict[int, tuple[str, Literal["ready", "gone"]]] = field(default_factory=dict)
-    """Asks that are not answered yet: key to the child, and what the ask waits for."""
+    """Asks that are not answered yet: key of the ask to the child and the moment for which the ask waits."""
     outcome: Outcome | None = None
-    """Why the tree ends; the first reason stays."""
+    """The reason why the tree ends. The first reason stays."""
     culprit: str = ""
-    """The child because of which it ends."""
+    """The child because of which the tree ends."""
 
 
 # Events
@@ -60,12 +66,12 @@ class Tree:
 
 @dataclass(slots=True, frozen=True)
 class StartAsked:
-    """The tree is to start its children."""
+    """The start of the tree's children is requested."""
 
 
 @dataclass(slots=True, frozen=True)
 class StopAsked:
-    """The tree is to end."""
+    """The end of the tree is requested."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -78,7 +84,7 @@ class Ready:
 
 @dataclass(slots=True, frozen=True)
 class Ignored:
-    """The start function has returned None: there is no actor, and nothing to wait for."""
+    """The start function has returned None, so there is no actor to wait for."""
 
     id: str
     life: int
@@ -86,7 +92,7 @@ class Ignored:
 
 @dataclass(slots=True, frozen=True)
 class Ended:
-    """A life has ended, or could not be started; its cleanup may still run."""
+    """A life has ended, or could not be started. Its cleanup may still run."""
 
     id: str
     life: int
@@ -97,7 +103,7 @@ class Ended:
 
 @dataclass(slots=True, frozen=True)
 class Gone:
-    """No process and no thread of a life remains. It follows the `Ended` of that life."""
+    """No process and no thread of a life remains. The event follows the `Ended` of this life."""
 
     id: str
     life: int
@@ -105,7 +111,7 @@ class Gone:
 
 @dataclass(slots=True, frozen=True)
 class StopExpired:
-    """A life that was stopped or has ended was not gone in time."""
+    """A life that was stopped, or that has ended, was not gone in time."""
 
     id: str
     life: int
@@ -152,7 +158,7 @@ Event = StartAsked | StopAsked | Ready | Ignored | Ended | Gone | StopExpired | 
 
 @dataclass(slots=True, frozen=True)
 class Start:
-    """Call the start function of a child; then `Ready`, `Ignored` or `Ended` happens."""
+    """Call the start function of a child. `Ready`, `Ignored` or `Ended` follows."""
 
     id: str
     life: int
@@ -160,7 +166,7 @@ class Start:
 
 @dataclass(slots=True, frozen=True)
 class Stop:
-    """Tell a life to stop, unless it has ended; then `Gone` or `StopExpired` happens."""
+    """Tell a life to stop, unless it has ended. `Gone` or `StopExpired` follows."""
 
     id: str
     life: int
@@ -183,7 +189,7 @@ class CancelBackoff:
 
 @dataclass(slots=True, frozen=True)
 class Restarting:
-    """Tell subscribers that `ids` restart after the failure of `id`."""
+    """Tell subscribers that the children `ids` restart after the failure of the child `id`."""
 
     id: str
     ids: tuple[str, ...]
@@ -192,7 +198,7 @@ class Restarting:
 
 @dataclass(slots=True, frozen=True)
 class Answer:
-    """Answer an ask with the child's ref or None, or with an error."""
+    """Answer an ask: with the ref of the child, with None, or with an error."""
 
     key: int
     problem: Problem = ""
@@ -205,16 +211,16 @@ class Started:
 
 @dataclass(slots=True, frozen=True)
 class Stopping:
-    """Report that the tree ends, and why: every child is stopped from now on. A subscriber gets it once."""
+    """Report that the tree ends, and why. From then on, every child is stopped. A subscriber gets this report once."""
 
     outcome: Outcome
     id: str
-    """The child because of which it ends; empty after a stop."""
+    """The child because of which the tree ends. Empty after a stop."""
 
 
 @dataclass(slots=True, frozen=True)
 class Publish:
-    """Set all pending replies: every actor of the tree has ended."""
+    """Set all pending replies, because every actor of the tree has ended."""
 
 
 Action = Start | Stop | SetBackoff | CancelBackoff | Restarting | Answer | Started | Stopping | Publish

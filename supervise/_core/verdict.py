@@ -21,23 +21,26 @@ class Verdict(NamedTuple):
 
     outcome: Outcome
     roles: dict[int, Role]
-    """Rank to role, for every rank that was started."""
+    """Rank to role, for each rank that was started."""
     blamed: tuple[int, ...]
-    """The ranks to list as failures: the causes, the root cause first. Without a cause, those that a close cut short
-    and that did not exit with code 0, or all ranks that a timeout cut short."""
+    """The ranks to list as failures.
+
+    These are the causes, the root cause first. Without a cause: after a close, the ranks that it cut short and that did
+    not exit with code 0; after a timeout, all ranks that it cut short.
+    """
     kind: Literal["cause", "stopped"]
-    """Whether the blamed ranks caused the failure or were stopped."""
+    """Whether the blamed ranks are causes (``cause``), or were stopped (``stopped``)."""
 
 
 def judge(gang: Gang) -> Verdict:
     """Return the verdict on a gang whose phase is ``finished``.
 
-    A cause is an end that supervise did not bring about: when the stop began, the rank was dead or had recorded
-    its exception. Causes are ordered by the time of the recorded exception, or else by the time of death.
+    A cause is an end that supervise did not bring about. When the stop began, the rank was dead or had recorded its
+    exception. Causes are ordered by time: that of the recorded exception, or else that of the death.
     """
     causes = sorted((end for end in gang.ends if _is_cause(gang, end)), key=lambda end: _when(gang, end))
     _put_killed_first(gang, causes)
-    if gang.policy is not None:  # the failure of a temporary rank restarts and stops nothing
+    if gang.policy is not None:  # the failure of a temporary rank neither restarts nor stops a rank
         causes.sort(key=lambda end: gang.ranks[end.local_rank].kind == "temporary")
     causes.sort(key=lambda end: end.local_rank != gang.culprit)
     roles: dict[int, Role] = {}
@@ -55,7 +58,7 @@ def judge(gang: Gang) -> Verdict:
     if gang.stop.reason is None or not unfinished:
         outcome: Outcome = "stopped" if "finished" not in roles.values() and not unfinished else "succeeded"
         return Verdict(outcome=outcome, roles=roles, blamed=(), kind="cause")
-    if gang.stop.reason == "timeout":  # the caller did not request this end, so a clean exit is not a success either
+    if gang.stop.reason == "timeout":  # the caller did not request the end, so even a clean exit is not a success
         return Verdict(outcome="timed_out", roles=roles, blamed=unfinished, kind="stopped")
     clean = {end.local_rank for end in gang.ends if _clean(end)}
     blamed = tuple(rank for rank in unfinished if rank not in clean)
@@ -63,18 +66,20 @@ def judge(gang: Gang) -> Verdict:
 
 
 def _is_over(gang: Gang, local_rank: int, role: Role | None) -> bool:
-    """Whether a rank did all that it had to do.
+    """Return whether a rank did all that it had to do.
 
-    It succeeded, was terminated, is a service without clients, or stays down since an earlier attempt.
+    One of these holds: the rank succeeded, was terminated, is a service without clients, or was left out of the last
+    restart.
     """
     dismissed = gang.ranks[local_rank].dismissed and local_rank not in gang.unkillable
     return dismissed or gang.is_left_out(local_rank) or role in ("finished", "terminated")
 
 
 def _is_cause(gang: Gang, end: WorkerExited) -> bool:
-    """Whether a rank failed while it ran, its end is a failure by itself, or the end made the strategy stop the gang.
+    """Return whether the end of a rank is a cause.
 
-    The end of a terminated rank never is a cause.
+    One of these holds: the rank failed while it ran, its end is a failure by itself, or its end made the strategy stop
+    the gang. The end of a terminated rank is never a cause.
     """
     rank = gang.ranks[end.local_rank]
     if rank.terminated:
@@ -85,7 +90,7 @@ def _is_cause(gang: Gang, end: WorkerExited) -> bool:
 
 
 def _clean(end: WorkerExited) -> bool:
-    """Whether a rank that a close cut short exited with code 0 and lost no value that it had returned."""
+    """Return whether a rank that a close cut short exited with code 0 and lost no return value."""
     return end.exitcode == 0 and not (end.has_value and end.complaint is not None)
 
 
@@ -98,7 +103,7 @@ def _by_itself(gang: Gang, end: WorkerExited) -> bool:
 
 
 def _with_lost(gang: Gang, causes: list[WorkerExited]) -> list[int]:
-    """Return the ranks that are causes, with those that failed while they ran and then survived SIGKILL."""
+    """Return the ranks that are causes. They include ranks that failed while they ran and then survived SIGKILL."""
     found = [(_when(gang, end)[0], end.local_rank) for end in causes]
     for local_rank in gang.unkillable:
         if (fault := gang.ranks[local_rank].fault) is not None:
@@ -120,10 +125,11 @@ def _recorded_ns(gang: Gang, end: WorkerExited) -> int | None:
 
 
 def _put_killed_first(gang: Gang, causes: list[WorkerExited]) -> None:
-    """Move each rank that a signal killed before the exceptions that its peers recorded as a consequence.
+    """Move each rank that a signal killed to the front of the exceptions that its peers recorded as a consequence.
 
-    The kernel closes the sockets of a dying process before it reports the death, so a peer may record its broken
-    connection first. The reverse is rare: an exception of a peer hardly ever causes a SIGKILL, and seldom a crash.
+    The kernel closes the sockets of a dying process before it reports the death. So a peer may record its broken
+    connection before the death is known. The reverse is rare: an exception of a peer hardly ever causes a SIGKILL, and
+    seldom a crash.
     """
     for index, end in enumerate(causes):
         late_ns = 0 if _recorded_ns(gang, end) is not None else _late_ns(end)
@@ -137,7 +143,7 @@ def _put_killed_first(gang: Gang, causes: list[WorkerExited]) -> None:
 
 
 def _late_ns(end: WorkerExited) -> int:
-    """Return the largest delay, in ns, between the death of a rank and its report by the kernel."""
+    """Return the longest time, in ns, from the death of a rank until the kernel reports the death."""
     if end.oom_kill or end.exitcode == -Signals.SIGKILL:
         return _KILL_LATE_NS
     return _CRASH_LATE_NS if end.exitcode in _CRASHES else 0

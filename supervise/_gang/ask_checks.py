@@ -16,7 +16,7 @@ def as_signal(what: str, value: Any) -> signal.Signals:
     """Return the signal for a `Signals` member or a number.
 
     Raises:
-        SpecError: The value is not a signal; names the setting and the value.
+        SpecError: The value is not a signal; the text names the setting and the value.
     """
     try:
         return signal.Signals(value)
@@ -25,7 +25,7 @@ def as_signal(what: str, value: Any) -> signal.Signals:
 
 
 def checked_ranks(ranks: Any, nprocs: int) -> frozenset[int]:
-    """Return a set of local ranks; None means all.
+    """Return a set of local ranks; None means all ranks.
 
     Raises:
         SpecError: The value is not a set, or one of its ranks is not in the gang.
@@ -41,10 +41,10 @@ def checked_ranks(ranks: Any, nprocs: int) -> frozenset[int]:
 
 
 def requested_ranks(ranks: Any, gang: Gang, name: str) -> frozenset[int]:
-    """Return the ranks of a request to restart or to terminate them.
+    """Return the ranks of a request to restart or to terminate ranks.
 
     Raises:
-        SpecError: The value is not a set, it is empty, a rank is not in the gang, or the gang does not run.
+        SpecError: The value is not a set, the set is empty, a rank is not in the gang, or the gang does not run.
     """
     wanted = checked_ranks(ranks if ranks is not None else (), gang.nprocs)
     if not wanted:
@@ -68,7 +68,7 @@ def check_ref(value: Any) -> None:
 
 
 def stray(message: object) -> SpecError:
-    """Return the error for a message that no Supervisor accepts. An ask raises it; for a tell it is logged."""
+    """Return the error for a message that no Supervisor accepts. An ask raises the error; a tell logs it."""
     if isinstance(message, type):
         return SpecError(f"the message is the class {message.__name__}; send an instance: {message.__name__}(...)")
     accepted = (

@@ -35,15 +35,18 @@ if TYPE_CHECKING:
     from supervise.destinations import LogsDest
 
 _WINDOWS: Mapping[frozenset[StartMethod | None], int] = {frozenset({"forkserver"}): 32, frozenset({"fork"}): 8}
-"""Start methods of a gang to its launch window, if that is not 1. A fork server forks beside the host. After a fork,
-the host copies each page that it writes: consecutive forks, followed by the messages about them, copy fewer pages."""
+"""Start methods of a gang to its launch window, if the window is not 1.
+
+A fork server forks beside the host, so several launches can be pending. After a fork, the host copies each page to
+which it writes. Consecutive forks, followed by the messages about them, copy fewer pages.
+"""
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"
 _MOST = "TORCHELASTIC_MAX_RESTARTS"
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _KEPT_LIVES = 8
-"""Number of lives whose paths are kept: a bound, so that endless restarts of a rank do not use more and more memory."""
+"""Limit on the lives whose paths are kept, so that endless restarts of a rank do not use more and more memory."""
 _FIELDS = {"grace": "grace_s", "timeout": "timeout_s"}
-"""Argument to field of `GangSpec`, for those whose names differ."""
+"""Argument to field of `GangSpec`, for arguments whose field has another name."""
 
 
 class Source(NamedTuple):
@@ -53,7 +56,7 @@ class Source(NamedTuple):
     path: str
     prefix: bytes
     prompts: bool = False
-    """Whether the beginning of a line is shown soon, because a person answers it on a terminal."""
+    """Whether the beginning of a line is shown soon, for a person who answers it on a terminal."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -64,13 +67,13 @@ class TailSpec:
     sink: sinks.Sink
     sources: list[Source]
     streams: tuple[str, ...]
-    """Which streams of the ranks are shown: ``stdout``, ``stderr``."""
+    """The streams of the ranks that are shown: ``stdout``, ``stderr``."""
     line_filter: Callable[[bytes], bool] | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Attempt:
-    """One attempt of a gang, ready to be started. Every mapping is keyed by local rank."""
+    """One attempt of a gang that is ready to be started. Every mapping is keyed by local rank."""
 
     spec: GangSpec
     envs: dict[int, dict[str, str]]
@@ -78,21 +81,24 @@ class Attempt:
     dest: LogsDest
     line: Lifeline = field(default_factory=Lifeline)
     contained: Contained | None = None
-    """None only in tests without processes."""
+    """The containment. None only in tests without processes."""
     launchers: list[Launcher] = field(default_factory=list)
     tails: list[TailSpec] = field(default_factory=list)
     window: int = 1
     """Largest number of pending launches."""
     row: Row | None = None
-    """The forks to be made next; None if no rank is forked."""
+    """The forks that are made next; None if no rank is forked."""
     lives: dict[int, tuple[dict[int, dict[str, str]], LogsDest]] = field(default_factory=dict)
-    """Number of a later life to the environments and the log paths of all ranks; only the newest `_KEPT_LIVES`."""
+    """Number of a later life to environments and log paths of all ranks. Only the newest `_KEPT_LIVES` are kept."""
     number: int = 0
-    """Number of the attempt; the first is 0."""
+    """Number of the attempt. The first is 0."""
     left_out: frozenset[int] = frozenset()
-    """The ranks that stay down since an earlier attempt. They keep the log paths of that attempt, and are not shown."""
+    """The ranks that stay down since an earlier attempt.
+
+    They keep the log paths of that attempt, and their logs are not shown.
+    """
     pid: int = field(default_factory=os.getpid)
-    """The host's pid: a forked child must not remove the log folders."""
+    """The host's pid, because a forked child must not remove the log folders."""
 
     @property
     def nprocs(self) -> int:
@@ -105,7 +111,8 @@ class Attempt:
         Raises:
             SpecError: `logs_specs` returned paths that do not match the ranks, a call cannot be pickled, or the control
                 group cannot be made.
-            OSError: A log file cannot be made. After either error, the rank keeps those of its present life.
+            OSError: A log file cannot be made. After either error, the rank keeps environment, log paths and launcher
+                of its present life.
         """
         spec, dest = self.spec, self.dest
         assert self.contained is not None  # noqa: S101 - made with the attempt
@@ -120,21 +127,21 @@ class Attempt:
         self.launchers[rank] = _launcher(self, rank, life, environ_of(spec, spec.of(rank)))
 
     def _paths_of(self, life: int) -> tuple[dict[int, dict[str, str]], LogsDest]:
-        """Return the environments and the log paths of all ranks' lives with this number, from one `reify`."""
+        """Return the environments and the log paths for all ranks' lives with this number, from one call of `reify`."""
         if life not in self.lives:
             made = _reified(self.spec, life)
-            if len(self.lives) >= _KEPT_LIVES:  # a rank that is late gets paths of another `reify`
+            if len(self.lives) >= _KEPT_LIVES:  # a rank whose life comes late gets paths of another call of `reify`
                 del self.lives[min(self.lives)]
             self.lives[life] = made
         return self.lives[life]
 
     def sources(self, rank: int) -> dict[str, list[Source]]:
-        """Return the shown files that the present life of a rank writes: stream to sources."""
+        """Return the shown files that the present life of a rank writes: stream to its sources."""
         shown = {"stdout": self.dest.tee_stdouts, "stderr": self.dest.tee_stderrs}
         return {name: list(_sources(self.spec, {rank: paths[rank]})) for name, paths in shown.items() if rank in paths}
 
     def again(self, number: int, left_out: frozenset[int]) -> Attempt:
-        """Return a later attempt of the same gang without these ranks; see `make_attempt`."""
+        """Return a later attempt of the same gang, without the ranks in `left_out`; see `make_attempt`."""
         return make_attempt(self.spec, number, left_out, self.dest)
 
     def new_files(self) -> LogsDest:
@@ -159,7 +166,7 @@ def first_attempt(**settings: Unpack[GangSettings]) -> Attempt:
     As in PyTorch, this adds the path of each rank's error file to the caller's `envs`.
 
     Raises:
-        SpecError: A setting is not valid, or a call cannot be pickled; names the rank.
+        SpecError: A setting is not valid, or a call cannot be pickled. The text names the rank.
         OSError: The log folder cannot be used, or a helper process of multiprocessing cannot be started.
         TypeError: A keyword is not the name of a setting.
     """
@@ -183,7 +190,7 @@ def prepared(settings: GangSettings) -> GangSpec:
     """Return the checked settings, with the pickled calls of functions.
 
     Raises:
-        SpecError: A setting is not valid, or a call cannot be pickled; names the rank.
+        SpecError: A setting is not valid, or a call cannot be pickled. The text names the rank.
         TypeError: A keyword is not the name of a setting.
     """
     if unknown := settings.keys() - GangSettings.__required_keys__ - GangSettings.__optional_keys__:
@@ -218,13 +225,13 @@ def prepared(settings: GangSettings) -> GangSpec:
 def make_attempt(
     spec: GangSpec, number: int, left_out: frozenset[int] = frozenset(), past: LogsDest | None = None
 ) -> Attempt:
-    """Make the folders, the launchers and the destinations of an attempt; 0 is the first.
+    """Make the folders, the launchers and the destinations of an attempt.
 
     Args:
         spec: The settings of the gang.
-        number: The number of the attempt.
+        number: The number of the attempt; 0 for the first.
         left_out: The ranks that stay down since an earlier attempt.
-        past: The log paths of the attempt before; None for the first.
+        past: The log paths of the attempt before this one; None for the first.
 
     Raises:
         SpecError: `logs_specs` returned paths that do not match the ranks.
@@ -255,10 +262,11 @@ def make_attempt(
 
 
 def _reified(spec: GangSpec, number: int) -> tuple[dict[int, dict[str, str]], LogsDest]:
-    """Return the environments and the log paths of all ranks' lives with this number.
+    """Return the environments and the log paths for all ranks' lives with this number.
 
     Raises:
-        Exception: What `logs_specs` raised; in a later life a `SpecError`, unless it is an `OSError` or one of ours.
+        Exception: The exception of `logs_specs`. For a later life, it becomes a `SpecError`, unless it is an `OSError`
+            or an error of supervise.
     """
     assert spec.envs is not None  # noqa: S101 - checked, as is the next
     assert spec.logs_specs is not None  # noqa: S101
@@ -291,7 +299,7 @@ def _launchers(attempt: Attempt) -> Iterator[Launcher]:
 
 
 def environ_of(spec: GangSpec, part: RankSpec) -> Mapping[Any, Any]:
-    """Return the host's environment as the launch of a rank of this role takes it."""
+    """Return the host's environment in the form in which the launch of a rank of this role takes it."""
     return _encoded(spec.environ) if part.kind == "binary" else spec.environ
 
 
@@ -344,7 +352,7 @@ def _bound(launcher: Launcher, cpus: frozenset[int]) -> Launcher:
 
 
 def _encoded(env: Mapping[str, str]) -> dict[bytes, bytes]:
-    """Encode an environment as the kernel takes it, once for all ranks instead of at each launch."""
+    """Encode an environment as the kernel takes it. This is done once for all ranks, not at each launch."""
     return {os.fsencode(key): os.fsencode(value) for key, value in env.items()}
 
 
@@ -359,14 +367,14 @@ def _sources(spec: GangSpec, paths: Mapping[int, str]) -> Iterator[Source]:
 
 
 def _add_tails(attempt: Attempt) -> None:
-    """Add the Tails one by one, so that a failed attempt can close the sinks that are open."""
+    """Add the Tails one by one, so that a failed attempt can close the sinks that are already open."""
     spec, dest, tails = attempt.spec, attempt.dest, attempt.tails
     outs, errs = list(_sources(spec, dest.tee_stdouts)), list(_sources(spec, dest.tee_stderrs))
     for name, stream, found in (("stdout", spec.consoles[0], outs), ("stderr", spec.consoles[1], errs)):
         sink = sinks.console(stream) if found else None
         if sink is None:
             continue
-        if tails and sinks.same_destination(tails[0].sink, sink):  # two writers would mix their lines
+        if tails and sinks.same_destination(tails[0].sink, sink):  # because two writers would mix their lines
             sink.close()
             tails[0].name, tails[0].streams = "console", ("stdout", "stderr")
             tails[0].sources += found

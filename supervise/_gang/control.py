@@ -1,4 +1,4 @@
-"""The control socket of a gang that an embedding program starts: the check of its path, and its server."""
+"""The control socket of a gang that another program starts: the check of its path, and its server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def checked_path(value: object) -> str | None:
 
 
 def opened(spec: GangSpec, gang: pykka.ActorRef[Any]) -> Callable[[], object]:
-    """Start the server of a gang, if the caller has requested one; return the function that closes it without blocking.
+    """Start the server of a gang, if the caller has requested one.
+
+    Return the function that closes the server without blocking.
 
     Raises:
         SpecError: The socket file cannot be made, for instance because another process listens there.

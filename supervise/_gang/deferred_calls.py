@@ -1,4 +1,7 @@
-"""Functions whose call runs nothing: it returns a coroutine or a generator, which no rank can run or send."""
+"""Functions whose call runs none of their code.
+
+The call returns a coroutine or a generator, which a rank can neither run nor send.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,16 @@ _KINDS = {
     0x200: f"an async generator function, {_RUN_IT}",
     0x20: f"a generator function, {_RUN_IT}",
 }
-"""The flags of code objects, as in `inspect`, whose import takes longer than the start of a gang."""
+"""The flags of code objects, to kinds of functions.
+
+`inspect` has them, but its import takes longer than a gang's start.
+"""
 
 
 def deferred_kind(fn: object) -> str:
-    """Return what kind such a function is, and the remedy; ``""`` for all other functions.
+    """Return the kind of such a function and the remedy; ``""`` for all other functions.
 
-    The functions inside methods, partials and callable objects count.
+    The functions inside methods, partials and callable objects count, too.
     """
     while isinstance(fn, partial):
         fn = fn.func

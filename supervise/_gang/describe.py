@@ -1,4 +1,4 @@
-"""The events that describe the facts of a gang. The only module with the names of events."""
+"""The events that describe the facts of a gang. Only this module has the names of these events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Signaled(NamedTuple):
 
 
 class LogFailed(NamedTuple):
-    """A log or its destination has failed; the gang continues."""
+    """A log or its destination has failed. The gang continues."""
 
     iostream: str
     path: str
@@ -55,7 +55,7 @@ class StacksTaken(NamedTuple):
     path: str
     """The file with all stacks; "" if there is none."""
     places: tuple[str, ...]
-    """One line for each stack, with its ranks: the lines of `group_stacks`."""
+    """One line of `group_stacks` for each different stack, with the ranks that have it."""
 
 
 if TYPE_CHECKING:
@@ -67,13 +67,13 @@ class Describer:
     """Describes the facts of one attempt as events. Immutable."""
 
     def __init__(self, attempt: Attempt, begun_ns: int, attempt_ns: int) -> None:
-        """Describe facts of `attempt`, which started at `attempt_ns`, of a gang that started at `begun_ns`."""
+        """Describe facts of `attempt`. The attempt started at `attempt_ns`, and its gang at `begun_ns`."""
         self.attempt = attempt
         self.begun_ns = begun_ns
         self._attempt_ns = attempt_ns
 
     def describe(self, fact: Fact, now_ns: int) -> list[Event]:  # noqa: C901, PLR0911, PLR0912 - one case a fact
-        """Return the events for `fact`, which occurs at `now_ns`, in order."""
+        """Return the events for `fact`, in order. `fact` occurs at `now_ns`."""
         match fact:
             case say.WorkerStarted():
                 return [self._started(fact, now_ns)]
@@ -128,7 +128,7 @@ class Describer:
 
     @property
     def _failed_level(self) -> str:
-        """Return the level of a failure: ``info`` if the caller gets it as an exception."""
+        """The level of a failure. It is ``info`` if the caller gets the failure as an exception."""
         return "error" if self.attempt.spec.plain is None else "info"
 
     def _rank(self, name: str, level: str, local_rank: int, **fields: Any) -> Event:
@@ -139,7 +139,7 @@ class Describer:
         return Event(name, level, {"rank": self.global_rank(local_rank), "local_rank": local_rank, **life, **fields})
 
     def global_rank(self, local_rank: int) -> int:
-        """Return `RANK` of a rank's environment; if unset, the local rank."""
+        """Return `RANK` of a rank's environment; the local rank if `RANK` is not set."""
         return whole_number(self.attempt.envs.get(local_rank, {}).get("RANK"), local_rank)
 
     def _started(self, fact: say.WorkerStarted, now_ns: int) -> Event:
@@ -299,7 +299,7 @@ class Describer:
 
 
 def causes(result: RunProcsResult) -> dict[str, Any]:
-    """Return the fields that name the causes; the first of a result's failures is the root cause."""
+    """Return the fields that name the causes. The root cause is the first of a result's failures."""
     root = next(iter(result.failures))
     return {
         "root_cause_rank": root,
@@ -325,7 +325,7 @@ def _seconds(then_ns: int, now_ns: int) -> float:
 
 
 def _error_type(failure: ProcessFailure) -> str:
-    """Return an exception's type, a signal's name, or an exit code."""
+    """Return the type of an exception, the name of a signal, or an exit code."""
     if isinstance(failure.message, dict):
         return str(failure.message.get("message", "")).partition(":")[0]
     if not failure.pid:
@@ -334,7 +334,7 @@ def _error_type(failure: ProcessFailure) -> str:
 
 
 def signal_name(number: int) -> str:
-    """Return the name of a signal, or ``signal 99`` if it has none."""
+    """Return the name of a signal; ``signal 99`` if the signal has no name."""
     try:
         return Signals(number).name
     except ValueError:
@@ -342,7 +342,7 @@ def signal_name(number: int) -> str:
 
 
 def whole_number(text: str | None, default: int) -> int:
-    """Parse the value of an environment variable as an integer; return `default` if it is not one."""
+    """Parse the value of an environment variable as an integer; return `default` if the value is not one."""
     try:
         return default if text is None else int(text)
     except ValueError:

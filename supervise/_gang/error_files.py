@@ -10,7 +10,7 @@ from supervise._opening import is_mark
 
 
 def recorded_ns(error_file: str) -> int | None:
-    """Return the monotonic ns at which the exception in `error_file` was recorded; None if it holds none."""
+    """Return the monotonic ns at which `error_file` recorded its exception; None if the file has no exception."""
     if not error_file or not os.access(error_file, os.F_OK):  # the common case; unlike lstat, it raises no exception
         return None
     try:
@@ -23,7 +23,7 @@ def recorded_ns(error_file: str) -> int | None:
 
 
 def _epoch_ns() -> int:
-    """Return wall clock minus monotonic clock in ns, from the shortest of three readings."""
+    """Return the difference between wall clock and monotonic clock in ns, from the shortest of three readings."""
     readings = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(3)]
     before, wall, after = min(readings, key=lambda reading: reading[2] - reading[0])
     return wall - (before + after) // 2

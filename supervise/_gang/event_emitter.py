@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class EventEmitter:
-    """Emits the events of one gang. Used on its loop."""
+    """Emitter of the events of one gang. Used on the gang's loop."""
 
     def __init__(self, attempt: Attempt) -> None:
-        """Take the common fields of all events from `attempt`, the first one."""
+        """Take the common fields of all events from `attempt`, which is the first attempt."""
         now_ns = time.monotonic_ns()
         first, spec = attempt.envs.get(0, {}), attempt.spec
         self._describer = Describer(attempt, now_ns, now_ns)
@@ -32,16 +32,19 @@ class EventEmitter:
         self._log = EventLog({**common, "attempt": _number_of(attempt)}, sink=spec.event_sink)
 
     def listens(self, level: str = "warning") -> bool:
-        """Whether an event of this level would reach a listener."""
+        """Return whether an event of this level would reach a listener."""
         return self._log.listens(level)
 
     def global_ranks(self, local_ranks: Iterable[int]) -> dict[int, int]:
-        """Return local rank to the rank that events name; to itself if two ranks would have the same name."""
+        """Return local rank to the rank that events name.
+
+        If two ranks would have the same name, events name the local rank.
+        """
         found = {local: self._describer.global_rank(local) for local in local_ranks}
         return found if len(set(found.values())) == len(found) else {local: local for local in found}
 
     def begin(self, attempt: Attempt) -> None:
-        """Describe this attempt from now on: the first, or a restart."""
+        """Describe this attempt from now on. It is the first one, or that of a restart."""
         now_ns = time.monotonic_ns()
         begun_ns = now_ns if attempt is self._describer.attempt else self._describer.begun_ns
         self._describer = Describer(attempt, begun_ns, now_ns)
@@ -49,13 +52,16 @@ class EventEmitter:
         self.emit(AttemptStarting())
 
     def emit(self, fact: Fact) -> None:
-        """Emit the events for `fact`. Without a listener, `fact` is not described."""
+        """Emit the events for `fact`. Without a listener, do not describe `fact`."""
         if self._log.listens("error"):
             for event in self._describer.describe(fact, time.monotonic_ns()):
                 self._log.emit(event.name, event.level, **event.fields)
 
     def finish(self, fact: GangFinished) -> None:
-        """Emit the last events; without a listener, show a failure in one line unless the caller gets an exception."""
+        """Emit the last events.
+
+        Without a listener, show a failure in one line, unless the caller gets an exception.
+        """
         self.emit(fact)
         spec, result = self._describer.attempt.spec, fact.result
         if result is not None and result.outcome == "failed" and spec.plain is None and spec.shows_failure:
@@ -63,7 +69,7 @@ class EventEmitter:
             self._log.show_at_last(failed_line(spec.name, title, result))
 
     def disk_full(self, iostream: str, error: OSError) -> None:
-        """Report a disk that is full when the ranks have ended: to listeners, or else on stderr."""
+        """Report a disk that is full when the ranks have ended. Without a listener, report it on stderr."""
         text = f"{error.strerror}; what the ranks wrote or recorded last may be missing"
         if not self._log.listens("warning"):
             say_at_last(one_line(f"supervise: {error.filename}: {text}"), logging.WARNING)

@@ -28,13 +28,16 @@ if TYPE_CHECKING:
 
 
 _LONGEST_S = 2.5
-"""Time after which a rank fails without its stacks: their collection takes 2 s, unless a file system blocks it."""
+"""Time after which a rank fails without its stacks.
+
+Their collection takes 2 s, unless a file system blocks it.
+"""
 _WRITE_S = 0.5
-"""Time after which the stacks are reported without their file, because a file system blocks it."""
+"""Time after which the stacks are reported without their file, which a file system may block."""
 
 
 class HangReports:
-    """Reports the hangs of one gang, and fails the rank if the watchdog says so. Used on the gang's loop."""
+    """Reporter of the hangs of one gang. It also fails the rank if the watchdog says so. Used on the gang's loop."""
 
     def __init__(
         self,
@@ -47,10 +50,10 @@ class HangReports:
         """Begin without reports.
 
         Args:
-            watchdog: Decides what follows a hang.
+            watchdog: The settings, with the consequence of a hang.
             host: The gang's runner.
             loop: The gang's loop.
-            subscribers: They receive `WorkerHung`.
+            subscribers: The actors that receive `WorkerHung`.
             stacks: Requests the stacks of all ranks.
         """
         self._watchdog = watchdog
@@ -59,12 +62,18 @@ class HangReports:
         self._subscribers = subscribers
         self._stacks = stacks
         self._unsaved: set[Hung] = set()
-        """Hangs whose stacks a thread writes."""
+        """Hangs whose stacks are not written to a file yet."""
         self._pending: dict[Hung, int] = {}
-        """Hangs whose ranks fail once their stacks are collected: hang to the monotonic time of the report."""
+        """Hangs whose ranks fail once their stacks are collected.
+
+        The value is the monotonic time of the report.
+        """
 
     def report(self, hung: Hung) -> None:
-        """Report a hang. With ``fail``, the stacks are collected before the rank fails, which takes up to 2 s."""
+        """Report a hang.
+
+        With ``fail``, the rank fails only after the stacks are collected, which takes up to 2 s.
+        """
         if self._host is None:
             return
         if self._watchdog.action == "fail":
@@ -80,7 +89,10 @@ class HangReports:
             reply.add_done_callback(partial(self._loop.post, self._take, hung, reply))
 
     def settle(self) -> None:
-        """Fail the ranks whose stacks are still being collected. A later exit must not be blamed for them."""
+        """Fail the ranks whose stacks are still being collected.
+
+        Otherwise a later exit might be blamed for their failure.
+        """
         for hung in list(self._pending):
             self._fail(hung)
 
@@ -110,7 +122,7 @@ class HangReports:
             self._loop.call_later(_WRITE_S, without_file)
 
     def _save(self, folder: str, hung: Hung, rank: int, found: Mapping[int, RankStacks]) -> bool:
-        """Write the stacks on a thread, because a file system may block; return whether there is a thread."""
+        """Write the stacks on a thread, because a file system may block; return whether a thread is available."""
 
         def save() -> None:
             path = _write(folder, f"rank {rank} {why(hung)}", found)
@@ -123,7 +135,7 @@ class HangReports:
         return True
 
     def _tell(self, hung: Hung, places: tuple[str, ...], path: str) -> None:
-        """Report the stacks of a hang, once, then fail its rank: the gang may end with that."""
+        """Report the stacks of a hang, only once. Then fail the rank, because the gang may end with that failure."""
         if self._host is not None and hung in self._unsaved:
             self._unsaved.discard(hung)
             self._host.events.emit(StacksTaken(path, places))
@@ -153,9 +165,10 @@ def why(hung: Hung) -> str:
 
 
 def _write(folder: str, head: str, found: Mapping[int, RankStacks]) -> str:
-    """Write the stacks of all ranks as text below a head; return the path, "" if the file cannot be written.
+    """Write the stacks of all ranks below a head, as text.
 
-    An earlier gang with the same `LogsSpecs` has written to the same folder, so the file gets the first free number.
+    Return the path; "" if the file cannot be written. An earlier gang with the same `LogsSpecs` has written to the same
+    folder, so the file gets the first free number.
     """
     lines = [head, "", *group_stacks(found)]
     for rank, stacks in sorted(found.items()):

@@ -1,4 +1,7 @@
-"""The watch for ranks that hang: it checks heartbeats and logs, and reports ranks that were silent for too long."""
+"""The watch for ranks that hang.
+
+It checks heartbeats and logs, and reports ranks that were silent for too long.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,14 @@ if TYPE_CHECKING:
 
 _MOST_TRIGGERS = 10
 _BETWEEN_TRIGGERS_NS = 1_000_000_000
-"""Minimum time between further reports that a rank asks for itself, so that it cannot flood its host."""
+"""Minimum time between two reports that a rank itself requests. So a rank cannot flood its host."""
 
 
 class _Triggered(NamedTuple):
-    """The last report that a rank has asked for."""
+    """The last report that a rank itself has requested."""
 
     life: tuple[int, int | None] | None
-    """Number of its life, and its last heartbeat."""
+    """Number of the rank's life, and its last heartbeat."""
     at_ns: int
     number: int
 
@@ -45,7 +48,7 @@ class _Growth(NamedTuple):
     at_ns: int | None
     """When the rank last wrote to them; None if they have been empty so far."""
     seen_ns: int
-    """When supervise checked."""
+    """Time of the check."""
 
 
 class _Tier:
@@ -60,7 +63,7 @@ class _Tier:
 
 
 class HangWatch:
-    """Checks all ranks four times a period, and when one is overdue. Used on the gang's loop."""
+    """Watch that checks all ranks four times a period, and when a rank is overdue. Used on the gang's loop."""
 
     def __init__(
         self, watchdog: Watchdog, host: Host, loop: Loop, sockets: NotifySockets, reports: HangReports
@@ -71,8 +74,8 @@ class HangWatch:
             watchdog: The deadlines.
             host: The gang's runner.
             loop: The gang's loop.
-            sockets: The notify sockets, which have the ranks' heartbeats.
-            reports: Reports a hang.
+            sockets: The notify sockets, which have the heartbeats of the ranks.
+            reports: The reporter of hangs.
         """
         self._host: Host | None = host
         self._reports = reports
@@ -80,15 +83,15 @@ class HangWatch:
         self._loop = loop
         self._sockets = sockets
         self._ready_ns: dict[int, int] = {}
-        """Rank to the time at which its present life became ready; only for ranks that report it."""
+        """Rank to the time at which its present life became ready. Only for ranks that report that they are ready."""
         self._grown: dict[int, _Growth] = {}
         """Rank to the last check of its logs."""
         self._held: set[int] = set()
         """The ranks that were suspended or traced at the last check."""
         self._dropped: dict[int, int] = {}
-        """Rank to the number of datagrams of its life that were dropped before the last check of heartbeats."""
+        """Rank to the number of dropped datagrams of its life at the last check of heartbeats."""
         self._triggered: dict[int, _Triggered] = {}
-        """Rank to the last report because of `WATCHDOG=trigger`."""
+        """Rank to the last report that it requested by ``WATCHDOG=trigger``."""
         together = gang.strategy != "one_for_one"
         self._tiers: list[_Tier] = []
         if watchdog.heartbeat_timeout_s is not None:
@@ -114,7 +117,7 @@ class HangWatch:
         self._ready_ns[rank] = at_ns
 
     def trigger(self, rank: int) -> None:
-        """Report a rank that asks for it, once until its next heartbeat."""
+        """Report a rank that requests it. Until the rank's next heartbeat, ignore further requests."""
         now_ns, beat_ns = time.monotonic_ns(), self._sockets.state(rank).beat_ns
         life = (self._gang.ranks[rank].attempt, beat_ns)
         last = self._triggered.get(rank) or _Triggered(None, 0, 0)
@@ -128,7 +131,7 @@ class HangWatch:
                     tier.silence.note(rank, tier.pulses())
 
     def settle(self) -> None:
-        """Fail the ranks that were reported, before the exit of a rank is decided."""
+        """Fail the ranks that were reported, before the core decides on the exit of a rank."""
         self._reports.settle()
 
     def end(self) -> None:
@@ -179,7 +182,10 @@ class HangWatch:
         self._reports.report(Hung(message, waiting))
 
     def _is_watched(self, rank: int) -> bool:
-        """Whether a rank runs, and neither it nor supervise is about to end it."""
+        """Return whether the silence of a rank counts.
+
+        The rank runs, and neither the rank nor supervise is about to end it.
+        """
         gang = self._gang
         runs = rank in gang.running and not gang.ranks[rank].told and gang.phase in ("starting", "running")
         return runs and gang.ranks[rank].fault is None and not self._sockets.state(rank).stopping
@@ -206,7 +212,10 @@ class HangWatch:
         return found
 
     def _since_ready(self, rank: int, at_ns: int | None) -> int | None:
-        """Return the later of the times of a rank's readiness and last sign; None if it has no deadline yet."""
+        """Return the time of a rank's readiness or of its last sign, whichever is later.
+
+        None if the rank has no deadline yet.
+        """
         if not self._gang.ranks[rank].notifies:
             return at_ns
         ready_ns = self._ready_ns.get(rank)
@@ -238,13 +247,16 @@ class HangWatch:
         return self._gang.ranks[rank].pid or 0
 
     def _excuse(self, ranks: Iterable[int], now_ns: int) -> None:
-        """Grant a full period because of ranks that are suspended or traced, or were continued since the last check."""
+        """Grant a full period because of these ranks.
+
+        They are suspended or traced, or were continued since the last check.
+        """
         for rank in ranks:
             for tier in self._tiers:
                 tier.silence.excuse(rank, now_ns)
 
     def _excuse_flooded(self, silence: Silence, now_ns: int) -> None:
-        """Grant a full period to ranks with dropped datagrams: their heartbeats may have found the queue full."""
+        """Grant a full period to ranks with dropped datagrams, because heartbeats may have been dropped, too."""
         for rank in self._watched():
             dropped = self._sockets.state(rank).dropped
             if dropped != self._dropped.get(rank, 0):
@@ -252,7 +264,7 @@ class HangWatch:
                 silence.excuse(rank, now_ns)
 
     def _is_held(self, rank: int) -> bool:
-        """Whether a rank is suspended or traced now, or has ended, so that its silence proves nothing."""
+        """Return whether the silence of a rank proves nothing. The rank is suspended or traced now, or has ended."""
         process = self._host.ranks.slots.processes.get(rank) if self._host is not None else None
         if process is None:
             return True
@@ -268,7 +280,7 @@ def _is_traced(pid: int) -> bool:
 
 
 def _was_continued(pid: int) -> bool:
-    """Whether a child was continued by SIGCONT since the last call. A rank of a fork server is not a child."""
+    """Return whether SIGCONT has continued a child since the last call. A rank of a fork server is not a child."""
     try:
         return os.waitid(os.P_PID, pid, os.WCONTINUED | os.WNOHANG) is not None
     except OSError:

@@ -1,4 +1,4 @@
-"""The interface of a gang's runner for the health of its ranks."""
+"""The interface of the gang's runner that the health of its ranks needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Host(Protocol):
-    """The part of the gang's runner that the health of ranks needs. Used on the gang's loop."""
+    """The part of the gang's runner that is needed for the health of ranks. Used on the gang's loop."""
 
     attempt: Attempt
     """The present attempt of the gang."""
@@ -22,4 +22,4 @@ class Host(Protocol):
     ranks: RankActors
 
     def step(self, event: steps.Event) -> None:
-        """Decide on an event."""
+        """Let the core decide on an event."""

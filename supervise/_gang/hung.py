@@ -13,4 +13,4 @@ class Hung(NamedTuple):
 
     message: WorkerHung
     waiting: tuple[int, ...]
-    """Ranks that are silent because they wait for it."""
+    """Ranks that are silent because they wait for the rank that hangs."""

@@ -1,4 +1,7 @@
-"""Notify protocol of systemd: the variables of a rank's environment, and the content of a datagram. Pure."""
+"""Notify protocol of systemd: the variables of a rank's environment, and the content of a datagram.
+
+This module is pure.
+"""
 
 from __future__ import annotations
 
@@ -12,42 +15,48 @@ if TYPE_CHECKING:
 
 SOCKET, PERIOD = "NOTIFY_SOCKET", "WATCHDOG_USEC"
 HELD_BY_RANK = 1
-"""Number of descriptors of the host for each open socket; the gang has one more."""
+"""Number of the host's descriptors for each open socket. The gang has one more descriptor for all sockets."""
 _OF_THE_HOST = frozenset({SOCKET, PERIOD, "WATCHDOG_PID"})
 _MOST_DIGITS = 18
-"""A limit so that every number fits into 64 bits; `supervise.notify` has the same limit."""
+"""Limit on digits, so that every number fits into 64 bits. `supervise.notify` has the same limit."""
 _CONTROLS = {**dict.fromkeys(range(0x80, 0xA0)), ord("\t"): " "}
-"""Characters of C1 are removed first: on many of them, a pattern of `one_line` takes quadratic time."""
+"""Translation of characters before `one_line`. It removes those of C1.
+
+On many characters of C1, a pattern of `one_line` would take quadratic time.
+"""
 
 
 class Message(NamedTuple):
-    """What one datagram says."""
+    """The content of one datagram."""
 
     ready: bool = False
     stopping: bool = False
     beat: bool = False
     trigger: bool = False
-    """The rank asks to be treated as if its watchdog had expired."""
+    """Whether the rank asks to be treated as if its watchdog had expired."""
     status: str | None = None
-    """One line without control characters; None if there is none."""
+    """One line without control characters; None if the datagram has no status."""
     step: int | None = None
     extend_usec: int | None = None
 
 
 def without_host_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the host's environment without the variables by which the host itself reports to its own supervisor."""
+    """Return the host's environment without some variables.
+
+    By the variables that are left out, the host itself reports to its own supervisor.
+    """
     return {name: value for name, value in environ.items() if name not in _OF_THE_HOST}
 
 
 def address_of(token: str, rank: int, life: int) -> str:
-    """Return the address of a life's socket, in the abstract namespace."""
+    """Return the address of the socket of a life, in the abstract namespace."""
     return f"@supervise/{token}/{rank}/{life}"
 
 
 def variables(address: str, watchdog_s: float | None) -> dict[str, str]:
     """Return the variables for a rank.
 
-    ``WATCHDOG_PID`` is not among them: the process that sends heartbeats may be a descendant of the rank.
+    ``WATCHDOG_PID`` is not one of them, because the process that sends heartbeats may be a descendant of the rank.
 
     Args:
         address: The address of the rank's socket.
@@ -57,9 +66,10 @@ def variables(address: str, watchdog_s: float | None) -> dict[str, str]:
 
 
 def parse(datagram: bytes) -> Message:
-    """Return what a datagram of up to 4096 bytes says. Assignments that are not known, or not valid, are ignored.
+    """Return the content of a datagram of up to 4096 bytes.
 
-    As in systemd, the first assignment to a name counts. Every input has a result.
+    Assignments that are not known or not valid are ignored. As in systemd, the first assignment to a name counts. Every
+    input has a result.
     """
     values: dict[bytes, bytes] = {}
     for line in datagram.rstrip(b"\0").replace(b"\r", b"\n").split(b"\n"):

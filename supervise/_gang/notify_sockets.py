@@ -1,7 +1,7 @@
 """Notify protocol of systemd, the host's side: one datagram socket for each life of a rank, read on the gang's loop.
 
-Each rank has a socket of its own, because the kernel's queue holds few datagrams (11 by default), so that one rank that
-floods a common socket would displace the heartbeats of the others.
+Each rank has its own socket, because the queue of a socket holds few datagrams (11 by default). On a common socket, one
+rank that floods it would displace the heartbeats of the others.
 """
 
 from __future__ import annotations
@@ -28,43 +28,49 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 4096
 _CREDENTIALS = struct.Struct("iII")
-"""pid, uid and gid of the sender, as the kernel knows them."""
+"""Pid, uid and gid of the sender, as the kernel reports them."""
 _ROOM = socket.CMSG_SPACE(_CREDENTIALS.size)
-"""Room for the credentials only. The kernel then closes descriptors that come with a datagram, so none can leak, and a
-barrier ends when its datagram is read, after all earlier ones."""
+"""Room for the credentials, and for nothing else.
+
+So the kernel closes the descriptors that come with a datagram, and none can leak. A barrier of the protocol ends when
+its datagram is read, hence after all earlier datagrams.
+"""
 _A_TURN = 64
-"""Number of datagrams that are read before the loop serves others."""
+"""Number of datagrams to read before the loop handles other callbacks."""
 _PAUSE_S = 0.01
 _CALM_S = 0.1
 _WHOLE_QUEUE = 1024
-"""More than the queue of any usual machine holds; systemd sets ``net.unix.max_dgram_qlen`` to 512."""
+"""Limit that is higher than the length of the queue on any usual machine.
+
+systemd sets ``net.unix.max_dgram_qlen`` to 512.
+"""
 
 _alive: weakref.WeakSet[NotifySockets] = weakref.WeakSet()
 
 
 class Told(NamedTuple):
-    """A report of a rank on which the gang must act."""
+    """A report of a rank to which the gang must react."""
 
     local_rank: int
     what: Literal["ready", "extended", "trigger", "stopping"]
-    """``ready`` and ``stopping`` are reported once in a life."""
+    """Kind of the report. A life makes the reports ``ready`` and ``stopping`` only once."""
     usec: int = 0
-    """For ``extended``: microseconds from now."""
+    """With ``extended``: microseconds from now."""
 
 
 @dataclass(slots=True)
 class RankNotes:
-    """What a life of a rank has reported so far; later datagrams change the object."""
+    """The reports of a rank's life so far. Later datagrams change the object."""
 
     status: str | None = None
     """One line without control characters."""
     step: int | None = None
     beat_ns: int | None = None
-    """Monotonic time at which the last heartbeat or higher step was read."""
+    """Monotonic time at which the last heartbeat, or the last higher step, was read."""
     ready: bool = False
     stopping: bool = False
     dropped: int = 0
-    """Number of datagrams that were too long, or whose sender is not a process of the rank."""
+    """Number of dropped datagrams: they were too long, or their sender is not a process of the rank."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,17 +81,20 @@ class _Socket:
     end: socket.socket
     notes: RankNotes
     pid: int = 0
-    """0 until the rank is launched; the socket is not read before."""
+    """Pid of the rank; 0 until the rank is launched. The socket is not read before the launch."""
     mode: Literal["new", "eager", "paused", "calm", "closed"] = "new"
-    """new: not read yet. eager: the loop watches it. paused: eager, but not watched for `_PAUSE_S`. calm: in the common
-    epoll set, from `ready` on."""
+    """How the socket is read.
+
+    new: not read yet. eager: the loop watches the socket. paused: eager, but not watched for `_PAUSE_S`. calm: in the
+    common epoll set, after the rank has become ready.
+    """
 
 
 class NotifySockets:
     """The notify sockets of one gang. Used on the gang's loop.
 
-    Until a rank is ready, its socket is read at once; afterwards, all sockets are read at most every 0.1 s, so that
-    regular heartbeats of many ranks cost one wake-up.
+    Until a rank is ready, its socket is read at once. After that, the socket is read together with those of all other
+    ready ranks, at most every 0.1 s. So the regular heartbeats of many ranks cost only one wake-up.
     """
 
     def __init__(
@@ -95,9 +104,10 @@ class NotifySockets:
 
         Args:
             loop: The gang's loop.
-            told: Called on the loop, also by `read_now`. It may call every method, also `close`.
+            told: Function that is called on the loop, also by `read_now`. The function may call every method, also
+                `close`.
             token: Part of the addresses; "" for a random one.
-            watchdog_s: Seconds within which each rank is to send a heartbeat; None if it need not.
+            watchdog_s: Seconds within which each rank must send a heartbeat; None if it need not.
         """
         self._loop = loop
         self._told = told
@@ -106,23 +116,23 @@ class NotifySockets:
         self._sockets: dict[int, _Socket] = {}
         """Rank to its open socket."""
         self._notes: dict[int, RankNotes] = {}
-        """Rank to what its newest life has reported."""
+        """Rank to the reports of its newest life."""
         self._calm: select.epoll | None = None
         self._by_fd: dict[int, _Socket] = {}
         """The sockets in the common epoll set."""
         self._next: Timer | None = None
-        """The next time at which the calm sockets are read; None while the loop watches the epoll set."""
+        """The timer for the next reading of the calm sockets; None while the loop watches the epoll set."""
         _alive.add(self)
 
     def open(self, rank: int, life: int) -> dict[str, str]:
-        """Make the socket for the next life of a rank, before its launch; close the socket of the life before.
+        """Make the socket for the next life of a rank, before its launch. Close the socket of the earlier life.
 
         Args:
             rank: Local rank.
-            life: Number of its life, from 0.
+            life: Number of the rank's life, from 0.
 
         Returns:
-            The variables that the environment of the rank must have.
+            Variables for the environment of the rank.
 
         Raises:
             OSError: No descriptor is left; the text names the rank.
@@ -147,12 +157,12 @@ class NotifySockets:
         return variables(address, self._watchdog_s)
 
     def launched(self, rank: int, pid: int, *, awaits_ready: bool = True) -> None:
-        """Begin to read the socket of a rank; its earlier datagrams are in the queue. No effect after `close`.
+        """Begin to read the socket of a rank. Its earlier datagrams are in the queue. No effect after `close`.
 
         Args:
             rank: Local rank.
             pid: Pid of its process, which leads a session.
-            awaits_ready: Whether the gang waits for ``READY=1``; otherwise the socket is read every 0.1 s from now on.
+            awaits_ready: Whether the gang waits for ``READY=1``. If not, the socket is read every 0.1 s from now on.
         """
         one = self._sockets.get(rank)
         if one is None:
@@ -163,17 +173,20 @@ class NotifySockets:
             self._calm_down(one)
 
     def read_now(self, rank: int) -> None:
-        """Handle the datagrams in the queue of a rank: before a deadline is judged, and after the rank has exited."""
+        """Handle the datagrams in the queue of a rank.
+
+        This is needed before a deadline is judged, and after the rank has exited.
+        """
         one = self._sockets.get(rank)
         if one is not None and one.mode != "new":
             self._read(one, _WHOLE_QUEUE)
 
     def state(self, rank: int) -> RankNotes:
-        """Return what the newest life of a rank has reported, also after `close`."""
+        """Return the reports of the newest life of a rank, also after `close`."""
         return self._notes.get(rank) or RankNotes()
 
     def close(self, rank: int) -> None:
-        """Close the socket of a rank without a read. Idempotent."""
+        """Close the socket of a rank without reading it. Idempotent."""
         one = self._sockets.pop(rank, None)
         if one is None:
             return
@@ -205,7 +218,7 @@ class NotifySockets:
             self._loop.call_later(_PAUSE_S, lambda: self._end_pause(one))
 
     def _end_pause(self, one: _Socket) -> None:
-        if one.mode == "paused":  # otherwise a `read_now` has made it calm, or it is closed
+        if one.mode == "paused":  # otherwise `read_now` has made the socket calm, or it is closed
             one.mode = "eager"
             self._loop.watch(one.end.fileno(), lambda: self._read_eager(one))
 
@@ -215,7 +228,7 @@ class NotifySockets:
         fd = one.end.fileno()
         try:
             self._calm.register(fd, select.EPOLLIN)
-        except OSError:  # fs.epoll.max_user_watches is reached: the socket is read at once, as before
+        except OSError:  # at the limit fs.epoll.max_user_watches: the socket is read at once, as before
             return
         if one.mode == "eager":
             self._loop.unwatch(fd)
@@ -232,7 +245,10 @@ class NotifySockets:
             self._tick()
 
     def _tick(self) -> None:
-        """Read the calm sockets that have a datagram and set the next time; if no socket has one, watch them all."""
+        """Read the calm sockets that have a datagram, and set the time of the next reading.
+
+        If no socket has a datagram, let the loop watch them all.
+        """
         found = [] if self._calm is None else self._calm.poll(0)
         if not found:
             self._watch_calm()
@@ -262,7 +278,7 @@ class NotifySockets:
                 datagram, ancillary, flags, _ = one.end.recvmsg(_MOST_BYTES, _ROOM)
             except BlockingIOError:
                 return False
-            except OSError:  # the kernel has no memory
+            except OSError:  # the kernel has no memory left
                 return True
             if flags & socket.MSG_TRUNC or not _is_from(one.pid, ancillary):
                 one.notes.dropped += 1
@@ -293,7 +309,7 @@ class NotifySockets:
             self._told(each)
 
     def close_in_child(self) -> None:
-        """Close the descriptors in a forked child, which would otherwise keep the addresses alive."""
+        """Close the descriptors in a forked child, so that they do not keep the addresses in use."""
         for one in self._sockets.values():
             one.end.close()
         if self._calm is not None:

@@ -1,4 +1,4 @@
-"""The messages between a Supervisor and its Workers and Tails that are not events of the core."""
+"""The messages between a Supervisor and its Workers and Tails, except for those that are events of the core."""
 
 from __future__ import annotations
 
@@ -22,46 +22,47 @@ class Deliver(NamedTuple):
 
     sig: Signals
     wake: bool = False
-    """Whether to send SIGCONT after `sig`, because a suspended process handles a signal only after SIGCONT."""
+    """Whether to send SIGCONT after `sig`. A suspended process handles a signal only after SIGCONT."""
 
 
 class LookForStop(Bare):
-    """Report `WorkerStopped` if the rank's process is newly suspended. Supervisor -> Worker."""
+    """Report `WorkerStopped` if the rank's process was suspended since the last report. Supervisor -> Worker."""
 
 
 class ReportStuck(Bare):
-    """Report `WorkerUnkillable` if a process has survived SIGKILL for the bounded wait. Supervisor -> Worker."""
+    """Report `WorkerUnkillable` if a process has survived SIGKILL for the whole bounded wait. Supervisor -> Worker."""
 
 
 class Leave(Bare):
-    """Leave the registry, since the gang has ended. Supervisor -> Worker."""
+    """Leave the registry, because the gang has ended. Supervisor -> Worker."""
 
 
 class Drain(NamedTuple):
-    """Show the remaining output, then end. Every rank is reaped. Supervisor -> Tail."""
+    """Show the remaining output, then end. Every rank is already reaped. Supervisor -> Tail."""
 
     sizes: dict[str, int]
-    """Bytes to show of each file, by path."""
+    """Path of each file to the number of its bytes to show."""
 
 
 class ChangeFiles(NamedTuple):
-    """Show what remains in the log files of a rank's past life, close these, and follow the files of its next life.
+    """Show what is left in the log files of a rank's past life, then follow the files of its next life.
 
-    Supervisor -> Tail, which owns the readers of the message from then on. The processes of the past life have ended.
+    Supervisor -> Tail. From then on, the Tail owns `feeds`. The processes of the past life have ended. The Tail closes
+    their files once they are shown.
     """
 
     feeds: Sequence[LogReader]
-    """Readers of the next life's files, which exist."""
+    """Readers of the files of the next life. These files exist."""
     sizes: dict[str, int | None]
-    """Bytes to show of each file of the past life, by path; None: up to its present end."""
+    """Path of each file of the past life to the number of its bytes to show. None: up to its present end."""
 
 
 class MemberStopRequested(Bare):
-    """Other code requested the stop of a Worker or a Tail. Worker, Tail -> Supervisor, which closes the gang."""
+    """Other code requested the stop of a Worker or a Tail, so the gang must be closed. Worker, Tail -> Supervisor."""
 
 
 class ActorDown(NamedTuple):
-    """A handler of a Worker or a Tail raised. Worker, Tail -> Supervisor, which kills the gang."""
+    """A handler of a Worker or a Tail raised, so the gang must be killed. Worker, Tail -> Supervisor."""
 
     who: str
     error: BaseException

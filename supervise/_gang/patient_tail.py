@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 class PatientTail(Tail):
     """Tail that shows each file as soon as it exists.
 
-    In a folder that may not be read, which inotify cannot watch, it finds a new file at the `Drain`.
+    A folder that may not be read cannot be watched by inotify. In such a folder, the Tail finds a new file only at the
+    `Drain`.
     """
 
     def __init__(self, **what: Any) -> None:
-        """Take the arguments of `Tail`; the sources need not exist."""
+        """Take the arguments of `Tail`. The sources need not exist."""
         super().__init__(**what)
         self._awaited: dict[LogReader, FileCreation] = {
             feed: FileCreation(feed.path, partial(self._came, feed)) for feed in self._feeds
@@ -29,7 +30,7 @@ class PatientTail(Tail):
 
     @property
     def shown_bytes(self) -> int:
-        """Number of bytes of all files that were shown or filtered out. Thread-safe."""
+        """Number of bytes, over all files, that were shown or filtered out. Thread-safe."""
         return sum(feed.shown_bytes for feed in self._feeds)
 
     def _open(self) -> None:
@@ -38,7 +39,7 @@ class PatientTail(Tail):
         self._step()
 
     def _came(self, feed: LogReader) -> None:
-        """Note that a file may exist. On the watching thread."""
+        """Note that a file may exist. Called on the watching thread."""
         with self._lock:
             known = feed in self._news
             self._news[feed] = None
@@ -57,7 +58,7 @@ class PatientTail(Tail):
         super()._drain(message)
 
     def _take_in(self) -> None:
-        """Open the new files. Ignore those after a `Drain`, which belong to another run."""
+        """Open the new files. Ignore files that appear after a `Drain`, because they belong to another run."""
         if self._draining:
             return
         with self._lock:

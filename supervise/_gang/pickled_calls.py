@@ -1,4 +1,4 @@
-"""The calls of the functions of a gang, pickled in the caller's thread before any process starts."""
+"""The calls of a gang's functions. They are pickled in the caller's thread, before any process starts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 def pickled_calls(
     parts: Iterable[RankSpec], args: Mapping[int, tuple[Any, ...]], cpus: Mapping[int, frozenset[int]]
 ) -> dict[int, Pickled]:
-    """Return local rank to pickled call, for the ranks in `args` whose calls are pickled."""
+    """Return local rank to pickled call, for those ranks in `args` whose calls must be pickled."""
     pickled: dict[int, Pickled] = {}
     for part in parts:
         if part.travels:
             own = {part.role_rank(rank): args[rank] for rank in part.ranks if rank in args}
             near = {part.role_rank(rank): cpus[rank] for rank in part.ranks if rank in cpus}
-            with naming(part.name):  # an error names the role and the role rank
+            with naming(part.name):  # so that an error names the role and the role rank
                 made = _calls_of_role(part, own, near)
             pickled |= {part.ranks[role_rank]: call for role_rank, call in made.items()}
     return pickled
@@ -35,7 +35,7 @@ def _calls_of_role(
     own_main = validation.has_own_main(part.entrypoint, args)
     fn, method = cast("Callable[..., Any]", part.entrypoint), cast("StartMethod", part.start_method)
     calls = {rank: (fn, given) for rank, given in args.items()}
-    if cpus and method == "forkserver":  # the server forks the ranks, and it is not bound
+    if cpus and method == "forkserver":  # the server, which is not bound, forks the ranks
         from supervise._process.launch import numa
 
         calls |= {rank: (numa.OnCpus(fn, near), args[rank]) for rank, near in cpus.items() if rank in args}

@@ -1,4 +1,4 @@
-"""The health of ranks: their notify sockets, the time in which each must become ready, and the watch for hangs."""
+"""The health of ranks: their notify sockets, the time in which each rank must become ready, and the watch for hangs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RankHealth:
-    """Reports to the core which ranks are ready, were not ready in time, or hang. Used on the gang's loop."""
+    """Reporter to the core: which ranks are ready, were not ready in time, or hang. Used on the gang's loop."""
 
     def __init__(
         self, host: Host, loop: Loop, subscribers: Subscribers, stacks: Callable[[], Reply[dict[int, RankStacks]]]
@@ -33,19 +33,19 @@ class RankHealth:
         Args:
             host: The gang's runner.
             loop: The gang's loop.
-            subscribers: They receive the reports of hangs.
-            stacks: Requests the stacks of all ranks.
+            subscribers: The actors that receive the reports of hangs.
+            stacks: Function that requests the stacks of all ranks.
         """
         self._host: Host | None = host
         self._gang = host.gang
         self._loop = loop
         self._spec = spec = host.attempt.spec
         self._timers: dict[int, Timer] = {}
-        """Rank to the next check of its deadline; only for ranks that are not ready."""
+        """Rank to the timer for the next check of its deadline. Only for ranks that are not ready."""
         self._due_s: dict[int, float] = {}
-        """Rank to the monotonic time until which it must be ready; changed without a new timer."""
+        """Rank to the monotonic time until which it must be ready. A change of this time makes no new timer."""
         self.sockets = NotifySockets(loop, self._told, token=spec.notify_token, watchdog_s=spec.heartbeat_timeout_s)
-        """The notify sockets; none is open if the ranks have none."""
+        """The notify sockets. If the ranks use none, none is open."""
         self._watch: HangWatch | None = None
         if spec.watchdog is not None:
             from supervise._gang.hang_reports import HangReports  # lazy: most gangs have no watchdog
@@ -55,7 +55,7 @@ class RankHealth:
             self._watch = HangWatch(spec.watchdog, host, loop, self.sockets, reports)
 
     def started(self, fact: WorkerStarted) -> None:
-        """Read the socket of a rank whose process runs, and limit the time until it is ready."""
+        """Read the socket of a rank whose process runs, and limit the time until the rank is ready."""
         rank = fact.local_rank
         awaits = self._spec.of(rank).ready == "notify"
         self.sockets.launched(rank, fact.pid, awaits_ready=awaits)
@@ -66,7 +66,7 @@ class RankHealth:
             self._limit(rank, self._spec.of(rank).ready_timeout_s - passed_s)
 
     def exited(self, rank: int) -> None:
-        """Handle what precedes the exit of a rank and is not known to the core: hangs, and datagrams of the rank."""
+        """Handle events of a rank that precede its exit and that the core does not know yet: hangs and datagrams."""
         if self._watch is not None:
             self._watch.settle()
         self.sockets.read_now(rank)
@@ -86,7 +86,7 @@ class RankHealth:
         self.sockets.read_now(rank)
         if rank not in self._timers:  # it is ready
             return
-        if (left_s := self._due_s[rank] - time.monotonic()) > 0:  # it has asked for more time
+        if (left_s := self._due_s[rank] - time.monotonic()) > 0:  # the rank has asked for more time
             self._limit(rank, left_s)
             return
         del self._timers[rank]
@@ -111,7 +111,7 @@ class RankHealth:
             self._host.step(event)
 
     def end(self) -> None:
-        """Close all sockets, cancel all timers and drop the reference to the host."""
+        """Close all sockets, cancel all timers, and drop the reference to the host."""
         self.sockets.end()
         for rank in list(self._timers):
             self._lift(rank)

@@ -13,7 +13,7 @@ _BY_RANK = ("stdouts", "stderrs", "tee_stdouts", "tee_stderrs", "error_files")
 
 
 def of_ranks(dest: LogsDest, ranks: Collection[int]) -> LogsDest:
-    """Return the paths of these ranks alone."""
+    """Return a `LogsDest` with the paths of only these ranks."""
     own = LogsDest()
     for name in _BY_RANK:
         getattr(own, name).update((rank, path) for rank, path in getattr(dest, name).items() if rank in ranks)
@@ -21,14 +21,14 @@ def of_ranks(dest: LogsDest, ranks: Collection[int]) -> LogsDest:
 
 
 def replace(dest: LogsDest, rank: int, own: LogsDest) -> None:
-    """Replace the paths of a rank by those in `own`."""
+    """Replace the paths of a rank by its paths in `own`."""
     for name in _BY_RANK:
         getattr(dest, name).pop(rank, None)
         getattr(dest, name).update(getattr(own, name))
 
 
 def keep(dest: LogsDest, past: LogsDest, ranks: Collection[int]) -> None:
-    """Give these ranks the paths of their past lives, which are not shown any more."""
+    """Give these ranks the paths of their past lives, whose logs are not shown any more."""
     for rank in ranks:
         old = of_ranks(past, (rank,))
         old.tee_stdouts, old.tee_stderrs = {}, {}

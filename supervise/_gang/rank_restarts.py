@@ -1,4 +1,4 @@
-"""The restarts of single ranks: their announcements and next lives, and the history of replaced lives."""
+"""The restarts of single ranks: their announcements, their next lives, and the history of replaced lives."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from supervise.result import RankEnd, RunProcsResult
 
 _MOST_KEPT = 1000
-"""Limit of the history."""
+"""Limit on the number of lives in the history."""
 
 
 class RankRestarts:
-    """Carries out the restarts of single ranks. Used on the gang's loop."""
+    """The restarts of single ranks. Used on the gang's loop."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class RankRestarts:
             events: Emits the events of restarts.
             subscribers: The actors that receive `WorkerRestarting`.
             timers: The timers of the gang.
-            step: Decides on an event.
+            step: Function that lets the core decide on an event.
         """
         self._gang = gang
         self._loop = loop
@@ -59,9 +59,9 @@ class RankRestarts:
         self._timers = timers
         self._step = step
         self._ends: dict[int, RankEnd] = {}
-        """Rank to the end of the life that is to be replaced."""
+        """Rank to the end of the life that will be replaced."""
         self._lives: list[tuple[int, int, RankEnd, bool]] = []
-        """What a restart of all ranks replaces: rank, attempt, end, and whether it counts."""
+        """The lives that a restart of all ranks replaces: rank, attempt, end, and whether the restart counts."""
         self.history: deque[RankRestart] = deque(maxlen=_MOST_KEPT)
         self.total = 0
         """Number of replaced lives."""
@@ -72,7 +72,7 @@ class RankRestarts:
         self._ranks = ranks
 
     def announce(self, action: steps.AnnounceRestarts) -> None:
-        """Tell subscribers about the restart of these ranks, once for each life, and set its timer."""
+        """Tell subscribers about the restart of these ranks, once for each life, and set the timer of the restart."""
         import random
 
         delay_s = action.delay_s * random.uniform(0.75, 1.25)  # noqa: S311 - jitter: machines do not restart in step
@@ -81,7 +81,7 @@ class RankRestarts:
             if rank.end is None:
                 continue
             end = rank_end(rank.end, role_of(self._gang, local_rank), rank.started_ns, self._attempt)
-            if self._ends.get(local_rank) == end:  # announced already; the failure of another rank has only delayed it
+            if self._ends.get(local_rank) == end:  # already announced: the failure of another rank has only delayed it
                 continue
             self._ends[local_rank] = end
             message = say.WorkerRestarting(local_rank=local_rank, attempt=rank.attempt + 1, delay_s=delay_s, end=end)
@@ -96,14 +96,17 @@ class RankRestarts:
         self._subscribers.forget(fact.local_rank)
 
     def prepare_all(self, result: RunProcsResult, *, counted: bool) -> None:
-        """Remember the lives of an attempt, which a restart of all ranks is to replace."""
+        """Remember the lives of an attempt that a restart of all ranks will replace."""
         ranks = self._gang.ranks
         self._lives = [
             (rank, ranks[rank].attempt, end, counted and end.role == "root_cause") for rank, end in result.ends.items()
         ]
 
     def note_all(self, left_out: frozenset[int]) -> None:
-        """Add the remembered lives to the history, because the next attempt begins; `left_out` are not replaced."""
+        """Add the remembered lives to the history, because the next attempt begins.
+
+        The lives of the ranks in `left_out` are not replaced.
+        """
         at_ns = time.monotonic_ns()
         for local_rank, attempt, end, caused in self._lives:
             if local_rank not in left_out:
@@ -115,7 +118,7 @@ class RankRestarts:
         self.total += 1
 
     def launch(self, action: steps.RelaunchRank) -> None:
-        """Make the next life of a rank and launch it; failure to make it is a failed launch."""
+        """Make the next life of a rank, and launch it. If the life cannot be made, report a failed launch."""
         try:
             self._ranks.renew(action.local_rank, action.attempt)
         except (OSError, SuperviseError) as error:

@@ -1,4 +1,4 @@
-"""What the ranks of each role run; a gang without roles is one role without a name."""
+"""The settings for the ranks of each role. A gang without roles has one role, whose name is empty."""
 
 from __future__ import annotations
 
@@ -18,45 +18,51 @@ if TYPE_CHECKING:
 
 
 class RankSpec(NamedTuple):
-    """The settings that the ranks of one role share. A gang without roles has one record, whose name is empty."""
+    """The settings that the ranks of one role share.
+
+    A gang without roles has one such record, whose name is empty.
+    """
 
     entrypoint: Callable[..., Any] | str
     ranks: range
     """The local ranks of the role."""
     start_method: StartMethod | None = "spawn"
-    """None for programs."""
+    """The start method; None for programs."""
     cwd: str | None = None
     name: str = ""
     ready: Readiness = "exec"
     ready_timeout_s: float = 60.0
     restart: RestartKind | None = None
-    """The restart kind; None for the kind of the policy."""
+    """The restart kind; None for that of the policy."""
     service: bool = False
 
     @property
     def kind(self) -> Literal["function", "binary"]:
-        """What each rank runs, in PyTorch's terms."""
+        """Whether the ranks run a function or a program, in PyTorch's terms."""
         return "binary" if isinstance(self.entrypoint, str) else "function"
 
     @property
     def travels(self) -> bool:
-        """Whether each rank's call is pickled."""
+        """Whether the call of each rank is pickled."""
         return self.kind == "function" and self.start_method in ("spawn", "forkserver")
 
     @property
     def what(self) -> str:
-        """The program or the function's name."""
+        """The program, or the name of the function."""
         entrypoint = self.entrypoint
         return entrypoint if isinstance(entrypoint, str) else getattr(entrypoint, "__qualname__", repr(entrypoint))
 
     def role_rank(self, local_rank: int) -> int:
-        """Return the number of a rank within its role."""
+        """Return the number of a rank within this role."""
         return local_rank - self.ranks.start
 
 
 @contextmanager
 def naming(role: str) -> Iterator[None]:
-    """Name the role in a `SpecError` of the block, whose ranks are role ranks; "" changes nothing."""
+    """Add the name of the role to a `SpecError` of the block, in which rank numbers are role ranks.
+
+    "" changes nothing.
+    """
     try:
         yield
     except SpecError as error:
@@ -66,6 +72,9 @@ def naming(role: str) -> Iterator[None]:
 
 
 def held_by_rank(parts: Sequence[RankSpec], *, sockets: bool) -> int:
-    """Return the number of descriptors that the host holds for each running rank, rounded up if the roles differ."""
+    """Return the number of descriptors that the host holds for each running rank.
+
+    It is rounded up if the roles differ.
+    """
     held = sum(len(part.ranks) * limits.held_by_rank(part.start_method) for part in parts)
     return HELD_BY_RANK * sockets + -(-held // max(1, sum(len(part.ranks) for part in parts)))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RankStates:
-    """Remembers which ranks were reported as suspended. Used on the gang's loop."""
+    """Record of the ranks that were reported as suspended. Used on the gang's loop."""
 
     def __init__(self) -> None:
         """Begin without suspended ranks."""
@@ -30,7 +30,10 @@ class RankStates:
     def status(
         self, gang: Gang, processes: Mapping[int, Process], notes: Callable[[int], RankNotes | None], waiters: int
     ) -> GangStatus:
-        """Return the present state of a gang. Takes the arguments of `rows`, and the number of open `Wait`."""
+        """Return the present state of a gang.
+
+        The arguments are those of `rows`, and the number of `Wait` that are not answered.
+        """
         return GangStatus(
             phase=gang.phase,
             pids=gang.pids,
@@ -49,7 +52,7 @@ class RankStates:
         Args:
             gang: The state of the gang.
             processes: Rank to process.
-            notes: Returns what the present life of a rank has reported; None if ranks have no notify sockets.
+            notes: Function that returns the reports of a rank's present life; None if the ranks have no notify sockets.
         """
         self._suspended = {
             rank for rank in self._suspended if rank in processes and processes[rank].kernel_state() in ("T", "t")

@@ -1,4 +1,4 @@
-"""The variables with a rank's place in the gang, which have torchrun's names; and a master port for rank 0."""
+"""The variables that give a rank's place in the gang, with torchrun's names; and a master port for rank 0."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Master:
     address: str
     port: str
     claim: socket.socket | None = None
-    """Prevents other gangs from choosing the same port, until `release`."""
+    """Prevents other gangs from choosing the same port, until `release`. None: nothing is claimed."""
     chosen: bool = False
     """Whether supervise has chosen the port."""
 
@@ -41,7 +41,9 @@ class Master:
 
 
 def choose_master(address: str | None, port: str | None) -> Master:
-    """Return this address and port; by default 127.0.0.1 and a free port that is claimed for this gang.
+    """Return this address and this port.
+
+    The default address is 127.0.0.1. The default port is a free one, which is claimed for this gang.
 
     Raises:
         OSError: No port is free.
@@ -60,7 +62,10 @@ def choose_master(address: str | None, port: str | None) -> Master:
 
 
 def _claimed(port: str) -> socket.socket | None:
-    """Return a socket that claims the port; None if another gang has claimed it, and its rank 0 may not listen yet."""
+    """Return a socket that claims the port; None if another gang has claimed it, or on a system other than Linux.
+
+    The claim is needed because a port looks free until rank 0 of that gang listens.
+    """
     if sys.platform != "linux":
         return None
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -104,7 +109,7 @@ def of_rank(local_rank: int, role_rank: int, *, first: int = 0, first_of_role: i
 
     Args:
         local_rank: The rank on this host.
-        role_rank: Its number in the ranks of its role on this host.
+        role_rank: The number of the rank among the ranks of its role on this host.
         first: The global rank of this host's first rank.
         first_of_role: The role rank of this host's first rank with the same role.
     """
@@ -116,10 +121,10 @@ def of_rank(local_rank: int, role_rank: int, *, first: int = 0, first_of_role: i
 
 
 def master_of_environment(environ: Mapping[str, str]) -> Master:
-    """Return the master that the host's environment names; if it names none, a free port.
+    """Return the master of the host's environment. By default, the address is 127.0.0.1, and the port is a free one.
 
-    If this process is a rank itself, its environment names the master of its own gang, whose port the ranks of another
-    gang must not use.
+    If this process is a rank itself, the function ignores the environment. There, the master is that of the rank's own
+    gang, and the ranks of another gang must not use its port.
 
     Raises:
         OSError: No port is free.
@@ -131,7 +136,10 @@ def master_of_environment(environ: Mapping[str, str]) -> Master:
 def with_variables(
     parts: Sequence[RankSpec], envs: Mapping[int, Mapping[str, str]], master: Master, *, name: str, max_restarts: int
 ) -> dict[int, dict[str, str]]:
-    """Return local rank to variables: those of all ranks and of the rank, and `envs`, which take precedence."""
+    """Return local rank to variables.
+
+    They are those that all ranks share, those of the rank, and `envs`, which take precedence.
+    """
     run_id = envs[0].get("TORCHELASTIC_RUN_ID") or f"{name}-{os.urandom(4).hex()}"
     common = of_all(len(envs), master, run_id=run_id, max_restarts=max_restarts)
     found: dict[int, dict[str, str]] = {}

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class RankActors:
-    """Starts the actors of a gang and sends them orders, by tell only: an ask would block the loop."""
+    """The actors of the ranks. They get orders only by tell, because an ask would block the loop."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class RankActors:
         events: EventEmitter,
         sockets: NotifySockets | None = None,
     ) -> None:
-        """Prepare without starting anything.
+        """Prepare, but start nothing.
 
         Args:
             attempt: The attempt to run. This object owns it from now on.
@@ -65,17 +65,17 @@ class RankActors:
         self._abandons: list[CancelToken] = []
         self._abandoned = False
         self._joined: dict[tuple[int, int], list[LogReader]] = {}
-        """Number of a Tail and rank to the readers of the rank's present life, if that is not the first."""
+        """Number of a Tail and rank to the readers of the rank's present life, unless that is the rank's first life."""
         self.slots = ExitSlots()
         self._trimming = _trimming(attempt, partial(loop.post, self._log_trimmed), self._log_trimmed)
         self._untrimmed = False
         self._spoiled = False
         self.abandoned_tails = 0
-        """Number of Tails that had started when `assemble` failed. Each reports its end."""
+        """Number of Tails that had already started when `assemble` failed. Each of them reports its end."""
         self._roomy = True
 
     def assemble(self) -> TailsStarted:
-        """Make the files and start the actors; return the event with the number of Tails.
+        """Make the files and start the actors. Return the event that has the number of Tails.
 
         Raises:
             SpecError: A limit is too low.
@@ -90,7 +90,7 @@ class RankActors:
         try:
             spare = limits.check_open_files(attempt.nprocs, each=each, shown=2 * shown)
             self._roomy = True
-        except SpecError:  # the copies of the writers' descriptors are optional
+        except SpecError:  # the limit is too low for the copies of the writers' descriptors, which are optional
             spare = limits.check_open_files(attempt.nprocs, each=each, shown=shown)
             self._roomy = False
         attempt.line.keeps = spare >= 2 * attempt.nprocs  # half of the spare descriptors stay free for the application
@@ -128,7 +128,10 @@ class RankActors:
         )
 
     def _give_up(self) -> None:
-        """End the started actors after the start of one has failed; close sockets, and destinations without a Tail."""
+        """End the started actors, because the start of one actor has failed.
+
+        Close the sockets, and each destination that has no Tail.
+        """
         self._dismiss_workers()
         if self._sockets is not None:
             self._sockets.close_all()
@@ -159,10 +162,10 @@ class RankActors:
         )
 
     def renew(self, rank: int, life: int) -> None:
-        """Make a later life of a rank: its files and its Worker; and let the Tails show its logs.
+        """Make a later life of a rank with its files and its Worker. Let the Tails show its logs.
 
         Raises:
-            SpecError: Its call cannot be pickled, or its log paths are not valid.
+            SpecError: The rank's call cannot be pickled, or its log paths are not valid.
             OSError: A log file cannot be made.
         """
         attempt = self._attempt
@@ -180,7 +183,10 @@ class RankActors:
             self._change_files(number, tail, rank, sizes)
 
     def _begin_trimming(self, rank: int, earlier: Iterable[str] = ()) -> None:
-        """Bound the logs of a rank's present life instead of those of its past life, if the gang has a bound."""
+        """Bound the logs of a rank's present life, and no longer those of its past life.
+
+        For a gang that has a bound.
+        """
         if self._trimming is not None:
             for path in earlier:
                 self._trimming.end(path)
@@ -188,7 +194,7 @@ class RankActors:
                 self._trimming.begin(path)
 
     def _change_files(self, number: int, tail: pykka.ActorRef[Tail], rank: int, sizes: dict[str, int | None]) -> None:
-        """Order a Tail to show the files of a rank's present life in place of those of its past life."""
+        """Order a Tail to show the files of a rank's present life, and no longer those of its past life."""
         from supervise._gang.tail_files import readers
 
         for feed in self._joined.get((number, rank), ()):  # a Tail that is blocked or has ended does not do it
@@ -210,7 +216,7 @@ class RankActors:
             tail.tell(orders.ChangeFiles(feeds=feeds, sizes=sizes))
 
     def log_paths(self, rank: int) -> tuple[str, ...]:
-        """Return the log files that the present life of a rank writes."""
+        """Return the paths of the log files that the present life of a rank writes."""
         dest = self._attempt.dest
         found = dict.fromkeys((dest.stdouts[rank], dest.stderrs[rank]))  # both streams may have one file
         return tuple(path for path in found if path and path != os.devnull)
@@ -218,11 +224,11 @@ class RankActors:
     def launch(self, rank: int) -> None:
         """Launch a rank."""
         self._workers[rank].tell(orders.Launch())
-        if self._attempt.row is not None:  # after the order, so that a launch follows
+        if self._attempt.row is not None:  # after the order to the Worker, so that a launch follows
             self._attempt.row.order(self._attempt.launchers[rank])
 
     def deliver(self, ranks: Iterable[int], sig: signal.Signals, *, wake: bool = False) -> None:
-        """Signal the groups of these ranks; `wake` also continues those that are suspended."""
+        """Signal the groups of these ranks. `wake` also continues those groups that are suspended."""
         deliver = orders.Deliver(sig=sig, wake=wake)
         for rank in ranks:
             self._workers[rank].tell(deliver)
@@ -244,7 +250,7 @@ class RankActors:
         return {rank: at_ns for rank, at_ns in found if at_ns is not None}
 
     def drain(self, ends: Sequence[WorkerExited]) -> None:
-        """Order the Tails to show the remaining output and end."""
+        """Order the Tails to show the remaining output and then end."""
         sizes = {path: size for end in ends for path, size in end.log_bytes.items()}
         self._look_for_room(sizes)
         if self._trimming is not None:
@@ -254,8 +260,8 @@ class RankActors:
                 tail.tell(orders.Drain(sizes=sizes))
 
     def _look_for_room(self, sizes: Mapping[str, int]) -> None:
-        """Report a full disk. Ranks write their logs directly, so supervise does not see their ENOSPC."""
-        # The longest log of each folder, which is the most likely one to be truncated
+        """Report a full disk. supervise does not see the ENOSPC of a rank, because ranks write their logs directly."""
+        # The longest log of each folder, which is most likely to be truncated
         longest = {os.path.dirname(os.path.dirname(path)): path for path in sorted(sizes, key=lambda path: sizes[path])}
         full = next((error for path in longest.values() if (error := no_room(path)) is not None), None)
         if full is not None:
@@ -263,36 +269,36 @@ class RankActors:
             self._events.disk_full(iostream, full)
 
     def _log_failed(self, iostream: str, path: str, error: OSError) -> None:
-        if not self._abandoned:  # otherwise the gang may have finished, and no event may follow that
+        if not self._abandoned:  # otherwise the gang may have finished, after which no event may follow
             self._events.emit(LogFailed(iostream, path, str(error)))
 
     def _log_trimmed(self, path: str, error: OSError | None) -> None:
         iostream = "stdout" if path in self._attempt.dest.stdouts.values() else "stderr"
         if error is None:
             self._events.emit(LogTrimmed(iostream, path, self._attempt.spec.log_max_bytes or 0))
-        elif not self._untrimmed:  # the other logs have the same file system
+        elif not self._untrimmed:  # because the other logs have the same file system
             self._untrimmed = True
             why = f"log_max_bytes has no effect, its oldest part cannot be removed: {error.strerror}"
             self._log_failed(iostream, path, OSError(error.errno, why, path))
 
     def abandon_tails(self) -> None:
-        """End the Tails now, even during a write. They report no failure of a log any more."""
+        """End the Tails now, also during a write. From then on, they report no failure of a log."""
         self._abandoned = True
         for abandon in self._abandons:
             abandon.set()
 
     def dismiss(self) -> None:
-        """Order the Workers to leave the registry, and release resources. The Tails have ended. Idempotent."""
+        """Order the Workers to leave the registry, and release resources. The Tails have already ended. Idempotent."""
         if self._trimming is not None:
             self._trimming.end_all()
         self._dismiss_workers()
-        while self._joined:  # a Tail whose destination failed has not taken these readers
+        while self._joined:  # a Tail whose destination had failed did not take these readers
             for feed in self._joined.popitem()[1]:
                 feed.close()
         self.slots.close_outcomes()
         self._attempt.line.cut()
         self._attempt.spec.release_port()
-        if not self._tails:  # Tails own their destinations
+        if not self._tails:  # otherwise the Tails own the destinations
             self._attempt.close()
 
     def _dismiss_workers(self) -> None:

@@ -1,4 +1,4 @@
-"""`SupervisorRef`: the reference to a Supervisor, with typed replies, as a context manager."""
+"""`SupervisorRef`: a reference to a Supervisor that has typed replies and is a context manager."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _PROMPT_S = 5.0
 
 
 class SupervisorRef(StoppingRef):
-    """The reference to a Supervisor, which `Supervisor.start` returns: a `pykka.ActorRef` whose replies have types.
+    """The reference to a Supervisor that `Supervisor.start` returns: a `pykka.ActorRef` whose replies have types.
 
-    As a context manager, it stops the Supervisor, and so closes the gang, at the end of the block. It does not launch
-    the ranks: ask `Start` for that.
+    As a context manager, the reference stops the Supervisor at the end of the block, which closes the gang. The
+    reference does not launch the ranks: ask `Start` for that.
     """
 
     @overload
@@ -43,12 +43,12 @@ class SupervisorRef(StoppingRef):
         Raises:
             pykka.Timeout: There is no reply within `timeout`.
             pykka.ActorDeadError: The Supervisor has ended.
-            Exception: The reply is an error; each message lists its errors.
+            Exception: The reply is an error. Each message lists its errors.
         """
         return super().ask(message, block=block, timeout=timeout)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the result as a picture, or the state of each rank."""
+        """Return the HTML that a notebook shows: the result as a picture, or the state of each rank."""
         from supervise import messages
         from supervise._views import small_timeline
 
@@ -57,5 +57,5 @@ class SupervisorRef(StoppingRef):
             if result is not None:
                 return result._repr_html_()
             return small_timeline.of_gang("gang", self.ask(messages.Status(), timeout=_PROMPT_S))
-        except Exception:  # it has ended, or its start has failed
+        except Exception:  # the gang has ended, or its start has failed
             return small_timeline.of_gang("gang", None)

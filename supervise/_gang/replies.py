@@ -22,16 +22,16 @@ class PendingReplies:
         """Begin without pending replies."""
         self._loop = loop
         self._waits: WeakKeyDictionary[Reply[RunProcsResult | None], Timer | None] = WeakKeyDictionary()
-        """Waits whose caller still holds the future, with the timer of their timeout."""
+        """Waits whose caller still holds the future. The value is the timer of the wait's timeout."""
         self._closes: list[Reply[RunProcsResult | None]] = []
         self._stops: list[Reply[None]] = []
         self._requests: dict[int, Reply[dict[int, int]]] = {}
         """Requests to restart or to terminate ranks, by key."""
         self.start: Reply[dict[int, int]] | None = None
-        """The reply to the start; None unless it is pending."""
+        """The reply to the start; None if no start is pending."""
         self.result: RunProcsResult | None = None
         self.error: BaseException | None = None
-        """The reason why there will be no result; None otherwise."""
+        """The reason why there will be no result; None if there is no such reason."""
 
     @property
     def over(self) -> bool:
@@ -63,12 +63,12 @@ class PendingReplies:
         self._requests.pop(key).set(pids)
 
     def fail_requests(self, keys: Iterable[int], error: BaseException) -> None:
-        """Answer the requests with these keys with an error."""
+        """Answer the requests with these keys by an error."""
         for key in keys:
             self._requests.pop(key).fail(error)
 
     def wait(self, timeout: float | None) -> Reply[RunProcsResult | None]:
-        """Return a reply with the result; None after `timeout` seconds."""
+        """Return a reply with the result. After `timeout` seconds without a result, the reply is None."""
         reply: Reply[RunProcsResult | None] = Reply()
         if self.over:
             self._give(reply)
@@ -91,13 +91,13 @@ class PendingReplies:
         return reply
 
     def started(self, pids: dict[int, int]) -> None:
-        """Answer the start: every rank runs."""
+        """Answer the start, because every rank runs."""
         start, self.start = self.start, None
         if start is not None:
             start.set(pids)
 
     def publish(self, start_error: BaseException) -> None:
-        """Answer every wait with `result` or `error`, and a pending start with `start_error`."""
+        """Answer every wait: with `result` or with `error`. Answer a pending start with `start_error`."""
         start, self.start = self.start, None
         if start is not None:
             start.fail(self.error or start_error)

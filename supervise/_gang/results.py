@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from supervise.result import Role
 
 OUT_OF_MEMORY = "out of memory suspected"
-"""Beginning of the message of a failure whose cgroup counted an OOM kill."""
+"""Beginning of the message of a failure, if the cgroup of the rank counted an OOM kill."""
 _KNOWN_BY_CODE = ("To enable traceback see:", "Signal ")
-"""Beginnings of texts that say no more than the exit code."""
+"""Beginnings of texts that give no more information than the exit code."""
 _HUNG = "hung: "
 """Beginning of the reason of a hang."""
 _CAUSE_CHARS = 300
 LOST_CODE = 255
-"""Value of `ProcessFailure.exitcode`, which is always a number, for a lost exit status."""
+"""`ProcessFailure.exitcode`, which is always a number, for an exit status that is lost."""
 
 
 def rank_end(end: WorkerExited, role: Role, started_ns: int, attempt: Attempt) -> RankEnd:
@@ -61,7 +61,7 @@ def build_result(gang: Gang, verdict: Verdict, attempt: Attempt, values: Mapping
 
     Args:
         gang: The state of the gang.
-        verdict: The verdict on it.
+        verdict: The verdict on the gang.
         attempt: The last attempt.
         values: Local rank to return value, if all ranks exited with code 0.
     """
@@ -95,7 +95,7 @@ def build_result(gang: Gang, verdict: Verdict, attempt: Attempt, values: Mapping
 
 
 def _last_words(end: WorkerExited, path: str) -> str:
-    """Return the last lines of a rank's stderr, without a read if the file was empty at the rank's end."""
+    """Return the last lines of a rank's stderr. If the file was empty at the end of the rank, do not read it."""
     return last_lines(path) if end.log_bytes.get(path) else ""
 
 
@@ -136,12 +136,12 @@ def failed_line(name: str, title: str, result: RunProcsResult) -> str:
 
     Args:
         name: Name of the gang.
-        title: What to call the first rank of `result.failures`.
+        title: The title of the first rank in `result.failures`.
         result: The result.
     """
     rank, root = next(iter(result.failures.items()))
     recorded = root.message.get("message") if isinstance(root.message, dict) else None
-    if not root.pid:  # it could not be launched
+    if not root.pid:  # the rank could not be launched
         recorded = root.message
     if recorded is None:
         how = f"exit code {root.exitcode}" if root.exitcode >= 0 else root.signal_name()
@@ -161,7 +161,7 @@ def start_error(
     notes: Callable[[int], RankNotes | None],
     spec: GangSpec,
 ) -> Exception:
-    """Return the exception for the asker of the start. An `OSError` keeps its class, errno and file name."""
+    """Return the exception for the sender of the `Start`. An `OSError` keeps its class, errno and file name."""
     if isinstance(failure, StartFailed):
         return _not_ready_error(gang, failure, notes(failure.local_rank), spec)
     error, rank = failure.error, failure.local_rank

@@ -1,4 +1,7 @@
-"""The return values of ranks. A thread loads them, because unpickling runs user code of unbounded duration."""
+"""The return values of ranks.
+
+A thread loads them, because unpickling runs user code, for which there is no limit on the time.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ class ReturnValues:
             name: Name of the gang.
             nprocs: Number of ranks.
             loop: The gang's loop.
-            slots: Holds the result channels.
+            slots: The exit slots, which hold the result channels.
         """
         self._name = name
         self._nprocs = nprocs
@@ -38,13 +41,14 @@ class ReturnValues:
         """Local rank to loaded value."""
 
     def load(self, gang: Gang, loaded: Callable[[dict[int, str]], object]) -> None:
-        """Load the values if all ranks but terminated ones and stopped services exited with a code of success.
+        """Load the values if all ranks exited with a code of success, except for terminated ranks and stopped services.
 
-        A rank that stays down since an earlier attempt has no value.
+        A rank that stays down since an earlier attempt has no value and does not count here.
 
         Args:
             gang: The state of the gang; all ranks have ended.
-            loaded: Called on the loop with local rank to complaint, for values that could not be loaded.
+            loaded: Function that is called on the loop with a mapping of local rank to complaint, for values that could
+                not be loaded.
         """
         self._loaded = loaded
         over = {n for n, rank in enumerate(gang.ranks) if rank.terminated or rank.dismissed or gang.is_left_out(n)}
@@ -62,11 +66,11 @@ class ReturnValues:
         work = partial(_load, files, nothing, partial(self._loop.post, self._arrived))
         try:
             threading.Thread(target=work, name=f"supervise-values-{self._name}", daemon=True).start()
-        except RuntimeError:  # no thread: the interpreter is exiting, or a limit is reached
+        except RuntimeError:  # there is no thread, as the interpreter is exiting or a limit is reached
             work()
 
     def abandon(self) -> None:
-        """Abandon a pending load, because its user code exceeds the deadline."""
+        """Abandon a pending load whose user code exceeds the deadline."""
         self._arrived({}, dict.fromkeys(range(self._nprocs), "its return value was not unpickled in time"))
 
     def dismiss(self) -> None:
@@ -85,7 +89,10 @@ def _load(
     known: Mapping[int, Any],
     tell: Callable[[dict[int, Any], dict[int, str]], object],
 ) -> None:
-    """Unpickle the values in `files`; call `tell` with rank to value, `known` included, and rank to problem."""
+    """Unpickle the values in `files`.
+
+    Call `tell` with rank to value, which includes `known`, and with rank to problem.
+    """
     values = dict(known)
     problems: dict[int, str] = {}
     for rank, file in sorted(files.items()):

@@ -1,4 +1,4 @@
-"""The checks of a gang's roles as a whole."""
+"""The checks of the roles of a gang, taken together."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def check_roles(spec: GangSpec) -> None:
-    """Refuse settings that `roles` excludes, and roles that together are not a valid gang.
+    """Refuse settings that cannot be used with `roles`, and roles that are not a valid gang together.
 
     Raises:
-        SpecError: Names the setting or the role.
+        SpecError: A setting or a role is not valid; the text names it.
     """
     given = {"entrypoint": spec.entrypoint, "args": spec.args, "cwd": spec.cwd}
     more = [name for name, value in given.items() if value is not None]

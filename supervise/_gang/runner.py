@@ -1,4 +1,4 @@
-"""The runner of a gang: it passes events to the core and carries out the core's actions."""
+"""The runner of a gang. It passes events to the core, and carries out the actions of the core."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ if TYPE_CHECKING:
     from supervise.stacks import RankStacks
 
 _SETTLED_S = 0.02
-"""Delay from the first launch to the first read of the kernel's OOM counters, which a small gang does not wait for."""
+"""Delay from the first launch to the first reading of the OOM counters. A small gang does not wait for the reading."""
 
 
 class Listener(Protocol):
     """An internal observer of a gang, in addition to its subscribers. Called on the gang's loop."""
 
     def exited(self, end: say.WorkerExited, value: OutcomeFile | None) -> None:
-        """Note the end of a rank. `value` holds the return value or the exception of its function."""
+        """Note the end of a rank. `value` is the file with the return value or the exception of its function."""
 
     def left(self, crash: SupervisorCrashed | None) -> None:
-        """Note that the Supervisor has left the registry; `crash` is set if a handler of the gang failed."""
+        """Note that the Supervisor has left the registry. `crash` is set if a handler of the gang failed."""
 
 
 class GangRunner:
-    """Runs one gang: passes events to the core and carries out its actions. Used on the gang's loop."""
+    """Runner of one gang. It passes events to the core, and carries out the core's actions. Used on the gang's loop."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class GangRunner:
         crashed: Callable[[BaseException], object],
         stacks: Callable[[], Reply[dict[int, RankStacks]]],
     ) -> None:
-        """Prepare a runner; `start` starts the gang.
+        """Prepare a runner. `start` starts the gang.
 
         Args:
             attempt: The first attempt.
@@ -83,9 +83,9 @@ class GangRunner:
             replies: The pending replies of the Supervisor.
             subscribers: The actors that receive lifecycle messages.
             listener: An internal observer, or None.
-            closed: Called when no process of the gang remains that can be killed.
-            crashed: Called with an error that leaves the gang's state inconsistent.
-            stacks: Requests the stacks of all ranks.
+            closed: Function that is called when the gang has no process left that can be killed.
+            crashed: Function that is called with an error after which the state of the gang is inconsistent.
+            stacks: Function that requests the stacks of all ranks.
         """
         spec = attempt.spec
         self._loop = loop
@@ -109,7 +109,7 @@ class GangRunner:
             stop_signal=spec.stop_signal,
             **spec.in_core(),
         )
-        """Only the core changes it; others read it."""
+        """The state of the gang. Only the core changes it; other code reads it."""
         self.events = EventEmitter(attempt)
         self.timers = Timers(loop, partial(self._guarded, self.step))
         self.suspend_poll = SuspendPoll(loop, self._look_for_suspended)
@@ -135,7 +135,7 @@ class GangRunner:
         self._values = ReturnValues(attempt.spec.name, attempt.nprocs, self._loop, self.ranks.slots)
 
     def start(self) -> Reply[dict[int, int]]:
-        """Start the gang; return the pending reply.
+        """Start the gang; return the reply to the start, which is pending.
 
         Raises:
             SpecError: A limit is too low.
@@ -151,7 +151,7 @@ class GangRunner:
         return reply
 
     def close(self, death_sig: signal.Signals | None = None, timeout_s: float | None = None) -> None:
-        """Request the end from the core; with `timeout_s` None, each role in turn gets the gang's grace."""
+        """Request the end of the gang. If `timeout_s` is None, each role in turn gets the gang's grace."""
         bound_s = self.gang.grace_s if timeout_s is None else timeout_s
         order: steps.StopOrder = "each" if timeout_s is None else "whole"
         sig = death_sig or self.gang.stop_signal
@@ -160,7 +160,7 @@ class GangRunner:
         self.step(steps.CloseAsked(death_sig=sig, timeout_s=bound_s, order=order))
 
     def notes(self, rank: int) -> RankNotes | None:
-        """Return what the present life of a rank has reported."""
+        """Return the reports of the present life of a rank."""
         return self._health.sockets.state(rank) if self._health is not None else None
 
     def report(self, event: steps.Event) -> None:
@@ -173,19 +173,19 @@ class GangRunner:
         self.step(event)
 
     def request(self, kind: type[steps.RestartAsked | steps.TerminateAsked], ranks: frozenset[int]) -> Reply[Any]:
-        """Request the restart or the termination of ranks; return the pending reply."""
+        """Request the restart or the termination of ranks; return the reply to the request, which is pending."""
         self._requests += 1
         reply = self._replies.begin_request(self._requests)
         self.step(kind(self._requests, ranks))
         return reply
 
     def excuse(self, ranks: frozenset[int]) -> None:
-        """Note that the caller is about to stop these ranks because another has failed."""
-        self._report_dead()  # a rank that is dead already was not stopped
+        """Note that the caller is about to stop these ranks because another rank has failed."""
+        self._report_dead()  # first, because a rank that is already dead was not stopped
         self.step(steps.PeersStopped(ranks=ranks, at_ns=time.monotonic_ns()))
 
     def halt(self) -> None:
-        """Stop all decisions: the Supervisor has crashed or leaves."""
+        """Stop all decisions, because the Supervisor has crashed or leaves."""
         self._halted = True
         self._sweeps.cancel()
 
@@ -203,7 +203,7 @@ class GangRunner:
     # From events to actions
 
     def step(self, event: steps.Event) -> None:
-        """Decide on an event. A failure leaves the state inconsistent, so it is a crash, not the caller's error."""
+        """Let the core decide on an event. An exception is a crash, because it leaves the state inconsistent."""
         if self._halted:
             return
         try:
@@ -216,7 +216,7 @@ class GangRunner:
             self._crashed(error)
 
     def _guarded(self, act: Callable[..., object], *args: Any) -> None:
-        """Call `act` from a timer or a post; report its exception as a crash, as the actor does for a message."""
+        """Call `act` for a timer or a post. Report its exception as a crash, as the actor does for a message."""
         try:
             act(*args)
         except BaseException as error:
@@ -278,7 +278,7 @@ class GangRunner:
             case steps.RelaunchRank():
                 self._restarts.launch(action)
             case steps.AnswerAsk():
-                pids = self.gang.pids  # it lacks ranks whose last life could not be launched
+                pids = self.gang.pids  # these lack ranks whose last life could not be launched
                 self._replies.answer_request(action.key, {rank: pids[rank] for rank in action.ranks if rank in pids})
             case steps.FailAsks():
                 self._replies.fail_requests(action.keys, SuperviseError(f"{self.attempt.spec.name}: {action.why}"))
@@ -299,7 +299,7 @@ class GangRunner:
         self.suspend_poll.begin()
 
     def _report_dead(self) -> None:
-        """Make the Workers post the exits of all dead ranks."""
+        """Let the Workers post the exits of all dead ranks."""
         self.ranks.slots.ring_if_dead()
         self._loop.poll()
 
@@ -308,7 +308,7 @@ class GangRunner:
         self.step(steps.AllReaped(recorded=recorded, taken_ns=time.monotonic_ns()))
 
     def signal(self, ranks: frozenset[int], sig: signal.Signals, reason: str, escalation: int = 0) -> None:
-        """Signal the groups of these ranks. SIGCONT follows a signal of supervise other than SIGKILL."""
+        """Signal the groups of these ranks. If supervise sends a signal other than SIGKILL, SIGCONT follows."""
         self.ranks.deliver(ranks, sig, wake=reason != "user" and sig != signal.SIGKILL)
         if self.events.listens("info"):
             for rank in sorted(ranks):
@@ -343,7 +343,7 @@ class GangRunner:
         self.timers.set(steps.SetTimer(name="backoff", delay_s=delay_s))
 
     def _assemble(self) -> None:
-        """Make the next attempt's files and actors."""
+        """Make the files and actors of the next attempt."""
         self.timers.cancel("grace", "kill", "drain")
         self._restarts.note_all(self.gang.left_out)
         self._values.dismiss()
@@ -357,7 +357,7 @@ class GangRunner:
             made = self.ranks
             self.step(made.assemble())
         except (OSError, SuperviseError) as error:
-            if made is not None:  # the end of a started Tail must not be taken for that of a later Tail
+            if made is not None:  # so that the end of a started Tail is not taken for that of a later Tail
                 self.step(steps.TailsStarted(tails=made.abandoned_tails))
             self._post(steps.NotAssembled(error, time.monotonic_ns()))
         else:
@@ -387,7 +387,7 @@ class GangRunner:
         replies.publish(SpawnError("the gang was closed before every rank ran", local_rank=self.gang.launched))
         self._subscribers.finish(message)
         if self.attempt.spec.plain is not None:
-            self._owner.stop(block=False)  # the stop ends what the ranks have left in their groups
+            self._owner.stop(block=False)  # the stop also ends the processes that the ranks have left in their groups
 
 
 def _nothing(*_args: object) -> None:

@@ -1,4 +1,4 @@
-"""The terminal of `supervise run` as the destination of a Tail: unfinished lines are rows below the others."""
+"""The terminal of `supervise run` as the destination of a Tail. Unfinished lines are rows below the other lines."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from supervise._logs.sinks import CancelToken, Sink
 
 _INTERVAL_NS = 100_000_000
-"""The shortest interval between two redraws of changed unfinished lines."""
+"""Minimum time between two redraws of changed unfinished lines."""
 
 
 class ScreenDestination(TailDestination):
-    """Writes lines of files to a terminal, and draws the unfinished line of each rank below them."""
+    """Destination that writes lines of files to a terminal, and draws the unfinished line of each rank below them."""
 
     def __init__(self, sink: Sink, abandon: CancelToken, screen: Screen) -> None:
-        """Own `sink`, which writes to the terminal of `screen`; `abandon` ends a write early."""
+        """Own `sink`, which writes to the terminal of `screen`. `abandon` ends a write early."""
         super().__init__(sink, abandon)
         self._screen = screen
         self._live: dict[LogReader, None] = {}  # files with an unfinished line, in the order of their changes
@@ -33,7 +33,7 @@ class ScreenDestination(TailDestination):
     def show(self, feed: LogReader, chunk: bytes, now_ns: int) -> None:
         """Show the lines that the next chunk of a file completes; see `TailDestination.show`.
 
-        If the same rank has a prompt on its other stream, the prompt is shown before them.
+        If the same rank has a prompt on its other stream, the prompt is shown before these lines.
         """
         if chunk and self.reserved is None:
             for other in [other for other in self._live if other is not feed and _is_prompt_of(other, feed.local_rank)]:
@@ -59,7 +59,7 @@ class ScreenDestination(TailDestination):
         self._erased = False
 
     def next_update_ns(self) -> int | None:
-        """Return when the rows are due; None: they have not changed."""
+        """Return the time at which the rows must be drawn again; None if they have not changed."""
         return None if self.reserved is not None else self._due_ns
 
     def _note(self, feed: LogReader) -> None:
@@ -88,6 +88,6 @@ class ScreenDestination(TailDestination):
 
 
 def _is_prompt_of(feed: LogReader, local_rank: int) -> bool:
-    r"""Return whether the rank has written a line without newline, and nothing after it: a prompt, not a bar."""
+    r"""Return whether the last output of the rank is a line without newline that is a prompt and not a progress bar."""
     lines = feed.lines
     return feed.local_rank == local_rank and not lines.is_rewritten and feed.size_bytes() == feed.offset

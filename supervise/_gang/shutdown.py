@@ -1,4 +1,4 @@
-"""The shutdown of a Supervisor: after the gang has ended, or after one of its handlers has crashed."""
+"""The shutdown of a Supervisor: after the gang has ended, or after a handler of the gang has crashed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervise")
 
 _TIDY_S = 0.001
-"""Delay from an answer to the exit of the Workers, whose work would compete with the caller for the GIL."""
+"""Delay from an answer to the exit of the Workers. Their work would compete with the caller for the GIL."""
 
 
 class Shutdown:
-    """Ends everything that a Supervisor has begun, also after failures. Used on the gang's loop."""
+    """Shutdown of everything that a Supervisor has begun, also after failures. Used on the gang's loop."""
 
     def __init__(
         self,
@@ -42,11 +42,11 @@ class Shutdown:
 
         Args:
             runner: The gang's runner.
-            loop: The gang's loop; it ends last.
+            loop: The gang's loop, which ends last.
             replies: The pending replies of the Supervisor.
             subscribers: The actors that receive lifecycle messages.
             listener: An internal observer, or None.
-            leave: Removes the Supervisor from the registry.
+            leave: Function that removes the Supervisor from the registry.
         """
         self._runner = runner
         self._loop = loop
@@ -57,12 +57,12 @@ class Shutdown:
         self._leaving = False
         self._name = runner.attempt.spec.name
         self.crash: SupervisorCrashed | None = None
-        """Set when a handler has failed; after that only the shutdown runs."""
+        """Set when a handler has failed. After that, only the shutdown runs."""
         self.member_asked = False
         """Whether other code requested the stop of a Worker or a Tail."""
 
     def closed(self) -> None:
-        """Answer every close: no process of the gang remains that can be killed."""
+        """Answer every close, because the gang has no process left that can be killed."""
         stuck = self._runner.gang.unkillable
         error = None
         if stuck:
@@ -71,11 +71,11 @@ class Shutdown:
         self._replies.closed(error)
         if self._replies.stopping:
             self.begin()
-        elif self.member_asked or not stuck:  # otherwise the Workers stay and retry to reap
+        elif self.member_asked or not stuck:  # otherwise the Workers stay, and try to reap again
             self._runner.timers.call_later("tidy", _TIDY_S, partial(self._quietly, self._runner.ranks.dismiss))
 
     def begin(self) -> None:
-        """Remove the gang's actors from the registry, end the loop, then answer every stop. Idempotent."""
+        """Remove the gang's actors from the registry, end the loop, and answer every stop. Idempotent."""
         if not self._leaving:
             self._leaving = True
             self._quietly(self._runner.ranks.dismiss)
@@ -85,22 +85,22 @@ class Shutdown:
         self._quietly(self._runner.release)
         if self._listener is not None:
             self._quietly(partial(self._listener.left, self.crash))
-        leave, self._leave = self._leave, _nothing  # breaks a reference cycle
+        leave, self._leave = self._leave, _nothing  # to break a reference cycle
         self._quietly(leave)
-        self._quietly(partial(self._replies.closed, self.crash))  # requests that came after the last answer
+        self._quietly(partial(self._replies.closed, self.crash))  # for requests that came after the last answer
         self._loop.ended.add_done_callback(self._replies.stopped)
         self._loop.end()
 
     # After a crash
 
     def after_crash(self, error: BaseException, who: str) -> None:
-        """Kill and reap every rank, then answer every ask. A handler of `who` raised `error`."""
+        """Kill and reap every rank, then answer every ask. `error` was raised by a handler of `who`."""
         if self.crash is None:
             self._kill_all(f"a handler of {who} raised {error!r}", error)
             CrashShutdown(self._loop, self._runner.ranks.slots, self._runner.attempt.contained, self._reaped).begin()
 
     def without_loop(self, error: BaseException) -> None:
-        """End everything synchronously: the loop's selector has failed, so that the loop cannot wait."""
+        """End everything synchronously. The selector of the loop has failed, so the loop cannot wait."""
         self._kill_all(f"the supervisor's selector failed: {error!r}", error)
         self._quietly(partial(shut_down_without_loop, self._runner.ranks.slots, self._runner.attempt.contained))
         self._reaped()
@@ -108,11 +108,11 @@ class Shutdown:
     def _kill_all(self, why: str, error: BaseException) -> None:
         self.crash = SupervisorCrashed(f"{self._name}: {why}; every worker was killed")
         self.crash.__cause__ = error
-        self._runner.attempt.line.cut()  # kills every rank, also one that a fork server forks later
+        self._runner.attempt.line.cut()  # this kills every rank, also one that a fork server forks later
         self._quietly(self._runner.halt)
 
     def _reaped(self) -> None:
-        """Answer every ask. A step that fails does not prevent the next."""
+        """Answer every ask. If one step fails, do the next step nevertheless."""
         crash = self.crash or SupervisorCrashed("the supervisor crashed")
         message = say.GangFinished(result=None, error=crash)
         if not self._replies.over:
@@ -128,7 +128,7 @@ class Shutdown:
         try:
             act()
         except BaseException:
-            with contextlib.suppress(BaseException):  # the application's logging handler may raise, too
+            with contextlib.suppress(BaseException):  # because the application's logging handler may raise, too
                 log.exception("%s: error during the shutdown", self._name)
 
 

@@ -20,17 +20,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervise")
 
 _DEADLINE_S = 5.0
-"""Deadline for the ranks; without a loop also, afterwards, for escaped processes. A sweep on the loop has its own."""
+"""Deadline for the ranks.
+
+Without a loop, escaped processes have as long again after that. On the loop, the sweep has a deadline of its own.
+"""
 _SWEEP_S = 2 * _DEADLINE_S
-"""Deadline for the sweep, after which the shutdown ends without it."""
+"""Deadline for the sweep. After it, the shutdown ends without the sweep."""
 _AGAIN_S = 0.01
 
 
 class CrashShutdown:
-    """Kills every group, reaps every rank, then kills escaped processes; on the loop, in bounded time.
+    """Shutdown on the loop: it kills every group, reaps every rank, then kills escaped processes, all in bounded time.
 
-    One of the actors has just failed, so this relies neither on the actors nor on the descriptors that they watch:
-    it tries to reap each rank every ten milliseconds, until all are reaped.
+    One of the actors has just failed. So the shutdown relies neither on the actors nor on the descriptors that they
+    watch. Instead, it tries to reap each rank every ten milliseconds, until all are reaped.
     """
 
     def __init__(self, loop: Loop, slots: ExitSlots, contained: Contained | None, done: Callable[[], object]) -> None:
@@ -40,7 +43,7 @@ class CrashShutdown:
             loop: The gang's loop.
             slots: The gang's processes.
             contained: The gang's containment; None if there is none.
-            done: Called once, when all processes have ended or a deadline has expired.
+            done: Function that is called once, when all processes have ended or a deadline has expired.
         """
         self._loop = loop
         self._slots = slots
@@ -49,14 +52,14 @@ class CrashShutdown:
         self._deadline_s = time.monotonic() + _DEADLINE_S
 
     def begin(self) -> None:
-        """Send SIGKILL now; `done` is not called before this returns."""
+        """Send SIGKILL now. `done` is not called before this method returns."""
         try:
             self._slots.kill_all()
         finally:
             self._loop.call_later(0, self._reap)
 
     def _reap(self) -> None:
-        self._slots.kill_all()  # once more: a pending launch may have started a process in between
+        self._slots.kill_all()  # once more, as a pending launch may have started a process in between
         processes = self._slots.processes
         for rank, process in list(processes.items()):
             if self._gone(process):
@@ -93,7 +96,10 @@ class CrashShutdown:
 
 
 def shut_down_without_loop(slots: ExitSlots, contained: Contained | None) -> None:
-    """Shut down on the thread of a failed loop. Block until all processes have ended or a deadline has expired."""
+    """Shut down on the thread of a failed loop.
+
+    Block until all processes have ended, or until a deadline has expired.
+    """
     slots.bury(_DEADLINE_S)
     if contained is None or not contained.ends:
         return

@@ -1,4 +1,4 @@
-"""The shutdown of live gangs at the interpreter's exit, and their removal in a forked child."""
+"""The shutdown of gangs that are alive at the interpreter's exit, and their removal in a forked child."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from pykka import ActorRef
 
 _EXIT_GRACE_S = 5.0
-"""Upper limit of a gang's grace at the interpreter's exit."""
+"""Upper limit on a gang's grace at the interpreter's exit."""
 
 _supervisors: dict[str, tuple[ActorRef[Any], float]] = {}
-"""Urn to the Supervisor and the grace of its ranks at the exit, in seconds."""
+"""Urn to two values: the Supervisor, and the grace of its ranks at the exit, in seconds."""
 
 
 _exiting = False
 _first: list[Callable[[], object]] = []
-"""Called at the exit before any gang is closed."""
+"""Functions to call at the exit, before any gang is closed."""
 
 
 def before_closing(act: Callable[[], object]) -> None:
-    """Call `act` once at the interpreter's exit, before the gangs are closed. Idempotent."""
+    """Let the exit of the interpreter call `act` once, before the gangs are closed. Idempotent."""
     if act not in _first:
         _first.append(act)
 
@@ -41,13 +41,13 @@ _alone = False
 
 
 def alone() -> None:
-    """Declare that this process only runs a gang of programs, so that none of its code will import multiprocessing."""
+    """Declare that this process only runs a gang of programs, so none of its code will import multiprocessing."""
     global _alone  # noqa: PLW0603 - about the process
     _alone = True
 
 
 def remember(ref: ActorRef[Any], grace_s: float) -> None:
-    """Close the gang of `ref` when the interpreter exits."""
+    """Let the exit of the interpreter close the gang of `ref`."""
     if not _alone:
         import multiprocessing.util  # noqa: F401 - registers its exit function first, so that it runs last
 
@@ -62,7 +62,7 @@ def forget(ref: ActorRef[Any]) -> None:
 
 
 def is_exiting() -> bool:
-    """Whether the interpreter exits, so that every stop concerns all roles at once."""
+    """Return whether the interpreter is exiting. If so, every stop concerns all roles at once."""
     return _exiting
 
 
@@ -79,7 +79,7 @@ def _close_each() -> None:
     for act in _first:
         act()
     pending = [(ref, ref.ask(Close(timeout=grace_s), block=False)) for ref, grace_s in list(_supervisors.values())]
-    deadline_s = time.monotonic() + 3 * _EXIT_GRACE_S  # one grace for ranks, one for escaped processes, one for SIGKILL
+    deadline_s = time.monotonic() + 3 * _EXIT_GRACE_S  # for ranks, for escaped processes, and for SIGKILL
     for ref, reply in pending:
         try:
             reply.get(timeout=remaining(deadline_s))
@@ -89,14 +89,14 @@ def _close_each() -> None:
 
 
 def _drop_in_child() -> None:
-    """Clear the registries in a forked child, which has no thread of any actor."""
+    """Clear the registries in a forked child, which lacks the threads of the actors."""
     global _exiting  # noqa: PLW0603 - of the process
     registry: Any = pykka.ActorRegistry
     registry._actor_refs_lock = RLock()  # noqa: SLF001 - a thread that the child lacks may hold it
     refs = registry._actor_refs  # noqa: SLF001
     refs[:] = [ref for ref in refs if not getattr(ref.actor_class, "ends_with_its_thread", False)]
     _supervisors.clear()
-    MUST_NOT_BLOCK.clear()  # the thread that forked may have been a loop
+    MUST_NOT_BLOCK.clear()  # because the thread that forked may have been a loop
     _exiting = False
 
 

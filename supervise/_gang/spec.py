@@ -1,4 +1,4 @@
-"""The settings of a gang: one record, which all code below the public calls takes whole."""
+"""The settings of a gang, as one record. All code below the public calls takes the whole record."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class SharedSettings(TypedDict, total=False):
-    """The keyword arguments that `Supervisor`, which describes them, and `run` have in common."""
+    """The keyword arguments that `Supervisor` and `run` have in common. `Supervisor` describes them."""
 
     logs_specs: LogsSpecs | None
     log_line_prefixes: Mapping[int, str] | None
@@ -64,7 +64,7 @@ class SupervisorSettings(SharedSettings, total=False):
 
 
 class GangSettings(SupervisorSettings, total=False):
-    """The settings of a gang as the calls of supervise pass them: those of `Supervisor`, and internal ones."""
+    """The settings of a gang, as the calls of supervise pass them: those of `Supervisor`, and internal ones."""
 
     numa_options: Any
     stop_on_failure: bool
@@ -82,19 +82,22 @@ class GangSpec:
 
     name: str
     entrypoint: Callable[..., Any] | str | None = None
-    """None if the gang has roles; then `of` returns what each rank runs, its start method and its folder."""
+    """The function or the program; None if the gang has roles.
+
+    With roles, `of` returns the entrypoint, the start method and the folder of a rank.
+    """
     args: Mapping[int, tuple[Any, ...]] = cast("Any", None)
-    """None until the settings are checked if the gang has roles."""
+    """Rank to its arguments. In a gang with roles, None until the settings are checked."""
     envs: Mapping[int, Mapping[str, str]] | None = None
     """Variables that each rank gets in addition to the host's environment, in the first attempt."""
     logs_specs: LogsSpecs | None = None
     log_line_prefixes: Mapping[int, str] | None = None
     start_method: StartMethod | None = "spawn"
-    """None for programs."""
+    """The start method; None for programs."""
     duplicate_stdout_filters: Sequence[str] | None = None
     duplicate_stderr_filters: Sequence[str] | None = None
     log_max_bytes: int | None = None
-    """Number of bytes of each log that stay on the disk; None: all."""
+    """Number of bytes of each log that stay on the disk; None: all bytes."""
     grace_s: float = GRACE_S
     cwd: str | None = None
     timeout_s: float | None = None
@@ -106,41 +109,44 @@ class GangSpec:
     success_exit_codes: frozenset[int] = frozenset({0})
     ready: Readiness = "exec"
     ready_timeout_s: float = 60.0
-    """Time from the launch of a rank until it must be ready, if `ready` is ``notify``."""
+    """Time that a rank has from its launch until it must be ready, if `ready` is ``notify``."""
     watchdog: Watchdog | None = None
     notify_token: str = ""
-    """Part of the addresses of the ranks' notify sockets; "" if the ranks have none."""
+    """A part of the address of each notify socket; "" if the ranks have no notify sockets."""
     stop_on_failure: bool = True
-    """Whether the failure of a rank stops the others, until the caller changes it."""
+    """Whether the failure of a rank stops the others. The caller may change this later."""
     roles: Sequence[Role] | None = None
     stop_signal: Signals = SIGTERM
     """The first signal of each stop for which the caller does not give one."""
     stdin: Mapping[int, Stdin] = field(default_factory=dict)
-    """Rank to stdin, for ranks whose stdin is not the null device. Only programs, and not with `gate`."""
+    """Rank to stdin, for each rank whose stdin is not the null device.
+
+    Only programs can have one, and only without `gate`.
+    """
     control: str | os.PathLike[str] | None = None
-    """Path of the control socket; None for no socket. Text once the settings are checked."""
+    """Path of the control socket; None for no socket. It is text once the settings are checked."""
     plain: Plain | None = None
-    """None if the result has the functions' return values."""
+    """The settings for functions whose return values are ignored; None if the result has the return values."""
     rank_variables: bool = False
     """Whether each rank gets the variables of `_gang.rank_variables`."""
     shows_failure: bool = True
-    """Whether a failure that reaches no listener is shown in one line; False if the caller gets an exception."""
+    """Whether a failure is shown in one line if no listener gets it. False if the caller gets an exception."""
 
     parts: tuple[RankSpec, ...] = ()
-    """What the ranks of each role run, in the order of roles."""
+    """The settings for the ranks of each role, in the order of the roles."""
     role_of: tuple[int, ...] = ()
-    """Local rank to the number of its role; empty for a gang without roles."""
+    """Local rank to the number of its role. Empty for a gang without roles."""
     cpus: Mapping[int, frozenset[int]] = field(default_factory=dict)
-    """Local rank to CPUs, for ranks that are bound."""
+    """Local rank to CPUs, for each rank that is bound."""
     environ: Mapping[str, str] = field(default_factory=lambda: without_host_variables(os.environ))
     """The host's environment, without the variables of systemd's notify protocol."""
     consoles: tuple[TextIO, TextIO] = field(default_factory=lambda: (sys.stdout, sys.stderr))
     screen: Screen | None = None
-    """How the consoles of `supervise run` show unfinished lines; None for any other gang."""
+    """The screen on which the consoles of `supervise run` show unfinished lines; None for any other gang."""
     pickled: dict[int, Pickled] = field(default_factory=dict)
-    """Calls of functions in new interpreters. Without restarts, the launch removes each from here."""
+    """Calls of functions in new interpreters. Without restarts, each call is removed at its launch."""
     remove_folders: Callable[[], object] | None = None
-    """Removes log folders that the caller did not request, unless they hold files."""
+    """Function that removes log folders that the caller did not request, unless they contain files."""
     master: Master | None = None
     """The address of rank 0; None without `rank_variables`."""
 
@@ -151,20 +157,20 @@ class GangSpec:
 
     @property
     def heartbeat_timeout_s(self) -> float | None:
-        """Seconds within which each rank is to send a heartbeat; None if it need not."""
+        """Seconds within which each rank must send a heartbeat; None if it need not."""
         return self.watchdog.heartbeat_timeout_s if self.watchdog is not None else None
 
     def of(self, local_rank: int) -> RankSpec:
-        """Return what a rank runs."""
+        """Return the settings of the role of a rank."""
         return self.parts[self.role_of[local_rank] if self.role_of else 0]
 
     @property
     def awaited(self) -> frozenset[int]:
-        """The ranks that report that they are ready."""
+        """The ranks that report when they are ready."""
         return frozenset(rank for part in self.parts if part.ready == "notify" for rank in part.ranks)
 
     def in_core(self) -> dict[str, Any]:
-        """Return the arguments of the core's `Gang` that concern roles; none for a gang without roles."""
+        """Return the arguments of the core's `Gang` that concern roles; no arguments for a gang without roles."""
         if not self.role_of:
             return {}
         kind = self.restart_policy.restart if self.restart_policy is not None else "transient"
@@ -176,16 +182,19 @@ class GangSpec:
         }
 
     def default_prefix(self, local_rank: int) -> str:
-        """Return the prefix of a rank's shown lines: the name of its role and its role rank, or those of the gang."""
+        """Return the prefix of a rank's shown lines.
+
+        It has the name of the role and the role rank; without roles, the name of the gang and the rank.
+        """
         part = self.of(local_rank)
         return f"[{part.name or self.name}{part.role_rank(local_rank)}]:"
 
     def title(self, local_rank: int) -> str:
-        """Return ``rank 3``, or ``rank 3 (trainer 1)`` in a gang with roles: the role and the role rank."""
+        """Return ``rank 3``. In a gang with roles, return ``rank 3 (trainer 1)``, with the role and the role rank."""
         part = self.of(local_rank)
         return f"rank {local_rank} ({part.name} {part.role_rank(local_rank)})" if part.name else f"rank {local_rank}"
 
     def role_of_error(self, local_rank: int) -> str:
-        """Return the role and the role rank as the beginning of an error, ``trainer 1: ``; "" without roles."""
+        """Return the role and the role rank as the beginning of an error, such as ``trainer 1: ``; "" without roles."""
         part = self.of(local_rank)
         return f"{part.name} {part.role_rank(local_rank)}: " if part.name else ""

@@ -1,4 +1,4 @@
-"""Pending requests for the stacks of ranks. A thread collects them; the loop signals the ranks and replies."""
+"""Pending requests for the stacks of ranks. A thread collects the stacks; the loop signals the ranks and replies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from supervise.stacks import RankStacks
 
 _END_S = 2.0
-"""Seconds for which the end of a gang waits for py-spy, which exits at once unless a file system blocks it."""
+"""Seconds for which the end of a gang waits for py-spy. py-spy exits at once, unless a file system blocks it."""
 
 
 class _Request(NamedTuple):
@@ -35,9 +35,9 @@ class _Request(NamedTuple):
 class StackRequests:
     """The requests of one gang. Used on the gang's loop.
 
-    One collection runs at a time, because a process has one memory file. A request for ranks that the current
-    collection covers shares its result; others wait for the next one. A timer ends the wait for a thread that a file
-    system blocks; the requests then receive what the thread has found.
+    Only one collection runs at a time, because a process has only one memory file. If the current collection covers the
+    ranks of a request, the request shares its result. Other requests wait for the next collection. A timer ends the
+    wait for a thread that a file system blocks. The requests then receive the stacks that the thread has found so far.
     """
 
     def __init__(self, runner: GangRunner, loop: Loop) -> None:
@@ -46,7 +46,7 @@ class StackRequests:
         self._loop = loop
         self._gather: gathering.Gather | None = None
         self._thread: threading.Thread | None = None
-        """Of the present collection, or of the last one."""
+        """The thread of the present collection, or of the last one."""
         self._timer: Timer | None = None
         self._blocked: threading.Thread | None = None
         """The last thread that did not end in time."""
@@ -56,7 +56,7 @@ class StackRequests:
         self._ended = False
 
     def add(self, ranks: frozenset[int]) -> Reply[dict[int, RankStacks]]:
-        """Return the reply with the stacks of the running ranks among `ranks`.
+        """Return the reply to a request for the stacks of those ranks in `ranks` that run.
 
         Raises:
             OSError: No thread is available.
@@ -71,7 +71,7 @@ class StackRequests:
         return request.reply
 
     def end(self, error: BaseException | None) -> None:
-        """Answer every request with `error`, or that the Supervisor has stopped. Idempotent."""
+        """Answer every request with `error`, or with the error that the Supervisor has stopped. Idempotent."""
         self._ended = True
         if self._gather is not None:
             self._gather.cancel(_END_S)
@@ -104,13 +104,16 @@ class StackRequests:
             self._timer = None
 
     def _give_up(self, gather: gathering.Gather) -> None:
-        """Reply with what was found, and leave the thread alone. It ends when nothing blocks it any more."""
+        """Reply with the stacks that were found, and leave the thread alone.
+
+        The thread ends when nothing blocks it any more.
+        """
         gather.cancel()
         self._blocked = self._thread
         self._collected(gather, gather.found())
 
     def _collect(self, gather: gathering.Gather) -> None:
-        """Collect on the thread, then post the result."""
+        """Collect the stacks on the thread, then post the result."""
         self._loop.post(self._collected, gather, gather.run())
 
     def _collected(self, gather: gathering.Gather, found: dict[int, RankStacks]) -> None:
@@ -134,13 +137,13 @@ class StackRequests:
     # Signals
 
     def _request_signal(self, pids: Mapping[int, int], rank: int, number: int) -> SimpleQueue[str | None]:
-        """Post a signal to the loop, on the collecting thread. Only the loop knows whether a stop has begun."""
+        """Post a signal from the collecting thread to the loop. Only the loop knows whether a stop has begun."""
         answer: SimpleQueue[str | None] = SimpleQueue()
         self._loop.post(self._signal, rank, pids[rank], number, answer)
         return answer
 
     def _signal(self, rank: int, pid: int, number: int, answer: SimpleQueue[str | None]) -> None:
-        """Signal the process, never its group: the signal would end members without a handler."""
+        """Signal the process, but never its group, because the signal would end members without a handler."""
         gang = self._runner.gang
         process = self._runner.ranks.slots.processes.get(rank)
         if self._ended or not self._loop.in_loop or gang.phase not in ("starting", "running"):

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 class Subscribers:
-    """Subscribers of a gang. Each gets all messages of the attempt in order, with exactly one `GangFinished` last."""
+    """The subscribers of a gang.
+
+    Each of them gets all messages of the attempt, in order. The last message is the only `GangFinished`.
+    """
 
     def __init__(self) -> None:
         """Begin without subscribers."""
@@ -38,15 +41,15 @@ class Subscribers:
             self._say(ref, message)
 
     def begin_anew(self) -> None:
-        """Begin another attempt. A later subscriber gets `GangRestarting` and the messages of this attempt."""
+        """Begin another attempt. A later subscriber gets `GangRestarting`, then the messages of this attempt."""
         self._history = self._history[-1:]
 
     def forget(self, local_rank: int) -> None:
-        """Drop the messages about the past life of a rank: a later subscriber gets only those about present lives."""
+        """Drop the messages about the past life of a rank. A later subscriber gets only those about present lives."""
         self._history = [each for each in self._history if getattr(each, "local_rank", None) != local_rank]
 
     def finish(self, message: GangFinished) -> None:
-        """Send the last message to all subscribers, once."""
+        """Send the last message to all subscribers, only once."""
         if not self._finished:
             self._finished = True
             self.tell(message)

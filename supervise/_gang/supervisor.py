@@ -41,14 +41,15 @@ if TYPE_CHECKING:
     from supervise.watchdog import Watchdog
 
 _REPORTS: tuple[type, ...] = (say.WorkerStarted, say.WorkerExited, steps.WorkerFailedToStart, steps.WorkerUnkillable)
-_REPORTS += (steps.GroupEmptied, steps.TailEnded)  # the reports of Workers and Tails that are events of the core
+_REPORTS += (steps.GroupEmptied, steps.TailEnded)  # reports of Workers and Tails that are events of the core
 
 
 class Supervisor(LoopActor):
-    """Owns one gang: one Worker actor per rank, one Tail actor per destination of logs.
+    """The actor of one gang, which has one Worker actor for each rank and one Tail actor for each destination of logs.
 
-    Ask it the messages of `supervise.messages`; with a proxy, call the methods. A stop of the actor closes the gang: it
-    is answered when every process is reaped, every wait is answered and pykka's registry has none of its actors.
+    Ask the actor the messages of `supervise.messages`. With a proxy, call its methods. A stop of the actor closes the
+    gang. The stop is answered when three conditions hold: every process is reaped, every wait is answered, and none of
+    the gang's actors is in pykka's registry.
     """
 
     def __init__(
@@ -80,41 +81,40 @@ class Supervisor(LoopActor):
         control: str | os.PathLike[str] | None = None,
         rank_variables: bool = False,
     ) -> None:
-        """Check and prepare a gang; `Start` launches it. Every mapping is keyed by local rank, ``0 .. n-1``.
+        """Check and prepare a gang. `Start` launches it. Every mapping is keyed by local rank, ``0 .. n-1``.
 
         Args:
             name: Name of the gang, for the prefix of shown lines and for events.
             entrypoint: A function that every rank calls, or the name or path of a program.
-            args: Rank to its arguments. Those of a program become strings; a bare string is one argument.
-            envs: Rank to variables added to this process's environment; ``TORCHELASTIC_ERROR_FILE`` is set in each.
+            args: Rank to its arguments. The arguments of a program become strings. A bare string is one argument.
+            envs: Rank to variables added to this process's environment. ``TORCHELASTIC_ERROR_FILE`` is set in each.
             logs_specs: Where output goes; None for `DefaultLogsSpecs`, which redirects nothing.
             log_line_prefixes: Rank to the prefix of its shown lines; ``[<name><rank>]:`` by default.
             start_method: ``spawn``, ``fork`` or ``forkserver``, for functions.
-            duplicate_stdout_filters: Shown stdout lines that contain one of these are also written to one file.
+            duplicate_stdout_filters: Texts. Shown stdout lines with one of them are also written to one file.
             duplicate_stderr_filters: The same for stderr.
-            log_max_bytes: How many bytes of each log stay on the disk, the newest ones; at least 65536. None for all.
+            log_max_bytes: Number of bytes that stay on the disk: the newest of each log. At least 65536; None for all.
             grace: Seconds from the first signal to SIGKILL, in every stop.
-            cwd: Working directory of the ranks; None for this process's.
+            cwd: Working directory of the ranks; None for that of this process.
             timeout: Seconds from the start after which the gang is stopped, with the outcome ``timed_out``.
-            event_sink: Called on the gang's thread with every event as a dictionary.
+            event_sink: Function that is called on the gang's thread with every event as a dictionary.
             restart_policy: When and how often ranks are restarted; None for never.
             containment: Treatment of processes that leave the groups of their ranks: ``group`` reports them,
                 ``sweep`` finds and ends them, ``cgroup`` keeps ranks in control groups (a writable cgroup v2 tree).
-            gate: Whether each program waits, in a shell, until its lifeline is armed, so that it never outlives this
+            gate: Whether each program waits in a shell until its lifeline is armed. So the program never outlives this
                 process. A function needs no gate for that.
-            strategy: Which ranks the failure of a rank concerns: ``one_for_all`` stops (with a policy: restarts) all,
-                ``one_for_one`` only the failed rank, ``rest_for_one`` it and the ranks above it.
+            strategy: Which ranks a failure stops or, with a policy, restarts: all (``one_for_all``), the failed rank
+                (``one_for_one``), or the failed rank and the ranks above it (``rest_for_one``).
             success_exit_codes: Exit codes that are a success. Functions need 0 among them.
             ready: When a rank is ready: ``exec``, when its process runs, or ``notify``, when it sends READY=1.
             ready_timeout_s: Seconds from the launch of a rank until it must be ready, with ``ready="notify"``.
-            watchdog: When a rank counts as hung, and what follows; None for never.
-            roles: What the ranks run if they do not all run the same, in place of `entrypoint` and `args`.
+            watchdog: When a rank counts as hung, and the consequence; None: no rank ever counts as hung.
+            roles: The roles of the ranks, instead of `entrypoint` and `args`, if not all ranks run the same.
             control: Path of a socket file that accepts commands of other processes of this user; None for no socket.
-            rank_variables: Whether each rank gets torchrun's variables, RANK, MASTER_PORT and so on; `envs` may replace
-                them.
+            rank_variables: Whether each rank gets torchrun's variables, such as RANK. `envs` take precedence.
 
         Raises:
-            SpecError: A setting is not valid or cannot be pickled; names it, the rank and the remedy.
+            SpecError: A setting is not valid or cannot be pickled. The text names the setting, the rank and the remedy.
             OSError: The log folder cannot be used.
         """
         settings = cast("GangSettings", {name: value for name, value in locals().items() if name != "self"})
@@ -129,7 +129,7 @@ class Supervisor(LoopActor):
 
     @classmethod
     def start(cls, **settings: Unpack[SupervisorSettings]) -> SupervisorRef:
-        """Start the actor with the arguments of `Supervisor`, and raise its errors; `Start` launches the ranks."""
+        """Start the actor with the arguments of `Supervisor`, and raise its errors. `Start` launches the ranks."""
         return cast("SupervisorRef", super().start(**settings))
 
     @classmethod
@@ -140,7 +140,7 @@ class Supervisor(LoopActor):
 
         Args:
             attempt: The first attempt. The Supervisor owns it from now on.
-            own_thread: Whether to start a thread for the gang; otherwise the caller's thread becomes it, by `run_gang`.
+            own_thread: Whether to start a thread for the gang. Otherwise `run_gang` uses the caller's thread.
             listener: An internal observer, or None.
         """
         supervisor = cls.__new__(cls)  # `start` takes settings instead of an attempt
@@ -189,7 +189,7 @@ class Supervisor(LoopActor):
             self._close_control = opened(self._runner.attempt.spec, self.actor_ref)
             shutdown_at_exit.remember(self.actor_ref, self._runner.gang.grace_s)
             super()._start_actor_loop()
-        except BaseException:  # no control socket, or a signal handler has raised: the caller has no ref
+        except BaseException:  # no control socket, or a signal handler has raised, so the caller has no ref
             self.loop.abandon()
             self._abandon()
             raise
@@ -214,7 +214,7 @@ class Supervisor(LoopActor):
         return self._runner.start()
 
     def wait(self, timeout: float | None = None) -> Reply[RunProcsResult | None]:
-        """Answer with the result when there is one, or with None after `timeout` seconds; see `Wait`.
+        """Answer with the result once there is one, or with None after `timeout` seconds; see `Wait`.
 
         Raises:
             SpecError: `timeout` is not a number of seconds.
@@ -223,13 +223,13 @@ class Supervisor(LoopActor):
         return self._replies.wait(timeout)
 
     def poll(self) -> RunProcsResult | None:
-        """Answer at once, with the result or None; see `Poll`."""
+        """Answer at once: with the result, or with None; see `Poll`."""
         if self._replies.error is not None:
             raise self._replies.error
         return self._replies.result
 
     def so_far(self, *, stop_on_failure: bool) -> RunProcsResult | None:
-        """Answer with the failures of a gang that continues despite them; see `SoFar`."""
+        """Answer with the failures of a gang that has failures but continues; see `SoFar`."""
         self._runner.step(steps.StopOnFailure(on=stop_on_failure))
         gang = self._runner.gang
         return self._runner.result() if gang.phase == "running" and judge(gang).outcome == "failed" else None
@@ -239,7 +239,7 @@ class Supervisor(LoopActor):
         return self._runner.gang.pids
 
     def status(self) -> say.GangStatus:
-        """Answer with the present state; see `Status`. Also start a check for suspended ranks."""
+        """Answer with the present state, and start a check for suspended ranks; see `Status`."""
         runner = self._runner
         runner.suspend_poll.look()
         return runner.states.status(runner.gang, runner.ranks.slots.processes, runner.notes, self._replies.waiting)
@@ -248,8 +248,8 @@ class Supervisor(LoopActor):
         """Restart exactly these ranks; answer with ``{rank: pid}`` when all run. See `RestartRanks`.
 
         Raises:
-            SpecError: A rank is not in this gang, or the gang does not run; nothing was done.
-            SuperviseError: In the reply: the gang has ended first, or a rank did not start.
+            SpecError: A rank is not in this gang, or the gang does not run. Nothing was done.
+            SuperviseError: In the reply: the gang has ended before, or a rank did not start.
         """
         return self._request(steps.RestartAsked, ranks)
 
@@ -257,8 +257,8 @@ class Supervisor(LoopActor):
         """Stop exactly these ranks; answer with ``{rank: pid}`` when nothing of them is left. See `TerminateRanks`.
 
         Raises:
-            SpecError: A rank is not in this gang, or the gang does not run; nothing was done.
-            SuperviseError: In the reply: the gang has ended first.
+            SpecError: A rank is not in this gang, or the gang does not run. Nothing was done.
+            SuperviseError: In the reply: the gang has ended before.
         """
         return self._request(steps.TerminateAsked, ranks)
 
@@ -272,8 +272,8 @@ class Supervisor(LoopActor):
         """Stop the gang; answer with the result when no process of the gang remains; see `Close`.
 
         Raises:
-            SpecError: `death_sig` is not a signal, or `timeout` is not a number of seconds; nothing was done.
-            UnkillableError: In the reply: a process survived SIGKILL; all others are reaped.
+            SpecError: `death_sig` is not a signal, or `timeout` is not a number of seconds. Nothing was done.
+            UnkillableError: In the reply: a process survived SIGKILL. All others are reaped.
         """
         check_timeout(timeout)
         sig = None if death_sig is None else as_signal("death_sig", death_sig)
@@ -282,24 +282,24 @@ class Supervisor(LoopActor):
         return reply
 
     def send_signal(self, sig: signal.Signals, ranks: frozenset[int] | None = None) -> frozenset[int]:
-        """Signal the groups of running ranks among `ranks` (None: all); answer with those reached. See `Signal`.
+        """Signal those ranks in `ranks` (None: all) that run; answer with the ranks reached. See `Signal`.
 
         Raises:
-            SpecError: A rank is not in this gang, or `sig` is not a signal; no rank was signaled.
+            SpecError: A rank is not in this gang, or `sig` is not a signal. No rank was signaled.
         """
         sig = as_signal("sig", sig)
         wanted = checked_ranks(ranks, self._runner.gang.nprocs)
-        self._raise_crash()  # the Workers may have left
+        self._raise_crash()  # because the Workers may have left
         reached = wanted & self._runner.gang.running
         self._runner.signal(reached, sig, "user")
         return reached
 
     def stacks(self, ranks: frozenset[int] | None = None) -> Reply[dict[int, RankStacks]]:
-        """Answer with the stacks of running ranks among `ranks` (None: all), within 2 s; see `Stacks`.
+        """Answer with the stacks of those ranks in `ranks` (None: all) that run, within 2 s; see `Stacks`.
 
         Raises:
             SpecError: A rank is not in this gang.
-            OSError: No thread is available to collect them.
+            OSError: No thread is available to collect the stacks.
         """
         wanted = checked_ranks(ranks, self._runner.gang.nprocs)
         self._raise_crash()
@@ -311,7 +311,7 @@ class Supervisor(LoopActor):
 
     def on_receive(self, message: Any) -> Any:  # noqa: C901, PLR0911, PLR0912 - one line a message
         """Answer asks and process reports of Workers and Tails."""
-        if type(message) in _REPORTS:  # first: most messages are reports
+        if type(message) in _REPORTS:  # the first check, because most messages are reports
             return self._told(message)
         match message:
             case say.Start():
@@ -368,7 +368,7 @@ class Supervisor(LoopActor):
     # The end
 
     def on_stop_request(self) -> Reply[None]:
-        """Close the gang, then leave."""
+        """Close the gang, then leave the registry."""
         reply = self._replies.stop()
         self._runner.close()
         return reply
@@ -384,12 +384,12 @@ class Supervisor(LoopActor):
         self.leave()
 
     def is_fatal(self, error: BaseException, *, asked: bool) -> bool:
-        """Return whether an exception of a handler ends this actor. One that the asker's arguments caused does not."""
+        """Return whether an exception of a handler ends this actor; False if the arguments of an ask have caused it."""
         harmless = (SuperviseError, OSError, TypeError, ValueError, AttributeError)
         return not isinstance(error, SpecError) and not (asked and isinstance(error, harmless))
 
     def on_crash(self, error: BaseException) -> None:
-        """Kill the ranks and answer every ask after a handler of this actor has raised."""
+        """Kill the ranks and answer every ask, because a handler of this actor has raised."""
         self._shutdown.after_crash(error, "the supervisor")
 
     def _loop_lost(self, error: BaseException) -> None:

@@ -1,8 +1,8 @@
-"""The schedule of checks for suspended ranks, which the kernel does not report to a library.
+"""The schedule of checks for suspended ranks. The kernel does not report a suspension to a library.
 
-A suspension makes no descriptor ready; it only raises SIGCHLD, whose handler belongs to the application. So supervise
-checks when a caller asks for the status, and otherwise half a minute after the start and then at intervals that
-double.
+A suspension makes no descriptor readable. It only raises SIGCHLD, whose handler belongs to the application. So
+supervise checks when a caller asks for the status. Without such a request, it checks half a minute after the start, and
+then at intervals that double.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _LEAST_S = 0.2
 
 
 class SuspendPoll:
-    """Calls a function that checks, on this schedule. Used on the gang's loop."""
+    """Schedule that calls a function for each check. Used on the gang's loop."""
 
     def __init__(self, loop: Loop, look: Callable[[], object]) -> None:
-        """Prepare a schedule; `look` must not raise."""
+        """Prepare a schedule. `look` makes a check, and must not raise."""
         self._loop = loop
         self._look = look
         self._next_s = _FIRST_S
@@ -33,14 +33,14 @@ class SuspendPoll:
         self._last_s = -_LEAST_S
 
     def begin(self) -> None:
-        """Begin the regular checks, once all ranks run. A check that was requested earlier still happens."""
+        """Begin the regular checks once all ranks run. A check that was requested before still happens."""
         if self._seldom is not None:
             self._seldom.cancel()
         self._next_s = _FIRST_S
         self._seldom = self._loop.call_later(self._next_s, self._look_seldom)
 
     def look(self) -> None:
-        """Check now, or after the minimum time since the last check."""
+        """Check now, or as soon as the minimum time since the last check has passed."""
         if self._soon is None or not self._soon.pending:
             wait_s = self._last_s + _LEAST_S - time.monotonic()
             self._soon = self._loop.call_later(max(0.0, wait_s), self._look_now)

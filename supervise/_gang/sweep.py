@@ -1,4 +1,4 @@
-"""The sweep: the search for escaped processes, and their end."""
+"""The sweep: it searches for escaped processes, and ends them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervise")
 
 _AFTER_KILL_S = 5.0
-"""Deadline after SIGKILL, for processes that do not die or keep forking."""
+"""Deadline after SIGKILL, for processes that do not die or that fork again and again."""
 _AGAIN_S = 0.05
 _SLICE_S = 0.002
-"""Longest time that a scan without a thread occupies the loop."""
+"""Longest time for which a scan without a thread occupies the loop."""
 
 
 class Sweep:
-    """One scan of all processes or, if escaped processes are to be ended, repeated scans until none is found.
+    """One scan of all processes. If escaped processes must be ended, scans are repeated until a scan finds none.
 
-    A scan takes milliseconds, so a thread does it; everything else happens on the loop. If no thread can be started,
-    the loop scans in slices.
+    A scan takes milliseconds, so a thread makes it. Everything else happens on the loop. If no thread can be started,
+    the loop itself scans in slices.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Sweep:
         ranks: Collection[int] | None = None,
         done: Callable[[steps.Swept], object],
     ) -> None:
-        """Prepare a sweep; `begin` starts it.
+        """Prepare a sweep. `begin` starts it.
 
         Args:
             loop: The gang's loop.
@@ -54,7 +54,7 @@ class Sweep:
             timeout_s: Seconds from `begin` to SIGKILL; 0 kills at once.
             skip: Pids of live ranks. The sweep leaves out these processes and their groups.
             ranks: The ranks whose present lives are swept; None for the whole gang.
-            done: Called on the loop with the message for the Supervisor, exactly once.
+            done: Function that is called on the loop, exactly once, with the message for the Supervisor.
         """
         self._loop = loop
         self._contained = contained
@@ -74,7 +74,7 @@ class Sweep:
         self._timers: list[Timer] = []
 
     def begin(self) -> None:
-        """Begin to scan. Call on the loop's thread; `done` is not called before this returns."""
+        """Begin to scan. Call this on the loop's thread. `done` is not called before this method returns."""
         if self._end and self._timeout_s <= 0:
             self._kill()
             return
@@ -83,12 +83,12 @@ class Sweep:
         self._look()
 
     def hurry(self, timeout_s: float) -> None:
-        """Send SIGKILL after `timeout_s`, if that is sooner. Call on the loop's thread."""
+        """Send SIGKILL after `timeout_s`, if that is sooner than planned. Call this on the loop's thread."""
         if self._end and self._done is not None:
             self._timers.append(self._loop.call_later(timeout_s, self._kill))
 
     def cancel(self) -> None:
-        """Stop without a call of `done`. Call on the loop's thread. Idempotent."""
+        """Stop without a call of `done`. Call this on the loop's thread. Idempotent."""
         self._done = None
         self._release()
 
@@ -98,12 +98,12 @@ class Sweep:
         self._looking = True
         try:
             threading.Thread(target=self._find, name="supervise-sweep", daemon=True).start()
-        except RuntimeError:  # no thread: the interpreter is exiting, or a limit is reached
+        except RuntimeError:  # there is no thread, as the interpreter is exiting or a limit is reached
             self._scan = scan = Scan(self._contained, self._skip, waits=False, ranks=self._ranks)
             self._loop.post(self._go_on_scanning, scan, scan.steps())
 
     def _find(self) -> None:
-        """Scan, and post the result to the loop. On the scanning thread."""
+        """Scan, and post the result to the loop. Called on the scanning thread."""
         try:
             found, in_motion = self._contained.find(self._skip, killing=self._killing, ranks=self._ranks)
         except Exception as error:
@@ -134,7 +134,7 @@ class Sweep:
         self._seen(found, False, in_motion)
 
     def _not_seen(self, error: Exception) -> None:
-        if isinstance(error, OSError):  # such as EMFILE: no process is known to have ended
+        if isinstance(error, OSError):  # such as EMFILE: it is not known whether a process has ended
             log.debug("looking for escaped processes failed and is repeated: %s", error)
             self._seen(None, False, False)
         else:
@@ -194,7 +194,7 @@ class Sweep:
             self._look()  # the process may have left children
 
     def _look_again_without_pidfd(self) -> None:
-        """Poll for ends. The fallback without pidfd."""
+        """Poll for the ends of processes. This is the fallback without pidfd."""
         for escaped in [each for each in self._live.values() if not each.alive()]:
             self._drop(escaped)
         if self._live:

@@ -1,4 +1,4 @@
-"""The sweeps of a gang: of the whole gang, and of restart sets."""
+"""The sweeps of a gang: the sweep of the whole gang, and those of restart sets."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from supervise._runtime.loop import Loop
 
 _LEAST_S = 1.0
-"""Minimum time from SIGTERM to SIGKILL for escaped processes, even if the process groups used up the grace."""
+"""Minimum time from SIGTERM to SIGKILL for escaped processes, also if the process groups have used up the grace."""
 
 
 class Sweeps:
-    """Runs the sweeps that the core requests. A sweep that only reports is skipped if events have no listener."""
+    """The sweeps that the core requests.
+
+    A sweep that only reports is skipped if events have no listener.
+    """
 
     def __init__(
         self, gang: Gang, loop: Loop, *, events: EventEmitter, timers: Timers, step: Callable[[steps.Event], object]
@@ -32,9 +35,9 @@ class Sweeps:
         Args:
             gang: The state of the gang.
             loop: The gang's loop.
-            events: Knows whether events have a listener.
+            events: The emitter of events, which knows whether events have a listener.
             timers: The timers of the gang.
-            step: Decides on an event; called from the loop.
+            step: Function that lets the core decide on an event. It is called on the loop.
         """
         self._gang = gang
         self._loop = loop
@@ -50,14 +53,14 @@ class Sweeps:
         self._attempt = attempt
 
     def begin(self, action: steps.SweepUp) -> None:
-        """Sweep what the whole gang has left; then report `Swept`."""
+        """Sweep the processes that the whole gang has left; then report `Swept`."""
         self._cancel_sets()
         contained = self._attempt.contained
         if contained is None or not (contained.ends or self._events.listens()):
             self._loop.post(self._step, steps.Swept())
             return
         timeout_s, grace_left_s = action.timeout_s, self._timers.left_s("grace")
-        if grace_left_s is not None:  # the groups had the same time: use the remaining time, or the minimum
+        if grace_left_s is not None:  # the groups had the same time, so use the rest of it, or the minimum
             timeout_s = min(timeout_s, max(grace_left_s, _LEAST_S))
         stuck = [found.pid for found in self._gang.unkillable.values()]
         sweep = Sweep(self._loop, contained, end=contained.ends, timeout_s=timeout_s, skip=stuck, done=self._done)
@@ -71,12 +74,12 @@ class Sweeps:
         self._step(found)
 
     def hurry(self, timeout_s: float) -> None:
-        """Make the sweep of the gang send SIGKILL after this time, unless it would do so sooner."""
+        """Make the sweep of the gang send SIGKILL after this time, unless the sweep sends it sooner anyway."""
         if self._whole is not None:
             self._whole.hurry(timeout_s)
 
     def begin_set(self, action: steps.SweepRanks) -> None:
-        """Sweep what these ranks' present lives have left; then report `RanksSwept`."""
+        """Sweep the processes that the present lives of these ranks have left; then report `RanksSwept`."""
         contained = self._attempt.contained
         if contained is None or not (contained.ends or self._events.listens()):
             self._loop.post(self._step, steps.RanksSwept(action.number))

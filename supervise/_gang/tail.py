@@ -43,15 +43,15 @@ class Changed(Bare):
 
 
 class Tail(pykka.ThreadingActor):
-    """Shows files on one destination until the owner sends `Drain`; then sends it `TailEnded`, once.
+    """Actor that shows files on one destination until the owner sends `Drain`. Then it sends the owner one `TailEnded`.
 
-    Only its owner ends it: by `Drain`, or by setting `abandon`. If other code requests a stop, the Tail sends
-    the owner `MemberStopRequested` and continues; that stop is answered when the Tail has ended. The failure of a
-    file does not end it. A failure of the destination does, at once, and `TailEnded` has the error. No exception
-    leaves it.
+    Only the owner ends a Tail: by `Drain`, or by setting `abandon`. If other code requests a stop, the Tail sends the
+    owner `MemberStopRequested` and continues; the stop is answered when the Tail has ended. The failure of a file does
+    not end the Tail. A failure of the destination ends it at once, and `TailEnded` has the error. No exception leaves a
+    Tail.
 
-    It has its own thread because a console may be slow, and a daemon thread because a write or an open
-    may block forever.
+    A Tail has its own thread, because a console may be slow. The thread is a daemon, because a write or an open may
+    block forever.
     """
 
     use_daemon_thread = True
@@ -72,20 +72,21 @@ class Tail(pykka.ThreadingActor):
         screen: Screen | None = None,
         trimming: Trimming | None = None,
     ) -> None:
-        """Make a Tail; it opens its sources when it starts.
+        """Make a Tail. It opens its sources when it starts.
 
         Args:
-            name: Its name in `TailEnded`.
+            name: Name of the Tail in `TailEnded`.
             sink: The destination. The Tail owns and closes it.
             sources: The files to show. They exist, and the Tail only reads them.
             owner: Receives `TailEnded` and `MemberStopRequested`.
-            line_filter: Returns whether to show a raw line; None shows all.
-            abandon: Ends the Tail soon when any thread sets it, even during a write or an open. The Tail owns and
-                closes it.
-            on_error: Called on the Tail's thread with the path of a failed file and the error, once per file.
-            warns: Whether to report an overwritten log on stderr as well, because events have no listener.
-            follows_writers: Whether to keep a copy of the descriptor that each rank writes to, whose offset shows
-                what the rank has written.
+            line_filter: Function that returns whether to show a raw line; None shows all lines.
+            abandon: Token that ends the Tail soon when any thread sets it, also during a write or an open. The Tail
+                owns and closes the token.
+            on_error: Function that is called on the Tail's thread, once per file, with the path of a failed file and
+                the error.
+            warns: Whether to report an overwritten log also on stderr, because events have no listener.
+            follows_writers: Whether to keep a copy of the descriptor to which each rank writes. The offset of the
+                descriptor shows how far the rank has written.
             screen: How the consoles of `supervise run` show unfinished lines; None for any other gang.
             trimming: The bounds of the files; None if they have none.
         """
@@ -98,7 +99,7 @@ class Tail(pykka.ThreadingActor):
         self._warns = warns
         found = readers(sink, sources, line_filter, follow_writers=follows_writers, screen=screen, trimming=trimming)
         self._feeds = TailFiles(found)
-        self._lock = threading.Lock()  # guards the next two attributes, which other threads use
+        self._lock = threading.Lock()  # guards the next two attributes, which other threads use, too
         self._changed: dict[LogReader, None] = {}
         self._told = False
         self._ready: dict[LogReader, None] = {}  # readers that may have unread data, in turn
@@ -123,7 +124,7 @@ class Tail(pykka.ThreadingActor):
         """Start this actor's thread and the thread that watches files.
 
         Raises:
-            OSError: No thread or no descriptor is available; there is no Tail.
+            OSError: No thread or no descriptor is available. There is no Tail.
         """
         try:
             self._held = hold()
@@ -175,7 +176,7 @@ class Tail(pykka.ThreadingActor):
         if len(self._stop_replies) == 1:
             try:
                 self._owner.tell(MemberStopRequested())
-            except pykka.ActorDeadError:  # without an owner no `Drain` comes
+            except pykka.ActorDeadError:  # without an owner, no `Drain` comes
                 self._guarded(partial(self._drain, Drain(sizes={})))
         return reply
 
@@ -201,23 +202,23 @@ class Tail(pykka.ThreadingActor):
             with self._destination.opening():
                 feed.open(partial(self._notice, feed))
         except Canceled:
-            feed.close()  # the abandoning thread may have closed it before it was open
+            feed.close()  # the abandoning thread may have closed the reader before it was open
             raise
 
     def _change_files(self, message: ChangeFiles) -> None:
         self._ready |= dict.fromkeys(self._feeds.change(message))
-        # Before a watch is given back: the last one ends the watching thread
+        # Before a watch is given back, because the end of the last one ends the watching thread
         self._open_files([feed for feed in message.feeds if not self._feeds.opens_at_its_turn(feed)])
         self._step()
 
     def _open_late(self, feed: LogReader) -> None:
-        """Open a file of a life that had to wait for the life before it."""
+        """Open a file of a life that had to wait for an earlier life."""
         self._open_files([feed])
         if self._draining or self._feeds.is_past(feed):
             feed.end_at(feed.limit_bytes)
 
     def _notice(self, feed: LogReader) -> None:
-        """Note that a file has changed. On the watching thread."""
+        """Note that a file has changed. Called on the watching thread."""
         with self._lock:
             self._changed[feed] = None
             known, self._told = self._told, True
@@ -237,7 +238,7 @@ class Tail(pykka.ThreadingActor):
         self._step()
 
     def _step(self) -> None:
-        """Read and show until no data is left or a message arrives; then set the inbox's deadline."""
+        """Read and show until no data is left or a message arrives. Then set the deadline of the inbox."""
         inbox = self._inbox()
         inbox.due_ns = None
         while not self._abandon.is_set():
@@ -314,7 +315,7 @@ class Tail(pykka.ThreadingActor):
             self._feeds.drop_if_past(feed)
 
     def _start_again(self, feed: LogReader) -> None:
-        """Read an overwritten file from the beginning; report it the first time."""
+        """Read an overwritten file from the beginning. Report the file the first time."""
         self._finish(feed)
         self._ready[feed] = None
         if not feed.was_truncated:
@@ -338,9 +339,9 @@ class Tail(pykka.ThreadingActor):
     # The end
 
     def _abandoned(self) -> None:
-        """End soon, or now if a pending write or open cannot be interrupted. On the abandoning thread."""
+        """End soon. If a pending write or open cannot be interrupted, end now. Called on the abandoning thread."""
         if self._destination.end_if_stuck():
-            self._leave(None)  # the thread closes the destination if its call returns
+            self._leave(None)  # the Tail's thread closes the destination if its call returns
         else:
             self._wake()
 
@@ -352,7 +353,7 @@ class Tail(pykka.ThreadingActor):
             self.actor_stopped.wait()
 
     def _leave(self, error: str | None) -> None:
-        """Release resources, leave the registry, answer stops, and send `TailEnded` to the owner."""
+        """Release resources, leave the registry, answer stops, and send the owner `TailEnded`."""
         remaining_bytes = self._feeds.remaining_bytes(self._inbox().messages())
         watches = self._feeds.let_go_of_watches()
         for feed in self._feeds:
@@ -363,7 +364,7 @@ class Tail(pykka.ThreadingActor):
             self._quietly(partial(reply.set, None))
         ended = TailEnded(name=self.name, remaining_bytes=remaining_bytes, error=error)
         self._quietly(partial(self._owner.tell, ended))
-        self._quietly(partial(cancel_all, watches))  # last, because it wakes another thread
+        self._quietly(partial(cancel_all, watches))  # last, because this wakes another thread
 
     def _quietly(self, act: Callable[[], object]) -> None:
         try:

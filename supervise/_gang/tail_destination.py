@@ -1,4 +1,4 @@
-"""The destination of a Tail: the lines of several files on one sink, never mixed."""
+"""The destination of a Tail: one sink for the lines of several files, which are never mixed."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 class DestinationError(Exception):
-    """A write to the destination failed; the cause is the error."""
+    """A write to the destination failed. The cause is the error of the write."""
 
 
 class TailDestination:
-    """Writes lines of files to a sink. Used on the Tail's thread, except for `end_if_stuck`."""
+    """Destination that writes lines of files to a sink. Used on the Tail's thread, except for `end_if_stuck`."""
 
     def __init__(self, sink: Sink, abandon: CancelToken) -> None:
-        """Own `sink`; `abandon` ends a write early."""
+        """Own `sink`. `abandon` ends a write early."""
         self.reserved: LogReader | None = None
-        """The file whose long line is shown in part, so that no other file may be shown."""
+        """The file whose long line is shown in part. While there is one, no other file may be shown."""
         self._sink = sink
         self._abandon = abandon
-        self._lock = threading.Lock()  # guards the next three attributes: another thread may abandon the Tail
+        self._lock = threading.Lock()  # guards the next three attributes, as another thread may abandon the Tail
         self._writing = False
         self._opening = False
         self._ended = False
@@ -53,14 +53,14 @@ class TailDestination:
         self._show(feed, feed.lines.feed(chunk, now_ns), continues=continues)
 
     def show_updates(self, now_ns: int) -> None:
-        r"""Show the lines that are rewritten with ``\r``, and the prompts, whose update is due."""
+        r"""Show the rewritten lines (``\r``) and prompts whose update is due."""
         if self.reserved is None:
             for feed in list(self._updating):
                 continues = feed.lines.continues
                 self._show(feed, feed.lines.update(now_ns), continues=continues)
 
     def next_update_ns(self) -> int | None:
-        """Return when the next update is due; None: never."""
+        """Return the time at which the next update is due; None if no update is pending."""
         if self.reserved is not None:
             return None
         return min((feed.lines.due_ns for feed in self._updating if feed.lines.due_ns is not None), default=None)
@@ -90,7 +90,7 @@ class TailDestination:
         self._note(feed)
 
     def _note(self, feed: LogReader) -> None:
-        """Record the state of the lines of `feed`."""
+        """Record the state of the present line of `feed`."""
         if feed.lines.reserved:
             self.reserved = feed
         elif self.reserved is feed:
@@ -108,20 +108,22 @@ class TailDestination:
         finally:
             with self._lock:
                 self._writing = False
-        if self._ended:  # set by `end_if_stuck` meanwhile
+        if self._ended:  # `end_if_stuck` has set it meanwhile
             raise Canceled(0)
 
     @contextmanager
     def opening(self) -> Iterator[None]:
-        """Let `end_if_stuck` end the Tail while its thread opens a file: a dead file server may never answer.
+        """Let `end_if_stuck` end the Tail while its thread opens a file.
+
+        A dead file server may never answer the open.
 
         Raises:
-            Canceled: The Tail was abandoned before the open, or ended during it.
+            Canceled: The Tail was abandoned before the open, or was ended during the open.
         """
         with self._lock:
             self._opening = True
         try:
-            if self._abandon.is_set():  # its callback may have run before
+            if self._abandon.is_set():  # because its callback may have run before
                 raise Canceled(0)
             yield
         finally:
@@ -131,7 +133,10 @@ class TailDestination:
                 raise Canceled(0)
 
     def end_if_stuck(self) -> bool:
-        """End the Tail if a pending write or open cannot be interrupted; return whether it did. Thread-safe."""
+        """End the Tail if a pending write or open cannot be interrupted; return whether the Tail was ended.
+
+        Thread-safe.
+        """
         with self._lock:
             pending = self._opening or (self._writing and not self._sink.interruptible)
             stuck = pending and not self._ended
@@ -143,7 +148,7 @@ class TailDestination:
         self._sink.close()
 
     def end(self) -> bool:
-        """End the Tail; return whether this call ended it."""
+        """End the Tail; return whether this call has ended it."""
         with self._lock:
             ended, self._ended = self._ended, True
         return not ended

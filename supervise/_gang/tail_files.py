@@ -1,4 +1,4 @@
-"""The files of a Tail: those of the present life of each rank, and those of past lives until they are shown."""
+"""The files of a Tail: those of each rank's present life, and those of past lives until they are shown."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def readers(
     screen: Screen | None = None,
     trimming: Trimming | None = None,
 ) -> list[LogReader]:
-    """Return a reader of each file to show; see `Tail` for the arguments. Call before the ranks are launched."""
+    """Return a reader of each file to show; see `Tail` for the arguments. Call this before the ranks are launched."""
     found = [
         LogReader(
             source.path,
@@ -45,14 +45,14 @@ def readers(
 
 
 class TailFiles:
-    """The readers of one Tail. Used on its thread."""
+    """The readers of one Tail. Used on the Tail's thread."""
 
     def __init__(self, feeds: Sequence[LogReader]) -> None:
         """Begin with the readers of the ranks' first lives."""
         self._feeds = list(feeds)
         self._past: set[LogReader] = set()
         self._before: dict[LogReader, list[LogReader]] = {}
-        """Reader of a later life to those of the last life before it that could be opened."""
+        """Reader of a later life to the readers of the last life before it whose files could be opened."""
         self._unopened: set[LogReader] = set()
         self._missed_bytes = 0
 
@@ -65,16 +65,20 @@ class TailFiles:
         return feed in self._past
 
     def turns(self, ready: Mapping[LogReader, None]) -> list[LogReader]:
-        """Return the files of `ready` that may be read now: a life waits until the life before it is shown."""
+        """Return those files of `ready` that may be read now.
+
+        The files of a life wait until the life before it is shown.
+        """
         if not self._before:
             return list(ready)
         return [feed for feed in ready if ready.keys().isdisjoint(self._before.get(feed, ()))]
 
     def change(self, message: ChangeFiles) -> list[LogReader]:
-        """Add the readers of a rank's next life; return those to read.
+        """Add the readers of a rank's next life; return the readers to read from now.
 
-        The readers of the rank's past life end. Those of the next life are opened at their turn if the life before the
-        past one is not yet shown, so that a slow destination costs descriptors for at most two lives of a rank.
+        The readers of the rank's past life end. If the life before the past one is not shown yet, the readers of the
+        next life are opened only at their turn. So a slow destination costs descriptors for at most two lives of a
+        rank.
         """
         # The files of both lives may have the same path
         past = [feed for feed in self._feeds if feed.path in message.sizes and feed not in self._past]
@@ -99,7 +103,7 @@ class TailFiles:
         return feed in self._unopened
 
     def take_its_turn(self, feed: LogReader) -> bool:
-        """Whether the file is to be opened now, because its turn has come. The next call returns False."""
+        """Return whether the file must be opened now, because its turn has come. The next call returns False."""
         opens = feed in self._unopened
         self._unopened.discard(feed)
         return opens
@@ -108,7 +112,10 @@ class TailFiles:
         return feed.is_open or feed in self._unopened
 
     def end_at(self, sizes: Mapping[str, int]) -> list[LogReader]:
-        """End all files, those of present lives at these sizes (by path); return those with more to show."""
+        """End all files; return those with more to show.
+
+        The files of present lives end at these sizes (path to size).
+        """
         unfinished = [feed for feed in self._feeds if not feed.is_done()]
         for feed in unfinished:
             feed.changed = True
@@ -117,7 +124,10 @@ class TailFiles:
         return [feed for feed in unfinished if self._is_readable(feed)]
 
     def drop_if_past(self, feed: LogReader) -> None:
-        """If a file is of a past life, close it, with its descriptor and watch, because it was shown or has failed."""
+        """Close a file of a past life, with its descriptor and watch, because the file was shown or has failed.
+
+        Do nothing for a file of a present life.
+        """
         if feed not in self._past:
             return
         self._missed_bytes += feed.remaining_bytes()
@@ -127,7 +137,7 @@ class TailFiles:
         feed.close()
 
     def remaining_bytes(self, unhandled: Iterable[object]) -> int:
-        """Return how many bytes of all files were not shown, if the Tail ends without handling these messages."""
+        """Return how many bytes of all files are not shown, if the Tail ends without handling these messages."""
         for message in unhandled:
             if isinstance(message, ChangeFiles):
                 self.change(message)
@@ -136,5 +146,5 @@ class TailFiles:
         return self._missed_bytes + sum(feed.remaining_bytes() for feed in self._feeds)
 
     def let_go_of_watches(self) -> list[Watch]:
-        """Return the watches, which the caller then ends."""
+        """Return the watches, which the caller must then end."""
         return [watch for feed in self._feeds for watch in feed.let_go_of_watch()]

@@ -20,14 +20,17 @@ class Due(Bare):
 
 
 class DueInbox:
-    """Inbox that returns `Due` if no message arrives before the deadline `due_ns`. It does not wake up in between."""
+    """Inbox that returns `Due` if no message arrives before the deadline `due_ns`.
+
+    The thread that waits does not wake up before the deadline.
+    """
 
     def __init__(self) -> None:
         """Begin empty and without a deadline."""
         self._queue: deque[Envelope[Any]] = deque()
         self._bell = Bell()
         self.due_ns: int | None = None
-        """Monotonic time at which to return `Due`; None for never. Only the actor's thread sets it."""
+        """Monotonic time at which to return `Due`; None for never. Only the thread of the actor sets it."""
 
     def put(self, envelope: Envelope[Any], /) -> None:
         """Add an envelope. Thread-safe."""
@@ -35,7 +38,7 @@ class DueInbox:
         self._bell.ring()
 
     def get(self) -> Envelope[Any]:
-        """Return the next envelope. Messages precede `Due`."""
+        """Return the next envelope. A message comes before `Due`."""
         while not self._queue:
             wait_s = None if self.due_ns is None else (self.due_ns - time.monotonic_ns()) / 1e9
             if not self._bell.wait(wait_s) and not self._queue:

@@ -1,4 +1,4 @@
-"""Checks of texts that go to the kernel or into a file: the name of a gang, programs, arguments and variables."""
+"""Checks of texts for the kernel or for a file: the name of a gang, programs, arguments and variables."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def shown(value: object) -> str:
 
 
 def check_name(name: object) -> None:
-    """Check the name of a gang, which is in the prefix of its lines and in its events.
+    """Check the name of a gang. The name is in the prefix of shown lines and in events.
 
     Raises:
-        SpecError: It is not text, or cannot be written.
+        SpecError: The name is not text, or cannot be written.
     """
     if not isinstance(name, str):
         raise SpecError(f"name is {shown(name)}; give a text, such as {str(name)!r}")
@@ -38,10 +38,10 @@ def argv_of(program: str, args: tuple[Any, ...]) -> list[str]:
 
 
 def check_argv(argv: list[str], rank: int) -> None:
-    """Check that a program can get these arguments.
+    """Check that the kernel can pass these arguments to a program.
 
     Raises:
-        SpecError: One contains a NUL character, or cannot be encoded.
+        SpecError: An argument contains a NUL character, or cannot be encoded.
     """
     for arg in argv:
         if "\0" in arg:
@@ -53,7 +53,10 @@ def check_argv(argv: list[str], rank: int) -> None:
 
 
 def is_encodable(text: str) -> bool:
-    """Whether a text can be encoded for the kernel: it has no surrogates other than those of `os.fsdecode`."""
+    """Return whether a text can be encoded for the kernel.
+
+    It can if its only surrogates are those of `os.fsdecode`.
+    """
     try:
         os.fsencode(text)
     except UnicodeEncodeError:

@@ -16,10 +16,13 @@ if TYPE_CHECKING:
 
 
 class Timers:
-    """Timers whose expiry is an event of the core, and timers that call a function. Used on the gang's loop."""
+    """The timers of a gang.
+
+    The expiry of a timer is an event of the core, or calls a function. Used on the gang's loop.
+    """
 
     def __init__(self, loop: Loop, expired: Callable[[TimerExpired], object]) -> None:
-        """Begin without timers; `expired` is called on the loop."""
+        """Begin without timers. `expired` is called on the loop."""
         self._loop = loop
         self._expired = expired
         self._timers: dict[tuple[int | None, str], Timer] = {}
@@ -41,11 +44,14 @@ class Timers:
         self._expired(expired)
 
     def call_later(self, name: str, delay_s: float, act: Callable[[], object]) -> None:
-        """Call `act`, which must not raise, in `delay_s` seconds unless the timer is canceled first."""
+        """Call `act` in `delay_s` seconds, unless the timer is canceled before. `act` must not raise."""
         self._timers[None, name] = self._loop.call_later(delay_s, act)
 
     def left_s(self, name: str) -> float | None:
-        """Return the seconds until a timer of the gang expires, negative after that; None if it was not set."""
+        """Return the seconds until a timer of the gang expires; None if the timer was not set.
+
+        The number is negative after the expiry.
+        """
         timer = self._timers.get((None, name))
         return None if timer is None else timer.due_s - time.monotonic()
 

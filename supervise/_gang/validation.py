@@ -1,4 +1,4 @@
-"""The checks of a gang's settings, before any folder is made or process is started."""
+"""The checks of a gang's settings, before any folder is made and before any process is started."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 _METHODS = ("spawn", "fork", "forkserver")
 _OF_ALL = ("ready", "ready_timeout_s")
 _OF_A_ROLE = ("restart", "service")
-"""The fields that `Role` and `RankSpec` have in common, and that a gang without roles does not have."""
+"""The fields that `Role` and `RankSpec` have in common and that a gang without roles lacks."""
 
 
 def checked(spec: GangSpec) -> dict[str, Any]:
-    """Check the settings; return the fields to change.
+    """Check the settings; return the fields that must be changed.
 
-    These are arguments as tuples, environments as text, and what the ranks of each role run.
+    These fields are the arguments as tuples, the environments as text, and the settings for the ranks of each role.
 
     Raises:
-        SpecError: A setting is not valid; names it and the value, or the rank.
+        SpecError: A setting is not valid. The text names the setting and the value, or the rank.
     """
     check_name(spec.name)
     sources = _sources(spec)
@@ -48,7 +48,7 @@ def checked(spec: GangSpec) -> dict[str, Any]:
     parts = tuple(_parts(spec, sources))
     if spec.stdin:
         _check_stdin(spec, parts)
-    if nprocs := parts[-1].ranks.stop:  # first: the number of ranks may be a mistake
+    if nprocs := parts[-1].ranks.stop:  # checked first, because the number of ranks may be a mistake
         here = any(part.travels or part.cwd is None for part in parts)  # pickled calls name this process's folder
         limits.check_host(nprocs, None if here else parts[0].cwd)
         limits.check_open_files(nprocs, each=held_by_rank(parts, sockets=_needs_sockets(spec, parts)), shown=0)
@@ -72,7 +72,10 @@ def checked(spec: GangSpec) -> dict[str, Any]:
 
 
 def _check_stdin(spec: GangSpec, parts: Sequence[RankSpec]) -> None:
-    """Refuse a stdin for functions, and with a gate, which is a pipe on the stdin of the waiting shell."""
+    """Refuse a stdin for functions, and a stdin together with a gate.
+
+    The gate is a pipe on the stdin of the shell that waits.
+    """
     for part in parts:
         for rank in sorted(spec.stdin.keys() & set(part.ranks)):
             if part.kind != "binary":
@@ -95,7 +98,7 @@ def _check_unset(envs: Mapping[int, Mapping[str, str]]) -> None:
 
 
 def _sources(spec: GangSpec) -> Sequence[GangSpec | Role]:
-    """Return the objects that state what ranks run: the roles, or the settings of a gang without them."""
+    """Return the objects that have the settings for ranks: the roles, or the settings of a gang without roles."""
     if spec.roles is not None:
         from supervise._gang.role_checks import check_roles
 
@@ -107,7 +110,9 @@ def _sources(spec: GangSpec) -> Sequence[GangSpec | Role]:
 
 
 def _parts(spec: GangSpec, sources: Sequence[GangSpec | Role]) -> Iterator[RankSpec]:
-    """Yield what the ranks of each role run. If the arguments of a role are not a mapping, it has no ranks.
+    """Yield the settings for the ranks of each role.
+
+    If the arguments of a role are not a mapping, the role has no ranks.
 
     Raises:
         SpecError: An entrypoint, a start method or a working directory is not valid.
@@ -129,7 +134,10 @@ def _parts(spec: GangSpec, sources: Sequence[GangSpec | Role]) -> Iterator[RankS
 def _role_environments(
     roles: Sequence[Role], parts: Sequence[RankSpec], envs: Mapping[int, Mapping[str, str]]
 ) -> dict[int, dict[str, str]]:
-    """Return local rank to variables: the description of the role, then the `envs` of the gang and of the role."""
+    """Return local rank to variables.
+
+    They are those that describe the role, then the `envs` of the gang, then the `envs` of the role.
+    """
     found = {}
     for role, part in zip(roles, parts, strict=True):
         with naming(role.name):
@@ -145,7 +153,7 @@ def check_times(spec: GangSpec) -> None:
     """Raise `SpecError` for times that are not numbers of seconds.
 
     Raises:
-        SpecError: Names the setting and the value.
+        SpecError: The text names the setting and the value.
     """
     check_seconds("grace", spec.grace_s)
     if spec.timeout_s is not None:
@@ -212,7 +220,7 @@ def _check_entrypoint(source: GangSpec | Role) -> None:
 
 
 def _folder(cwd: object) -> str | None:
-    """Return the working directory of the ranks; None for this process's."""
+    """Return the working directory of the ranks; None for that of this process."""
     if cwd is None:
         return None
     if not isinstance(cwd, (str, os.PathLike)):
@@ -251,7 +259,7 @@ def _check_logs(spec: GangSpec) -> None:
 
 
 def _is_list_of_texts(value: object) -> bool:
-    """Whether a value is a collection of strings. A bare string is not, although its items are strings."""
+    """Return whether a value is a collection of strings. A bare string is not one, although its items are strings."""
     if not isinstance(value, Collection) or isinstance(value, (str, bytes)):
         return False
     return all(isinstance(each, str) for each in value)
@@ -276,14 +284,14 @@ def _arguments(args: object) -> dict[int, tuple[Any, ...]]:
 
 
 def as_tuple(rank: int, given: Any) -> tuple[Any, ...]:
-    """Return a rank's arguments; a bare string is one.
+    """Return the arguments of a rank. A bare string is one argument.
 
     Raises:
         SpecError: The arguments are not a sequence.
     """
     if isinstance(given, (str, bytes)):
         return (given,)
-    if isinstance(given, Mapping):  # tuple() would keep its keys only
+    if isinstance(given, Mapping):  # tuple() would keep only its keys
         raise SpecError(
             f"rank {rank}: its arguments are {shown(given)}, a mapping; give a tuple, such as (the_mapping,)"
         )
@@ -296,7 +304,7 @@ def as_tuple(rank: int, given: Any) -> tuple[Any, ...]:
 
 
 def _environments(envs: object, nprocs: int) -> dict[int, dict[str, str]]:
-    """Return local rank to the variables added to its environment, as text.
+    """Return local rank to the variables that are added to its environment, as text.
 
     Raises:
         SpecError: A rank is missing, or its value is not valid as an environment.
@@ -331,7 +339,7 @@ def _environment(rank: int, env: object) -> dict[str, str]:
 
 
 def _variable(rank: int, key: str, value: object) -> str:
-    """Return a variable's value as text. The error shows only its type, because the value may be a secret."""
+    """Return the value of a variable as text. An error shows only the type of the value, because it may be a secret."""
     if isinstance(value, (str, int, float)):
         return str(value)
     if isinstance(value, os.PathLike):
@@ -346,10 +354,11 @@ def _variable(rank: int, key: str, value: object) -> str:
 
 
 def has_own_main(fn: object, args: Mapping[int, tuple[Any, ...]]) -> bool:
-    """Return whether new interpreters cannot import the main module. Its objects need cloudpickle then.
+    """Return whether new interpreters cannot import the main module. If so, objects of that module need cloudpickle.
 
     Raises:
-        SpecError: cloudpickle is not installed; names the function, or the rank with the argument, and the remedy.
+        SpecError: cloudpickle is not installed. The text names the function, or the rank with the argument, and the
+            remedy.
     """
     where = _unimportable_main()
     if where is None or by_value.is_installed():
@@ -366,9 +375,9 @@ def has_own_main(fn: object, args: Mapping[int, tuple[Any, ...]]) -> bool:
 
 
 def _unimportable_main() -> str | None:
-    """Return where the main module was defined, and the remedy; None if new interpreters import it."""
+    """Return the place where the main module was defined, and the remedy; None if new interpreters can import it."""
     main = sys.modules.get("__main__")
-    if getattr(sys, "frozen", False):  # each new process is the same executable with the same main module
+    if getattr(sys, "frozen", False):  # because each new process is the same executable with the same main module
         return None
     spec = getattr(main, "__spec__", None)
     if spec is not None:

@@ -31,29 +31,29 @@ if TYPE_CHECKING:
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.01, 1.0
 _LOOK_S = 0.05
 _SERVER_PATIENCE_S = 5.0
-"""How long to wait for the fork server's report of an exit status."""
+"""Time to wait for the fork server's report of an exit status."""
 _REAP_S = 5.0
-"""How long the report of a failed start waits for the reap of the killed process."""
+"""Time for which the report of a failed start waits until the killed process is reaped."""
 _STOPS = frozenset({signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 
 
 class Launcher(Protocol):
-    """An object that starts one rank's process. `supervise.testing` has fakes."""
+    """Object that starts the process of one rank. `supervise.testing` has fakes of it."""
 
     def launch(self) -> Launched:
         """Start the process without waiting for it.
 
         Raises:
-            UnreapedError: The process was started and killed, but not reaped.
+            UnreapedError: The process was started and killed, but is not reaped.
             Exception: There is no process.
         """
 
 
 class Worker(LoopActor):
-    """Launches one rank, reaps it as soon as it exits, and signals its process group.
+    """Actor that launches one rank, reaps it as soon as it exits, and signals its process group.
 
-    Sends its Supervisor `WorkerStarted` or `WorkerFailedToStart`, and after a start exactly one `WorkerExited` (or
-    `WorkerUnkillable`, if the process survived SIGKILL for the bounded wait).
+    A Worker sends its Supervisor `WorkerStarted` or `WorkerFailedToStart`. After a start, it sends exactly one
+    `WorkerExited`; or `WorkerUnkillable`, if the process survived SIGKILL for the bounded wait.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class Worker(LoopActor):
         Args:
             loop: The gang's loop.
             local_rank: The rank's number.
-            launcher: Starts its process.
-            owner: Its Supervisor.
-            slots: Lists the process while it lives.
+            launcher: The launcher of its process.
+            owner: The Supervisor.
+            slots: The exit slots, which have the process while it is alive.
             log_paths: The rank's log files.
             error_file: Path of the rank's error file; "" for none.
             attempt: Number of the rank's life.
@@ -97,9 +97,9 @@ class Worker(LoopActor):
         self._retry_s = _FIRST_RETRY_S
         self._ended_ns: int | None = None
         self._members: list[Member] = []
-        """Members of the reaped leader's group whose end the Worker awaits."""
+        """Members of the reaped leader's group for whose end the Worker waits."""
         self._list_since_s: float | None = None
-        """Monotonic time since which a listing of the group is pending; None if no listing is pending."""
+        """Monotonic time from which on a listing of the group is pending; None if no listing is pending."""
         self._stop_sent: signal.Signals | None = None
         self._last_sent: signal.Signals | None = None
         self._patience: Timer | None = None
@@ -128,7 +128,7 @@ class Worker(LoopActor):
                 super().on_receive(message)
 
     def on_stop_request(self) -> Reply[None]:
-        """Request the close of the whole gang: other code must not stop a single Worker."""
+        """Request the close of the whole gang, because other code must not stop a single Worker."""
         self._owner.tell(orders.MemberStopRequested())
         reply: Reply[None] = Reply()
         self._stop_replies.append(reply)
@@ -141,7 +141,7 @@ class Worker(LoopActor):
             reply.set(None)
 
     def on_crash(self, error: BaseException) -> None:
-        """Report the crash; the Supervisor then kills the gang."""
+        """Report the crash. The Supervisor then kills the gang."""
         self._owner.tell(orders.ActorDown(who=f"the worker of rank {self._rank}", error=error))
 
     # Start
@@ -164,7 +164,7 @@ class Worker(LoopActor):
             self._watch(launched.status.fileno(), self._arrive)
 
     def _fail_once_reaped(self, unreaped: UnreapedError, deadline_s: float) -> None:
-        """Report the failed start when its process is reaped. The process has no pidfd, so a timer polls."""
+        """Report the failed start when its process is reaped. A timer polls, because the process has no pidfd."""
         if unreaped.is_reaped() or time.monotonic() >= deadline_s:
             self._failed_to_start(unreaped.error)
             return
@@ -176,7 +176,7 @@ class Worker(LoopActor):
         self._owner.tell(steps.WorkerFailedToStart(local_rank=self._rank, error=error, at_ns=at_ns))
 
     def _arrive(self) -> None:
-        """Read the fork server's reply: the pid of the process, or EOF."""
+        """Read the fork server's reply. It is the pid of the process, or EOF."""
         assert self._launched is not None  # noqa: S101 - its status is watched
         assert self._launched.status is not None  # noqa: S101
         self._unwatch(self._launched.status.fileno())
@@ -198,9 +198,9 @@ class Worker(LoopActor):
         status = self._launched.status if self._launched is not None else None
         if process.fileno() >= 0:
             self._watch(process.fileno(), self._exited)
-        elif status is not None:  # already dead: the fork server has its exit code
+        elif status is not None:  # the process is already dead, and the fork server has its exit code
             self._watch(status.fileno(), self._exited)
-        else:  # already dead, and reaped by other code of the host
+        else:  # the process is already dead, and other code of the host has reaped it
             self.loop.post(self._guarded, self._exited)
         self._owner.tell(
             say.WorkerStarted(
@@ -224,12 +224,12 @@ class Worker(LoopActor):
             return
         self._unwatch_all()
         if status is not None and status.fileno() >= 0 and self._retry_s == _FIRST_RETRY_S:
-            self._retry_s *= 2  # the fork server, which is its parent, reports the code soon or never
+            self._retry_s *= 2  # the fork server, the parent of the process, reports the code soon or never
             self._watch(status.fileno(), self._exited)
             later = partial(self._guarded, self._exited_unless_given_up)
             self._patience = self.loop.call_later(_SERVER_PATIENCE_S, later)
             return
-        # The pidfd is readable, but a tracer delays the reap. The kernel does not report its detach, so poll.
+        # The pidfd is readable, but a tracer delays the reap. The kernel does not report the tracer's detach, so poll.
         self.loop.call_later(self._retry_s, partial(self._guarded, self._exited_unless_given_up))
         self._retry_s = min(self._retry_s * 2, _LAST_RETRY_S)
 
@@ -245,7 +245,7 @@ class Worker(LoopActor):
             self._patience.cancel()
         if self._launched is not None and self._launched.status is not None:
             self._launched.status.close()
-        # The channel is closed if this rank was reported as unkillable before
+        # The channel is already closed if this rank was reported as unkillable before
         kind = self._outcome.kind() if self._outcome is not None and self._outcome.fd >= 0 else None
         group_left = self._process.group_alive()
         if group_left:
@@ -292,13 +292,16 @@ class Worker(LoopActor):
             self._watch_group()
 
     def _watch_group(self) -> None:
-        """List the group of the reaped leader after the exits that are ready now: one scan serves all their groups."""
+        """List the group of the reaped leader, but only after the exits that are ready now.
+
+        So one scan serves the groups of all these exits.
+        """
         if self._list_since_s is None:
             self._list_since_s = time.monotonic()
             self.loop.call_later(0, partial(self._guarded, self._list_group))
 
     def _list_group(self) -> None:
-        """Watch the pidfd of each process in the group; after their ends, list the group again."""
+        """Watch the pidfd of each process in the group. After the ends of these processes, list the group again."""
         since_s, self._list_since_s = self._list_since_s, None
         if self._process is None or self._members:
             return
@@ -320,13 +323,13 @@ class Worker(LoopActor):
             self._watch(member.fileno(), partial(self._member_gone, member))
 
     def _signal_again(self) -> None:
-        """Resend the last signal if it goes to each member separately: a failed scan may have missed some."""
+        """Send the last signal again if it goes to each member separately. A failed scan may have missed members."""
         if self._process is not None and self._last_sent is not None and not platform.GROUP_BY_PIDFD:
             self._process.signal_group(self._last_sent)
         self._watch_group()
 
     def _look_at_group_again(self, members: list[Member]) -> None:
-        """Poll the group. The fallback without pidfd: the kernel reports the end of children only."""
+        """Poll the group. This is the fallback without pidfd, because the kernel reports only the end of children."""
         if members is self._members:  # otherwise a later poll is pending
             self._members = []
             self._watch_group()
@@ -343,7 +346,7 @@ class Worker(LoopActor):
         self._members = []
 
     def _look_for_stop(self) -> None:
-        """Report a suspension, except one that a signal of the caller caused."""
+        """Report a suspension, unless a signal of the caller has caused it."""
         if self._process is None or self._ended_ns is not None:
             return
         sig = self._process.stopped_by()
@@ -390,7 +393,7 @@ class Worker(LoopActor):
             self._process = None
 
     def _stay_under_lifeline(self) -> None:
-        """Keep the lifeline for members that remain in the group of the reaped process."""
+        """Keep the lifeline for members that are left in the group of the reaped process."""
         line = self._launched.line if self._launched is not None else None
         if line is not None:
             self._read_end = line.leader_reaped(self._pid, self._read_end)

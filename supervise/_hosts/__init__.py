@@ -1,1 +1,4 @@
-"""Gangs over several hosts: the driver's core and actor, what runs on each host, and the lease. Any engine."""
+"""Gangs over several hosts, for any engine.
+
+This room has the driver's core and actor, the part that runs on each host, and the lease.
+"""

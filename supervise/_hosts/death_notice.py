@@ -1,4 +1,7 @@
-"""The driver's connection to the keeper of a host's lease, which reports that it has killed the host and its ranks."""
+"""The driver's connection to the keeper of a host's lease.
+
+On this connection, the keeper reports that the host and its ranks are dead.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,18 @@ _GONE = b"gone "
 
 
 class DeathNotice:
-    """Reads one line from the keeper. Used on the driver's loop.
+    """Reader of one line from the keeper. Used on the driver's loop.
 
-    Only the keeper's line counts. A connection that ends without it proves nothing: the driver then waits for the end
-    of the lease, as it does when there is no connection.
+    Only the line of the keeper is a proof. If the connection ends without the line, or if there is no connection, the
+    driver waits for the end of the lease.
     """
 
     def __init__(self, loop: Loop, address: HostAddress, then: Callable[[str], object]) -> None:
-        """Connect; call `then` with the keeper's reason when the host and its ranks are dead."""
+        """Connect. Call `then` with the keeper's reason when the host and its ranks are dead."""
         self._loop = loop
         self._then = then
         self.why = ""
-        """The keeper's reason; "" until it has arrived."""
+        """The keeper's reason; "" until the reason has arrived."""
         self._socket = socket.socket(socket.AF_INET6 if ":" in address.ip else socket.AF_INET, socket.SOCK_STREAM)
         self._socket.setblocking(False)
         self._socket.connect_ex((address.ip, address.keeper_port))

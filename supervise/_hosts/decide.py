@@ -1,8 +1,9 @@
-"""The decisions of a gang over several hosts: a pure function of its state and one event.
+"""The decisions of a gang over several hosts: a pure function of the gang's state and one event.
 
-One host that fails, in whatever way, ends the attempt: the other hosts are asked to stop at once. The attempt is over
-when none of its ranks can run any more; those of a lost host can until its lease ends. Then the policy decides whether
-another attempt begins, on hosts that the engine chooses again. The count of restarts is that of the whole gang.
+If one host fails in any way, the attempt ends: the other hosts are asked to stop at once. The attempt is over when none
+of its ranks can run any more. The ranks of a lost host can run until the lease of the host ends. Then the policy
+decides whether another attempt begins. The engine chooses the hosts again for each attempt. Restarts are counted for
+the whole gang.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 
 
 def decide(gang: HostsGang, event: steps.Event, now_ns: int) -> list[steps.Action]:  # noqa: C901, PLR0911, PLR0912 - one case an event
-    """Change the state by one event; return the actions, in order.
+    """Change the state of the gang by one event; return the actions, in order.
 
     Args:
         gang: The state.
-        event: What has happened. One of an earlier attempt has no effect.
+        event: The event. An event of an earlier attempt has no effect.
         now_ns: Monotonic nanoseconds of the driver, for the policy.
     """
     if gang.phase == "finished" or getattr(event, "epoch", gang.epoch) != gang.epoch:
@@ -88,7 +89,7 @@ def _started(gang: HostsGang, event: steps.HostStarted) -> list[steps.Action]:
 
 
 def _answer_start(gang: HostsGang) -> list[steps.Action]:
-    """Answer the start once the driver knows that all ranks have been ready; then process the failures so far."""
+    """Answer the start once the driver knows that all ranks have been ready. Then process the failures so far."""
     if gang.phase == "launching" and all(host.pids for host in gang.hosts):
         gang.phase, gang.started = "running", True
         heeded = _stop(gang, "failure", None, None) if gang.causes else []
@@ -117,9 +118,9 @@ def _ended(gang: HostsGang, event: steps.HostEnded, now_ns: int) -> list[steps.A
     host = gang.hosts[event.host]
     if host.state in OVER:
         return []
-    host.state, host.result = "ended", event.result  # also of a host that counted as lost but has answered since
+    host.state, host.result = "ended", event.result  # also for a host that counted as lost but has answered since then
     if not host.pids and event.result.outcome in ("succeeded", "failed"):
-        # The reply to the launch is late: the network does not keep the order of replies and news.
+        # The reply to the launch is late, because the network does not keep the order of replies and news.
         host.pids = {local: end.pid for local, end in event.result.ends.items() if end.pid is not None}
     actions = _answer_start(gang)
     if _failed_by_itself(event.result, host):
@@ -140,10 +141,10 @@ def _lost(gang: HostsGang, event: steps.HostLost) -> list[steps.Action]:
 
 
 def _fails(gang: HostsGang, number: int) -> list[steps.Action]:
-    """Record a host as a cause, and stop the others after the replies to pending launches.
+    """Record a host as a cause. Stop the others once the replies to pending launches have arrived.
 
-    So a rank that fails at once gives the result of a gang that has started, as on one host, and not an error of the
-    start on some hosts.
+    So if a rank fails at once, the gang still counts as started and has a result, as on one host. The failure is not an
+    error of the start.
     """
     if number not in gang.causes:
         gang.causes.append(number)
@@ -154,7 +155,7 @@ def _fails(gang: HostsGang, number: int) -> list[steps.Action]:
 
 
 def _stop(gang: HostsGang, why: Stopping, sig: Signals | None, timeout_s: float | None) -> list[steps.Action]:
-    """Ask each host that may run ranks to stop; a close may be repeated with a stronger signal."""
+    """Ask each host that may run ranks to stop. A later close may repeat this with a stronger signal."""
     if gang.phase in ("new", "placing", "backoff"):
         gang.stopping = why
         return _finish(gang, None)
@@ -169,7 +170,7 @@ def _stop(gang: HostsGang, why: Stopping, sig: Signals | None, timeout_s: float 
 
 
 def _advance(gang: HostsGang, now_ns: int) -> list[steps.Action]:
-    """End the attempt if none of its ranks runs any more."""
+    """End the attempt if none of its ranks can run any more."""
     if gang.phase in ("new", "placing", "backoff", "finished") or any(host.state not in OVER for host in gang.hosts):
         return []
     if not gang.started and gang.stopping == "failure":
@@ -196,7 +197,7 @@ def _start_error(gang: HostsGang) -> BaseException:
 
 
 def _delay_s(gang: HostsGang, now_ns: int) -> float | None:
-    """Return the delay before the next attempt, and count it; None if no attempt follows."""
+    """Return the delay before the next attempt, and count the restart. None if no attempt follows."""
     policy = gang.policy
     if policy is None or gang.stopping != "failure" or not gang.causes:
         return None
@@ -215,7 +216,10 @@ def _delay_s(gang: HostsGang, now_ns: int) -> float | None:
 
 
 def _exit_code(gang: HostsGang) -> int | None:
-    """Return the exit code of the root cause; None if its host was lost or could not start it."""
+    """Return the exit code of the root cause.
+
+    None if the host of the root cause was lost, or could not start its ranks.
+    """
     host = gang.hosts[gang.causes[0]]
     if host.result is None or host.result.root_cause is None:
         return None

@@ -1,4 +1,7 @@
-"""The events of a gang over several hosts: the driver's own, and those of the hosts with the name of their node."""
+"""The events of a gang over several hosts.
+
+The driver emits its own events, and those of the hosts with the name of the host's node.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _STACKS = "supervise.gang.stacks"
 
 
 class HostEvents:
-    """Emits the events. Used on the driver's loop."""
+    """Emitter of the events. Used on the driver's loop."""
 
     def __init__(self, plan: HostsPlan, run_id: str) -> None:
         """Take the common fields from the settings."""
@@ -46,7 +49,7 @@ class HostEvents:
         self._report("starting", "info", **fields)
 
     def placed(self, addresses: Sequence[HostAddress]) -> None:
-        """Report where the hosts are."""
+        """Report the nodes on which the hosts are."""
         for number, address in enumerate(addresses):
             fields = {"host": number, "pid": address.pid, "node_id": address.node_id}
             self._emit(Event("supervise.host.started", "info", fields), address)
@@ -57,14 +60,17 @@ class HostEvents:
         self._emit(Event("supervise.host.lost", "error", fields), addresses[number])
 
     def _report(self, what: str, level: str, **fields: Any) -> None:
-        """Emit an event of the whole gang, with the name and the fields that it has on one host."""
+        """Emit an event of the whole gang. It has the same name and fields as for a gang on one host."""
         self._log.emit(f"{_OF_GANG}{what}", level, **fields)
 
     def _emit(self, event: Event, address: HostAddress) -> None:
         self._log.emit(event.name, event.level, **event.fields, host_name=address.host_name)
 
     def forward(self, number: int, event: dict[str, Any], address: HostAddress) -> None:
-        """Emit a host's event, unless it is about the host's part of the gang: the driver reports the whole gang."""
+        """Emit an event of a host, unless it is about the host's part of the gang.
+
+        The driver itself reports on the whole gang.
+        """
         if event["event"].startswith(_OF_GANG) and event["event"] != _STACKS:
             return
         fields = {key: value for key, value in event.items() if key not in ("event", "level", "seq")}
@@ -75,7 +81,7 @@ class HostEvents:
         self._report("started", "info", duration_s=(time.monotonic_ns() - self._attempt_ns) / 1e9)
 
     def stopping(self, gang: HostsGang) -> None:
-        """Report, once, why the hosts are stopped."""
+        """Report, only once, why the hosts are stopped."""
         reason = "peer_failed" if gang.stopping == "failure" else gang.stopping
         if reason is not None and self._stopping is None:
             self._stopping = reason
@@ -87,7 +93,7 @@ class HostEvents:
         self._report("restarting", "warning", **fields, left_out=sorted(message.left_out), **causes(message.result))
 
     def finish(self, message: GangFinished) -> None:
-        """Report the end; without a listener, show a failure in one line."""
+        """Report the end of the gang. Without a listener, show a failure in one line."""
         duration_s, result = (time.monotonic_ns() - self._begun_ns) / 1e9, message.result
         if result is None:
             why = {"exception_type": type(message.error).__name__, "exception_message": str(message.error)}

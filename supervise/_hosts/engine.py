@@ -1,4 +1,4 @@
-"""The interface that a driver needs of an engine: hosts for one attempt, and calls to them."""
+"""The interface of an engine: it makes the hosts for one attempt, and transfers calls from the driver to them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from supervise._hosts.orders import HostAddress, HostOrder
 
     Done = Callable[[Any, BaseException | None], object]
-    """Called once, on any thread, with a value or an error."""
+    """Function that is called once, on any thread, with a value or an error."""
 
 
 class HostDead(Exception):  # noqa: N818  says what happened, as SupervisorCrashed does
@@ -18,7 +18,7 @@ class HostDead(Exception):  # noqa: N818  says what happened, as SupervisorCrash
 
 
 class HostUnavailable(Exception):  # noqa: N818  as above
-    """A call has not reached its host, or its reply was lost; the host may live."""
+    """A call has not reached its host, or its reply was lost. The host may be alive."""
 
 
 class EngineHost(Protocol):
@@ -27,23 +27,30 @@ class EngineHost(Protocol):
     address: HostAddress
 
     def call(self, method: str, *args: Any, done: Done) -> None:
-        """Call a method of `supervise._hosts.host.Host`. Must not block.
+        """Call a method of `supervise._hosts.host.Host`. An implementation must not block.
 
         Args:
-            method: Its name.
-            args: Its arguments.
-            done: Gets the value, or the error: `HostDead`, `HostUnavailable`, or what the method has raised.
+            method: Name of the method.
+            args: Arguments of the method.
+            done: Gets the value or an error. The error is `HostDead`, `HostUnavailable`, or the exception of the
+                method.
         """
 
 
 class Engine(Protocol):
-    """Places hosts. Its methods must not block."""
+    """Engine: it places hosts. Its methods must not block."""
 
     def place(self, orders: Sequence[HostOrder], done: Done) -> None:
-        """Make a host for each order, all or none; `done` gets them in the order of `orders`, or the error."""
+        """Make a host for each order, or none at all.
+
+        `done` gets the hosts in the order of `orders`, or the error.
+        """
 
     def release(self, epoch: int) -> None:
-        """Release the resources of an attempt, also while it is being placed; kill the hosts' processes. Idempotent."""
+        """Release the resources of an attempt, and kill the processes of its hosts. Idempotent.
+
+        The caller may call this also while the attempt is being placed.
+        """
 
     def close(self, done: Callable[[], object]) -> None:
-        """Release everything; the last call. Call `done` on any thread when the engine does nothing more."""
+        """Release everything. Call `done`, on any thread, when the engine does nothing more. This is the last call."""

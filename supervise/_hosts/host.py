@@ -1,4 +1,4 @@
-"""One host of a gang: an ordinary Supervisor, the lease, and the news for the driver. Engines wrap it."""
+"""One host of a gang: an ordinary Supervisor, the lease, and the news for the driver. An engine wraps it."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 65536
 _PUMP_S = 10.0
-"""Time for the last output after the end of the ranks: a descendant of a forked rank may hold the pipe open."""
+"""Time for the last output after the end of the ranks. A descendant of a forked rank may hold the pipe open."""
 _RECORD = "SUPERVISE_RECORD"
-"""The first word is the pid of the rank's parent; see `supervise run`."""
+"""A variable whose first word is the pid of the ranks' parent; see `supervise run`."""
 
 
 class Host:
-    """The ranks of one host in one attempt. Thread-safe."""
+    """One host in one attempt, with its ranks. Thread-safe."""
 
     def __init__(self, order: HostOrder, ip: str = "127.0.0.1") -> None:
-        """Start the keeper of the lease; start no rank. The driver reaches this host at `ip`.
+        """Start the keeper of the lease, but no rank. The driver reaches this host at `ip`.
 
         Raises:
             OSError: The keeper of the lease cannot be started.
@@ -52,7 +52,7 @@ class Host:
         self._failed = False
 
     def address(self, *, node_id: str, ip: str) -> HostAddress:
-        """Return where this host runs; the engine knows its node and address."""
+        """Return where this host runs. The engine knows the node and the address."""
         with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.bind(("", 0))
             port: int = probe.getsockname()[1]
@@ -67,9 +67,9 @@ class Host:
         )
 
     def renew(self, token: int) -> int:
-        """Extend the lease; return the token for the next renewal. If the keeper has ended, kill the ranks.
+        """Extend the lease; return the token for the next renewal. A `token` of 0 extends nothing.
 
-        A `token` of 0 extends nothing.
+        If the keeper has ended, kill the ranks.
         """
         try:
             return self._lease.renew(token)
@@ -78,13 +78,13 @@ class Host:
             raise
 
     def launch(self, envs: Mapping[int, Mapping[str, str]]) -> Reply[dict[int, int]]:
-        """Start the ranks with these further variables, once; answer with ``{local rank: pid}`` when all are ready.
+        """Start the ranks, once, with further variables; answer with ``{local rank: pid}`` when all ranks are ready.
 
         Raises:
-            SuperviseError: The host was asked to stop before: the driver repeats a launch that was lost, which may
-                arrive after a stop.
+            SuperviseError: The host was asked to stop before. The driver repeats a launch that was lost, and the second
+                one may arrive after a stop.
             SpecError: A setting is not valid on this host.
-            OSError: A log folder cannot be used; or, in the reply, a rank cannot be started.
+            OSError: A log folder cannot be used. In the reply: a rank cannot be started.
         """
         with self._lock:
             if self._start is None:
@@ -127,7 +127,7 @@ class Host:
         return merged
 
     def _console(self, stream: Any) -> tuple[Any, threading.Thread]:
-        """Return a text stream whose bytes become news, and the thread that reads them."""
+        """Return a text stream, and the thread that reads from it. The bytes written to the stream become news."""
         read, write = os.pipe()
         pump = threading.Thread(target=self._pump, args=(read, stream), name=f"supervise-{stream}", daemon=True)
         pump.start()
@@ -139,7 +139,7 @@ class Host:
                 self._news.add(stream, chunk)
 
     def _end(self, gang: pykka.ActorRef[Supervisor], consoles: Any, pumps: Any) -> None:
-        """Wait for the end of the ranks and of their leftovers, then report it."""
+        """Wait until nothing is left of the ranks, then report their end."""
         try:
             result: Any = gang.ask(say.Wait())
             status: Any = gang.ask(say.Status())
@@ -155,11 +155,11 @@ class Host:
         self._news.add("ended", end)
 
     def news_after(self, number: int) -> Reply[list[News]]:
-        """Return a reply with the news after `number`, as soon as there are some."""
+        """Return a reply with the news after `number`. The reply is set as soon as there is any."""
         return self._news.after(number)
 
     def status(self) -> Reply[say.GangStatus | None]:
-        """Return a reply with the state of the ranks; with None before the launch."""
+        """Return a reply with the state of the ranks; None before the launch."""
         if self._gang is None:
             reply: Reply[say.GangStatus | None] = Reply()
             reply.set(None)
@@ -167,8 +167,11 @@ class Host:
         return cast("Reply[say.GangStatus | None]", self._gang.ask(say.Status(), block=False))
 
     def stop(self, sig: int | None, timeout_s: float | None) -> None:
-        """Stop the ranks: `sig` now, SIGKILL after `timeout_s`; None is the gang's own value."""
-        with self._lock:  # a launch on another thread comes before or after this
+        """Stop the ranks: send `sig` now and SIGKILL after `timeout_s`.
+
+        None stands for the gang's own value.
+        """
+        with self._lock:  # a launch on another thread comes before or after this block
             self._told_to_stop = True
         if self._gang is not None:
             with contextlib.suppress(pykka.ActorDeadError):
@@ -181,7 +184,7 @@ class Host:
                 self._gang.tell(say.Signal(sig=Signals(sig), ranks=ranks))
 
     def leave(self) -> None:
-        """End the lease of a host without ranks; kill ranks that run nevertheless."""
+        """End the lease of a host that has no ranks. Kill ranks that run nevertheless."""
         self._news.close()
         if self._gang is not None and self._gang.is_alive():
             self.stop(SIGKILL, 0.0)
@@ -214,11 +217,11 @@ class Host:
 
 
 def _ignore(_event: dict[str, Any]) -> None:
-    """Ignore an event: the driver shows a failure, so the host's Supervisor must not show it as well."""
+    """Ignore an event. The driver shows a failure, so the host's Supervisor must not show it, too."""
 
 
 class _Observer(pykka.ThreadingActor):
-    """Receives the lifecycle messages of the host's gang."""
+    """Receiver of the lifecycle messages of the host's gang."""
 
     use_daemon_thread = True
 

@@ -1,4 +1,7 @@
-"""The state of the ranks, requested from the hosts when a `Status` asks for it. Costs nothing otherwise."""
+"""The state of the ranks, which the driver requests from the hosts for each `Status`.
+
+Without a `Status`, there is no request.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,14 @@ if TYPE_CHECKING:
     from supervise.messages import GangStatus
 
 _LONGEST_S = 1.0
-"""Time after which the driver answers without the hosts that are silent."""
+"""Time after which the driver answers without the hosts that have not replied."""
 
 
 class Inquiry:
-    """Requests the state of ranks from their hosts. Concurrent callers share the answers. Used on the driver's loop."""
+    """Requests to hosts for the state of their ranks.
+
+    Concurrent callers share the replies. Used on the driver's loop.
+    """
 
     def __init__(
         self, loop: Loop, answer: Callable[[], GangStatus], learn: Callable[[int, GangStatus], object]
@@ -29,19 +35,22 @@ class Inquiry:
         Args:
             loop: The driver's loop.
             answer: Returns the state of the gang.
-            learn: Gets the number of a host, and the state that it has reported.
+            learn: Gets the number of a host, and the state that the host has reported.
         """
         self._loop = loop
         self._answer = answer
         self._learn = learn
         self._replies: list[Reply[GangStatus]] = []
         self._silent: set[int] = set()
-        """The hosts that have not answered yet."""
+        """The hosts that have not replied yet."""
         self._count = 0
-        """Number of the present inquiry, on which a timer or an answer of an earlier inquiry has no effect."""
+        """Number of the present inquiry. A timer or a reply of an earlier inquiry has no effect on it."""
 
     def begin(self, links: Mapping[int, HostLink]) -> Reply[GangStatus]:
-        """Return a reply with the state of the gang, once these hosts have answered, or a second has passed."""
+        """Return a reply with the state of the gang.
+
+        It is set once these hosts have replied, or after a second.
+        """
         reply: Reply[GangStatus] = Reply()
         self._replies.append(reply)
         if len(self._replies) == 1:

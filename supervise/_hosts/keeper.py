@@ -1,21 +1,22 @@
-"""The lease keeper: a small process beside a host that kills the host and its ranks when the lease is over.
+"""The lease keeper: a small process beside a host. It kills the host and its ranks when the lease is over.
 
-Run as ``python -I -S keeper.py HOST_PID FIRST_S IP``. It imports nothing of supervise, so that it starts at once and
-stays small. Its stdin is a pipe from the host, with one command per line:
+It runs as ``python -I -S keeper.py HOST_PID FIRST_S IP``. It imports nothing of supervise, so that it starts at once
+and stays small. Its stdin is a pipe from the host, with one command per line:
 
-- ``lease NS``: the lease is over at NS nanoseconds of CLOCK_BOOTTIME, which counts the time of a suspended machine. The
-  first one replaces the lease of FIRST_S seconds, during which the host has no ranks; later ones can only extend it.
-- ``rank PID START``: a process group of the host, led by PID, whose start time in ``/proc/PID/stat`` is START.
+- ``lease NS``: the lease is over at NS nanoseconds of CLOCK_BOOTTIME, a clock that also runs while the machine is
+  suspended. The first such command replaces the lease of FIRST_S seconds, during which the host has no ranks. A later
+  one can only extend the lease.
+- ``rank PID START``: the host has a process group that is led by PID. START is the start time in ``/proc/PID/stat``.
 - ``gone PID``: nothing is left of that group.
 - ``bye``: the host has no ranks any more; the keeper exits.
 
-It writes the number of a TCP port to its stdout, on which the driver connects. When the keeper has killed the ranks and
-the host, and has seen their ends, it writes a line to the driver's connection: ``gone`` and the reason. So the driver
-knows at once that nothing computes there, and need not wait for the end of the lease.
+The keeper writes the number of a TCP port to its stdout. The driver connects to that port. When the keeper has killed
+the ranks and the host, and has seen their ends, it writes a line to the driver's connection: ``gone`` and the reason.
+So the driver knows at once that nothing runs on that host, and need not wait for the end of the lease.
 
-The keeper kills everything when the lease is over, when the host dies, and at the end of its stdin without ``bye``. It
-does not depend on the host, and is not its child: a suspended host, or one whose interpreter is busy, loses its
-ranks as well.
+The keeper kills the ranks and the host in three cases: the lease is over, the host dies, or stdin ends without ``bye``.
+The keeper does not depend on the host and is not its child. So a host that is suspended, or whose interpreter is busy,
+loses its ranks, too.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _TO_GROUP = 1 << 2
 """PIDFD_SIGNAL_PROCESS_GROUP, from linux/pidfd.h."""
 _LOOK_MS = 2
 _DEATH_MS = 1000
-"""How long killed processes may take to end before the keeper exits without a report."""
+"""Time for killed processes to end. After it, the keeper exits without a report."""
 _TFD_TIMER_ABSTIME = 1
 _TFD_NONBLOCK, _TFD_CLOEXEC = os.O_NONBLOCK, os.O_CLOEXEC
 
@@ -49,10 +50,10 @@ class Keeper:
     """The state of the keeper."""
 
     def __init__(self, host: int, first_s: float, ip: str) -> None:
-        """Begin a first lease of `first_s` seconds for the process `host`; let the driver connect to `ip`."""
+        """Begin a first lease of `first_s` seconds for the process `host`. Let the driver connect to `ip`."""
         self._host = os.pidfd_open(host)
         self._ranks: dict[int, tuple[int, str]] = {}
-        """Pid of a leader to its pidfd (-1: reaped by then) and its start time."""
+        """Pid of a leader to its pidfd and its start time. The pidfd is -1 if the leader was already reaped."""
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._timer = self._libc.timerfd_create(time.CLOCK_BOOTTIME, _TFD_NONBLOCK | _TFD_CLOEXEC)
         if self._timer < 0:
@@ -68,7 +69,7 @@ class Keeper:
         self._lease(time.clock_gettime_ns(time.CLOCK_BOOTTIME) + int(first_s * _NS_PER_S))
 
     def run(self) -> None:
-        """Obey the host until it ends or says ``bye``; without ``bye``, kill its ranks and the host itself."""
+        """Obey the host until it ends or says ``bye``. Without ``bye``, kill its ranks and the host itself."""
         poll = select.poll()
         for fd in (0, self._host, self._timer, self._listener.fileno()):
             poll.register(fd, select.POLLIN)
@@ -76,13 +77,16 @@ class Keeper:
         while why is None:
             why = self._serve({fd for fd, _ in poll.poll()})
         if why and self._kill():
-            _ignore(self._accept)  # a driver that connects while the host ends
+            _ignore(self._accept)  # for a driver that connects while the host ends
             for driver in self._drivers:
                 _ignore(os.write, driver, f"gone {why}\n".encode())
 
     def _serve(self, ready: set[int]) -> str | None:
-        """Serve the descriptors that are ready; return why all must be killed, "" after ``bye``, None to continue."""
-        # After a thaw, a renewal that was sent in time may be pending although the lease has expired: it is too late.
+        """Serve the descriptors that are ready.
+
+        Return the reason if all must be killed, "" after ``bye``, and None to continue.
+        """
+        # After a thaw, a renewal that was sent in time may be pending although the lease has expired. It has no effect.
         # Pending ranks are still added, because the keeper then reports that nothing of the host runs.
         over = self._timer in ready and time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= self._due_ns
         if 0 in ready:
@@ -111,7 +115,7 @@ class Keeper:
             os.close(driver)
 
     def _obey(self, words: list[str]) -> bool:
-        """Carry out one command; return whether it was the last."""
+        """Carry out one command; return whether it was the last one."""
         match words:
             case ["lease", due_ns]:
                 self._renewed_ns = max(int(due_ns), self._renewed_ns)
@@ -135,7 +139,7 @@ class Keeper:
             return
         if start_time(pid) == started:
             self._ranks[pid] = pidfd, started
-        else:  # the rank was reaped, and its whole group has ended, since its pid is in use again
+        else:  # the pid is in use again, so the rank was reaped and its whole group has ended
             os.close(pidfd)
 
     def _forget(self, pid: int) -> None:
@@ -150,14 +154,15 @@ class Keeper:
             raise OSError(ctypes.get_errno(), "timerfd_settime")
 
     def _kill(self) -> bool:
-        """Kill the groups of the ranks, then the host. Return whether all of them have ended.
+        """Kill the groups of the ranks, then the host; return whether all of them have ended.
 
-        Ranks that the keeper does not know end by their lifelines, since the host ends.
+        Ranks that the keeper does not know are killed by their lifelines, because the host ends.
         """
         for pid, (pidfd, started) in self._ranks.items():
-            _ignore(signal.pidfd_send_signal, pidfd, signal.SIGKILL, None, _TO_GROUP)  # Linux 6.9; also without leader
+            # Since Linux 6.9, this works also if the leader is gone
+            _ignore(signal.pidfd_send_signal, pidfd, signal.SIGKILL, None, _TO_GROUP)
             _ignore(signal.pidfd_send_signal, pidfd, signal.SIGKILL)
-            if start_time(pid) == started:  # not reaped, so that the number of the group is still its own
+            if start_time(pid) == started:  # not reaped, so no other group can have the number
                 _ignore(os.killpg, pid, signal.SIGKILL)
         _ignore(signal.pidfd_send_signal, self._host, signal.SIGKILL)
         poll, due_ns = select.poll(), time.monotonic_ns() + _DEATH_MS * 1_000_000
@@ -176,7 +181,7 @@ class Keeper:
 
 
 def _ignore(call: object, *args: object) -> None:
-    """Call a function; ignore an error, which means that the process has exited."""
+    """Call a function, and ignore an error. An error means that the process has exited."""
     try:
         call(*args)  # type: ignore[operator]  # one of two functions of this file
     except OSError:
@@ -196,7 +201,7 @@ def start_time(pid: int) -> str:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of ``/proc/PID/stat`` after the name; none if there is no such process."""
+    """Return the fields of ``/proc/PID/stat`` after the name; no fields if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].decode().split()
@@ -205,7 +210,7 @@ def _stat(pid: int) -> list[str]:
 
 
 if __name__ == "__main__":
-    if os.fork():  # Ray's workers kill their children when they lose their node: so the keeper must not be a child
+    if os.fork():  # the keeper must not be a child of Ray's worker, which kills its children when it loses its node
         os._exit(0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)

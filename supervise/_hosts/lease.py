@@ -1,4 +1,4 @@
-"""The lease of a host: its ranks run only as long as the driver has renewed it."""
+"""The lease of a host. The ranks of the host run only as long as the driver renews the lease."""
 
 from __future__ import annotations
 
@@ -16,28 +16,31 @@ from supervise._hosts import keeper
 _NS_PER_S = 1_000_000_000
 _BYE_MS = 5000
 _FIRST_S = 120.0
-"""Length of the lease before its first renewal: the host, without ranks, waits until the engine has made all hosts."""
+"""Length of the lease before its first renewal.
+
+In this time, the host has no ranks and waits until the engine has made all hosts.
+"""
 
 
 class LeaseLost(Exception):  # noqa: N818  says what happened, as SupervisorCrashed does
-    """The keeper of the lease has ended, so that nothing would kill the ranks of a host that is cut off."""
+    """The keeper of the lease has ended, so nothing would kill the ranks of a host that the driver cannot reach."""
 
 
 class Lease:
     """A lease and its keeper. Thread-safe.
 
-    A token is a time of this host. The driver sends each token back with its next renewal, and the lease then lasts
-    from the time of the token. So a renewal that was delayed on its way, or read late because this host was frozen,
-    does not make the lease longer than the driver assumes.
+    A token is a time of this host. The driver sends each token back with its next renewal. The lease then lasts from
+    the time of the token on. So the lease is never longer than the driver assumes, even if a renewal was delayed on its
+    way, or if this host was frozen and read it late.
     """
 
     def __init__(self, lease_s: float, ip: str = "127.0.0.1", first_s: float = _FIRST_S) -> None:
-        """Start the keeper, to which the driver connects at `ip`.
+        """Start the keeper. The driver connects to it at `ip`.
 
         Args:
             lease_s: Seconds for which a renewal lasts.
             ip: The address at which the keeper listens.
-            first_s: Seconds for which the host may live before the first renewal, without ranks.
+            first_s: Seconds for which the host, which has no ranks yet, may live before the first renewal.
 
         Raises:
             OSError: The keeper cannot be started.
@@ -76,12 +79,12 @@ class Lease:
         self._say(f"rank {pid} {keeper.start_time(pid)}")
 
     def remove(self, pid: int) -> None:
-        """End the responsibility for a group of which nothing is left."""
+        """End the responsibility of the keeper for a group of which nothing is left."""
         with suppress(LeaseLost):
             self._say(f"gone {pid}")
 
     def end(self) -> None:
-        """End the keeper of a host that has no ranks any more. Idempotent."""
+        """End the keeper of a host that no longer has ranks. Idempotent."""
         with suppress(LeaseLost):
             self._say("bye")
         with self._lock:
@@ -89,7 +92,7 @@ class Lease:
                 self._process.stdin.close()
         if self._process.stdout is not None and not self._process.stdout.closed:
             poll = select.poll()
-            poll.register(self._process.stdout, 0)  # the keeper's end closes the pipe
+            poll.register(self._process.stdout, 0)  # the pipe closes when the keeper ends
             poll.poll(_BYE_MS)
             self._process.stdout.close()
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _RENEWALS_PER_LEASE = 10
 _AGAIN_S = 0.2
 _MARGIN_S = 1.0
-"""Time after the end of the lease for the keeper to kill the ranks, and for the ranks to exit."""
+"""Time after the end of the lease, in which the keeper kills the ranks and the ranks exit."""
 
 
 class HostLink:
@@ -37,7 +37,7 @@ class HostLink:
         step: Callable[[steps.Event], object],
         receive: Callable[[int, int, News], object],
     ) -> None:
-        """Make the link; `begin` starts it.
+        """Make the link. `begin` starts it.
 
         Args:
             loop: The driver's loop.
@@ -45,8 +45,9 @@ class HostLink:
             epoch: Number of the attempt.
             number: Number of the host.
             lease_s: Length of the lease.
-            step: Decides on an event of the core.
-            receive: Gets the epoch, the number of the host and each of its news, in order.
+            step: Function that lets the core decide on an event.
+            receive: Function that gets each item of the host's news, in order, with the epoch and the number of the
+                host.
         """
         self._loop = loop
         self._host = host
@@ -56,20 +57,23 @@ class HostLink:
         self._step = step
         self._receive = receive
         self._token = 0
-        """The last token of the host; 0 until it has sent one."""
+        """The last token of the host; 0 until the host has sent one."""
         self._leased = False
-        """Whether the host has got a renewal with a token of its own, and so has a lease that the driver knows."""
+        """Whether the host has got a renewal with its own token.
+
+        From then on, the driver knows the end of the lease.
+        """
         self._envs: dict[int, dict[str, str]] | None = None
         """The variables of a launch that waits for the lease."""
         self._read = 0
-        """Number of the last news that was processed."""
+        """Number of the last item of news that was processed."""
         self._heard_s = self._sent_s = time.monotonic()
         self._renewing = False
         self._over = False
         self._timer: Timer | None = None
         self._notice: DeathNotice | None = None
         self._awaiting: Callable[[], object] | None = None
-        """The callback at the end of a lost host's lease."""
+        """The callback for the end of a lost host's lease."""
 
     def begin(self) -> None:
         """Renew the lease from now on, and read the news."""
@@ -87,7 +91,10 @@ class HostLink:
             self._notice.close()
 
     def await_lease(self, then: Callable[[], object]) -> None:
-        """Stop the renewals; call `then` when the keeper reports that the ranks are dead, or the lease is over."""
+        """Stop the renewals.
+
+        Call `then` when the lease is over, or earlier if the keeper reports that the ranks are dead.
+        """
         self._over, self._awaiting = True, then
         if self._notice is not None and self._notice.why:
             self._gone()
@@ -108,9 +115,9 @@ class HostLink:
             self._lose(f"it died: {why}")
 
     def launch(self, envs: dict[int, dict[str, str]]) -> None:
-        """Start the ranks of the host as soon as it has a lease, and report the result.
+        """Start the ranks of the host as soon as it has a lease; report the result.
 
-        The first renewal only fetches a token: the engine may have made this host long before the others.
+        The first renewal only fetches a token, because the engine may have made this host long before the others.
         """
         if self._leased:
             self._call("launch", envs, done=partial(self._launched, envs))
@@ -118,11 +125,14 @@ class HostLink:
             self._envs = envs
 
     def tell(self, method: str, *args: Any) -> None:
-        """Call an idempotent method whose value is not needed; repeat the call until it reaches the host."""
+        """Call an idempotent method whose value is not needed. Repeat the call until it reaches the host."""
         self._call(method, *args, done=partial(self._said, method, args))
 
     def call_once(self, method: str, *, done: Callable[[Any, BaseException | None], object]) -> None:
-        """Call a method once; `done` gets its value or error on the loop, or nothing if the link ends before."""
+        """Call a method once.
+
+        `done` gets its value or its error on the loop, or is not called if the link ends before.
+        """
         self._call(method, done=done)
 
     # Replies, on the loop

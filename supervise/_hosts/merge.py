@@ -1,4 +1,4 @@
-"""One result from those of the hosts, keyed by global rank."""
+"""The result of a gang, merged from the results of its hosts and keyed by global rank."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from supervise.result import Outcome, Role
 
 LOST_CODE = 255
-"""Value of `ProcessFailure.exitcode` of a rank whose exit status is unknown, as for a gang of one host."""
+"""`ProcessFailure.exitcode` of a rank whose exit status is unknown, as for a gang on one host."""
 
 
 @dataclass(slots=True)
 class Merger:
-    """Builds the result of one attempt."""
+    """Builder of the result of one attempt."""
 
     plan: HostsPlan
     gang: HostsGang
@@ -31,14 +31,14 @@ class Merger:
     """Converts the data that a host has sent into a return value."""
 
     def result(self) -> RunProcsResult:
-        """Return the result of the attempt, whose hosts have all ended.
+        """Return the result of the attempt. All hosts of the attempt have ended.
 
-        The root cause is on the host whose failure the driver has learned first; it is the first failure in the order
-        of that host. Clocks of different hosts are not compared.
+        The root cause is on the host of which the driver first learned a failure. It is the first failure in that
+        host's own order. Clocks of different hosts are not compared.
         """
         merged = RunProcsResult(outcome=self._outcome(), cause_order="receipt")
         causes = self.gang.causes
-        numbers = range(len(self.gang.hosts))  # none before the first attempt
+        numbers = range(len(self.gang.hosts))  # there are none before the first attempt
         order = [*causes, *(number for number in numbers if number not in causes)]
         for number in order:
             self._add(merged, number, self.gang.hosts[number])
@@ -58,7 +58,7 @@ class Merger:
         if result is None:
             if host.lost or number in self.gang.causes:
                 self._add_lost(merged, number, host)
-            return  # otherwise it was stopped before its ranks ran
+            return  # otherwise the host was stopped before its ranks ran
         is_cause = number in self.gang.causes
         first = bool(self.gang.causes) and number == self.gang.causes[0]
         for local, path in result.stdouts.items():
@@ -74,7 +74,7 @@ class Merger:
             )
 
     def _add_lost(self, merged: RunProcsResult, number: int, host: Host) -> None:
-        """Add the ranks of a host that was lost, or that could not start them."""
+        """Add the ranks of a host that was lost, or that could not start its ranks."""
         why = f"host {self._where(number)}: {host.lost or host.error}"
         root = bool(self.gang.causes) and number == self.gang.causes[0]
         for local in range(self.plan.nproc_per_node):
@@ -116,7 +116,7 @@ class Merger:
 
 
 def _role(role: Role, *, is_cause: bool, first: bool) -> Role:
-    """Return the role that a rank with `role` on its host has in the whole gang."""
+    """Return the role of a rank in the whole gang. `role` is its role on its host."""
     if role == "root_cause" and not first:
         return "concurrent_failure" if is_cause else "bystander"
     if role == "concurrent_failure" and not is_cause:

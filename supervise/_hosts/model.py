@@ -12,10 +12,13 @@ if TYPE_CHECKING:
     from supervise.result import RunProcsResult
 
 HostState = Literal["waiting", "launching", "running", "ended", "not_started", "lost", "gone"]
-"""``lost``: dead or out of contact, so that its ranks may run until its lease is over; ``gone``: after that."""
+"""The states of a host.
+
+``lost``: it is dead or cannot be reached, so its ranks may run until its lease is over. ``gone``: its lease is over.
+"""
 Phase = Literal["new", "placing", "launching", "running", "stopping", "backoff", "finished"]
 Stopping = Literal["failure", "close", "timeout"]
-"""Why the hosts are stopped."""
+"""The reason why the hosts are stopped."""
 
 OVER: frozenset[HostState] = frozenset({"ended", "not_started", "gone"})
 """The states of a host that has no running rank."""
@@ -30,11 +33,11 @@ class Host:
     """Local rank to pid."""
     result: RunProcsResult | None = None
     error: BaseException | None = None
-    """Why its ranks could not be started."""
+    """The reason why the ranks of the host could not be started."""
     lost: str = ""
-    """Why it is lost."""
+    """The reason why the host is lost."""
     told_to_stop: bool = False
-    """Whether it was asked to stop. Ends that follow are not failures of their own."""
+    """Whether the host was asked to stop. Ends of ranks after that are not failures by themselves."""
     failed_first: int | None = None
     """The local rank that failed first on this host, before the host was asked to stop."""
 
@@ -46,23 +49,26 @@ class HostsGang:
     nnodes: int
     policy: RestartPolicy | None = None
     notifies: bool = False
-    """Whether the start waits for the readiness of ranks; a failure meanwhile fails the first start."""
+    """Whether the start waits until the ranks have reported that they are ready.
+
+    If so, a failure before that fails the first start.
+    """
     phase: Phase = "new"
     epoch: int = 0
     """Number of the present attempt."""
     hosts: list[Host] = field(default_factory=list)
     causes: list[int] = field(default_factory=list)
-    """The hosts that failed by themselves, in the order in which the driver was notified; the first is the cause."""
+    """The hosts that failed by themselves, in the order in which the driver learned it. The first one is the cause."""
     stopping: Stopping | None = None
     sig: Signals | None = None
     timeout_s: float | None = None
-    """The signal and the time limit of the stop."""
+    """The time limit of the stop. The signal is in `sig`."""
     started: bool = False
-    """Whether some attempt had all its ranks ready."""
+    """Whether in some attempt all ranks were ready."""
     restarts_ns: tuple[int, ...] = ()
-    """When restarts that still count toward the limit began, monotonic nanoseconds."""
+    """Monotonic times (ns) of the restarts that still count toward the limit."""
     in_a_row: int = 0
-    """Restarts since the last one that was followed by a whole period without a failure."""
+    """Number of restarts since the last one after which a whole period passed without a failure."""
     error: BaseException | None = None
 
     @property

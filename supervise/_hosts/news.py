@@ -1,4 +1,4 @@
-"""The news of a host: a numbered queue that the driver reads by long polls."""
+"""The news of a host, as a queue of numbered items that the driver reads by long polls."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ if TYPE_CHECKING:
     from supervise._hosts.orders import NewsKind
 
 _MOST_OUTPUT_BYTES = 4 << 20
-"""Output that waits for the driver; more stays in the log files until the driver has read it."""
+"""Limit on the output that waits for the driver.
+
+Further output stays in the log files until the driver has read this.
+"""
 _BATCH = 256
 
 
 class NewsQueue:
-    """News that the driver has not confirmed. Thread-safe.
+    """Queue of the news that the driver has not confirmed. Thread-safe.
 
-    A poll names the number of the last news that the driver has; the queue forgets all up to it. So a poll whose reply
-    was lost is repeated without a loss.
+    A poll names the number of the last item that the driver has. The queue then forgets all items up to this one. So
+    the driver can repeat a poll whose reply was lost, and loses no item.
     """
 
     def __init__(self) -> None:
@@ -34,7 +37,7 @@ class NewsQueue:
         self._closed = False
 
     def add(self, kind: NewsKind, what: Any) -> None:
-        """Add one item. Output blocks while the driver has too much unread output."""
+        """Add one item. An item of output blocks the caller while the driver has too much unread output."""
         size = len(what) if kind in ("stdout", "stderr") else 0
         with self._changed:
             if size:
@@ -48,7 +51,10 @@ class NewsQueue:
             poll.set(found)
 
     def after(self, number: int) -> Reply[list[News]]:
-        """Return a reply with the news after `number`, as soon as there are some. It supersedes an earlier poll."""
+        """Return a reply with the news after `number`. The reply is set as soon as there is any.
+
+        The poll replaces an earlier one.
+        """
         reply: Reply[list[News]] = Reply()
         with self._changed:
             while self._queue and self._queue[0].number <= number:
@@ -67,7 +73,7 @@ class NewsQueue:
         return reply
 
     def close(self) -> None:
-        """Answer the present poll, and unblock output that waits."""
+        """Answer the present poll, and let output that waits continue."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

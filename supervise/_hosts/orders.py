@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOrder:
-    """What one host runs in one attempt. Mappings are keyed by local rank. Driver -> host."""
+    """The order for one host in one attempt. Mappings are keyed by local rank. Driver -> host."""
 
     name: str
     """Name of the gang."""
@@ -37,18 +37,18 @@ class HostOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostAddress:
-    """Where a host runs. Host -> driver."""
+    """The place where a host runs. Host -> driver."""
 
     host_name: str
     node_id: str
-    """The engine's name of the node."""
+    """The engine's name for the node."""
     ip: str
     port: int
     """A port that was free a moment ago, for the ranks' own rendezvous."""
     pid: int
     """Pid of the process that supervises the ranks."""
     keeper_port: int = 0
-    """The port at which the keeper of the lease reports that it has killed all; 0: none."""
+    """The port at which the keeper of the lease reports that it has killed the host and its ranks. 0: none."""
     omp_num_threads: str | None = None
     """The value of OMP_NUM_THREADS that the engine has set on the host; None if it is unset."""
 
@@ -58,20 +58,26 @@ NewsKind = Literal["event", "stdout", "stderr", "exited", "failed", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """One thing that a host reports. Host -> driver, in order."""
+    """One item of a host's news. Host -> driver, in order."""
 
     number: int
     kind: NewsKind
     what: Any
-    """``event``: its fields; ``stdout``, ``stderr``: bytes to show; ``exited``: a `WorkerExited`; ``failed``: the local
-    rank that failed first by itself; ``ended``: a `HostEnd`."""
+    """The content, which depends on the kind.
+
+    ``event``: the fields of the event. ``stdout``, ``stderr``: bytes to show. ``exited``: a `WorkerExited`. ``failed``:
+    the local rank that was the first to fail by itself. ``ended``: a `HostEnd`.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostEnd:
-    """The end of a host's ranks; nothing of them is left. Either `result` or `error` is None. Host -> driver."""
+    """The end of a host's ranks, of which nothing is left. Host -> driver.
+
+    Exactly one of `result` and `error` is None.
+    """
 
     result: RunProcsResult | None = None
     error: BaseException | None = None
     status: GangStatus | None = None
-    """The last state of its ranks."""
+    """The last state of the ranks."""

@@ -29,7 +29,10 @@ LEAST_LEASE_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostsPlan:
-    """The settings of all attempts. Mappings are keyed by global rank: host number x ranks of a host + local rank."""
+    """The settings of all attempts.
+
+    Mappings are keyed by global rank: host number times number of ranks per host, plus local rank.
+    """
 
     name: str
     entrypoint: Callable[..., Any] | str
@@ -61,7 +64,7 @@ class HostsPlan:
         return host * self.nproc_per_node + local_rank
 
     def orders(self, epoch: int, *, entrypoint: Any = None, sends_events: bool = False) -> list[HostOrder]:
-        """Return what each host runs.
+        """Return the order for each host.
 
         Args:
             epoch: Number of the attempt.
@@ -94,9 +97,9 @@ class HostsPlan:
         return {local: mapping[self.rank(host, local)] for local in range(self.nproc_per_node)}
 
     def environments(self, host: int, epoch: int, master: HostAddress, run_id: str) -> dict[int, dict[str, str]]:
-        """Return the variables of torchrun and the epoch for the ranks of one host: local rank to variables.
+        """Return the variables for the ranks of one host: local rank to variables.
 
-        The caller's own `envs` take precedence.
+        These are the variables of torchrun and the epoch. The caller's own `envs` take precedence.
         """
         common = {
             "MASTER_ADDR": master.ip,
@@ -210,14 +213,14 @@ def _check_ranks(what: str, mapping: Mapping[Any, Any], world: int) -> None:
 
 
 def _check_as_hosts(plan: HostsPlan) -> None:
-    """Check the other settings as the Supervisor of each host does.
+    """Check the other settings, in the same way as the Supervisor of each host does.
 
     Raises:
-        SpecError: A setting is not valid; the text names the host as well.
+        SpecError: A setting is not valid; the text also names the host.
     """
     settings = {_FIELDS.get(key, key): value for key, value in plan.settings.items()}
     if isinstance(settings.get("cwd"), (str, os.PathLike)):
-        del settings["cwd"]  # a folder of the hosts: each checks it at its launch
+        del settings["cwd"]  # a folder on the hosts, which each host checks at its launch
     for order in plan.orders(0):
         spec = {"name": plan.name, "entrypoint": plan.entrypoint, "args": order.args, "envs": order.envs, **settings}
         try:

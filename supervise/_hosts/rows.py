@@ -25,7 +25,7 @@ class RankRows:
         self._plan = plan
         self._ended: dict[int, RankState] = {}
         self._told: dict[int, tuple[RankStatus, float]] = {}
-        """The status of a rank as its host has reported it, and the monotonic time (s) of the report's arrival."""
+        """Rank to its status in the last report of its host, and the monotonic time (s) at which the report arrived."""
         self._epoch = 0
         self._ready = False
 
@@ -43,7 +43,7 @@ class RankRows:
         self._ended[rank] = "finished" if end.exitcode in codes and end.complaint is None else "failed"
 
     def told(self, number: int, status: GangStatus) -> None:
-        """Record what a host has reported of its ranks: their steps, status texts, and the ages of their heartbeats."""
+        """Record the report of a host on its ranks: their steps, status texts, and the ages of their heartbeats."""
         now_s = time.monotonic()
         self._told |= {self._plan.rank(number, local): (row, now_s) for local, row in status.ranks.items()}
 

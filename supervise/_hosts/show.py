@@ -1,4 +1,4 @@
-"""The output of the ranks of all hosts on the driver's streams: whole lines, in the order in which they arrive."""
+"""The output of the ranks of all hosts on the driver's streams, as whole lines in the order of their arrival."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ class Shown(Protocol):
 
 
 class StreamsShown:
-    """Writes output to the streams of this process. Unfinished lines wait, so that lines of hosts never mix."""
+    """Writer of the output to the streams of this process. Unfinished lines wait, so that lines of hosts never mix."""
 
     def __init__(self, write: Callable[[str, bytes], object] | None = None) -> None:
-        """Write to `sys.stdout` and `sys.stderr`; or call `write` with the name of the stream and whole lines."""
+        """Write to `sys.stdout` and `sys.stderr`.
+
+        With `write`, call it with the name of the stream and whole lines instead.
+        """
         self._write = write or _to_stream
         self._rest: dict[tuple[int, str], bytes] = {}
 

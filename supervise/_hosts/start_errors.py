@@ -1,4 +1,4 @@
-"""The error of a host's start, as the caller of the whole gang gets it."""
+"""The error for a failed start of a host, as the caller of the whole gang gets it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from supervise.errors import SpawnError, SpecError
 
 
 def start_error(error: BaseException, where: str, first: int) -> BaseException:
-    """Return the error of a host with its global rank and the name of the host. An `OSError` keeps errno and file name.
+    """Return the error of a host, with the global rank and the name of the host added.
+
+    An `OSError` keeps its errno and its file name.
 
     Args:
-        error: What the host's Supervisor has raised.
+        error: The exception of the host's Supervisor.
         where: The name of the host in the message.
         first: Global rank of the host's local rank 0.
     """

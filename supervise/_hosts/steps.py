@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from supervise.result import RunProcsResult
 
 
-# Events. `epoch` is the number of the attempt that the event belongs to; the core drops those of earlier attempts.
+# Events. `epoch` is the number of the attempt of an event. The core drops events of earlier attempts.
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class StartAsked:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Each host of an attempt exists and answers."""
+    """Each host of an attempt exists and has answered."""
 
     epoch: int
 
@@ -46,7 +46,7 @@ class HostStarted:
 
 @dataclass(frozen=True, slots=True)
 class HostNotStarted:
-    """The ranks of a host could not be started. The host has reaped those that ran."""
+    """The ranks of a host could not be started. The host has reaped those of its ranks that ran."""
 
     epoch: int
     host: int
@@ -55,7 +55,7 @@ class HostNotStarted:
 
 @dataclass(frozen=True, slots=True)
 class RankFailed:
-    """A rank has failed by itself; its host stops the ranks beside it."""
+    """A rank has failed by itself. Its host stops its other ranks."""
 
     epoch: int
     host: int
@@ -82,7 +82,7 @@ class HostLost:
 
 @dataclass(frozen=True, slots=True)
 class LeaseOver:
-    """The lease of a lost host is over: none of its ranks runs."""
+    """The lease of a lost host is over, so none of its ranks runs."""
 
     epoch: int
     host: int
@@ -98,7 +98,7 @@ class CloseAsked:
 
 @dataclass(frozen=True, slots=True)
 class TimeUp:
-    """The time limit of the gang is over."""
+    """The gang has reached its time limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class StopHost:
-    """Stop the ranks of a host: `sig` at once (None: the gang's first signal), then SIGKILL after the grace."""
+    """Stop the ranks of a host. Send `sig` at once (None: the gang's first signal), and SIGKILL after the grace."""
 
     epoch: int
     host: int
@@ -154,7 +154,7 @@ class StopHost:
 
 @dataclass(frozen=True, slots=True)
 class AwaitLease:
-    """Stop renewing the lease of a host, and report when it is over."""
+    """Stop the renewals of a host's lease, and report when the lease is over."""
 
     epoch: int
     host: int
@@ -169,14 +169,14 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class AnswerStart:
-    """Answer the start, if it is not answered yet: all ranks are ready, in the first attempt or in a later one."""
+    """Answer the start, if it is not answered yet. All ranks are ready, in the first attempt or in a later one."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """An attempt has failed and all its ranks have ended; the next attempt begins after the delay."""
+    """An attempt has failed, and all its ranks have ended. The next attempt begins after the delay."""
 
     epoch: int
     """Number of the next attempt."""

@@ -50,21 +50,21 @@ _JITTER = 0.25
 
 
 class HostsSupervisor(LoopActor):
-    """Owns one gang over several hosts. It accepts the messages of a `Supervisor` that concern a whole gang.
+    """The actor of one gang over several hosts. It accepts those messages of a `Supervisor` that concern a whole gang.
 
-    These are `Start`, `Wait`, `Poll`, `Pids`, `Status`, `Signal`, `Close`, `Subscribe` and `Unsubscribe`; every mapping
+    These are `Start`, `Wait`, `Poll`, `Pids`, `Status`, `Signal`, `Close`, `Subscribe` and `Unsubscribe`. Every mapping
     is keyed by global rank. A stop of the actor closes the gang.
     """
 
     def __init__(
         self, plan: HostsPlan, engine: Engine, *, travels: Any = None, load: Callable[[Any], Any], shown: Shown
     ) -> None:
-        """Prepare a gang; `Start` places and launches it.
+        """Prepare a gang. `Start` places and launches it.
 
         Args:
             plan: The checked settings.
-            engine: Where the hosts come from. The actor closes it.
-            travels: The object to send to the hosts in place of the entrypoint; None: the entrypoint.
+            engine: The engine that makes the hosts. The actor closes it.
+            travels: The object to send to the hosts in place of the entrypoint; None: the entrypoint itself.
             load: Converts the data that a host has sent into a return value.
             shown: Shows the output of the ranks.
         """
@@ -129,7 +129,7 @@ class HostsSupervisor(LoopActor):
                 raise stray(message)
 
     def launch(self) -> Reply[dict[int, int]]:
-        """Place the hosts and launch every rank; answer with ``{rank: pid}`` when all ranks of all hosts are ready."""
+        """Place the hosts and launch every rank; answer with ``{rank: pid}`` when the ranks of all hosts are ready."""
         self._raise_crash()
         if self._gang.phase != "new":
             name, phase = self._plan.name, self._gang.phase
@@ -141,19 +141,19 @@ class HostsSupervisor(LoopActor):
         return reply
 
     def wait(self, timeout: float | None = None) -> Reply[RunProcsResult | None]:
-        """Answer with the result when there is one, or with None after `timeout` seconds."""
+        """Answer with the result once there is one, or with None after `timeout` seconds."""
         if timeout is not None:
             check_seconds("timeout", timeout)
         return self._replies.wait(timeout)
 
     def poll(self) -> RunProcsResult | None:
-        """Answer at once, with the result or None."""
+        """Answer at once: with the result, or with None."""
         if self._replies.error is not None:
             raise self._replies.error
         return self._replies.result
 
     def pids(self) -> dict[int, int]:
-        """Answer with ``{rank: pid}`` of all started ranks. A pid is one of the rank's host."""
+        """Answer with ``{rank: pid}`` of all started ranks. A pid is valid on the host of its rank."""
         return {
             self._plan.rank(number, local): pid
             for number, host in enumerate(self._gang.hosts)
@@ -161,7 +161,7 @@ class HostsSupervisor(LoopActor):
         }
 
     def status(self) -> Reply[say.GangStatus]:
-        """Answer with the present state once each host has reported it; ignore hosts that are silent for a second."""
+        """Answer with the present state once each host has reported it, at the latest after a second."""
         running = (n for n, host in enumerate(self._gang.hosts) if host.state in ("launching", "running"))
         return self._inquiry.begin({number: self._links[number] for number in running})
 
@@ -169,7 +169,7 @@ class HostsSupervisor(LoopActor):
         return self._rows.status(self._gang, self.pids(), self._replies.waiting)
 
     def send_signal(self, sig: signal.Signals, ranks: frozenset[int] | None = None) -> frozenset[int]:
-        """Send a signal to running ranks among `ranks` (None: all); answer with those whose hosts were asked."""
+        """Signal those ranks in `ranks` (None: all) that run; answer with the ranks whose hosts were asked."""
         sig = as_signal("sig", sig)
         wanted = checked_ranks(ranks, self._plan.world_size)
         self._raise_crash()
@@ -183,7 +183,7 @@ class HostsSupervisor(LoopActor):
     def close(
         self, death_sig: signal.Signals | None = None, timeout: float | None = None
     ) -> Reply[RunProcsResult | None]:
-        """Stop the gang; answer with the result when no rank of any host runs."""
+        """Stop the gang; answer with the result when no rank runs on any host."""
         if timeout is not None:
             check_seconds("timeout", timeout)
         sig = None if death_sig is None else as_signal("death_sig", death_sig)
@@ -237,7 +237,7 @@ class HostsSupervisor(LoopActor):
 
     def _placed(self, epoch: int, hosts: list[EngineHost] | None, error: BaseException | None) -> None:
         if epoch != self._gang.epoch or self._gang.phase != "placing":
-            self._engine.release(epoch)  # the gang was closed meanwhile
+            self._engine.release(epoch)  # because the gang was closed meanwhile
             return
         if hosts is None:
             self._step(steps.NotPlaced(epoch, error or SuperviseError("the engine gave no hosts")))
@@ -288,7 +288,10 @@ class HostsSupervisor(LoopActor):
             self._host_step(steps.HostNotStarted(epoch, host, end.error))
 
     def _host_step(self, event: steps.Event) -> None:
-        """Decide on an event of a host; an error of its start gets the global rank and the name of the host."""
+        """Decide on an event of a host.
+
+        If the event is a failed start, add the global rank and the name of the host to the error.
+        """
         if isinstance(event, steps.HostNotStarted):
             where = f"host {event.host} ({self._addresses[event.host].host_name})"
             event = replace(event, error=start_error(event.error, where, self._plan.rank(event.host, 0)))
@@ -348,7 +351,7 @@ class HostsSupervisor(LoopActor):
     # The end
 
     def on_stop_request(self) -> Reply[None]:
-        """Close the gang, then leave."""
+        """Close the gang, then leave the registry."""
         reply = self._replies.stop()
         if self._gang.phase == "finished" or self._crash is not None:
             self._leave()
@@ -371,11 +374,11 @@ class HostsSupervisor(LoopActor):
         self.loop.end()
 
     def is_fatal(self, error: BaseException, *, asked: bool) -> bool:
-        """Return whether an exception of a handler ends this actor. One caused by the arguments of an ask does not."""
+        """Return whether an exception of a handler ends this actor; False if the arguments of an ask have caused it."""
         return not asked or not isinstance(error, (SuperviseError, OSError, TypeError, ValueError, AttributeError))
 
     def on_crash(self, error: BaseException) -> None:
-        """Give up after a fault of this actor: the hosts are killed, every ask is answered."""
+        """Give up after a fault of this actor: kill the hosts, and answer every ask."""
         if self._crash is not None:
             return
         log.error("%s: the driver has failed", self._plan.name, exc_info=error)

@@ -1,1 +1,1 @@
-"""Log output: reading the ranks' files, splitting it into lines, writing it to consoles and filtered files."""
+"""Log output: it is read from the files of the ranks, split into lines, and written to consoles and filtered files."""

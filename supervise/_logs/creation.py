@@ -1,4 +1,4 @@
-"""Notification of the creation of a file, by a watch on the nearest existing folder."""
+"""Notice of the creation of a file, by a watch on the nearest existing folder above the file."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ log = logging.getLogger("supervise")
 
 
 class FileCreation:
-    """A file that may be created later. Used by one thread."""
+    """File that may be created later. Used by one thread."""
 
     def __init__(self, path: str, changed: Callable[[], None]) -> None:
         """Prepare; the first call of `is_there` starts the watch.
 
         Args:
-            path: The file; its folders may be missing as well.
-            changed: Called on the watching thread when `is_there` may have another answer. Must not block.
+            path: The file. Its folders may be missing, too.
+            changed: Function that is called on the watching thread when `is_there` may return another value. The
+                function must not block.
         """
         self.path = path
         self._changed = changed
@@ -32,7 +33,7 @@ class FileCreation:
         self._watch: Watch | None = None
 
     def is_there(self) -> bool:
-        """Return whether the file exists; if not, watch for it and call `changed` later."""
+        """Return whether the file exists. If it does not, watch for it and call `changed` later."""
         while not os.path.exists(self.path):
             folder = nearest_folder(self.path)
             try:
@@ -41,7 +42,7 @@ class FileCreation:
                 if seen == self._seen:
                     return False
                 self.cancel()
-                self._seen = seen  # then check again: the file may have been created before the watch
+                self._seen = seen  # then check again, as the file may have been created before the watch
                 self._watch = watch(folder, self._changed)
             except FileNotFoundError:  # the folder was removed
                 self._seen = None

@@ -1,4 +1,4 @@
-"""Preparation of an attempt's log files before its ranks start, and reading their last lines afterwards."""
+"""Log files of an attempt: their preparation before the ranks start, and the reading of their last lines afterwards."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def make_ready(dest: LogsDest) -> None:
     """Move the files of an earlier run aside (``.1``, ``.2``, ...), and create empty private log files.
 
     Raises:
-        OSError: A file cannot be created, or its path is a symbolic link to another file; ``filename`` is the path.
+        OSError: A file cannot be created, or its path is a symbolic link to another file. ``filename`` is the path.
     """
     logs = [path for paths in (dest.stdouts, dest.stderrs) for path in paths.values()]
     for path in dict.fromkeys(_real(logs)):
         move_aside(path)
     for path in dict.fromkeys(_real(dest.error_files.values())):
-        # The rank writes this file and would follow the link
+        # The rank, which writes this file, would follow the link
         if move_aside(path) and os.path.islink(path) and leads_to_file(path):
             raise link_error(path)
     for path in dict.fromkeys(_real(logs)):
@@ -39,7 +39,7 @@ def make_ready(dest: LogsDest) -> None:
 
 
 def move_aside(path: str) -> bool:
-    """Rename an earlier regular file unless it is empty; return whether `path` exists.
+    """Rename an earlier regular file, unless it is empty; return whether there was a file at `path`.
 
     Raises:
         OSError: The file cannot be renamed; ``filename`` is its path.
@@ -79,7 +79,7 @@ def _real(paths: Iterable[str]) -> Iterable[str]:
 
 
 def size_of(path: str) -> int | None:
-    """Return the size of a log in bytes; None if there is none."""
+    """Return the size of a log in bytes; None if there is no log."""
     try:
         return os.stat(path).st_size
     except OSError:
@@ -87,7 +87,7 @@ def size_of(path: str) -> int | None:
 
 
 def last_lines(path: str, count: int = 20) -> str:
-    """Return the last lines of a log, at most 16 KiB; "" if it cannot be read."""
+    """Return the last lines of a log, at most 16 KiB; "" if the log cannot be read."""
     if not path or path == os.devnull:
         return ""
     try:
@@ -101,9 +101,10 @@ def last_lines(path: str, count: int = 20) -> str:
 
 
 def no_room(path: str) -> OSError | None:
-    """Return ENOSPC or EDQUOT if a write to the disk of `path` fails with it; None otherwise.
+    """Return the error ENOSPC or EDQUOT if a write to the disk of `path` fails with it; None otherwise.
 
-    The probe writes to an unnamed file and drops it, because the count of free blocks ignores quotas and reserves.
+    The function writes to a file without a name, then drops the file. The count of free blocks would not do, because it
+    ignores quotas and reserves.
     """
     try:
         fd = os.open(os.path.dirname(path), _NAMELESS | os.O_WRONLY | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""The kernel's inotify, by `ctypes`: which watched files and folders have changed.
+"""The kernel's inotify, by `ctypes`: it reports the watched files and folders that have changed.
 
 The import of this module fails if Python has no `ctypes` or the C library has no inotify.
 """
@@ -10,22 +10,25 @@ import os
 import struct
 
 _EVENT = struct.Struct("iIII")
-"""Watch, mask, cookie, and the length of the name that follows."""
+"""Layout of an event: watch, mask, cookie, and the length of the name that follows."""
 _READ_BYTES = 16_384
-"""A thousand events of files; the next read returns further ones. The longest event, of a folder, has 272 bytes."""
+"""Bytes of one read: a thousand events of files. The next read returns the events that remain.
+
+The longest event, one of a folder, has 272 bytes.
+"""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _INIT, _ADD, _REMOVE = _LIBC.inotify_init1, _LIBC.inotify_add_watch, _LIBC.inotify_rm_watch
 
 
 class INotify:
-    """An inotify instance, whose descriptor is readable when there are events."""
+    """An inotify instance. Its descriptor is readable when there are events."""
 
     def __init__(self) -> None:
         """Create the instance.
 
         Raises:
-            OSError: The user's limit of instances is reached, or no descriptor is left.
+            OSError: The user's limit on instances is reached, or no descriptor is left.
         """
         self._fd = _checked(_INIT(os.O_CLOEXEC | os.O_NONBLOCK))
 
@@ -34,10 +37,10 @@ class INotify:
         return self._fd
 
     def add_watch(self, path: str, mask: int) -> int:
-        """Watch a file or folder and return the number of the watch: the same number for the same file.
+        """Watch a file or folder; return the number of the watch. Watches of the same file have the same number.
 
         Raises:
-            OSError: There is no such file, it may not be read, or the user's limit of watches is reached.
+            OSError: The file does not exist, this process may not read it, or the user's limit on watches is reached.
         """
         return _checked(_ADD(self._fd, os.fsencode(path), mask))
 
@@ -45,12 +48,12 @@ class INotify:
         """End a watch.
 
         Raises:
-            OSError: There is none, for instance because the file was deleted.
+            OSError: There is no such watch, for instance because the file was deleted.
         """
         _checked(_REMOVE(self._fd, wd))
 
     def read(self) -> list[int]:
-        """Return the watches of the events that are there, in the order of the events. Never blocks."""
+        """Return the watches of all pending events, in the order of the events. Never blocks."""
         try:
             data = os.read(self._fd, _READ_BYTES)
         except BlockingIOError:
@@ -63,7 +66,7 @@ class INotify:
         return found
 
     def close(self) -> None:
-        """Close the descriptor, which ends all watches. Idempotent."""
+        """Close the descriptor, which also ends all watches. Idempotent."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

@@ -3,16 +3,17 @@ r"""Splitting of a byte stream into prefixed lines. Pure: no I/O, no clock.
 A line ends with ``\n``. Its bytes pass unchanged in any encoding, with these exceptions:
 
 - An unfinished line is kept until its newline or the end of the stream. At the end of the stream, a console gets a
-  newline after it, so that the next output starts at column 0; a file gets no extra byte.
-- A line longer than the limit is passed on in pieces. Until its newline, the destination is *reserved* for its
-  stream: no other stream may write to it.
-- On a console, a segment after ``\r`` replaces the segment before it. Such a line is shown as its last segment. Until
-  its newline, its present segment is shown as a separate line, at most once per `UPDATE_INTERVAL_NS`. ``\r\n`` is an
-  ordinary line end.
-- A stream with prompts shows an unfinished line after `PROMPT_NS` without further bytes, and rewrites it in place if it
-  has updates. Output of another stream interrupts it: the rest is then shown as a separate line.
-- A filter gets each raw line with its newline. For a line longer than the limit, it gets the first bytes up to the
-  limit, and its answer holds for the whole line.
+  newline after the line, so that the next output starts at column 0. A file gets no extra byte.
+- A line longer than the limit is passed on in pieces. Until the newline of the line, the destination is *reserved* for
+  its stream: no other stream may write to the destination.
+- On a console, a segment after ``\r`` replaces the segment before it. At its newline, such a line is shown as its last
+  segment. Before the newline, its present segment is shown as a separate line, at most once per `UPDATE_INTERVAL_NS`.
+  ``\r\n`` is an ordinary line end.
+- A stream with prompts shows an unfinished line after `PROMPT_NS` without further bytes. If the stream has updates, it
+  rewrites such a line in place. Output of another stream interrupts the line, whose rest is then shown as a separate
+  line.
+- A filter gets each raw line with its newline. Of a line longer than the limit, the filter gets the first bytes up to
+  the limit. Its answer then holds for the whole line.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ r"""The shortest interval between two updates of a line that is rewritten with `
 
 _ERASE_LINE = b"\r\x1b[K"
 PROMPT_NS = 50_000_000
-"""How long a stream with prompts must be silent until its unfinished line is shown."""
+"""Time without further bytes after which a stream with prompts shows its unfinished line."""
 
 
 class LineStream:
@@ -50,23 +51,23 @@ class LineStream:
         r"""Start at the beginning of a line.
 
         Args:
-            prefix: Written before each line; may be empty.
-            console: Whether the destination is a console, where a last line without newline gets one.
-            rewrites: Whether ``\r`` rewrites the line; None: if it is a console.
+            prefix: Bytes that are written before each line; may be empty.
+            console: Whether the destination is a console. On a console, a last line without a newline gets one.
+            rewrites: Whether ``\r`` rewrites the line; None: it does on a console.
             updates: Whether `feed` returns the present segments of a rewritten line before its end.
             line_filter: Returns whether to show a raw line; None: show all lines.
             limit_bytes: The longest unfinished line that is buffered.
-            prompts: Whether to show an unfinished line after a short silence. Not with a filter.
+            prompts: Whether to show an unfinished line after a short silence. Must be False with a filter.
         """
         self.prefix = prefix
         self._prompts = prompts
         self.reserved = False
-        """Whether part of a line was passed on, so that no other stream may write before its end."""
+        """Whether a part of a line was passed on. If so, no other stream may write before the end of the line."""
         self._between = b"\n" + prefix
         self._console = console
         self._rewrites_lines = console if rewrites is None else rewrites
         self._updates = updates
-        self._again = _ERASE_LINE if updates else b"\n"  # before a line that is shown in part is shown again
+        self._again = _ERASE_LINE if updates else b"\n"  # before a partly shown line is shown again
         self._limit = limit_bytes
         self._select = _Selection(line_filter, limit_bytes) if line_filter is not None else None
         self._shown_ns = -UPDATE_INTERVAL_NS
@@ -75,9 +76,9 @@ class LineStream:
     def _begin_line(self) -> None:
         self.reserved = False
         self.prompted = False
-        """Whether the beginning of the line was shown as a prompt, and is the end of what the destination shows."""
+        """Whether the last output that the destination has shown is the beginning of this line, as a prompt."""
         self.due_ns: int | None = None
-        """When an update is due (see `update`); None: no update is pending."""
+        """Time at which an update is due (see `update`); None: no update is pending."""
         self._held = b""  # the current segment so far
         self._before = b""  # the last nonempty segment
         self._rewrites = False  # this line has a "\r"
@@ -86,11 +87,14 @@ class LineStream:
 
     @property
     def continues(self) -> bool:
-        """Whether the next output continues a line that is shown in part."""
+        """Whether a part of the present line is shown, and the next output continues the line."""
         return self.reserved or self.prompted
 
     def interrupt(self) -> None:
-        """Note that another stream is shown after the prompt: the remaining part of the line gets the prefix again."""
+        """Note that another stream is shown after the prompt.
+
+        The remaining part of the line will get the prefix again.
+        """
         self.prompted = False
 
     @property
@@ -101,7 +105,7 @@ class LineStream:
 
     @property
     def unfinished(self) -> bytes:
-        """The present segment of a line that has no newline yet; empty if the line is shown in pieces."""
+        """The present segment of a line that has no newline yet; empty if a part of the line was passed on."""
         return b"" if self.reserved else self._held or self._before
 
     @property
@@ -113,15 +117,18 @@ class LineStream:
         r"""Process the next chunk of the stream and return the bytes to write now.
 
         Args:
-            chunk: The next bytes; it may end anywhere in a line.
-            now_ns: The time (monotonic); used only for ``\r`` on a console.
+            chunk: The next bytes. The chunk may end anywhere in a line.
+            now_ns: The time (monotonic). It is used only for prompts and for ``\r`` on a console.
         """
         if self._select is not None:
             chunk = self._select.feed(chunk)
         return self._pass(chunk, now_ns)
 
     def finish(self) -> bytes:
-        """Return the remaining bytes at the end of the stream, and start at the beginning of a line again."""
+        """Return the remaining bytes at the end of the stream.
+
+        After that, the stream is at the beginning of a line again.
+        """
         out: list[bytes] = []
         if self._select is not None and (rest := self._select.finish()):
             out.append(self._pass(rest, None))
@@ -136,7 +143,10 @@ class LineStream:
         return b"".join(out)
 
     def update(self, now_ns: int) -> bytes:
-        r"""Return the present segment of a line that is rewritten with ``\r``, or a prompt, if one is due."""
+        r"""Return the update that is due: the present segment of a line with ``\r``, or a prompt.
+
+        Empty if none is due.
+        """
         if self.due_ns is None or now_ns < self.due_ns:
             return b""
         self.due_ns = None
@@ -152,7 +162,7 @@ class LineStream:
         return b"".join((start, self.prefix, self._update))
 
     def _pass(self, chunk: bytes, now_ns: int | None) -> bytes:
-        """Return the bytes to write for the lines in `chunk`; without a time, no updates."""
+        """Return the bytes to write for the lines in `chunk`. Without a time, they contain no updates."""
         if not self._rewrites_lines or not (self._rewrites or self._ends_in_cr or _has_bare_cr(chunk)):
             shown = self._whole_lines(chunk)
             if self._prompts and now_ns is not None:
@@ -160,7 +170,7 @@ class LineStream:
             return shown
         out: list[bytes] = []
         prompted, shown_before = self.prompted, self._update
-        if prompted:  # the shown part is erased, so it must be shown again
+        if prompted:  # the shown part will be erased, so it must be shown again
             self._update = None
         self._rewrite(chunk, out)
         if prompted and any(out):
@@ -174,7 +184,7 @@ class LineStream:
         return b"".join(out)
 
     def _whole_lines(self, chunk: bytes) -> bytes:
-        """Prefix all lines of a chunk with one replacement, if no carriage return needs to be interpreted."""
+        """Prefix all lines of a chunk by one replacement. For a chunk in which no carriage return has a meaning."""
         first = b""
         if self.reserved:
             cut = chunk.find(b"\n") + 1
@@ -194,7 +204,7 @@ class LineStream:
         return b"".join((first, self.prefix, start, lines, b"\n", self._piece()))
 
     def _piece(self) -> bytes:
-        """Return the beginning of a line that exceeds the limit; otherwise nothing."""
+        """Return the beginning of a line that exceeds the limit; empty if the line does not."""
         if len(self._held) <= self._limit:
             return b""
         piece, self._held = self._held, b""
@@ -203,7 +213,7 @@ class LineStream:
         return start + piece
 
     def _rewrite(self, chunk: bytes, out: list[bytes]) -> None:
-        r"""Process a chunk that has a ``\r`` line by line."""
+        r"""Process a chunk with a ``\r`` line by line."""
         if self._ends_in_cr:
             chunk = b"\r" + chunk
         last_is_cr = chunk.endswith(b"\r")
@@ -243,7 +253,7 @@ class LineStream:
             out.append(self._piece())
 
     def _end_segment(self, out: list[bytes]) -> None:
-        if self.reserved:  # its beginning was shown: end the line, and continue on a new one
+        if self.reserved:  # the beginning was shown: end the line, and continue on a new one
             out.append(b"\n")
             self.reserved = False
             self._update = b""
@@ -313,18 +323,18 @@ class _Selection:
 
 
 def _has_bare_cr(chunk: bytes) -> bool:
-    r"""Return whether `chunk` has a ``\r`` without a following ``\n``."""
+    r"""Return whether `chunk` has a ``\r`` that no ``\n`` follows."""
     return b"\r" in chunk and chunk.count(b"\r") != chunk.count(b"\r\n")
 
 
 def source_bytes(out: bytes, written_bytes: int, prefix: bytes, *, continues: bool) -> int:
-    r"""Return how many of the first `written_bytes` of `out` are stream bytes, not prefix.
+    r"""Return how many of the first `written_bytes` of `out` are bytes of the stream. The others are the prefix.
 
     Args:
         out: A result of `LineStream.feed` or `LineStream.finish`.
-        written_bytes: How many bytes of it were written.
+        written_bytes: Number of bytes of `out` that were written.
         prefix: The stream's prefix.
-        continues: Whether `out` begins inside a line, without a prefix.
+        continues: Whether `out` begins inside a line, hence without a prefix.
     """
     earlier = out.count(b"\n", 0, written_bytes)
     line_start = out.rfind(b"\n", 0, written_bytes) + 1

@@ -1,4 +1,4 @@
-"""A Tail's view of one log file: the offset that was read, and the part that was shown."""
+"""A Tail's view of one log file: the offset up to which it was read, and the part that was shown."""
 
 from __future__ import annotations
 
@@ -20,57 +20,57 @@ if TYPE_CHECKING:
     from supervise._logs.watch import Watch
 
 CHUNK_BYTES = 64 * 1024
-"""How many bytes of one file are read before the next file is read."""
+"""Number of bytes of one file to read before the next file is read."""
 
 WRITTEN_OVER = (
     "the log was truncated or written over, and lines are lost"
     " (in a shell, write '>> /dev/stderr' for '> /dev/stderr' and 'tee -a' for 'tee')"
 )
-"""The report about a file whose content has changed since it was read."""
+"""The report on a file whose content has changed after it was read."""
 
 _COMPARED_BYTES = 1024
-"""How many bytes from the start of the file and from before the offset are kept for comparison."""
+"""Number of bytes that are kept for comparison: at the start of the file, and before the offset."""
 
 
 class LogReader:
-    """A reader of one file for one destination. It keeps reading a file that was unlinked or renamed."""
+    """A reader of one file for one destination. It continues to read after the file was unlinked or renamed."""
 
     def __init__(self, path: str, lines: LineStream, local_rank: int = 0) -> None:
-        """Prepare; `open` opens the file, which this rank writes."""
+        """Prepare. `open` opens the file, which this rank writes."""
         self.path = path
         self.lines = lines
         self.local_rank = local_rank
         self.offset = 0
         """Position of the next read."""
         self.shown_bytes = 0
-        """How many of these bytes were written to the destination or filtered out."""
+        """Number of bytes before the offset that were written to the destination or filtered out."""
         self.limit_bytes: int | None = None
-        """The offset at which reading ends; None: at the end of the file."""
+        """The offset at which reading ends. None: reading ends at the end of the file."""
         self.changed = False
         """Whether the file may have been overwritten since the last comparison."""
         self.was_truncated = False
-        """Whether the file was overwritten before."""
+        """Whether the file was overwritten at an earlier time."""
         self.hole_bytes = 0
-        """How many bytes of holes were skipped."""
+        """Number of bytes of holes that were skipped."""
         self.trimmer: LogTrimmer | None = None
-        """Removes the oldest part of the file once it is shown; None: the file keeps all bytes."""
+        """Removes the oldest part of the file once that part is shown. None: the file keeps all its bytes."""
         self._head = b""  # the first bytes of the file, as read
         self._before = b""  # the bytes before the offset, as read
         self._fd = -1
         self._expected: os.stat_result | None = None  # the file to open; None: any
-        self._lock = threading.Lock()  # guards the next three: the loop sets the writer
+        self._lock = threading.Lock()  # guards the next three attributes, because the loop sets the writer
         self._writer = -1  # a duplicate of the rank's descriptor, which shares its position
         self._closed = False
-        self._last_end = 0  # the position of a duplicate that `writer_ended` has closed
-        self._known_end = 0  # that position when it was last beyond the end of the file
+        self._last_end = 0  # the last position of the duplicate, which `writer_ended` has closed
+        self._known_end = 0  # the writer's position when it was last beyond the end of the file
         self._watch: Watch | None = None
 
     def open(self, changed: Callable[[], None]) -> None:
-        """Open the file and watch it: the watching thread calls `changed` when the file grows or shrinks.
+        """Open the file and watch it. The watching thread calls `changed` when the file grows or shrinks.
 
         Raises:
-            OSError: The file cannot be opened, is not regular or not the expected one; or it can be read, but not
-                watched.
+            OSError: The file cannot be opened, is not regular, or is not the expected one. Or the file can be read, but
+                not watched.
         """
         fd = open_regular(self.path, follow=True)
         if self._expected is not None and not os.path.samestat(self._expected, os.fstat(fd)):
@@ -80,23 +80,29 @@ class LogReader:
         self._watch = watch(self._same_file(), changed)
 
     def expect_present_file(self) -> None:
-        """Make `open` refuse any other file: by then, a later life of the rank may have a file at this path."""
+        """Make `open` refuse every file but the present one.
+
+        When `open` is called, a later life of the rank may have another file at this path.
+        """
         with contextlib.suppress(OSError):
             self._expected = os.stat(self.path)
 
     def follow_writer(self) -> None:
-        """Keep a duplicate of the rank's descriptor, to know where the rank wrote last."""
+        """Keep a duplicate of the rank's descriptor, whose position is that of the rank's last write."""
         tell_of_open(self.path, self._take_writer)
 
     def _take_writer(self, fd: int) -> None:
-        """Store the duplicate descriptor. Called on the loop."""
+        """Store the duplicate of the descriptor. The loop calls this."""
         with self._lock:
             fd, self._writer = (fd, self._writer) if self._closed else (self._writer, fd)
         if fd >= 0:
             os.close(fd)
 
     def writer_ended(self) -> None:
-        """Close the duplicate, whose position no longer changes: the rank's processes have ended. On the loop."""
+        """Close the duplicate of the rank's descriptor. The loop calls this.
+
+        The processes of the rank have ended, so the position of the duplicate no longer changes.
+        """
         forget_reader(self.path, self._take_writer)
         with self._lock:
             fd, self._writer = self._writer, -1
@@ -126,7 +132,7 @@ class LogReader:
             return b""
         chunk = os.pread(self._fd, room, self.offset)
         of_nul = chunk.startswith(b"\0") and (not self.offset or (len(chunk) == room and not chunk.strip(b"\0")))
-        if of_nul and self._pass_by_hole():  # at offset 0, a hole of any length: the log was trimmed earlier
+        if of_nul and self._pass_by_hole():  # at offset 0 of any length, because the log may have been trimmed before
             return self.read()
         if self.offset < _COMPARED_BYTES:
             self._head = (self._head + chunk)[:_COMPARED_BYTES]
@@ -135,7 +141,7 @@ class LogReader:
         return chunk
 
     def _pass_by_hole(self) -> bool:
-        """Skip the hole at the offset, which may have terabytes; return whether there is one."""
+        """Skip the hole at the offset; return whether there is one. A hole may have terabytes."""
         size_bytes = self.size_bytes() if self.limit_bytes is None else self.limit_bytes
         end = size_bytes
         try:
@@ -150,10 +156,10 @@ class LogReader:
         return passed > 0
 
     def end_at(self, size_bytes: int | None) -> None:
-        """Stop reading at `size_bytes`, the size of the file at `path` when the rank was reaped; None: unknown.
+        """Stop reading at `size_bytes`, the size that the file at `path` had when the rank was reaped. None: unknown.
 
-        After a rotation, `path` leads to another file: then the open file ends at its present size. A file that is not
-        open and of unknown size has no limit.
+        After a rotation, `path` leads to another file. In this case, the limit of the open file is its present size. A
+        file of unknown size that is not open has no limit.
         """
         if self.is_open and (size_bytes is None or not self._is_at_path()):
             size_bytes = self.size_bytes()
@@ -166,11 +172,11 @@ class LogReader:
             return False
 
     def size_bytes(self) -> int:
-        """Return the present size of the file; 0 if it is not open."""
+        """Return the present size of the file; 0 if the file is not open."""
         return os.fstat(self._fd).st_size if self.is_open else 0
 
     def is_done(self) -> bool:
-        """Return whether the whole file was read and shown; if so, set the limit there."""
+        """Return whether the whole file was read and shown. If it was, set the limit to the present offset."""
         if not self.is_open or self.lines.held_bytes or self.lines.continues or self.size_bytes() != self.offset:
             return False
         if self.was_written_over():
@@ -179,22 +185,23 @@ class LogReader:
         return True
 
     def was_written_over(self) -> bool:
-        """Return whether the part that was read has changed: the file was truncated or overwritten.
+        """Return whether the part that was read has changed, because the file was truncated or overwritten.
 
-        If the file has grown past the offset again, the bytes at its start and before the offset are compared. A change
-        between these two places is not detected. A truncation of unread bytes is detected only if the rank has not
-        written since: then the position of its descriptor is beyond the end of the file.
+        If the file has grown past the offset again, two parts are compared: the bytes at its start, and the bytes
+        before the offset. A change between these two places is not detected. A truncation of unread bytes is detected
+        only until the rank writes again: until then, the position of the rank's descriptor is beyond the end of the
+        file.
         """
         self.changed = False
         if not self.is_open:
             return False
         try:
-            written = self._writers_end()  # before the size, which may grow in between
+            written = self._writers_end()  # before the size is read, because the file may grow in between
             size_bytes = self.size_bytes()
             if written > size_bytes and written != self._known_end:
                 return True
             return size_bytes < self.offset or self._now() != (self._head, self._before)
-        except OSError:  # the next read reports it
+        except OSError:  # the next read reports the error
             return False
 
     def _writers_end(self) -> int:
@@ -203,7 +210,7 @@ class LogReader:
 
     def _now(self) -> tuple[bytes, bytes]:
         head = os.pread(self._fd, len(self._head), 0)
-        if self.trimmer is not None and self.trimmer.trimmed_bytes:  # also if the removal is in progress
+        if self.trimmer is not None and self.trimmer.trimmed_bytes:  # also if a removal is in progress
             head = self._head = b""
         return head, os.pread(self._fd, len(self._before), self.offset - len(self._before))
 
@@ -211,7 +218,7 @@ class LogReader:
         """Set the offset back in a file that was overwritten.
 
         Unchanged bytes are not read again. If the file is overwritten repeatedly and its start stays the same, reading
-        continues at the first difference.
+        continues at the first difference before the offset.
         """
         start = 0
         with contextlib.suppress(OSError):
@@ -233,18 +240,18 @@ class LogReader:
         return max(0, size_bytes - self.shown_bytes)
 
     def let_go_of_watch(self) -> list[Watch]:
-        """Return the watch, which the caller then ends; empty if it has ended."""
+        """Return the watch, which the caller then ends; empty if the watch has already ended."""
         watching, self._watch = self._watch, None
         return [] if watching is None else [watching]
 
     def be_trimmed_by(self, trimmer: LogTrimmer | None) -> None:
-        """Register at `trimmer`, which then removes no part of the file that is not shown."""
+        """Register at `trimmer`. From then on, `trimmer` removes only parts of the file that are shown."""
         self.trimmer = trimmer
         if trimmer is not None:
             trimmer.add(self)
 
     def let_go_of_trimmer(self) -> None:
-        """Unregister at the trimmer, because this reader is finished. Idempotent."""
+        """Unregister at the trimmer when this reader is finished. Idempotent."""
         if self.trimmer is not None:
             self.trimmer.remove(self)
 

@@ -1,7 +1,7 @@
 r"""Rows below the lines of a terminal: the unfinished line of each rank, such as a progress bar, and a status.
 
-Every write to the terminal leaves the cursor at the start of the first row. So the next write erases all rows by
-erasing below the cursor, also if another thread writes or the terminal was resized.
+Every write to the terminal leaves the cursor at the start of the first row. So the next write can erase all rows: it
+erases everything below the cursor. This also works if another thread writes, or if the terminal was resized.
 """
 
 from __future__ import annotations
@@ -15,36 +15,42 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ERASE = "\r\x1b[J"
-"""Erase the cursor's row and those below. In a narrowed window a row occupies several rows of the terminal."""
+"""Erases the cursor's row and those below.
+
+In a window that became narrower, one row may occupy several rows of the terminal.
+"""
 _COLUMNS, _LINES = 80, 24
-"""The size of a terminal that reports 0 x 0, such as a serial line or a new pty."""
+"""Size that is assumed for a terminal that reports 0 x 0, such as a serial line or a new pty."""
 _BYTES_PER_COLUMN = 16
-"""How many bytes of a line are considered per column: escape sequences and wide characters need several."""
+"""Number of bytes of a line to consider for each column. Escape sequences and wide characters need several."""
 
 
 class Screen:
-    """The rows of one terminal, or of none. Two threads may use it: each method reads or sets single attributes."""
+    """The rows of one terminal, or of none.
+
+    Two threads may use the object, because each method reads or sets single attributes.
+    """
 
     def __init__(self, fd: int = -1) -> None:
-        """Show rows on the terminal `fd`, which the caller keeps open; -1: there is no terminal for rows."""
+        """Show rows on the terminal `fd`, which the caller keeps open. -1: there is no terminal for rows."""
         self._fd = fd
         self._drawn = False
         self.rows: tuple[tuple[bytes, bytes], ...] = ()
         """Prefix and content of the unfinished lines."""
         self.status = ""
-        """The last row, with its style; it fits the terminal. Empty: none."""
+        """The last row, with its style. It fits the terminal. Empty: there is no such row."""
 
     def is_on(self, fd: int) -> bool:
-        """Return whether `fd` is the terminal of the rows; it may be -1."""
+        """Return whether `fd`, which may be -1, is the terminal of the rows."""
         return self._fd >= 0 and os.isatty(fd) and os.fstat(fd).st_rdev == os.fstat(self._fd).st_rdev
 
     def erasure(self) -> str:
-        """Return the text that erases the rows; "" if none are drawn."""
+        """Return the text that erases the rows; "" if no rows are drawn."""
         drawn, self._drawn = self._drawn, False
         return ERASE if drawn else ""
 
     def drawing(self) -> str:
-        """Return the text that draws the rows and moves the cursor to their start; "" if there are none."""
+        """Return the text that draws the rows and moves the cursor to their start; "" if there are no rows."""
         rows, status = self.rows, self.status
         if not rows and not status:
             return ""
@@ -68,7 +74,7 @@ class Screen:
 
 
 def _cut(prefix: bytes, text: bytes, columns: int) -> str:
-    """Return a row of at most `columns` columns; control sequences of the text are removed."""
+    """Return a row of at most `columns` columns. Control sequences in the text are removed."""
     shown = prefix.decode(errors="replace")
     room = columns - width_of(shown)
     content = printable(text[: _BYTES_PER_COLUMN * max(columns, 0)].decode(errors="replace")).expandtabs()
@@ -76,7 +82,7 @@ def _cut(prefix: bytes, text: bytes, columns: int) -> str:
 
 
 def width_of(text: str) -> int:
-    """Return how many columns a text has on a terminal; control sequences have none."""
+    """Return the number of columns of a text on a terminal. Control sequences have none."""
     text = printable(text)
     return len(text) if text.isascii() else sum(map(_columns_of, text))
 
@@ -100,6 +106,9 @@ def _columns_of(char: str) -> int:
 
 
 def rows_of(lines: Sequence[tuple[int, bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the rows for unfinished lines (local rank, prefix, content): the last line of each rank, in order."""
+    """Return the rows for unfinished lines, each given as (local rank, prefix, content).
+
+    The result has the last line of each rank, in the order of the ranks.
+    """
     by_rank = {rank: (prefix, text) for rank, prefix, text in lines}
     return tuple(row for _, row in sorted(by_rank.items()))

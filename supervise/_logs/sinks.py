@@ -1,4 +1,4 @@
-"""Destinations of output: files, and consoles that may be slow, blocked or closed."""
+"""Destinations of output: files, and consoles, which may be slow, blocked or closed."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ if TYPE_CHECKING:
     from supervise._logs.screen import Screen
 
 _POLLED_BYTES = 4096
-"""The number of bytes that a pipe accepts without blocking when it polls as writable (PIPE_BUF)."""
+"""Number of bytes that a pipe accepts without blocking if it polls as writable (PIPE_BUF)."""
 
 _RETRY_MS = 10
-"""The pause before another write to a destination that polls as writable and accepts nothing."""
+"""Pause before the next write to a destination that polls as writable but accepts nothing."""
 
 _PTMX = os.makedev(5, 2)
 
 
 class Canceled(Exception):  # noqa: N818 - not an error
-    """A write ended early because its `CancelToken` was set."""
+    """A write that ended early because its `CancelToken` was set."""
 
     def __init__(self, written_bytes: int) -> None:
-        """Store how many bytes had been written."""
+        """Store the number of bytes that had been written."""
         super().__init__(written_bytes)
         self.written_bytes = written_bytes
 
 
 class CancelToken:
-    """A flag that any thread may set once; then `fileno` polls as readable. One per Tail."""
+    """A flag that any thread may set once. From then on, `fileno` polls as readable. Each Tail has one."""
 
     def __init__(self) -> None:
-        """Create an unset flag, with a file descriptor until `close`."""
+        """Create an unset flag. It has a descriptor until `close`."""
         self._lock = threading.Lock()
         self._set = False
         self._callbacks: list[Callable[[], object]] = []
         self._wake_fd = WakeFd()
 
     def set(self) -> None:
-        """Set the flag, wake the poll and call the callbacks in this thread. Idempotent."""
+        """Set the flag, wake the thread that polls, and call the callbacks on the present thread. Idempotent."""
         with self._lock:
             callbacks, self._callbacks = self._callbacks, []
             if not self._set:
@@ -69,7 +69,7 @@ class CancelToken:
         return self._wake_fd.fileno()
 
     def on_set(self, callback: Callable[[], object]) -> None:
-        """Call `callback`, which must not block, when the flag is set; at once if it is set already."""
+        """Call `callback` when the flag is set, or at once if it is set already. `callback` must not block."""
         with self._lock:
             if not self._set:
                 self._callbacks.append(callback)
@@ -84,30 +84,36 @@ class CancelToken:
 
 
 class Sink(Protocol):
-    """A destination. Used by one thread at a time, except for `same_destination`."""
+    """A destination of output.
+
+    One thread at a time may use it, except for `same_destination`.
+    """
 
     is_console: bool
-    """Whether the destination is a console: a last line without newline gets one, and ``\\r`` rewrites the line."""
+    """Whether the destination is a console.
+
+    On a console, a last line without a newline gets one, and ``\\r`` rewrites the line.
+    """
     interruptible: bool
-    """Whether setting `stop` ends a blocked write. If not, the writing thread stays blocked."""
+    """Whether a blocked write ends when `stop` is set. If not, the writing thread stays blocked."""
 
     def write(self, data: bytes | memoryview, stop: CancelToken) -> None:
         """Write all of `data`.
 
         Raises:
-            Canceled: `stop` is set and the destination accepts no more bytes now.
+            Canceled: `stop` is set, and the destination accepts no more bytes now.
             OSError: The destination failed (EPIPE, ENOSPC, ...).
         """
 
     def close(self) -> None:
-        """Close what this sink opened, never a stream of the caller. Idempotent."""
+        """Close everything that this sink has opened, but never a stream of the caller. Idempotent."""
 
 
 class FdSink:
-    """A sink over a descriptor that nothing else uses: non-blocking, or a file or device."""
+    """A sink over a descriptor that no other code uses. The descriptor is non-blocking, or of a file or device."""
 
     def __init__(self, fd: int, *, is_console: bool = True, interruptible: bool = False) -> None:
-        """Own `fd`; `interruptible` says that it is non-blocking."""
+        """Own `fd`. `interruptible` means that `fd` is non-blocking."""
         self.fd = fd
         self.is_console = is_console
         self.interruptible = interruptible
@@ -133,7 +139,7 @@ class FdSink:
         """Wait until the destination is writable; return False if `stop` was set."""
         poll = select.poll()
         poll.register(stop, select.POLLIN)
-        if retry_ms:  # a terminal may poll as writable with room for less than one character
+        if retry_ms:  # a terminal may poll as writable although it has room for less than one character
             poll.poll(retry_ms)
         else:
             poll.register(self.fd, select.POLLOUT)
@@ -148,7 +154,10 @@ class FdSink:
 
 
 class PolledSink(FdSink):
-    """A sink over a descriptor that other processes share: it stays blocking, so each small write follows a poll."""
+    """A sink over a descriptor that other processes share.
+
+    The descriptor stays blocking, so the sink polls before each small write.
+    """
 
     def __init__(self, fd: int) -> None:
         """Own `fd`."""
@@ -163,7 +172,10 @@ class PolledSink(FdSink):
 
 
 class SocketSink(FdSink):
-    """A sink over a socket: MSG_DONTWAIT avoids blocking without changing the flags that other processes share."""
+    """A sink over a socket.
+
+    MSG_DONTWAIT avoids blocking, and does not change the flags that other processes share.
+    """
 
     def __init__(self, fd: int) -> None:
         """Own `fd`, a stream or datagram socket."""
@@ -185,14 +197,14 @@ class SocketSink(FdSink):
 class TextSink:
     """A sink over a text stream without a descriptor: a StringIO, a notebook's stream, a test's capture.
 
-    Its `write` runs user code, which cannot be interrupted: `stop` is checked before each write.
+    A `write` of the stream runs user code, which cannot be interrupted. So `stop` is checked before each write.
     """
 
     is_console = True
     interruptible = False
 
     def __init__(self, stream: TextIO) -> None:
-        """Write to `stream`; bytes that are not UTF-8 become replacement characters."""
+        """Write to `stream`. Bytes that are not UTF-8 become replacement characters."""
         self.stream = stream
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -213,18 +225,18 @@ class TextSink:
             raise OSError(errno.EBADF, str(error)) from error
 
     def close(self) -> None:
-        """Write an incomplete character as a replacement character; the stream stays open."""
+        """Write an incomplete character as a replacement character. The stream stays open."""
         rest = self._decoder.decode(b"", final=True)
         if rest:
             self._put(rest)
 
 
 def console(stream: TextIO | None) -> Sink | None:
-    """Return a sink for ``sys.stdout``, ``sys.stderr`` or any text stream; None if it is None or closed.
+    """Return a sink for ``sys.stdout``, ``sys.stderr`` or another text stream; None if the stream is None or closed.
 
-    If the stream writes directly to a descriptor, the stream is flushed, and the sink writes bytes to the descriptor:
-    a stopped reader cannot block it permanently. Any other stream, even one that has a `fileno`, gets text through its
-    `write`.
+    If the stream writes directly to a descriptor, the stream is flushed, and the sink writes bytes to the descriptor.
+    Such a sink is not blocked permanently by a reader that has stopped reading. Any other stream, even one that has a
+    `fileno`, gets text through its `write`.
     """
     if stream is None or getattr(stream, "closed", False):
         return None
@@ -237,7 +249,7 @@ def console(stream: TextIO | None) -> Sink | None:
 
 
 def _own_fd(stream: TextIO) -> int | None:
-    """Return the descriptor to which `stream` writes its bytes unchanged; None if there is none."""
+    """Return the descriptor to which `stream` writes its bytes unchanged; None if there is no such descriptor."""
     if not isinstance(stream, io.TextIOWrapper) or type(stream).write is not io.TextIOWrapper.write:
         return None
     buffer = stream.buffer
@@ -271,7 +283,7 @@ def _fd_console(fd: int) -> Sink:
 
 
 def same_destination(a: Sink, b: Sink) -> bool:
-    """Return whether two consoles have the same terminal, pipe, file or stream, as after ``2>&1``."""
+    """Return whether two consoles are the same terminal, pipe, file or stream, as after ``2>&1``."""
     if isinstance(a, TextSink) and isinstance(b, TextSink):
         return a.stream is b.stream
     if isinstance(a, FdSink) and isinstance(b, FdSink):
@@ -281,10 +293,10 @@ def same_destination(a: Sink, b: Sink) -> bool:
 
 
 def file_sink(path: str) -> Sink:
-    """Open `path` to append filtered output; create it with mode 0600 if it is missing.
+    """Open `path` to append filtered output. If the file is missing, create it with mode 0600.
 
     Raises:
-        OSError: It cannot be opened, or is a symbolic link to a file; no file was created.
+        OSError: The file cannot be opened, or `path` is a symbolic link to a file. No file was created.
     """
     return FdSink(open_to_append(path), is_console=False)
 
@@ -299,9 +311,9 @@ def lines_to(
 ) -> LineStream:
     r"""Return the line stream from one source to `sink`.
 
-    Without a prefix, a sink that is not a terminal gets every byte: a program that reads it may treat ``\r`` as data.
-    Under `supervise run`, which has a screen, a line that is rewritten with ``\r`` is otherwise shown once, at its
-    end, except on a terminal that cannot have rows.
+    Without a prefix, a sink that is not a terminal gets every byte, because a program that reads from it may treat
+    ``\r`` as data. In all other cases, ``\r`` rewrites a line. Under `supervise run`, which has a screen, such a line
+    is then shown once, at its end, except on a terminal that cannot have rows.
     """
     terminal = os.isatty(fd := getattr(sink, "fd", -1))
     return LineStream(

@@ -1,7 +1,9 @@
-"""Bounds of logs on the disk: the oldest part of a file that has grown too large is given back to the file system.
+"""Bounds of logs on the disk.
 
-The part becomes a hole: the size of the file and all offsets in it stay, so the rank that appends to it and its
-readers notice nothing.
+The oldest part of a file that has grown too large is given back to the file system.
+
+The part becomes a hole. The size of the file and all offsets in it stay the same, so the rank that appends to the file
+and the readers of the file notice nothing.
 """
 
 from __future__ import annotations
@@ -23,13 +25,16 @@ if TYPE_CHECKING:
 _KEEP_SIZE, _PUNCH_HOLE = 0x01, 0x02
 _BLOCK_BYTES = 4096
 _COMPARED_BYTES = 4096
-"""The number of shown bytes that stay, because readers compare them with their copy."""
+"""Number of shown bytes that stay in the file, because readers compare them with a copy."""
 _HEADROOM = 8
-"""One part in this many of the bound is removed at once, so that a flood of output costs few calls."""
+"""One part in this many of the bound is removed at once.
+
+So a flood of output costs only few calls.
+"""
 
 
 class Shown(Protocol):
-    """A reader. The trimmer removes nothing that the reader has not shown."""
+    """A reader of a log. The trimmer removes only bytes that the reader has shown."""
 
     shown_bytes: int
 
@@ -38,20 +43,21 @@ class LogTrimmer:
     """The bound of one log. Thread-safe."""
 
     def __init__(self, path: str, max_bytes: int, report: Callable[[str, OSError | None], object]) -> None:
-        """Prepare for the file at `path`, which exists; `begin` starts.
+        """Prepare for the file at `path`, which exists. `begin` starts the bound.
 
         Args:
             path: The file.
-            max_bytes: How many bytes of it stay on the disk.
-            report: Called once: with None when a part was removed for the first time, or with the error if that failed.
-                Runs on the thread that watches files or on that of a reader. Must not block.
+            max_bytes: Number of bytes of the file that stay on the disk.
+            report: Function that is called once: with None when a part was removed for the first time, or with the
+                error if the removal failed. The call is on the thread that watches files or on that of a reader. The
+                function must not block.
 
         Raises:
             OSError: The file cannot be inspected.
         """
         self.path = path
         self.trimmed_bytes = 0
-        """The end of the part that is removed, or is about to be."""
+        """The end of the part that is removed, or that is about to be removed."""
         self._max = max_bytes
         self._report = report
         self._file = os.stat(path)
@@ -69,19 +75,19 @@ class LogTrimmer:
         self._watch = watch(self.path, self.trim)
 
     def end(self, *, readers_too: bool = True) -> None:
-        """Stop; without `readers_too`, continue to trim while readers show the remaining lines. Idempotent."""
+        """Stop. Without `readers_too`, continue to trim while readers show the remaining lines. Idempotent."""
         self._over = self._over or readers_too
         watching, self._watch = self._watch, None
         if watching is not None:
             watching.cancel()
 
     def add(self, reader: Shown) -> None:
-        """Remove nothing that this reader has not shown."""
+        """Remove only bytes that this reader has shown, from now on."""
         with self._lock:
             self._readers.add(reader)
 
     def remove(self, reader: Shown) -> None:
-        """Ignore a reader, which is closed, from now on. Idempotent."""
+        """Ignore a reader from now on, because it is closed. Idempotent."""
         with self._lock:
             self._readers.discard(reader)
         self.trim()
@@ -90,7 +96,7 @@ class LogTrimmer:
         """Remove the oldest part of the file if it is too large.
 
         Args:
-            report: Called at once, in place of the constructor's `report`.
+            report: Function that is called at once, instead of the `report` of the constructor.
         """
         with self._lock:
             if self._over:
@@ -115,7 +121,10 @@ class LogTrimmer:
         return min(end, shown - _COMPARED_BYTES) // _BLOCK_BYTES * _BLOCK_BYTES
 
     def _remove_up_to(self, end: int) -> bool:
-        """Make a hole up to `end`; return whether the file is the expected one, and has a part before `end`."""
+        """Make a hole up to `end`.
+
+        Return whether the file is the expected one and has a part before `end` that is not removed.
+        """
         start = self.trimmed_bytes
         if end <= start:
             return False
@@ -129,7 +138,7 @@ class LogTrimmer:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode) or not os.path.samestat(found, self._file):
                 return False
-            self.trimmed_bytes = end  # set before the hole exists, so that a reader that meets the hole knows its cause
+            self.trimmed_bytes = end  # set before the hole exists, so that a reader that finds the hole knows its cause
             punch_hole(fd, start, end - start)
         except OSError:
             self.trimmed_bytes = start
@@ -140,7 +149,7 @@ class LogTrimmer:
 
 
 def punch_hole(fd: int, start: int, length: int) -> None:
-    """Give a part of a file back to the file system; it reads as NUL from now on.
+    """Give a part of a file back to the file system. From then on, the part reads as NUL.
 
     Raises:
         OSError: The file system or the C library cannot do this.
@@ -165,14 +174,17 @@ class Trimming:
         report: Callable[[str, OSError | None], object],
         tell: Callable[[str, OSError | None], object],
     ) -> None:
-        """Keep `max_bytes` of each log; see `LogTrimmer` for `report`. `tell` is its counterpart on the loop."""
+        """Keep `max_bytes` of each log.
+
+        `report` is that of `LogTrimmer`; `tell` does the same, but is called on the loop.
+        """
         self._max = max_bytes
         self._report = report
         self._tell = tell
         self._trimmers: dict[str, LogTrimmer] = {}
 
     def begin(self, path: str) -> None:
-        """Bound a new log, which exists."""
+        """Bound a new log. Its file exists."""
         try:
             self._trimmers[path] = trimmer = LogTrimmer(path, self._max, self._report)
             trimmer.begin()
@@ -184,17 +196,20 @@ class Trimming:
         return self._trimmers.get(path)
 
     def trim_all(self) -> None:
-        """Trim the logs, whose ranks have ended: the thread that watches files may not have seen the last writes."""
+        """Trim the logs of ranks that have ended.
+
+        The thread that watches files may not have seen the last writes.
+        """
         for trimmer in self._trimmers.values():
             trimmer.trim(self._tell)
 
     def end(self, path: str) -> None:
-        """Stop bounding the log of a past life, except while its rest is shown. Idempotent."""
+        """Stop bounding the log of a past life, but not before its rest is shown. Idempotent."""
         if (trimmer := self._trimmers.pop(path, None)) is not None:
             trimmer.trim(self._tell)
             trimmer.end(readers_too=False)
 
     def end_all(self) -> None:
-        """Stop. Idempotent."""
+        """Stop bounding all logs. Idempotent."""
         while self._trimmers:
             self._trimmers.popitem()[1].end()

@@ -1,8 +1,8 @@
 """File watches: one inotify instance and one thread for the whole process.
 
-The thread starts with the first watch and ends with the last. It wakes only for changes, at the rate that `Pace`
-allows. If inotify is unavailable or its limits are reached, `PollingWatch` checks the file every `POLL_MS` instead, in
-the same thread.
+The thread starts with the first watch and ends with the last one. It wakes up only for changes, at most at the rate
+that `Pace` allows. If inotify is not available, or its limits are reached, `PollingWatch` checks the file every
+`POLL_MS` instead, on the same thread.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervise")
 
 HAVE_INOTIFY = platform.INOTIFY
-"""Whether to use inotify; tests of the fallback set it to False."""
+"""Whether to use inotify. Tests of the fallback set this to False."""
 
 POLL_MS = 50
 """The polling interval of `PollingWatch`."""
 
 PAUSE_NS = 2_000_000
-"""The average interval between two reads: under a flood of changes, each read costs a wake-up."""
+"""Average interval between two reads during a flood of changes. Each read costs a wake-up."""
 BURST = 8
-"""The number of reads that may follow without a pause after an idle time."""
+"""Number of reads that may follow each other without a pause after an idle time."""
 
 _IN_MODIFY = 0x2  # includes truncation
 _IN_APPEAR = 0x80 | 0x100  # moved to or created in a folder
 _OVERFLOWN = -1
-"""The watch in an event after which the kernel has dropped others."""
+"""The watch in an event that reports that the kernel has dropped other events."""
 
 
 class Pace:
-    """A token bucket: a single line is read at once, a flood of lines at a limited rate."""
+    """A token bucket. A single line is read at once; a flood of lines is read at a limited rate."""
 
     def __init__(self) -> None:
         """Start with a full burst."""
@@ -58,17 +58,18 @@ class Pace:
 
 
 class Watch(Protocol):
-    """A registration that `watch` returns."""
+    """A registration. `watch` returns it."""
 
     def cancel(self) -> None:
-        """End the watch. Idempotent. A callback that is running at that time still completes."""
+        """End the watch. Idempotent. A callback that is running at the time still completes."""
 
 
 def watch(path: str, changed: Callable[[], None]) -> Watch:
-    """Call `changed` after each write to or truncation of `path`, until the watch is canceled.
+    """Call `changed` after each write to `path` and after each truncation, until the watch is canceled.
 
-    For a folder, call it after an entry appears. The watch follows the file, not its name: it survives a rename and an
-    unlink. Changes in quick succession cause one call. `changed` runs on the watching thread and must not block.
+    For a folder, call `changed` after an entry appears. The watch follows the file and not its name, so the watch
+    survives a rename and an unlink. Changes in quick succession cause only one call. `changed` runs on the watching
+    thread and must not block.
 
     Raises:
         OSError: The file does not exist or is not readable, or no thread is available.
@@ -77,7 +78,7 @@ def watch(path: str, changed: Callable[[], None]) -> Watch:
 
 
 def hold() -> Watch:
-    """Keep the watching thread running until the result is canceled, so that later watches need no new thread.
+    """Keep the watching thread running until the result is canceled. Later watches then need no new thread.
 
     Raises:
         OSError: No thread or descriptor is available.
@@ -117,13 +118,13 @@ class InotifyWatch:
 
 
 class PollingWatch:
-    """A watch without inotify: it compares the file's size and modification time every `POLL_MS`."""
+    """A watch without inotify. It compares the size and the modification time of the file every `POLL_MS`."""
 
     def __init__(self, hub: _Hub, path: str, changed: Callable[[], None]) -> None:
         """Store the arguments; only the hub calls this."""
         self.changed = changed
         self.hub = hub
-        self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # O_NONBLOCK: it may be a pipe now
+        self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # O_NONBLOCK: the file may be a pipe now
         self._seen = self._look()
 
     def _look(self) -> tuple[int, int]:
@@ -145,7 +146,7 @@ class PollingWatch:
 
 
 class Hold:
-    """A registration that `hold` returns: it keeps the thread running and watches no file."""
+    """A registration that `hold` returns. It keeps the thread running, but watches no file."""
 
     def __init__(self, hub: _Hub) -> None:
         """Store the arguments; only the hub calls this."""
@@ -165,7 +166,7 @@ class _Hub:
         self._polled: list[PollingWatch] = []
         self._holds: list[Hold] = []
         self._wake_fd = WakeFd()
-        self._inotify = _new_inotify()  # last: it does not raise, so the descriptor cannot leak
+        self._inotify = _new_inotify()  # last: the call does not raise, so the descriptor cannot leak
         self.thread = threading.Thread(target=self._run, name="supervise-inotify", daemon=True)
 
     def add(self, path: str, changed: Callable[[], None]) -> Watch:
@@ -195,7 +196,7 @@ class _Hub:
         return bool(self._by_wd or self._polled or self._holds)
 
     def remove(self, gone: Sequence[InotifyWatch | PollingWatch | Hold]) -> bool:
-        """Remove registrations; return False if none of them was registered."""
+        """Remove registrations; return False if none of them was present."""
         found = False
         unwatched = []
         for each in gone:
@@ -217,7 +218,7 @@ class _Hub:
                 if not sharing:
                     del self._by_wd[each.wd]
                     unwatched.append(each.wd)
-        if self._used:  # otherwise the thread closes the inotify instance
+        if self._used:  # otherwise the thread closes the inotify instance itself
             self._unwatch(unwatched)
         return found
 
@@ -239,7 +240,7 @@ class _Hub:
         return True
 
     def close(self) -> None:
-        """Close every descriptor. After a fork, the parent keeps using its copies."""
+        """Close every descriptor. After a fork, the parent continues to use its copies."""
         self.ended = True
         for polled in self._polled:
             polled.close()
@@ -310,11 +311,11 @@ def _cancel(hub: _Hub, gone: Sequence[InotifyWatch | PollingWatch | Hold]) -> No
     with _lock:
         if hub.ended or not hub.remove(gone) or not hub.end_if_unused():
             return
-        _hub = None  # the hub's thread closes inotify, which takes the kernel up to 20 ms: do not join it
+        _hub = None  # do not join the hub's thread, which closes inotify: that takes the kernel up to 20 ms
 
 
 def _forget() -> None:
-    """Drop the hub in a forked child: the thread is not copied, and the watches are the parent's."""
+    """Drop the hub in a forked child. The thread is not copied, and the watches are those of the parent."""
     global _hub, _lock  # noqa: PLW0603 - one per process
     _lock = threading.Lock()
     hub, _hub = _hub, None

@@ -6,7 +6,7 @@ import fcntl
 import os
 
 LEAST_BYTES = 64 * 1024
-"""Buffers below this size stay within the pickle of a value; larger ones get pages of their own in the file."""
+"""Least size of a buffer that gets pages of its own in the file. A smaller one stays within the pickle of a value."""
 
 
 def anonymous_file(name: str) -> int:
@@ -19,7 +19,9 @@ def anonymous_file(name: str) -> int:
 
 
 def file_of(name: str, *parts: bytes) -> int:
-    """Return the descriptor of a new memory file that holds `parts`, positioned at its start; the caller closes it.
+    """Return the descriptor of a new memory file that holds `parts`, positioned at the start of the file.
+
+    The caller closes the descriptor.
 
     Raises:
         OSError: The file cannot be made or written.
@@ -36,7 +38,7 @@ def file_of(name: str, *parts: bytes) -> int:
 
 
 def clear_of_stdio(fd: int) -> int:
-    """Return `fd`, moved above 2 if necessary, because 0 to 2 become the streams of a worker."""
+    """Return `fd`, moved above 2 if necessary, because descriptors 0 to 2 become the streams of a worker."""
     if fd > 2:
         return fd
     try:

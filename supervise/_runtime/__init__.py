@@ -1,1 +1,4 @@
-"""pykka actors that share one selector thread: one loop serves messages, exits, timers and wake-ups of files."""
+"""pykka actors that share one selector thread.
+
+One loop serves messages, exits, timers and the wake-ups of files.
+"""

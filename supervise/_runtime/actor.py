@@ -1,4 +1,4 @@
-"""pykka actors that run on the loop of their gang instead of a thread each."""
+"""pykka actors that run on the loop of their gang, not on a thread for each actor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("supervise")
 
 
 class Inbox:
-    """Inbox of an actor that posts each envelope to the loop."""
+    """Inbox of an actor. It posts each envelope to the loop."""
 
     __slots__ = ("_actor", "loop")
 
@@ -31,11 +31,11 @@ class Inbox:
         self._actor: LoopActor | None = None
 
     def bind(self, actor: LoopActor | None) -> None:
-        """Deliver to `actor` from now on. None: the actor has ended, and `put` refuses envelopes."""
+        """Deliver to `actor` from now on. None: the actor has ended, so `put` refuses envelopes."""
         self._actor = actor
 
     def put(self, envelope: Envelope[Any], /) -> None:
-        """Post `envelope` to the actor. If the actor has ended, the envelope's reply fails at once."""
+        """Post `envelope` to the actor. If the actor has ended, `envelope` gets an error as its reply at once."""
         actor = self._actor
         if actor is None:
             refuse(envelope, "actor")
@@ -43,17 +43,20 @@ class Inbox:
             self.loop.post(actor.dispatch, envelope)
 
     def get(self) -> Envelope[Any]:
-        """Raise: the loop delivers envelopes, so no thread reads an inbox."""
+        """Raise, because the loop delivers envelopes and no thread reads an inbox."""
         msg = "the inbox of a LoopActor cannot be read"
         raise NotImplementedError(msg)
 
     def empty(self) -> bool:
-        """Return True: the inbox stores no envelope."""
+        """Return True, because the inbox stores no envelope."""
         return True
 
 
 def refuse(envelope: Envelope[Any], who: object) -> None:
-    """Reply to an envelope that no actor will handle: to a stop with None, as pykka does, to others with an error."""
+    """Reply to an envelope that no actor will handle.
+
+    The reply to a request to stop is None, as in pykka; any other reply is an error.
+    """
     reply = envelope.reply_to
     if reply is None:
         return
@@ -65,13 +68,18 @@ def refuse(envelope: Envelope[Any], who: object) -> None:
 
 
 class _Stopped(threading.Event):
-    """Event that is set once the actor has stopped, and in every forked child, where the actor's thread does not run.
+    """Event that is set once the actor has stopped.
 
-    The child does not write to the event: a write would make a forked rank copy the memory pages of all events.
+    It is also set in every forked child, which lacks the actor's thread.
+
+    The child does not write to the event, because writes would make a forked rank copy the memory pages of all events.
     """
 
     _flag: bool
-    """The flag of the base class. A call of `is_set` of that class takes longer, and each message needs several."""
+    """The flag of the base class.
+
+    Each message needs the flag several times, and `is_set` of the base class takes longer.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +93,7 @@ class _Stopped(threading.Event):
 
 
 _process = object()
-"""Identity of this process: a forked child gets a new object."""
+"""Identity of this process. A forked child gets a new object."""
 
 
 def _replace_in_child() -> None:
@@ -109,15 +117,15 @@ _OF_PYKKA = frozenset(
 class LoopActor(pykka.Actor):
     """An actor that handles its messages on the loop of its gang, in the order of their arrival.
 
-    Refs, `ask`, `tell` and proxies work as with every pykka actor. One difference: any exception that
-    leaves the handler of a `tell`, also a `BaseException`, goes to `on_crash` of this actor alone.
+    Refs, `ask`, `tell` and proxies work as with every pykka actor, with one difference. If an exception leaves the
+    handler of a `tell`, also a `BaseException`, only `on_crash` of this actor is called.
     """
 
     ends_with_its_thread = True
-    """Whether the actor is dead in a forked child, which does not have the actor's thread."""
+    """Whether the actor is dead in a forked child, which lacks the actor's thread."""
 
     def __init__(self, loop: Loop) -> None:
-        """Make the actor; `start` also registers it and queues `on_start` as its first envelope."""
+        """Make the actor. `start` also registers the actor and queues `on_start` as its first envelope."""
         self.loop: Loop = loop
         super().__init__()
         self.actor_stopped: threading.Event = _Stopped()
@@ -133,7 +141,7 @@ class LoopActor(pykka.Actor):
     def _start_actor_loop(self) -> None:
         inbox = self.actor_inbox
         assert isinstance(inbox, Inbox)  # noqa: S101 - `_create_actor_inbox` made it
-        inbox.bind(self)  # strong: a ref holds its actor only weakly
+        inbox.bind(self)  # a strong reference, because a ref holds its actor only weakly
         self.loop.post(self._begin)
 
     def _begin(self) -> None:
@@ -143,7 +151,7 @@ class LoopActor(pykka.Actor):
             self._crashed(error)
 
     def dispatch(self, envelope: Envelope[Any]) -> None:
-        """Handle one envelope. On the loop's thread."""
+        """Handle one envelope. The loop's thread calls this method."""
         if self.actor_stopped.is_set():
             refuse(envelope, self.actor_ref)
             return
@@ -162,19 +170,19 @@ class LoopActor(pykka.Actor):
                 reply.set(response)
 
     def _handle_receive(self, message: Any) -> Any:
-        if type(message) not in _OF_PYKKA:  # first: most messages are not
+        if type(message) not in _OF_PYKKA:  # the first check, because most messages are not
             return self.on_receive(message)
         if isinstance(message, pykka_messages._ActorStop):
             return self.on_stop_request()
         return super()._handle_receive(message)
 
     def on_stop_request(self) -> Reply[None] | None:
-        """Handle a request to stop; return the reply to the request, or a `Reply` to defer it."""
+        """Handle a request to stop; return the reply to the request. To defer the reply, return a `Reply`."""
         self.leave()
         return None
 
     def leave(self) -> None:
-        """End this actor now: remove it from pykka's registry; its inbox refuses further messages."""
+        """End this actor now: remove it from pykka's registry, and let its inbox refuse further messages."""
         if not self.actor_stopped.is_set():
             self._stop()
             self._unbind()
@@ -185,11 +193,14 @@ class LoopActor(pykka.Actor):
         inbox.bind(None)
 
     def is_fatal(self, error: BaseException, *, asked: bool) -> bool:
-        """Whether an error that left a handler ends this actor: as in pykka, every error in a `tell` does."""
+        """Return whether an error that left a handler ends this actor.
+
+        As in pykka, every error in a `tell` does.
+        """
         return not asked or not isinstance(error, Exception)
 
     def on_crash(self, error: BaseException) -> None:
-        """Handle an `error` that left a handler. The actor is still running; this default stops it."""
+        """Handle an `error` that left a handler. The actor is still running. By default, stop it."""
         self._fail(error)
 
     def _crashed(self, error: BaseException) -> None:
@@ -199,7 +210,7 @@ class LoopActor(pykka.Actor):
             self._fail(worse)
 
     def _fail(self, error: BaseException) -> None:
-        """End the actor as pykka does after an error: log the error, do not call `on_stop`."""
+        """End the actor as pykka does after an error: log the error, but do not call `on_stop`."""
         if not self.actor_stopped.is_set():
             self._handle_failure(type(error), error, error.__traceback__)
             self._unbind()

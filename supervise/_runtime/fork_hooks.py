@@ -1,7 +1,7 @@
 """Hooks that run in a forked child, in one fixed order that does not depend on the order of imports.
 
-A module registers its hook when it is imported, so a process runs no hook of a module that it does not use.
-Every spawned worker imports this file before the user's code, so it imports nothing but `os` and `sys`.
+A module registers its hook when it is imported, so a process runs no hooks of modules that it does not use. Every
+spawned worker imports this file before the user's code, so this file imports only `os` and `sys`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ORDER = (
-    "lifeline",  # first: a child that blocks in a later hook must not keep the pipe of a gang open
+    "lifeline",  # first, because a child that blocks in a later hook must not keep the pipe of a gang open
     "actor",  # before any hook that asks whether an actor is alive
     "future",
     "main_thread",
@@ -23,7 +23,7 @@ ORDER = (
     "notify_sockets",
     "control",
     "signals",
-    "shutdown_at_exit",  # after `actor`: it removes the actors, which are dead in a child, from pykka's registry
+    "shutdown_at_exit",  # after `actor`; removes the actors, which are dead in a child, from pykka's registry
     "multiprocessing",
     "trees",
 )

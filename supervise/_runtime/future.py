@@ -1,4 +1,4 @@
-"""Future of the gang's actors: no shared lock, deferred replies, and an ``await`` that does not block."""
+"""Future of the gang's actors. It has no shared lock, can defer a reply, and can be awaited without blocking."""
 
 from __future__ import annotations
 
@@ -31,22 +31,23 @@ T = TypeVar("T")
 M = TypeVar("M")
 
 MUST_NOT_BLOCK: set[int] = set()
-"""Identifiers of the threads that run a loop. A wait for a reply on such a thread would deadlock."""
+"""Identifiers of the threads that run a loop. On such a thread, a wait for a reply would deadlock."""
 
 
 _forks = 0
-"""Number of forks between the first process that imported this module and this process."""
+"""Number of forks between this process and the first process that imported this module."""
 
 
 class Reply(pykka.Future[T]):
     """A future whose setter and getters share no lock.
 
-    A signal handler may raise at any moment inside `get`. A lock shared with the setter would then
-    stay locked, and the setter, which is the loop, would block forever. Here one atomic operation puts
-    the result into its slot, and each waiter has a private lock that only the waiter acquires.
+    A signal handler may raise at any moment inside `get`. If `get` held a lock that the setter also needs, the lock
+    would then stay locked, and the setter, which is the loop, would block forever. Here, one atomic operation puts the
+    result into its slot. Each waiter has a private lock, which only the waiter acquires.
 
-    An actor defers its reply by setting it to a second `Reply`, whose result resolves both. The first holds a reference
-    to the second; the second holds a weak reference to the first, so an abandoned reply is collected.
+    To defer a reply, an actor sets it to a second `Reply`. The result of the second reply resolves both. The first
+    reply holds a reference to the second one. The second reply holds only a weak reference to the first one, so that an
+    abandoned reply is collected.
     """
 
     def __init__(self) -> None:
@@ -58,13 +59,13 @@ class Reply(pykka.Future[T]):
         self._sources: tuple[Reply[Any], ...] = ()
 
     def get(self, *, timeout: float | None = None) -> T:
-        """Block until there is a result, and return or raise it.
+        """Block until there is a result; return the value or raise the exception.
 
         Args:
             timeout: Seconds (monotonic) to wait; None waits without limit.
 
         Raises:
-            pykka.Timeout: There was no result in time. The future stays usable.
+            pykka.Timeout: There was no result in time. The caller may use the future again.
         """
         if not self._settled:
             deadline = None if timeout is None else time.monotonic() + timeout
@@ -73,7 +74,7 @@ class Reply(pykka.Future[T]):
         if self._get_hook is not None:
             return super().get(timeout=timeout)
         value, error = self._slot["result"]
-        if type(error) is pykka.ActorDeadError:  # a new one: a traceback holds a frame, which holds this reply
+        if type(error) is pykka.ActorDeadError:  # a new error: a traceback holds a frame, which holds this reply
             raise pykka.ActorDeadError(*error.args)
         if error is not None:
             raise error
@@ -83,7 +84,7 @@ class Reply(pykka.Future[T]):
         """Refuse to wait in a process that will not receive the reply.
 
         Raises:
-            pykka.ActorDeadError: This process was forked from the one that asked.
+            pykka.ActorDeadError: This process was forked from the process that asked.
         """
         if self._forks != _forks and not self._settled:
             msg = "this process was forked from the one that asked; only that process receives the reply"
@@ -106,7 +107,7 @@ class Reply(pykka.Future[T]):
                     raise pykka.Timeout(msg)
 
     def forget(self, callback: Callable[[], object]) -> None:
-        """Remove a callback that was added. Idempotent, also after the callback was called."""
+        """Remove a callback. Idempotent, also after the callback was called."""
         try:
             self._waiters.remove(callback)
         except ValueError:  # the setter has called it or is calling it
@@ -114,23 +115,27 @@ class Reply(pykka.Future[T]):
 
     @property
     def _settled(self) -> bool:
-        """Whether the result exists or a get-hook computes it."""
+        """Whether the result exists, or a get-hook will compute it."""
         return bool(self._slot) or self._get_hook is not None
 
     def done(self) -> bool:
-        """Whether `get` would return at once (a get-hook counts as not done)."""
+        """Return whether `get` would return at once. A reply with a get-hook is not done."""
         return bool(self._slot)
 
     def error(self) -> BaseException | None:
-        """Return the exception that is the result; None if there is a value, or no result yet."""
+        """Return the exception if the result is one; None if there is a value, or no result yet."""
         return self._slot["result"][1] if self._slot else None
 
     def add_done_callback(self, callback: Callable[[], object]) -> None:
-        """Call `callback` once there is a result: in the setter's thread, or at once if there is one already."""
+        """Call `callback` in the setter's thread once there is a result.
+
+        If there is a result already, call it at once.
+        """
         self._waiters.append(callback)
         if self._settled:
             try:
-                self._waiters.remove(callback)  # only this one: a signal handler's exception must not lose others
+                # Only this callback, so that an exception of a signal handler loses no other one
+                self._waiters.remove(callback)
             except ValueError:  # the setter is calling it
                 return
             callback()
@@ -163,7 +168,7 @@ class Reply(pykka.Future[T]):
         self._resolve(value, None)
 
     def set_exception(self, exc_info: ExcInfo | None = None) -> None:
-        """Resolve with an exception: `exc_info`, or the one being handled.
+        """Resolve with an exception: with `exc_info`, or without it with the exception that is being handled.
 
         Raises:
             queue.Full: There is a result already.
@@ -172,7 +177,8 @@ class Reply(pykka.Future[T]):
         if error is None:
             error = (kind or RuntimeError)()
         if isinstance(error, pykka.ActorDeadError):
-            traceback = error.__traceback__ = None  # a traceback holds the frame of the ask, which holds this reply
+            # A traceback holds the frame of the ask, which holds this reply
+            traceback = error.__traceback__ = None
         if traceback is not None and error.__traceback__ is not traceback:
             error = error.with_traceback(traceback)
         if self._awaited is not None or self._get_hook is not None:
@@ -203,7 +209,7 @@ class Reply(pykka.Future[T]):
         self._wake()
 
     def set_get_hook(self, func: Callable[[float | None], T]) -> None:
-        """Compute the result in the getter's thread (pykka's contract for `map` and `stop`)."""
+        """Compute the result by `func` in the getter's thread. This is pykka's contract for `map` and `stop`."""
         if self._slot or self._awaited is not None:
             raise queue.Full
         super().set_get_hook(func)
@@ -211,28 +217,28 @@ class Reply(pykka.Future[T]):
 
     def _derived(self, future: pykka.Future[M], *sources: pykka.Future[Any]) -> pykka.Future[M]:
         ours = tuple(source for source in sources if isinstance(source, Reply))
-        if len(ours) == len(sources):  # a future of another class has no done-callback
+        if len(ours) == len(sources):  # not so with a future of another class, which has no done-callback
             cast("Reply[M]", future)._sources = ours
         return future
 
     def filter(self: Reply[Any], func: Callable[[Any], bool]) -> pykka.Future[Any]:
-        """As `pykka.Future.filter`; awaiting it does not block the event loop."""
+        """Do the same as `pykka.Future.filter`. An ``await`` of the result does not block the event loop."""
         return self._derived(super().filter(func), self)
 
     def join(self, *futures: pykka.Future[Any]) -> pykka.Future[Iterable[Any]]:
-        """As `pykka.Future.join`; awaiting it does not block the event loop."""
+        """Do the same as `pykka.Future.join`. An ``await`` of the result does not block the event loop."""
         return self._derived(super().join(*futures), self, *futures)
 
     def map(self, func: Callable[[T], M]) -> pykka.Future[M]:
-        """As `pykka.Future.map`; awaiting it does not block the event loop."""
+        """Do the same as `pykka.Future.map`. An ``await`` of the result does not block the event loop."""
         return self._derived(super().map(func), self)
 
     def reduce(self: Reply[Any], func: Callable[[Any, Any], Any], *args: Any) -> pykka.Future[Any]:
-        """As `pykka.Future.reduce`; awaiting it does not block the event loop."""
+        """Do the same as `pykka.Future.reduce`. An ``await`` of the result does not block the event loop."""
         return self._derived(super().reduce(func, *args), self)
 
     def __await__(self) -> Generator[Any, None, T]:
-        """Wait in an asyncio task without blocking its event loop."""
+        """Wait in an asyncio task, without blocking the event loop of the task."""
         import asyncio
 
         self.check_process()
@@ -244,7 +250,10 @@ class Reply(pykka.Future[T]):
     __iter__ = __await__
 
     def _at_hand(self, loop: Any) -> Generator[Any, None, bool]:
-        """Wait for the sources of the result; return False if there may be others, so that `get` may block."""
+        """Wait for the known sources of the result.
+
+        Return False if there may be other sources; `get` may then block.
+        """
         if self._get_hook is None:
             yield from _arrival(self, loop)
         if self._get_hook is None:
@@ -256,7 +265,7 @@ class Reply(pykka.Future[T]):
 
 
 def _follow(follower: weakref.ref[Reply[Any]]) -> None:
-    """Resolve a reply that was set to another, unless it was collected."""
+    """Resolve a reply that was set to another reply, unless the first one was collected."""
     reply = follower()
     if reply is not None:
         reply._follow()

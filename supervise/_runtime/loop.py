@@ -24,11 +24,14 @@ log = logging.getLogger("supervise")
 
 _LONGEST_SELECT_S = 86_400.0
 _AT_ONCE = 32
-"""Number of callbacks between two polls of the descriptors, so that the start of many ranks does not delay exits."""
+"""Number of callbacks between two polls of the descriptors.
+
+The limit keeps the start of many ranks from delaying exits.
+"""
 
 
 class Timer:
-    """A callback with a due time. The loop's thread may call `cancel` at any time."""
+    """A callback with a due time."""
 
     __slots__ = ("_callback", "due_s")
 
@@ -37,7 +40,7 @@ class Timer:
         self.due_s: float = due_s
 
     def cancel(self) -> None:
-        """Drop the callback. Idempotent, also after the callback was called."""
+        """Drop the callback. Call this only on the loop's thread. Idempotent, also after the callback was called."""
         self._callback = None
 
     def fire(self) -> None:
@@ -48,16 +51,15 @@ class Timer:
 
     @property
     def pending(self) -> bool:
-        """Whether the callback is still to be called."""
+        """Whether the callback was neither called nor dropped."""
         return self._callback is not None
 
 
 class Loop:
     """The thread that runs all actors of one gang.
 
-    The thread wakes only for a posted callback, a ready file descriptor or a due timer. Callbacks run one
-    at a time, in the order in which they became due. The loop catches and logs every exception of a callback,
-    also `SystemExit`.
+    The thread wakes up only for a posted callback, a ready file descriptor or a due timer. Callbacks run one at a time,
+    in the order in which they became due. The loop catches and logs every exception of a callback, also `SystemExit`.
     """
 
     def __init__(self, name: str, *, lost: Callable[[BaseException], object], own_thread: bool = True) -> None:
@@ -65,15 +67,15 @@ class Loop:
 
         Args:
             name: Name of the thread.
-            own_thread: Whether `start` starts a thread; otherwise the thread that calls `start` calls `run` next.
-            lost: Called on the loop's thread if the loop itself fails, for instance because user code has closed
-                the selector's descriptor. The loop ends after the call.
+            own_thread: Whether `start` starts a thread. Otherwise the thread that calls `start` calls `run` next.
+            lost: Function that is called on the loop's thread if the loop itself fails, for instance because user code
+                has closed the selector's descriptor. The loop ends after the call.
         """
         self._name = name
         self._own_thread = own_thread
         self._lost = lost
         self.ended: Reply[None] = Reply()
-        """Resolved when every callback has been called and the loop's descriptors are closed."""
+        """Resolved once every callback was called and the loop's descriptors are closed."""
         self._ready: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
@@ -85,10 +87,16 @@ class Loop:
         self._closed = False
         self._thread: threading.Thread | None = None
         self._claim = threading.Lock()
-        """Its owner closes the descriptors: the thread, or a start that fails before the thread runs."""
+        """Lock whose owner closes the descriptors.
+
+        The owner is the thread, or a start that fails before the thread runs.
+        """
 
     def start(self) -> None:
-        """Start the thread, or prepare `run`. A thread that is not a daemon would block the interpreter's exit."""
+        """Start the thread, or prepare `run`.
+
+        The thread is a daemon. Any other thread would block the exit of the interpreter.
+        """
         self._selector = selectors.DefaultSelector()
         try:
             self._wake_fd = WakeFd()
@@ -103,7 +111,7 @@ class Loop:
             raise
 
     def abandon(self) -> None:
-        """Close all descriptors after a failed start, in the thread if it runs already."""
+        """Close all descriptors after a failed start. If the thread already runs, the thread closes them."""
         if self._claim.acquire(blocking=False):
             self._give_back()
         else:
@@ -116,29 +124,29 @@ class Loop:
 
     @property
     def running(self) -> bool:
-        """Whether posted callbacks will still be called."""
+        """Whether the loop will still call posted callbacks."""
         return self._thread is not None and self._thread.is_alive()
 
     def join(self, timeout: float) -> bool:
-        """Wait for the thread's end from another thread; return whether the thread has ended."""
+        """Wait in another thread until the loop's thread has ended; return whether it has."""
         if self._thread is not None and not self.in_loop:
             self._thread.join(timeout)
         return not self.running
 
     def post(self, callback: Callable[..., object], *args: Any) -> None:
-        """Schedule `callback(*args)` on the loop. Callable from any thread; never blocks."""
+        """Schedule `callback(*args)` on the loop. Callable from any thread. Never blocks."""
         self._ready.append((callback, args))
         if not self._awake and self._wake_fd is not None:
             self._wake_fd.set()
-        elif self._closed:  # the loop has ended, and so have its actors, which refuse every message
+        elif self._closed:  # the loop and its actors have ended, and the actors refuse every message
             self._drain()
 
     def end(self) -> None:
-        """End the thread after the callbacks that are ready now. From the loop's thread."""
+        """End the thread after the callbacks that are ready now. Call this on the loop's thread."""
         self._ending = True
 
     def call_at(self, when_s: float, callback: Callable[[], object]) -> Timer:
-        """Call `callback` at `when_s` (seconds of `time.monotonic`). From the loop's thread.
+        """Call `callback` at `when_s` (seconds of `time.monotonic`). Call this on the loop's thread.
 
         Raises:
             ValueError: `when_s` is nan, which would break the order of the heap and delay other timers.
@@ -151,19 +159,19 @@ class Loop:
         return timer
 
     def call_later(self, delay_s: float, callback: Callable[[], object]) -> Timer:
-        """Call `callback` in `delay_s` seconds. From the loop's thread."""
+        """Call `callback` in `delay_s` seconds. Call this on the loop's thread."""
         return self.call_at(time.monotonic() + delay_s, callback)
 
     def watch(self, fd: int, callback: Callable[[], object]) -> None:
-        """Call `callback` whenever `fd` is readable. From the loop's thread."""
+        """Call `callback` whenever `fd` is readable. Call this on the loop's thread."""
         self._selector.register(fd, selectors.EVENT_READ)
         self._watched[fd] = callback
 
     def unwatch(self, fd: int) -> None:
-        """Stop watching `fd`. Call it before the descriptor is closed.
+        """Stop watching `fd`. Call this before the descriptor is closed.
 
-        A child between vfork and exec holds a copy of the descriptor. After a close without `unwatch`, the
-        kernel's epoll set would keep a stale entry that stays ready.
+        A child between vfork and exec holds a copy of the descriptor. So if the descriptor were closed without
+        `unwatch`, the kernel's epoll set would keep a stale entry that stays ready.
         """
         self._watched.pop(fd, None)
         try:
@@ -172,11 +180,11 @@ class Loop:
             log.debug("descriptor %d was not watched", fd)
 
     def poll(self) -> None:
-        """Call the callbacks of the descriptors that are ready at this moment. From the loop's thread."""
+        """Call the callbacks of the descriptors that are ready now. Call this on the loop's thread."""
         self._serve(self._selector.select(0))
 
     def run(self) -> None:
-        """Run the loop until `end`. Called by its thread."""
+        """Run the loop until `end`. The loop's thread calls this method."""
         if not self._claim.acquire(blocking=False):
             return
         MUST_NOT_BLOCK.add(threading.get_ident())
@@ -188,7 +196,7 @@ class Loop:
                     break
                 self._awake = False
                 found = self._selector.select(0.0 if self._ready else self._until_timer())
-                self._awake = True  # before the callbacks: what they post needs no wake-up
+                self._awake = True  # before the callbacks, because a post by one of them needs no wake-up
                 self._serve(found)
         except BaseException as error:
             self._awake = True
@@ -215,7 +223,7 @@ class Loop:
                 return
             try:
                 callback, args = ready.popleft()
-            except IndexError:  # after the end, a thread that posts also drains
+            except IndexError:  # after the end, a thread that posts also empties the queue
                 return
             self._guard(callback, *args)
 

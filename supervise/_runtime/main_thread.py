@@ -1,8 +1,8 @@
-"""Main-thread wait: a wait that `ring` ends from any thread, and that every signal ends.
+"""Main-thread wait. `ring` ends the wait from any thread, and every signal ends it.
 
 Python runs signal handlers in the main thread, between two bytecode instructions. A signal that arrives just before a
-wait for a lock does not interrupt that wait, so its handler would run only after the wait, perhaps never. Therefore the
-main thread waits for a pipe into which the interpreter writes the number of each signal (`signal.set_wakeup_fd`).
+wait for a lock does not interrupt the wait. Its handler would run only after the wait, perhaps never. Therefore the
+main thread waits for a pipe, into which the interpreter writes the number of each signal (`signal.set_wakeup_fd`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _MOST_S = 2_000_000.0
-"""The longest timeout of `poll`, 23 days. A longer wait then ends as if `ring` was called."""
+"""The longest timeout of `poll`, 23 days. A wait for a longer time ends after this time, as if `ring` was called."""
 _NO_DESCRIPTOR = -2
 _displaced = -1
-"""The descriptor to which the interpreter wrote signal numbers before."""
+"""The descriptor to which the interpreter wrote signal numbers before this module set its own."""
 _ends: tuple[int, int] | None = None
-"""The pipe of the process, made at the first wait and never closed, because a thread may call `ring` late."""
+"""The pipe of the process. It is made at the first wait and never closed, because a thread may call `ring` late."""
 waits = Marked()
-"""Mark of the functions that wait with a `MainBell`. If one is below another on the stack, it was interrupted."""
+"""Mark of the functions that wait with a `MainBell`.
+
+If the stack has two of them, a signal handler has interrupted the wait of the older one.
+"""
 
 
 def bell_for_this_thread() -> Bell | MainBell:
@@ -43,14 +46,14 @@ def bell_for_this_thread() -> Bell | MainBell:
 
 
 class MainBell:
-    """A `Bell` for one ``with`` block, whose wait also ends at a signal or at a late `ring` for an earlier wait."""
+    """A `Bell` for one ``with`` block. Its wait ends also at a signal, or at a late `ring` for an earlier wait."""
 
     __slots__ = ("_ends", "_nested")
 
     def __enter__(self) -> Self:
-        """Set the interpreter's descriptor for signals to the pipe."""
+        """Make the pipe the interpreter's descriptor for signals."""
         self._ends = _ends
-        # Check the stack as well: a signal handler that raised may have ended an earlier block before the restore
+        # Check the stack as well: an exception of a signal handler may have ended an earlier block without the restore
         self._nested = not _arm() and waits.on_stack(sys._getframe(1).f_back)
         return self
 
@@ -60,7 +63,7 @@ class MainBell:
         """Restore the interpreter's earlier descriptor for signals."""
         if self._ends is not _ends:  # this process was forked inside the block
             return
-        if self._nested:  # in a signal handler, which may have read a byte for the interrupted wait
+        if self._nested:  # in a signal handler, whose wait may have read a byte for the interrupted wait
             self.ring()
             return
         try:
@@ -70,15 +73,15 @@ class MainBell:
         _hand_on(_emptied())
 
     def ring(self) -> None:
-        """End the wait. Callable from any thread; never blocks."""
+        """End the wait. Callable from any thread. Never blocks."""
         if _ends is not None:
             _write(_ends[1], b"\0")
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait for `ring` or a signal; return False if `timeout_s` passed before."""
+        """Wait for `ring` or a signal; return False if neither came within `timeout_s`."""
         if not _have_pipe():  # in a forked child without descriptors
             return False
-        _arm()  # a signal handler may have changed the descriptor since
+        _arm()  # a signal handler may have changed the descriptor meanwhile
         poll = select.poll()
         poll.register(_both_ends()[0], select.POLLIN)
         longest = timeout_s is not None and timeout_s > _MOST_S
@@ -89,7 +92,7 @@ class MainBell:
 
 
 def _arm() -> bool:
-    """Set the interpreter's descriptor for signals to the pipe; return False if it was set already."""
+    """Make the pipe the interpreter's descriptor for signals; return False if it was so already."""
     global _displaced  # noqa: PLW0603 - a process has one descriptor for signals
     ours = _both_ends()[1]
     earlier = signal.set_wakeup_fd(ours, warn_on_full_buffer=False)
@@ -100,7 +103,10 @@ def _arm() -> bool:
 
 
 def _hand_on(rings: bytes) -> None:
-    """Write the signal numbers to the earlier descriptor at once: its reader may have to act before the wait ends."""
+    """Write the signal numbers to the earlier descriptor at once.
+
+    The reader of that descriptor may have to act before the wait ends.
+    """
     if _displaced >= 0 and (numbers := rings.replace(b"\0", b"")):
         _write(_displaced, numbers)
 
@@ -111,7 +117,7 @@ def _both_ends() -> tuple[int, int]:
 
 
 def _write(fd: int, rings: bytes) -> None:
-    with contextlib.suppress(OSError):  # a full pipe is readable; the earlier one may be closed
+    with contextlib.suppress(OSError):  # a full pipe is readable anyway, and the earlier descriptor may be closed
         os.write(fd, rings)
 
 
@@ -128,7 +134,7 @@ def _have_pipe() -> bool:
 
 
 def _is_allowed() -> bool:
-    """Whether this thread may set the descriptor for signals. The main thread of a subinterpreter may not."""
+    """Return whether this thread may set the descriptor for signals. The main thread of a subinterpreter may not."""
     try:
         signal.set_wakeup_fd(_NO_DESCRIPTOR)
     except ValueError:
@@ -139,7 +145,7 @@ def _is_allowed() -> bool:
 
 
 def _pipe() -> tuple[int, int]:
-    """Return a pipe with descriptors above 2, even if stdin, stdout or stderr is closed."""
+    """Return a pipe whose descriptors are above 2, also if stdin, stdout or stderr is closed."""
     with contextlib.ExitStack() as stack:
         for fd in (low := os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)):
             stack.callback(os.close, fd)
@@ -159,7 +165,7 @@ def _emptied() -> bytes:
 
 
 def _forget_in_child() -> None:
-    """Close the pipe in a forked child, which would otherwise share it with its parent."""
+    """Close the pipe in a forked child, so that the child does not share it with its parent."""
     global _ends
     if _ends is None:
         return

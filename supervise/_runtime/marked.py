@@ -25,7 +25,7 @@ class Marked:
         return function
 
     def on_stack(self, frame: FrameType | None) -> bool:
-        """Whether `frame`, or a frame that called it, belongs to a marked function."""
+        """Return whether `frame`, or a frame that called it, belongs to a marked function."""
         while frame is not None:
             if frame.f_code in self._codes:
                 return True

@@ -1,4 +1,4 @@
-"""Wake-ups for a thread that waits for a lock and for a thread that polls descriptors."""
+"""Wake-ups: for a thread that waits for a lock, and for a thread that polls descriptors."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ def remaining(deadline: float | None) -> float | None:
 
 
 class Bell:
-    """A wake-up event for a single waiter: `ring` ends the wait, or the next one.
+    """A wake-up event for a single waiter. `ring` ends the present wait, or else the next one.
 
-    A signal handler may call `ring`, or raise in a wait; no lock stays owned. The implementation is a lock and not a
-    `queue.SimpleQueue`, because before Python 3.13 `SimpleQueue.get` may ignore its timeout: if the scheduler delays
-    the thread by more than the timeout, the remaining time is negative, which `get` takes for no timeout.
+    A signal handler may call `ring`, or may raise during a wait: no lock stays locked by it. The implementation is a
+    lock and not a `queue.SimpleQueue`, because `SimpleQueue.get` may ignore its timeout before Python 3.13. If the
+    scheduler delays the thread by more than the timeout, the remaining time is negative, and `get` takes a negative
+    time for no timeout.
     """
 
     __slots__ = ("_lock",)
@@ -33,38 +34,40 @@ class Bell:
         self._lock.acquire()
 
     def __enter__(self) -> Self:
-        """Return itself; there is nothing to prepare."""
+        """Return this event. There is nothing to prepare."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Do nothing; there is nothing to restore."""
+        """Do nothing, because there is nothing to restore."""
 
     def ring(self) -> None:
-        """End the wait. Callable from any thread; never blocks."""
+        """End the wait. Callable from any thread. Never blocks."""
         try:
             self._lock.release()
         except RuntimeError:  # it is set already
             return
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait for `ring`; return False if `timeout_s` passed before. One thread at a time may wait."""
+        """Wait for `ring`; return False if `ring` was not called within `timeout_s`. One thread at a time may wait."""
         return self._lock.acquire(timeout=-1 if timeout_s is None else min(max(timeout_s, 0.0), TIMEOUT_MAX))
 
 
 class WakeFd:
     """A descriptor that polls as readable from `set` to `clear`. No method blocks.
 
-    It is an eventfd and not a pipe: a forked child keeps a copy of a pipe's write end, which would delay EOF.
+    The descriptor is an eventfd and not the end of a pipe. A forked child would keep a copy of the pipe's write end,
+    which would delay EOF.
     """
 
     __slots__ = ("_fd",)
 
     def __init__(self, same_as: WakeFd | None = None) -> None:
-        """Make an event that is not set, or a duplicate of the descriptor of `same_as`; each is closed separately.
+        """Make an event that is not set, or with `same_as` a duplicate of the descriptor of that event.
 
-        The descriptor is above 2, because 0 to 2 are the streams of a worker.
+        The original and the duplicate are closed separately. The descriptor is above 2, because descriptors 0 to 2 are
+        the streams of a worker.
 
         Raises:
             OSError: No descriptor is left.
@@ -79,14 +82,14 @@ class WakeFd:
                     os.close(made)
 
     def fileno(self) -> int:
-        """Return the descriptor, -1 after `close`."""
+        """Return the descriptor; -1 after `close`."""
         return self._fd
 
     def set(self) -> None:
-        """Make the descriptor readable. Callable from any thread; has no effect after `close`."""
+        """Make the descriptor readable. Callable from any thread. Has no effect after `close`."""
         try:
             os.eventfd_write(self._fd, 1)
-        except (OSError, ValueError):  # closed, or the largest count is reached; Python refuses -1 by ValueError
+        except (OSError, ValueError):  # the descriptor is closed (-1 is a ValueError), or the count is at its limit
             return
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""The events that describe the facts of a tree. The only module with the names of these events."""
+"""The events that describe the facts of a tree. Only this module has the names of these events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def describe(fact: Fact, tree: ts.Tree, attempt: int, duration_s: float) -> list
         fact: What has happened.
         tree: The state of the tree.
         attempt: For a fact of a child: the number of its present life, from 0.
-        duration_s: Seconds since the start function of that life was called; for a fact of the tree, since its start.
+        duration_s: Seconds since the start function of that life was called. For a fact of the tree: seconds since the
+            start of the tree.
     """
     fields: dict[str, Any]
     match fact:
@@ -83,7 +84,10 @@ def _of_child(
 
 
 def _stopping(fact: ts.Stopping, policy: RestartPolicy) -> list[Event]:
-    """Return the events for a tree that ends; if it has used up its restarts, that event is the first."""
+    """Return the events for a tree that ends.
+
+    If the tree has used up its restarts, the event about that comes first.
+    """
     limit = {"child": fact.id, "max_restarts": policy.max_restarts, "within_s": policy.within_s}
     gave_up = [Event("supervise.tree.gave_up", "error", limit)] if fact.outcome == "gave_up" else []
     fields = {"reason": fact.outcome, "child": fact.id or None}
@@ -95,7 +99,7 @@ def _life(child: str, attempt: int) -> dict[str, Any]:
 
 
 def _reason(reason: Reason) -> dict[str, Any]:
-    """Return the fields for the end of a child: its exception, or the word if there is none."""
+    """Return the fields for the end of a child: the reason as a word, and the exception if there is one."""
     error = reason if isinstance(reason, BaseException) else None
     stacktrace = None if error is None or error.__traceback__ is None else traceback_of(error)
     word = "exception" if error is not None else reason

@@ -20,16 +20,19 @@ if TYPE_CHECKING:
 
 
 class EventEmitter:
-    """Emits the events of one tree. Used on its loop."""
+    """Emitter of the events of one tree. Used on the loop of the tree."""
 
     def __init__(self, name: str, tree: Tree, sink: Sink | None) -> None:
-        """Use `name`, the name of the tree, in every event."""
+        """Emit events for the tree called `name`. Every event has this name."""
         self._tree = tree
         self._begun_ns = time.monotonic_ns()
         self._log = EventLog({"tree": name}, sink=sink)
 
     def emit(self, fact: Fact, row: Row | None = None) -> None:
-        """Emit the events for `fact`; `row` is its child. Without a listener, `fact` is not described."""
+        """Emit the events for `fact`; `row` is the child that `fact` is about.
+
+        Without a listener, do not describe `fact`.
+        """
         if not self._log.listens("error"):
             return
         begun_ns, attempt = (self._begun_ns, 0) if row is None else (row.begun_ns, row.number - 1)
@@ -38,7 +41,7 @@ class EventEmitter:
             self._log.emit(event.name, event.level, **event.fields)
 
     def finish(self, fact: TreeFinished) -> None:
-        """Emit the last event. Without a listener, show in one line that the tree has given up."""
+        """Emit the last event. Without a listener, show one line if the tree has given up."""
         self.emit(fact)
         error = fact.error
         if isinstance(error, RestartLimitExceeded):
@@ -48,7 +51,10 @@ class EventEmitter:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return an error in one line; for a gang its root cause, because that error's text begins with a ruler."""
+    """Return an error as one line.
+
+    For a gang, this is its root cause, because the text of that error begins with a ruler.
+    """
     if not isinstance(error, ChildFailedError):
         return f"{type(error).__name__}: {text_of(error).strip().partition(chr(10))[0]}"
     rank, root = next(iter(error.failures.items()))

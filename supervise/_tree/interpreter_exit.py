@@ -1,7 +1,7 @@
-"""The end of trees that still live when the interpreter exits.
+"""The end of trees that are still alive when the interpreter exits.
 
-At its exit the interpreter joins the threads of plain actors, which are not daemons, before it calls the functions
-registered with `atexit`. Such a function would stop a tree too late, because the join would never end.
+Threads of plain actors are not daemons. At its exit, the interpreter joins these threads before it calls the functions
+registered with `atexit`. So a function registered there would stop a tree too late: the join would never end.
 """
 
 from __future__ import annotations
@@ -18,27 +18,30 @@ if TYPE_CHECKING:
     import pykka
 
 _PATIENCE_S = 20.0
-"""How long the exit waits for all trees. A gang that still exists then is killed by its own exit function."""
+"""Limit on the time that the exit waits for all trees.
+
+A gang that still exists after that is killed by the exit function of gangs.
+"""
 GRACE_S = 5.0
 """The longest time from SIGTERM to SIGKILL that a gang has at the interpreter's exit."""
 
 _roots: dict[str, pykka.ActorRef[Any]] = {}
-"""The trees that are in no other tree, by urn, in the order of their start."""
+"""The trees that are not children of another tree, by urn, in the order of their start."""
 _exits = threading.Event()
 
 
 def remember(ref: pykka.ActorRef[Any]) -> None:
-    """Stop this tree when the interpreter exits."""
+    """Let the exit of the interpreter stop this tree."""
     _roots[ref.actor_urn] = ref
 
 
 def forget(ref: pykka.ActorRef[Any]) -> None:
-    """Do not stop this tree at the exit: it has ended, or another tree stops it."""
+    """Forget a tree that has ended or that another tree stops. The exit of the interpreter does not stop it."""
     _roots.pop(ref.actor_urn, None)
 
 
 def gang_timeout_s(shutdown_s: float | None) -> float | None:
-    """Return the timeout of a gang's `Close`; None is the gang's grace."""
+    """Return the timeout for the `Close` of a gang; None for the grace of the gang."""
     if not _exits.is_set():
         return shutdown_s
     return GRACE_S if shutdown_s is None else min(shutdown_s, GRACE_S)
@@ -49,7 +52,7 @@ def _stop_all() -> None:
     _exits.set()
     deadline_s = time.monotonic() + _PATIENCE_S
     for ref in reversed(list(_roots.values())):
-        with contextlib.suppress(Exception):  # stuck or dead: the exit continues
+        with contextlib.suppress(Exception):  # the tree is stuck or dead, and the exit continues
             ref.stop(timeout=remaining(deadline_s))
 
 

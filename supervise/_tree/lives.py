@@ -1,4 +1,7 @@
-"""One life of a child: how a tree learns that an actor, a gang or another tree has started, has ended and is gone."""
+"""One life of a child.
+
+A life tells the tree that an actor, a gang or another tree has started, has ended, and is gone.
+"""
 
 from __future__ import annotations
 
@@ -28,23 +31,24 @@ if TYPE_CHECKING:
 class Life:
     """A plain actor from its start to the end of its cleanup.
 
-    It reports ``"ready"``, ``"ended"`` with the reason and whether that is normal, and ``"gone"``, from any thread.
+    The life makes three reports, from any thread: ``"ready"``; ``"ended"``, with the reason and whether the end is
+    normal; and ``"gone"``.
     """
 
     start_limit_s: float | None = 60.0
-    """How long `on_start` may take; None: no limit, because a gang or a tree has limits of its own."""
+    """Time limit on `on_start`. None: no limit, because a gang or a tree has limits of its own."""
     usual_stop_s: float | None = 5.0
-    """How long the stop may take if `shutdown_s` of the spec is None; None: no limit."""
+    """Time limit on the stop if `shutdown_s` of the spec is None. None: no limit."""
 
     def __init__(self, ref: pykka.ActorRef[Any], report: Callable[..., object], child_id: str) -> None:
-        """Prepare to watch `ref`; `begin` does it. ``report(life, what, *details)`` must neither block nor raise."""
+        """Prepare to watch `ref` from `begin` on. ``report(life, what, *details)`` must neither block nor raise."""
         self.ref = ref
         self._child_id = child_id
         self.ended = False
         """Whether the tree has taken note of the end."""
         self._report = partial(report, self)
         self._awaited: list[Reply[Any]] = []
-        """Pending replies. A reference keeps a reply that waits for another reply from garbage collection."""
+        """Pending replies. The list keeps a reply that waits for another reply from garbage collection."""
 
     def begin(self) -> None:
         """Watch for the end, then for the start."""
@@ -52,7 +56,7 @@ class Life:
         self._expect_start()
 
     def _expect_start(self) -> None:
-        """Request an attribute by message: the actor replies after its `on_start` has run."""
+        """Request an attribute by message. The actor replies after its `on_start` has run."""
         handshake: Reply[Any] = Reply()
         message = pykka_messages.ProxyGetAttr(attr_path=("actor_urn",))
         self.ref.actor_inbox.put(Envelope(message, reply_to=handshake))
@@ -72,19 +76,22 @@ class Life:
         reply.add_done_callback(answered)
 
     def _start_failed(self, error: Exception) -> None:
-        """Do nothing about an error reply: the actor ends, and `watch` reports the reason."""
+        """Do nothing about an error reply, because the actor ends and `watch` reports the reason."""
 
     def ask_to_stop(self, shutdown_s: float | None) -> float | None:  # noqa: ARG002 - `GangLife` uses it
-        """Ask the actor to stop; idempotent. Return the default deadline in seconds; None: no deadline."""
+        """Ask the actor to stop; return the default deadline in seconds. Idempotent.
+
+        None: there is no deadline.
+        """
         self.ref.stop(block=False)
         return self.usual_stop_s
 
     def _down(self, reason: Reason, normal: bool) -> None:
-        """Report the end of the actor, on its thread, before its `on_stop` or `on_failure` runs.
+        """Report the end of the actor. Called on the actor's thread, before its `on_stop` or `on_failure` runs.
 
-        This method puts a stop request into the actor's inbox; the actor answers it after these hooks. If a
-        BaseException ends the actor, pykka stops all actors, including the tree, on this thread; then the tree must not
-        wait for an answer from this thread.
+        The method puts a stop request into the actor's inbox. The actor answers the request after these hooks. If a
+        BaseException ends the actor, pykka stops all actors, including the tree, on this thread. In this case, the tree
+        must not wait for an answer from this thread.
         """
         self._report("ended", reason, normal)
         if reason is None or isinstance(reason, Exception):
@@ -96,7 +103,10 @@ class Life:
 
 
 class TreeLife(Life):
-    """Another tree: started when its children are started. Its stop has no deadline by default."""
+    """Life of another tree.
+
+    It is ready when the children of that tree are started. Its stop has no deadline by default.
+    """
 
     start_limit_s = None
     usual_stop_s = None
@@ -107,7 +117,10 @@ class TreeLife(Life):
 
 
 class GangLife(Life):
-    """A gang: started when its `Start` is answered, ended with `GangFinished`, gone when its actor has left."""
+    """Life of a gang.
+
+    It is ready when `Start` is answered, has ended with `GangFinished`, and is gone with the gang's actor.
+    """
 
     start_limit_s = None
     usual_stop_s = None
@@ -117,7 +130,10 @@ class GangLife(Life):
         self._ready_with(cast("Reply[Any]", self.ref.ask(Start(), block=False)))
 
     def _start_failed(self, error: Exception) -> None:
-        """Handle a failed start. If the gang refused the message, its actor continues and sends nothing more."""
+        """Handle a failed start.
+
+        If the gang has refused the message, the actor of the gang continues and sends nothing more.
+        """
         self._report("ended", error, False)
 
     def told(self, message: object) -> None:
@@ -139,7 +155,7 @@ class GangLife(Life):
 
 
 def _failure(child_id: str, result: RunProcsResult) -> BaseException | None:
-    """Return the failure of a gang as an error; None for a success, and for a gang that was closed."""
+    """Return the failure of a gang as an error; None if the gang succeeded or was closed."""
     if result.outcome in ("succeeded", "stopped"):
         return None
     if result.failures:
@@ -157,7 +173,9 @@ class _Listener:
 
 
 def life_of(ref: object, report: Callable[..., object], child_id: str) -> Life:
-    """Return the `Life` for an actor. A gang is recognized by its method `launch`: trees do not import its class.
+    """Return the `Life` for an actor.
+
+    A gang is recognized by its method `launch`, because trees do not import the class of gangs.
 
     Raises:
         SpecError: `ref` is not the ref of an actor.

@@ -1,9 +1,9 @@
 """Notification of the end of any pykka actor, without a thread and without polling.
 
-When an actor ends, pykka only sets the actor's `threading.Event`, which releases the lock of each waiting thread. This
-module adds an object with a `release` method to these locks. The thread that ends the actor calls `release`, where
-`sys.exc_info()` is the exception that ends the actor. ``tests/contracts/test_tree_hooks.py`` tests each private part of
-pykka and threading that this module uses.
+When an actor ends, pykka only sets the actor's `threading.Event`. The event then releases the lock of each waiting
+thread. This module adds an object with a `release` method to these locks. The thread that ends the actor calls
+`release`. There, `sys.exc_info()` gives the exception that ends the actor. ``tests/contracts/test_tree_hooks.py`` tests
+each private part of pykka and threading that this module uses.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervise")
 
 NOPROC = "noproc"
-"""The reason of an actor that was dead before it was watched."""
+"""The reason for an actor that was already dead when the watch began."""
 LOST = "lost"
-"""The reason of an actor whose thread ended without a stop: a BaseException left `on_start`."""
+"""The reason for an actor whose thread ended without a stop: a BaseException left `on_start`."""
 
 
 def monitor(ref: pykka.ActorRef[Any], *, tell: pykka.ActorRef[Any]) -> None:
@@ -58,7 +58,10 @@ def monitor(ref: pykka.ActorRef[Any], *, tell: pykka.ActorRef[Any]) -> None:
 
 
 def watch(ref: pykka.ActorRef[Any], report: Callable[[Reason, bool], object]) -> None:
-    """Call ``report(reason, normal)`` once when the actor of `ref` ends, on the thread that ends it."""
+    """Call ``report(reason, normal)`` once when the actor of `ref` ends.
+
+    The call is on the thread that ends the actor.
+    """
     watcher = _Watcher(report)
     stopped: Any = ref.actor_stopped
     watching = False
@@ -70,22 +73,22 @@ def watch(ref: pykka.ActorRef[Any], report: Callable[[Reason, bool], object]) ->
     actor = ref._actor_weakref()  # noqa: SLF001
     if not watching:
         watcher.fire(NOPROC, normal=False)
-    elif actor is None:  # collected, and never stopped
+    elif actor is None:  # the actor was collected and never stopped
         watcher.fire(LOST, normal=False)
     else:
         watcher.follow(actor)
 
 
 class _Watcher:
-    """The stand-in for the lock of a thread that waits for an actor's end."""
+    """Substitute for the lock of a thread that waits for the end of an actor."""
 
     def __init__(self, report: Callable[[Reason, bool], object]) -> None:
-        """Keep `report` until it is called, once."""
+        """Keep `report` until its only call."""
         self._report = [report]
         self._collected: weakref.finalize[Any, Any] | None = None
 
     def follow(self, actor: pykka.Actor) -> None:
-        """Also notice that `actor` was collected without a stop: its thread has ended."""
+        """Report also if `actor` is collected without a stop, which means that its thread has ended."""
         collected = weakref.finalize(actor, _lost, self)
         collected.atexit = False
         self._collected = collected
@@ -93,12 +96,12 @@ class _Watcher:
             collected.detach()
 
     def release(self) -> None:
-        """Report the end. Called by `threading.Condition.notify` in place of a lock's method."""
+        """Report the end. `threading.Condition.notify` calls this in place of the method of a lock."""
         reason = sys.exc_info()[1]
         self.fire(reason, normal=reason is None)
 
     def fire(self, reason: Reason, *, normal: bool) -> None:
-        """Call the report, unless it was called."""
+        """Call the report, unless it was called before."""
         try:
             report = self._report.pop()
         except IndexError:  # another thread was first
@@ -112,7 +115,10 @@ class _Watcher:
 
 
 def _lost(watcher: _Watcher) -> None:
-    """Report a collected actor, on a thread of its own: the collector may interrupt a thread that holds any lock."""
+    """Report a collected actor on a new thread.
+
+    The collector may have interrupted a thread that holds a lock.
+    """
     with contextlib.suppress(RuntimeError):  # the interpreter exits
         _thread.start_new_thread(_fire_lost, (watcher,))
 

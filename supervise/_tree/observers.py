@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Waits:
-    """Pending replies to `Wait`. A reply without a reference to it is dropped."""
+    """Pending replies to `Wait`. A reply to which no other object has a reference is dropped."""
 
     def __init__(self, loop: Loop) -> None:
         """Begin without pending replies."""
@@ -30,7 +30,7 @@ class Waits:
         return len(self._replies)
 
     def add(self, timeout_s: float | None) -> Reply[TreeFinished | None]:
-        """Return a reply that is set when the tree ends, or to None after `timeout_s`.
+        """Return a reply. It is set when the tree ends, or to None after `timeout_s`.
 
         Raises:
             SpecError: `timeout_s` is not a number of seconds.
@@ -43,7 +43,7 @@ class Waits:
         return reply
 
     def finish(self, message: TreeFinished) -> None:
-        """Set all pending replies to the message, or to its error if it has one."""
+        """Set all pending replies to the message. If the message has an error, set them to the error."""
         for reply, timer in list(self._replies.items()):
             if timer is not None:
                 timer.cancel()
@@ -61,14 +61,14 @@ class Waits:
 
 
 class Subscribers:
-    """The subscribers: actors that receive a message when a child starts, ends or restarts."""
+    """Subscribers: actors that receive a message when a child starts, ends or restarts."""
 
     def __init__(self) -> None:
         """Begin without subscribers."""
         self._refs: dict[str, pykka.ActorRef[Any]] = {}
 
     def admit(self, to: pykka.ActorRef[Any], ready: dict[str, pykka.ActorRef[Any]]) -> None:
-        """Send `to` one `ChildStarted` for each started child, and every later message. Idempotent.
+        """Send `to` one `ChildStarted` for each started child, then every later message. Idempotent.
 
         Raises:
             SpecError: `to` is not the ref of an actor.

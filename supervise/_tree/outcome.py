@@ -40,7 +40,7 @@ def ask_error(name: str, phase: TreePhase, child_id: str, problem: Problem, reas
 
 
 def end_error(name: str, tree: Tree, reasons: Mapping[str, Reason]) -> BaseException | None:
-    """Return the error with which a tree ends; None if it was stopped and no child is left.
+    """Return the error with which a tree ends; None if the tree was stopped and no child is left.
 
     Args:
         name: Name of the tree.
@@ -68,7 +68,7 @@ def end_error(name: str, tree: Tree, reasons: Mapping[str, Reason]) -> BaseExcep
 
 
 def as_error(child_id: str, reason: Reason) -> BaseException:
-    """Return the end of a child as an error, even if no exception is known."""
+    """Return the end of a child as an error, also if no exception is known."""
     if isinstance(reason, BaseException):
         return reason
     what = {

@@ -1,4 +1,4 @@
-"""`TreeRef`: the reference to a supervision tree, with typed replies, as a context manager."""
+"""`TreeRef`: a reference to a supervision tree that has typed replies and is a context manager."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class TreeSettings(TypedDict, total=False):
 
 
 class TreeRef(StoppingRef):
-    """The reference to a tree, which `ActorSupervisor.start` returns: a `pykka.ActorRef` whose replies have types.
+    """The reference to a tree that `ActorSupervisor.start` returns: a `pykka.ActorRef` whose replies have types.
 
-    As a context manager, it stops the tree at the end of the block, which returns when no child is left.
+    As a context manager, the reference stops the tree at the end of the block. The block ends when no child is left.
     """
 
     if TYPE_CHECKING:

@@ -22,7 +22,7 @@ class Row:
         self.number = 0
         """Number of the life that was started last."""
         self.begun_ns = 0
-        """When the start function of this life was called, monotonic."""
+        """Monotonic time at which the start function of this life was called."""
         self.life: Life | None = None
         self.reason: Reason = None
         """Reason of the last end."""

@@ -38,13 +38,15 @@ if TYPE_CHECKING:
 
 
 class ActorSupervisor(LoopActor):
-    """A supervision tree: starts its children in order, restarts what fails, stops them in reverse order.
+    """A supervision tree. It starts its children in order, restarts those that fail, and stops them in reverse order.
 
     A child is any pykka actor, a gang (`Supervisor`), or another tree. A tree accepts `Start`, `Wait`, `Status`,
-    `Subscribe`, `Unsubscribe`, `StartChild`, `TerminateChild` and `RestartChild`. It starts its children without a
-    message; the reply to `Start` is ``{id: ref}`` when all have started. The reply to `Wait` comes when no
-    actor and no process of the tree is left: `TreeFinished` after a stop, otherwise the error, such as
-    `RestartLimitExceeded`. A stop of the actor stops the children, and is answered when none is left.
+    `Subscribe`, `Unsubscribe`, `StartChild`, `TerminateChild` and `RestartChild`.
+
+    A tree starts its children without a message. The reply to `Start` is ``{id: ref}``, and comes when all children
+    have started. The reply to `Wait` comes when no actor and no process of the tree is left. It is `TreeFinished` after
+    a stop; otherwise it is the error, such as `RestartLimitExceeded`. A stop of the actor stops the children; the reply
+    to the stop comes when no child is left.
     """
 
     def __init__(
@@ -63,9 +65,9 @@ class ActorSupervisor(LoopActor):
             children: The children, in the order of their start.
             strategy: Which children the tree restarts after a failure: all (``one_for_all``), the failed child
                 (``one_for_one``), or the failed child and all that started after it (``rest_for_one``).
-            restart_policy: How often, and how soon; None is ``RestartPolicy()``. At the first failure beyond the limit,
-                the tree gives up: it stops all children and fails.
-            event_sink: Called on the tree's thread with every event of the tree as a dictionary. It must not block.
+            restart_policy: How often and how soon the tree restarts children; None is ``RestartPolicy()``. At the first
+                failure beyond the limit, the tree gives up: it stops all children and fails.
+            event_sink: Function called on the tree's thread with every event as a dictionary. It must not block.
 
         Raises:
             SpecError: A setting is not valid; the text names it.
@@ -98,7 +100,7 @@ class ActorSupervisor(LoopActor):
             self.loop.start()
             interpreter_exit.remember(self.actor_ref)
             super()._start_actor_loop()
-        except BaseException:  # no thread, or a signal handler raised: no reply would come
+        except BaseException:  # no thread is available, or a signal handler raised, so no reply would come
             self.loop.abandon()
             interpreter_exit.forget(self.actor_ref)
             self._unbind()
@@ -189,7 +191,7 @@ class ActorSupervisor(LoopActor):
         return reply
 
     def is_fatal(self, error: BaseException, *, asked: bool) -> bool:
-        """Return False for a `SpecError`, which is the sender's mistake."""
+        """Return False for a `SpecError`, because it is a mistake of the sender."""
         return not isinstance(error, SpecError) and super().is_fatal(error, asked=asked)
 
     # Events of children, and the decisions of the core
@@ -227,7 +229,7 @@ class ActorSupervisor(LoopActor):
         self._step(ts.Ended(row.spec.id, row.number, normal, time.monotonic_ns()))
 
     def _not_started(self, row: Row, number: int, error: BaseException) -> None:
-        """Handle an exception of the start function: there is no actor."""
+        """Handle an exception of the start function. There is no actor."""
         if row.number == number:
             self._ended(row, error, normal=False)
             self._step(ts.Gone(row.spec.id, number))
@@ -248,7 +250,7 @@ class ActorSupervisor(LoopActor):
         self._step(expired)
 
     def _guarded(self, act: Callable[..., object], *args: Any) -> None:
-        """Call the callback of a timer or a post. An exception is a crash of the tree."""
+        """Call the callback of a timer or of a post. An exception of the callback is a crash of the tree."""
         if self.actor_stopped.is_set():
             return
         try:
@@ -257,7 +259,7 @@ class ActorSupervisor(LoopActor):
             self.on_crash(error)
 
     def _step(self, event: ts.Event) -> None:
-        """Advance the core and carry out its actions. An exception is a crash: it leaves the tree inconsistent."""
+        """Advance the core, and carry out its actions. An exception is a crash: the tree is then inconsistent."""
         if self.actor_stopped.is_set():
             return
         try:
@@ -359,7 +361,10 @@ class ActorSupervisor(LoopActor):
     # The end
 
     def on_crash(self, error: BaseException) -> None:
-        """Tell every child to stop, do not wait, and fail all pending replies: a handler of the tree raised."""
+        """Give up after an exception in a handler of the tree.
+
+        Tell every child to stop without waiting for it, and fail all pending replies.
+        """
         if self.actor_stopped.is_set():
             return
         for row in reversed(self._rows.values()):
@@ -370,7 +375,7 @@ class ActorSupervisor(LoopActor):
         self._leave(crash)
 
     def _leave(self, error: BaseException | None) -> None:
-        """Set all pending replies and leave the registry; with an exception if the tree failed, for monitors to see."""
+        """Set all pending replies, and leave the registry: after a failure by an exception, which monitors then see."""
         finished = trees.TreeFinished(error=error)
         self._events.finish(finished)
         for row in self._rows.values():

@@ -1,4 +1,4 @@
-"""An elastic agent of PyTorch whose ranks supervise launches. Needs PyTorch; nothing of PyTorch is patched.
+"""An elastic agent of PyTorch whose ranks are launched by supervise. It needs PyTorch, and patches nothing of it.
 
 ``python -m supervise.agent`` takes the arguments of torchrun. `launch` takes a `LaunchConfig`, as PyTorch's
 ``elastic_launch`` does. `SupervisedElasticAgent` is for programs that build a `WorkerSpec` themselves.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if importlib.util.find_spec("torch") is None:
     missing = "supervise.agent needs PyTorch, which is not installed: pip install torch"
-    if sys.argv[:1] == ["-m"] and __name__ in sys.orig_argv:  # runpy imports the package before its __main__
+    if sys.argv[:1] == ["-m"] and __name__ in sys.orig_argv:  # runpy imports the package before `__main__`
         sys.exit(missing)
     raise ImportError(missing, name="torch")
 

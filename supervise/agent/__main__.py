@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def _choose_rendezvous(args: Namespace) -> None:
-    """Use a c10d rendezvous on a free port of this machine for a single node without another rendezvous."""
+    """Use a c10d rendezvous on a free port of this machine, for a single node that has no other rendezvous."""
     static = args.rdzv_backend == "static" and not args.rdzv_endpoint and args.master_port is None
     single = static and torchrun.parse_min_max_nnodes(args.nnodes)[1] == 1
     if args.standalone or single:
@@ -39,5 +39,5 @@ def _choose_rendezvous(args: Namespace) -> None:
         args.master_port = 29500
 
 
-if __name__ == "__main__":  # not when a spawned worker imports its main module
+if __name__ == "__main__":  # false when a spawned worker imports its main module
     record(main)()

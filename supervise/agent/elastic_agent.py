@@ -1,4 +1,4 @@
-"""`SupervisedElasticAgent`: PyTorch's elastic agent over a gang of supervise."""
+"""`SupervisedElasticAgent`: an elastic agent of PyTorch whose ranks are a gang of supervise."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class SupervisedElasticAgent(SimpleElasticAgent):  # type: ignore[misc]  # PyTor
     PyTorch's base class runs the rendezvous, counts the restarts and decides when the ranks start again. This class
     starts, watches and stops them. When the agent is killed, the kernel ends the ranks.
 
-    `run` waits for the end of the gang instead of polling it. The monitor interval of the spec is only the interval
-    at which the rendezvous is asked for new nodes.
+    `run` waits for the end of the gang instead of polling the ranks. The monitor interval of the spec only says how
+    often the agent asks the rendezvous for new nodes.
 
     Not supported: ``TORCHELASTIC_ENABLE_FILE_TIMER``, ``TORCHELASTIC_HEALTH_CHECK_PORT`` and
     ``TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT``. The agent logs a warning if one is set.
@@ -63,22 +63,23 @@ class SupervisedElasticAgent(SimpleElasticAgent):  # type: ignore[misc]  # PyTor
         containment: Literal["group", "cgroup", "sweep"] = "group",
         gate: bool = False,
     ) -> None:
-        """Take the arguments of PyTorch's ``LocalElasticAgent``, and settings of `supervise.start_processes`.
+        """Take the arguments of PyTorch's ``LocalElasticAgent``, and some settings of `supervise.start_processes`.
 
         Args:
             spec: Role, ranks per node, entrypoint, arguments and rendezvous.
-            logs_specs: PyTorch's, or those of supervise.
-            start_method: For functions: ``spawn``, ``fork`` or ``forkserver``.
+            logs_specs: Where output goes: an object of PyTorch or of supervise.
+            start_method: How functions start: ``spawn``, ``fork`` or ``forkserver``.
             exit_barrier_timeout: Seconds to wait for the other agents after a success.
             log_line_prefix_template: Prefix of shown lines, with ``${role_name}``, ``${rank}``, ``${local_rank}``.
             shutdown_timeout: Seconds from the first signal to SIGKILL when the agent ends or got a signal.
-            grace: The same after a failure and before a restart; None for `shutdown_timeout`.
-            watchdog: When a rank counts as hung, and what follows; None for no deadline.
+            grace: Seconds from the first signal to SIGKILL after a failure and before a restart; None for
+                `shutdown_timeout`.
+            watchdog: When a rank counts as hung, and the consequence; None: no rank ever counts as hung.
             containment: Treatment of processes that leave their process group.
             gate: Whether a program waits until its lifeline is armed.
 
         Raises:
-            SpecError: `grace` is not a number of seconds; raised when the ranks start.
+            SpecError: `grace` is not a number of seconds. The error is raised when the ranks start.
         """
         super().__init__(dataclasses.replace(spec, monitor_interval=_TURN_S), exit_barrier_timeout, shutdown_timeout)
         self._interval_s = spec.monitor_interval
@@ -98,7 +99,7 @@ class SupervisedElasticAgent(SimpleElasticAgent):  # type: ignore[misc]  # PyTor
         The result maps global ranks to return values or failures.
 
         Raises:
-            SignalException: PyTorch's class: a termination signal arrived, and the ranks are stopped.
+            SignalException: The class of PyTorch. A termination signal arrived, and the ranks are stopped.
         """
         with handlers():
             return super().run(role)
@@ -106,7 +107,7 @@ class SupervisedElasticAgent(SimpleElasticAgent):  # type: ignore[misc]  # PyTor
     def _invoke_run(self, role: str = "default") -> RunResult:
         try:
             return super()._invoke_run(role)
-        except supervise.SignalException as error:  # PyTorch's `run` catches its own class only
+        except supervise.SignalException as error:  # PyTorch's `run` catches only PyTorch's own class
             raise SignalException(str(error), error.sigval) from None
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
@@ -139,10 +140,10 @@ class SupervisedElasticAgent(SimpleElasticAgent):  # type: ignore[misc]  # PyTor
         return pids
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        """Wait for the end of the gang, for at most the monitor interval; return the state of the ranks.
+        """Wait until the gang has ended, at most for the monitor interval; return the state of the ranks.
 
-        If the gang stops because a rank has failed, wait for its end: if it counted as healthy, a new node would cause
-        a restart that does not count.
+        If the gang is stopping because a rank has failed, wait until the gang has ended. If the gang counted as healthy
+        instead, a new node would cause a restart that does not count.
         """
         result = self._gang.wait(self._interval_s)
         if result is None:
@@ -173,7 +174,7 @@ def _renamed(values: Mapping[int, Any], names: Mapping[int, int]) -> dict[int, A
 
 
 def _as_pytorch(failure: supervise.ProcessFailure) -> ProcessFailure:
-    """Return PyTorch's class, with the content and the time that supervise has read."""
+    """Return the failure as an object of PyTorch's class, with the content and the time that supervise has read."""
     found = ProcessFailure(failure.local_rank, failure.pid, failure.exitcode, failure.error_file)
     found.error_file_data = failure.error_file_data
     found.message, found.timestamp = failure.message, failure.timestamp

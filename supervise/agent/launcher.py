@@ -1,4 +1,4 @@
-"""`launch`: PyTorch's ``elastic_launch`` with the agent of supervise."""
+"""`launch`: PyTorch's ``elastic_launch``, but with the agent of supervise."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def launch(config: LaunchConfig, entrypoint: Callable[..., Any] | str, *args: An
         **settings: ``grace``, ``watchdog``, ``containment`` and ``gate`` of `SupervisedElasticAgent`.
 
     Raises:
-        ChildFailedError: PyTorch's class: a rank failed, and no restart is left.
-        SignalException: PyTorch's class: a termination signal arrived. The rendezvous stays open, so that other
+        ChildFailedError: The class of PyTorch. A rank failed, and no restart is left.
+        SignalException: The class of PyTorch. A termination signal arrived. The rendezvous stays open, so that other
             agents can continue.
         SpecError: A setting is not valid.
     """
@@ -105,7 +105,7 @@ def _spec(config: LaunchConfig, entrypoint: Callable[..., Any] | str, args: tupl
 
 
 def _master(parameters: RendezvousParameters) -> tuple[str | None, int | None]:
-    """Return the address and port of a static rendezvous; other backends agree on them by themselves."""
+    """Return address and port of a static rendezvous. With any other backend, the agents agree on them themselves."""
     if parameters.backend != "static":
         return None, None
     address, port = parse_rendezvous_endpoint(parameters.endpoint.strip(), default_port=-1)
@@ -115,7 +115,7 @@ def _master(parameters: RendezvousParameters) -> tuple[str | None, int | None]:
 
 
 def _name(entrypoint: Callable[..., Any] | str, args: tuple[Any, ...]) -> str:
-    """Return the name for the report of a failure: for the Python interpreter, that of its script."""
+    """Return the name for the report of a failure. For a Python interpreter, return the name of its script."""
     if not isinstance(entrypoint, str):
         return entrypoint.__name__
     if entrypoint == sys.executable:

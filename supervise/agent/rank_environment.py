@@ -42,7 +42,7 @@ def rank_environment(group: WorkerGroup, worker: Worker, restarts: int) -> dict[
 
 
 def _devices(local_rank: int, *, virtual: bool) -> dict[str, str]:
-    """Return the local rank and, if it is virtual, the only device that the rank sees, as its device 0."""
+    """Return the local rank, and for a virtual local rank also the only device that the rank sees, as its device 0."""
     if not virtual:
         return {"LOCAL_RANK": str(local_rank)}
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

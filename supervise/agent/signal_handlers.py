@@ -1,4 +1,4 @@
-"""Signal handlers of an agent, for the time in which it has no gang: exit barrier and rendezvous before a restart."""
+"""Signal handlers of an agent while it has no gang: at the exit barrier, and in the rendezvous before a restart."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _DEFAULT = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 def handlers() -> Iterator[None]:
     """Raise PyTorch's `SignalException` in the main thread for the signals of ``TORCHELASTIC_SIGNALS_TO_HANDLE``.
 
-    Ignored signals stay ignored. Outside of the main thread nothing is installed. The previous handlers are restored
-    at the end.
+    Ignored signals stay ignored. Outside of the main thread, no handler is installed. The previous handlers are
+    restored at the end.
     """
     old: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():

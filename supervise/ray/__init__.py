@@ -1,6 +1,6 @@
-"""Gangs on a Ray cluster: the same verbs, result, root cause and guarantees as on one host.
+"""Gangs on a Ray cluster. The methods, the result, the root cause and the guarantees are the same as on one host.
 
-Nothing of Ray is imported before a `RayGang` is made. Install the extra: ``pip install 'supervise-gang[ray]'``.
+Ray is not imported before a `RayGang` is made. Install the extra: ``pip install 'supervise-gang[ray]'``.
 """
 
 from __future__ import annotations

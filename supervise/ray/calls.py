@@ -1,6 +1,6 @@
-"""Transfer of functions, arguments and values between driver and ranks, by cloudpickle.
+"""Transfer of functions, arguments and values between the driver and the ranks, by cloudpickle.
 
-Hosts never load them, so a host actor neither imports nor runs code of the user.
+Hosts never load these objects, so a host actor neither imports nor runs user code.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 class Call:
-    """A function that a rank loads when it is called. Its value travels as bytes."""
+    """A function that a rank loads at the call. The value of the function travels as bytes."""
 
     def __init__(self, pickled: bytes, name: str) -> None:
-        """Keep the pickled function; `name` is for messages."""
+        """Keep the pickled function. `name` is for messages."""
         self._pickled = pickled
         self.__name__ = self.__qualname__ = name
 
     def __call__(self, *args: Any) -> bytes:
-        """Load the function, call it, and return its pickled value."""
+        """Load the function, call it, and return its value as a pickle."""
         import cloudpickle
 
         function: Callable[..., Any] = pickle.loads(self._pickled)
@@ -34,19 +34,22 @@ class Packed(bytes):
 
 
 def pack(entrypoint: Callable[..., Any]) -> Call:
-    """Return a call of a function that hosts need not be able to import: a lambda, or a function of ``__main__``."""
+    """Return a call of a function that hosts need not be able to import.
+
+    Such functions are lambdas, or functions of ``__main__``.
+    """
     import cloudpickle
 
     return Call(cloudpickle.dumps(entrypoint), getattr(entrypoint, "__qualname__", type(entrypoint).__name__))
 
 
 def pack_args(args: tuple[Any, ...]) -> tuple[Packed, ...]:
-    """Return arguments as bytes."""
+    """Return arguments as pickles."""
     import cloudpickle
 
     return tuple(Packed(cloudpickle.dumps(arg)) for arg in args)
 
 
 def load(value: Any) -> Any:
-    """Return the value of a rank's function; a program has none."""
+    """Return the value of a rank's function; None for a program."""
     return None if value is None else pickle.loads(value)

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("supervise")
 
 _CREATE_S = 60.0
-"""Time in which each host actor must answer once it has its bundle: Ray starts a worker process for it."""
+"""Time that each host actor has to answer once it has its bundle. Ray starts a worker process for it in this time."""
 
 
 class RayHost:
     """One host actor, as the driver sees it."""
 
     def __init__(self, actor: Any, address: HostAddress) -> None:
-        """Make the link to an actor that has answered."""
+        """Make the link to an actor that has already answered."""
         self.actor = actor
         self.address = address
 
@@ -58,7 +58,7 @@ def _pass_on(done: Done, future: Any) -> None:
 
 
 def _translated(error: BaseException) -> BaseException:
-    """Return an error of Ray as one of an engine, or the exception that the host has raised."""
+    """Return an error of Ray as an error of an engine. If the host has raised an exception, return that exception."""
     if isinstance(error, ActorUnavailableError):
         return HostUnavailable(str(error))
     if isinstance(error, ActorDiedError):
@@ -72,7 +72,7 @@ def _translated(error: BaseException) -> BaseException:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the line of Ray's message about a dead actor that has the cause of death."""
+    """Return the line with the cause of death from Ray's message about a dead actor."""
     rows = [row.strip() for row in str(error).splitlines() if row.strip()]
     causes = [row for row in rows if "cause" in row.lower() or "died because" in row.lower()]
     text = (causes or rows or [type(error).__name__])[0]
@@ -83,7 +83,7 @@ _LONGEST = 300
 
 
 class RayEngine:
-    """Places the hosts of a gang on the nodes of the cluster that this process is connected to."""
+    """Engine that places the hosts of a gang on the nodes of the cluster to which this process is connected."""
 
     def __init__(self, bundle: Mapping[str, float], strategy: str, timeout_s: float) -> None:
         """Prepare.
@@ -91,7 +91,7 @@ class RayEngine:
         Args:
             bundle: The resources of each host, by Ray's names.
             strategy: Ray's placement strategy.
-            timeout_s: Seconds within which the cluster must have room.
+            timeout_s: Seconds within which the cluster must have room for the hosts.
         """
         self._bundle = dict(bundle)
         self._strategy = strategy
@@ -101,10 +101,10 @@ class RayEngine:
         self._actors: dict[int, list[Any]] = {}
         self._closed = False
         self._threads: list[threading.Thread] = []
-        """The threads that place and release."""
+        """The threads that place hosts and release attempts."""
 
     def place(self, orders: Sequence[HostOrder], done: Done) -> None:
-        """Place the hosts, on a thread of its own, since Ray's calls block."""
+        """Place the hosts on a thread of its own, because Ray's calls block."""
         thread = threading.Thread(target=self._place, args=(orders, done), name="supervise-ray-place", daemon=True)
         self._threads.append(thread)
         try:
@@ -157,9 +157,10 @@ class RayEngine:
         thread.start()
 
     def close(self, done: Callable[[], object]) -> None:
-        """Release every attempt, then call `done`: a call of Ray after its shutdown would connect again.
+        """Release every attempt, then call `done`.
 
-        A pending placement ends at once, because its group is removed.
+        Wait for all calls of Ray, because a call after the shutdown of Ray would connect again. A pending placement
+        ends at once, because its group is removed.
         """
         with self._lock:
             self._closed, epochs = True, list(self._groups)
@@ -168,7 +169,7 @@ class RayEngine:
         threading.Thread(target=self._finish, args=(done,), name="supervise-ray-close", daemon=True).start()
 
     def _finish(self, done: Callable[[], object]) -> None:
-        for thread in self._threads:  # a placement that fails adds its release
+        for thread in self._threads:  # a placement that fails adds a thread for its release
             thread.join()
         done()
 

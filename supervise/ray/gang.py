@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from supervise.result import RunProcsResult
 
 _ANSWER_S = 60.0
-"""Time for an answer that the actor gives at once; its loop runs no user code, and does not block."""
+"""Time for an answer that the actor gives at once. Its loop runs no user code and does not block."""
 _LEAVE_S = 10.0
 _MISSING = "a gang on Ray needs the packages ray and cloudpickle; run: pip install 'supervise-gang[ray]'"
 
 
 class RaySupervisor(HostsSupervisor):
-    """Owns one gang on a Ray cluster. Ask it `Start`, `Wait`, `Poll`, `Pids`, `Status`, `Signal`, `Close`, `Subscribe`.
+    """The actor of one gang on a Ray cluster.
 
-    The actor runs in the driver. Every mapping is keyed by global rank: host number times `nproc_per_node` plus local
-    rank.
+    It accepts `Start`, `Wait`, `Poll`, `Pids`, `Status`, `Signal`, `Close`, `Subscribe` and `Unsubscribe`. The actor
+    runs in the driver. Every mapping is keyed by global rank: host number times `nproc_per_node`, plus local rank.
     """
 
     def __init__(
@@ -66,30 +66,32 @@ class RaySupervisor(HostsSupervisor):
         shown: Shown | None = None,
         **settings: Any,
     ) -> None:
-        """Check and prepare a gang; `Start` places and launches it.
+        """Check and prepare a gang. `Start` places and launches it.
 
         Args:
             name: Name of the gang, for the prefix of shown lines and for events.
-            entrypoint: A function that every rank calls (cloudpickle carries it: lambdas and closures as well), or the
-                name or path of a program on the hosts.
+            entrypoint: A function that every rank calls, or the name or path of a program on the hosts. cloudpickle
+                transfers the function, so it may be a lambda or a closure.
             nnodes: Number of hosts.
             nproc_per_node: Number of ranks on each host.
-            args: Arguments of all ranks, or rank to its arguments.
-            envs: Rank to variables added to its environment. They take precedence over torchrun's variables, which
-                each rank gets, and over ``OMP_NUM_THREADS``, which Ray sets on its hosts.
-            logs_specs: Where output goes on each host; its maps are keyed by local rank. None: to files in a temporary
-                folder of each host, and to the streams of this process.
-            resources_per_node: Ray's resource to amount that each host takes; None: one CPU for each rank.
-            placement_strategy: Ray's: ``STRICT_SPREAD`` (each host on another node), ``SPREAD``, ``PACK`` or
-                ``STRICT_PACK``.
+            args: Arguments of all ranks, or a mapping of rank to the arguments of that rank.
+            envs: Rank to variables that are added to its environment. Each rank also gets the variables of torchrun,
+                and Ray sets ``OMP_NUM_THREADS`` on its hosts. The variables in `envs` take precedence over both.
+            logs_specs: Where output goes on each host. The maps in it are keyed by local rank. None: output goes to
+                files in a temporary folder of each host, and to the streams of this process.
+            resources_per_node: Name of a resource of Ray to the amount that each host takes; None: one CPU for each
+                rank.
+            placement_strategy: Placement strategy of Ray: ``STRICT_SPREAD`` (each host on another node), ``SPREAD``,
+                ``PACK`` or ``STRICT_PACK``.
             placement_timeout_s: Seconds within which the cluster must have room for all hosts.
-            lease_s: Seconds after which the ranks of a host that the driver cannot reach are killed, on that host.
-            restart_policy: When and how often the whole gang is restarted, on hosts that Ray chooses again; None for
-                never. Restarts are counted for the whole gang, also when a node joins the cluster.
+            lease_s: If the driver cannot reach a host for this many seconds, the ranks of the host are killed there.
+            restart_policy: When and how often the whole gang is restarted; None for never. Ray chooses the hosts again
+                at each restart. Restarts are counted for the whole gang, also when a node joins the cluster.
             log_line_prefixes: Rank to the prefix of its shown lines; ``[<name><rank>]:`` by default.
             timeout: Seconds from the start after which the gang is stopped, with the outcome ``timed_out``.
-            event_sink: Called on the gang's thread with every event as a dictionary, also those of the hosts.
-            shown: Where output goes instead of this process's streams.
+            event_sink: Function that is called on the gang's thread with every event as a dictionary, also with those
+                of the hosts.
+            shown: Where shown output goes instead of the streams of this process.
             **settings: Further settings of each host's `Supervisor`: ``start_method, grace, cwd, containment,
                 success_exit_codes, ready, ready_timeout_s, watchdog, log_max_bytes`` and the filters of lines.
 
@@ -132,7 +134,7 @@ class RaySupervisor(HostsSupervisor):
 
 
 def _connect(ray: Any) -> None:
-    """Connect this process to a running cluster, unless it is connected; keep the caller's handler of SIGTERM.
+    """Connect this process to a running cluster, unless it is connected. Keep the caller's handler of SIGTERM.
 
     Raises:
         ConnectionError: There is no cluster.
@@ -151,7 +153,7 @@ def _connect(ray: Any) -> None:
 
 
 def _packed(plan: Any) -> tuple[Any, Any]:
-    """Return the object to send in place of the function, and the plan with packed arguments.
+    """Return the object to send in place of the function, and the plan with pickled arguments.
 
     Raises:
         SpecError: The function or an argument cannot be pickled; the text names the rank.
@@ -176,7 +178,7 @@ def _packed(plan: Any) -> tuple[Any, Any]:
 
 
 class RayGang:
-    """A gang on a Ray cluster, for programs that are not actors: `start` it, `wait` for its result, `close` it.
+    """A gang on a Ray cluster, for programs that are not actors. `start` it, `wait` for its result, then `close` it.
 
     ::
 
@@ -228,9 +230,9 @@ class RayGang:
         """Place the hosts and start every rank; return ``{rank: pid}`` when all ranks are ready.
 
         Raises:
-            SuperviseError: The cluster has no room, or a host could not start its ranks; nothing is left running.
-            OSError: A rank could not be started; nothing is left running.
-            SignalException: A termination signal arrived; nothing is left running.
+            SuperviseError: The cluster has no room, or a host could not start its ranks. No rank is left running.
+            OSError: A rank could not be started. No rank is left running.
+            SignalException: A termination signal arrived. No rank is left running.
         """
         self._handlers = weakref.finalize(self, signals.let_go, signals.hold())
         try:
@@ -242,7 +244,7 @@ class RayGang:
         return dict(pids)
 
     def wait(self, timeout: float | None = None) -> RunProcsResult | None:
-        """Wait for the result; return it, or None if there is none within `timeout` seconds.
+        """Wait for the result; return it. None if there is no result within `timeout` seconds.
 
         Raises:
             SignalException: A termination signal arrived. The gang continues; pass its `sigval` to `close`.
@@ -255,7 +257,10 @@ class RayGang:
         return cast("RunProcsResult | None", self._answer(self._outcome, timeout))
 
     def pids(self) -> dict[int, int]:
-        """Return ``{rank: pid}``; each pid is valid on the rank's host. Empty before the start and after `close`."""
+        """Return ``{rank: pid}``. Empty before the start and after `close`.
+
+        A pid is valid only on the host of its rank.
+        """
         with suppress(pykka.ActorDeadError):
             return dict(cast("dict[int, int]", self._ask(say.Pids()).get(timeout=_ANSWER_S)))
         return {}
@@ -269,12 +274,12 @@ class RayGang:
         return cast("say.GangStatus", self._ask(say.Status()).get(timeout=_ANSWER_S))
 
     def close(self, death_sig: Signals | None = None, timeout: float | None = None) -> RunProcsResult | None:
-        """Stop every rank; return the result when no rank of any host runs. Idempotent.
+        """Stop every rank; return the result when no rank runs on any host. Idempotent.
 
         Args:
             death_sig: The first signal; None for SIGTERM.
-            timeout: Seconds until SIGKILL; None for the gang's grace. A host that cannot be reached ends its ranks
-                when its lease is over.
+            timeout: Seconds until SIGKILL; None for the gang's grace. On a host that the driver cannot reach, the ranks
+                end when the lease is over.
         """
         result: RunProcsResult | None = None
         try:
@@ -309,12 +314,12 @@ class RayGang:
         signals.wait_for(reply, timeout)
 
     def __enter__(self) -> Self:
-        """Start the gang; the end of the block closes it."""
+        """Start the gang. The end of the block closes it."""
         self.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """Close the gang, with the signal of a `SignalException` that ends the block."""
+        """Close the gang. If a `SignalException` ends the block, the first signal is that of the exception."""
         self.close(error.sigval if isinstance(error, SignalException) else None)
 
 

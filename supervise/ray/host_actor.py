@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class HostActor:
-    """Wraps a `Host`. No signal handler is installed in Ray's worker."""
+    """Wraps a `Host`. Does not install a signal handler in Ray's worker."""
 
     def __init__(self, order: HostOrder) -> None:
         """Begin the lease."""
@@ -34,7 +34,7 @@ class HostActor:
         return self._host.renew(token)
 
     async def news_after(self, number: int) -> list[News]:
-        """Return the news after `number`, as soon as there are some."""
+        """Return the news after `number`, as soon as there is any."""
         return await self._host.news_after(number)
 
     async def status(self) -> GangStatus | None:
@@ -55,5 +55,5 @@ class HostActor:
 
 
 def actor_class() -> Any:
-    """Return the class as an actor class of Ray."""
+    """Return `HostActor` as an actor class of Ray."""
     return ray.remote(max_restarts=0, max_task_retries=0, max_concurrency=64)(HostActor)

@@ -1,4 +1,4 @@
-"""The resources of a host: their check, Ray's options for them, and what is missing in a cluster."""
+"""The resources of a host: their check, Ray's options for them, and the reason why a cluster lacks them."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def options(bundle: Mapping[str, float]) -> dict[str, Any]:
 def missing(
     count: int, bundle: Mapping[str, float], strategy: str, timeout_s: float, nodes: Sequence[Mapping[str, Any]]
 ) -> str:
-    """Return why a cluster has no room for `count` hosts with these resources each.
+    """Return the reason why a cluster has no room for `count` hosts with these resources each.
 
     Args:
         count: Number of hosts.
-        bundle: What each host needs.
+        bundle: Resources that each host needs.
         strategy: Ray's placement strategy.
-        timeout_s: How long the cluster had no room, in seconds.
+        timeout_s: Seconds for which the cluster had no room.
         nodes: The nodes of the cluster, as `ray.nodes` returns them.
     """
     wanted = ", ".join(f"{name} {amount:g}" for name, amount in bundle.items())

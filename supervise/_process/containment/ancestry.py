@@ -1,4 +1,4 @@
-"""The life of a rank from which a process descends, by the inherited marker."""
+"""Search for the life of a rank from which a process descends, by the marker that the process has inherited."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ _EXEC_S = 0.1
 _EXEC_LOOK_S = 0.0002
 _ENOUGH = 1 << 17
 _MOST = 1 << 23
-"""Limit on the read: larger than every real environment, but a process may declare any memory its environment."""
+"""Limit on the read.
+
+No real environment is as large, but a process may tell the kernel that any part of its memory is its environment.
+"""
 
 
 def number_of(pid: int, token: str, *, forked: bool, waits: bool = True) -> int | None:
-    """Return the marker's number for the life of a rank of `token`'s gang from which a process descends.
+    """Return the number of the life from which a process descends, in the gang of `token`.
+
+    The number is read from the marker that the process has inherited. Return None if the process descends from no rank
+    of this gang, or if the number is not known.
 
     Return None if the process descends from no rank of this gang, or if the number is not known.
 
@@ -40,7 +46,14 @@ def number_of(pid: int, token: str, *, forked: bool, waits: bool = True) -> int 
 
 
 def _number_at(place: str, token: str, *, forked: bool, exec_s: float) -> tuple[int | None, bool]:
-    """Return the number that a folder of /proc names, and whether the environment is empty."""
+    """Return the number in the marker of a process, and whether the environment of the process is empty.
+
+    Args:
+        place: Path of the process below /proc.
+        token: Token of the gang.
+        forked: As for `number_of`.
+        exec_s: Limit on the wait for an exec.
+    """
     # An exec closes the file and sets the variable. A read in this order finds one of the two during an exec.
     if forked and (number := _number_by_file(place, token)) is not None:
         return number, False
@@ -49,7 +62,10 @@ def _number_at(place: str, token: str, *, forked: bool, exec_s: float) -> tuple[
 
 
 def _another_thread(pid: int) -> str | None:
-    """Return the path below /proc of a live thread of a process whose main thread has exited; None if it runs."""
+    """Return the path below /proc of a live thread of a process whose main thread has exited.
+
+    None if the main thread has not exited.
+    """
     if layout(str(pid)) is not None:
         return None
     try:
@@ -61,13 +77,13 @@ def _another_thread(pid: int) -> str | None:
 
 
 def _environment(place: str, exec_s: float) -> bytes:
-    """Return the environment of a process. During an exec it has none; wait for at most `exec_s`."""
+    """Return the environment of a process. A process has none during an exec: wait for at most `exec_s`."""
     deadline_s = None
     environment = _environment_now(place)
     while not environment and (before := layout(place)) is not None:
         environment = _environment_now(place)
         if environment or (before.complete and layout(place) == before) or not _layouts_are_told():
-            break  # it was read, does not exist, or was unmapped by the process, which hides it permanently
+            break  # it was read; or the process has none, or has unmapped it for good
         now_s = time.monotonic()
         deadline_s = deadline_s or now_s + exec_s
         if now_s >= deadline_s:
@@ -83,7 +99,7 @@ def _layouts_are_told() -> bool:
 
 
 def _environment_now(place: str) -> bytes:
-    """Read the environment in one call: the kernel then returns that of one program, also during an exec."""
+    """Read the environment in one call, so that the bytes are never those of two programs, also during an exec."""
     try:
         fd = os.open(f"/proc/{place}/environ", os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -37,7 +37,7 @@ class Tree(NamedTuple):
         return os.path.normpath(self.mount + path[len(root) :])
 
     def path_of(self, pid: int | str, proc: str = "/proc") -> str | None:
-        """Return the control group of a process in this tree as named in /proc; None if it cannot be read."""
+        """Return the control group of a process in this tree, as /proc names it; None if /proc does not show it."""
         try:
             with open(f"{proc}/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
                 lines = file.read().splitlines()
@@ -109,7 +109,9 @@ class GangFolder:
     """The control group of one gang, which has one for each rank. Each rank enters its own."""
 
     def __init__(self, gang_name: str, token: str) -> None:
-        """Remove empty control groups of dead hosts. The first `enter` makes the control group of the gang.
+        """Remove empty control groups of dead hosts.
+
+        The control group of the gang is made by the first `enter`.
 
         Raises:
             SpecError: There is no writable cgroup v2 tree.
@@ -134,14 +136,14 @@ class GangFolder:
         return f"{path}/cgroup.procs"
 
     def leave(self, rank: int, life: int) -> None:
-        """Remove the control group of a rank's past life, unless a process that could not be ended is in it."""
+        """Remove the control group of a rank's past life, unless it has a process that supervise could not end."""
         _remove(self._of_life(rank, life))
 
     def _of_life(self, rank: int, life: int) -> str:
         return f"{self.path}/rank-{rank}.{life}" if life else f"{self.path}/rank-{rank}"
 
     def members(self) -> Iterator[tuple[int, int | None, int]]:
-        """Yield pid, rank and life of each process in it at this moment."""
+        """Yield pid, rank and life of each process that is in the control group of the gang now."""
         for folder, _, _ in os.walk(self.path, onerror=unless_gone):
             rank = re.match(r"/rank-(\d{1,7})(?:\.(\d{1,12}))?(/|$)", folder[len(self.path) :])
             try:
@@ -155,20 +157,28 @@ class GangFolder:
                     yield int(pid), int(rank[1]) if rank else None, int(rank[2] or 0) if rank else 0
 
     def holds(self, pid: int, lives: Mapping[int, int] | None = None) -> bool:
-        """Whether the process `pid` is in it, or in the control group of one of these lives (rank to life)."""
+        """Return whether a process is in the control group of one of these lives (rank to life).
+
+        Without `lives`: whether the process is in the control group of the gang.
+        """
         unified = _unified()
         path = unified.path_of(pid) if unified is not None else None
         folder = unified.directory(path) if unified is not None and path is not None else None
         return folder is not None and any(f"{folder}/".startswith(f"{path}/") for path in self._paths(lives))
 
     def populated(self, lives: Mapping[int, int] | None = None) -> bool:
-        """Whether a live process is in it, or in the control group of one of these lives (rank to life)."""
+        """Return whether a live process is in the control group of one of these lives (rank to life).
+
+        Without `lives`: whether one is in the control group of the gang.
+        """
         return any(map(_populated, self._paths(lives)))
 
     def kill(self, lives: Mapping[int, int] | None = None) -> bool:
-        """Send SIGKILL at once to all processes in it, or in the control groups of these lives (rank to life).
+        """Send SIGKILL at once to all processes in the control groups of these lives (rank to life).
 
-        Return False if the kernel cannot (before Linux 5.14).
+        Without `lives`: to all processes in the control group of the gang.
+
+        Return False if the kernel cannot do that (before Linux 5.14).
         """
         return all([_kill(path) for path in self._paths(lives)])  # noqa: C419 - a list: kill each, also after a failure
 

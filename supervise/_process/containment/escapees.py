@@ -26,14 +26,17 @@ if TYPE_CHECKING:
     from supervise._process.containment.cgroup import GangFolder
 
     _Check = Callable[[int], tuple[bool, int | None]]
-    """Pid to whether it belongs to the gang, and to which rank."""
+    """Function from a pid to two values: whether the process belongs to the gang, and its rank."""
 
 Containment = Literal["group", "cgroup", "sweep"]
 
 _MOST_RANKS = 1_000_000
-"""The number in a marker is the life of a rank times this, plus the rank."""
+"""The number in a marker is the life of a rank multiplied by this constant, plus the rank."""
 DYING_S = 0.05
-"""A process that exits within this time was already dying when the scan found it, for example by its own lifeline."""
+"""Time that a process has to exit after a scan has found it.
+
+A process that exits within this time was already dying, for example by its own lifeline.
+"""
 
 
 class Escaped(Member):
@@ -54,12 +57,12 @@ class Escaped(Member):
 
 
 class Found(NamedTuple):
-    """Result of one scan."""
+    """Result of one scan for processes of a gang."""
 
     live: list[Escaped]
-    """The caller closes them."""
+    """Live processes of the gang, which the caller closes."""
     in_motion: bool
-    """Whether a process exited during the scan and may have forked before, or could not be read."""
+    """Whether a process could not be read, or exited during the scan and may have forked before."""
 
 
 class Contained:
@@ -69,7 +72,7 @@ class Contained:
         """Prepare the containment; see `make`."""
         self.kind = kind
         self._lives: dict[int, int] = {}
-        """Rank to the number of its present life, unless that is 0."""
+        """Rank to the number of its present life, if the number is not 0."""
         self.token: str = marker.new_token()
         self._forked = forked
         self._folder: GangFolder | None = None
@@ -80,11 +83,11 @@ class Contained:
 
     @property
     def ends(self) -> bool:
-        """Whether escaped processes are to be ended, not only reported."""
+        """Whether supervise ends escaped processes; otherwise it only reports them."""
         return self.kind != "group"
 
     def begin_life(self, rank: int, life: int) -> None:
-        """Begin a later life of a rank: its marker and its control group are not those of the lives before.
+        """Begin a later life of a rank. Its marker and its control group differ from those of earlier lives.
 
         Raises:
             SpecError: The control group cannot be made; the present life goes on.
@@ -95,12 +98,12 @@ class Contained:
         self._lives[rank] = life
 
     def env(self, rank: int) -> dict[str, str]:
-        """Return the variables that the environment of a rank's present life must have."""
+        """Return the variables that the environment of a rank's present life must contain."""
         number = self._lives.get(rank, 0) * _MOST_RANKS + rank
         return {marker.VARIABLE: marker.value(self.token, number)}
 
     def enter(self, rank: int) -> str | None:
-        """Return the file into which a rank writes ``0`` before anything else; None if it needs no control group.
+        """Return the file into which a rank writes ``0`` as its first step; None if the rank needs no control group.
 
         Raises:
             SpecError: The control group of the rank cannot be made.
@@ -108,12 +111,16 @@ class Contained:
         return None if self._folder is None else self._folder.enter(rank, self._lives.get(rank, 0))
 
     def find(self, skip: Collection[int] = (), *, killing: bool = False, ranks: Collection[int] | None = None) -> Found:
-        """Scan all processes for live ones of this gang. It takes milliseconds and may block; not for the loop.
+        """Scan all processes for live ones of this gang.
+
+        A scan takes milliseconds and may block, so it must not run on the loop.
 
         Args:
             skip: Pids of ranks that still live; they and their groups have not escaped.
-            killing: Whether to return at once, with processes that may be dying.
-            ranks: The ranks whose present lives count; None: all ranks, and earlier lives if those are to be ended.
+            killing: Whether the caller kills the processes. Then return at once, although some of them may be dying
+                already.
+            ranks: The ranks whose present lives count; None: the present lives of all ranks; and earlier lives, if
+                supervise ends escaped processes.
 
         Raises:
             OSError: No descriptor is left.
@@ -126,14 +133,20 @@ class Contained:
         return scan.finding(killing=killing)
 
     def populated(self, ranks: Collection[int] | None = None) -> bool:
-        """Whether a process lives in the gang's control group, or in those of `ranks`; False without control groups."""
+        """Return whether a process is alive in the gang's control group, or in those of `ranks`.
+
+        False without control groups.
+        """
         return self._folder is not None and self._folder.populated(self._lives_of(ranks))
 
     def _lives_of(self, ranks: Collection[int] | None) -> dict[int, int] | None:
         return None if ranks is None else {rank: self._lives.get(rank, 0) for rank in ranks}
 
     def candidates(self, *, waits: bool, ranks: Collection[int] | None = None) -> Iterator[tuple[int, _Check]]:
-        """Yield the pids that may belong to the gang, each with its check; `waits` and `ranks` as for `Scan`."""
+        """Yield the pids that may belong to the gang, each with a function that checks it.
+
+        `waits` and `ranks` are those of `Scan`.
+        """
         if self._folder is None:
             host_started = started(os.getpid())
             for pid in all_pids():
@@ -146,7 +159,7 @@ class Contained:
 
     def _is_wanted(self, rank: int | None, life: int, ranks: Collection[int] | None) -> bool:
         present = rank is not None and life == self._lives.get(rank, 0)
-        if ranks is None:  # earlier lives were reported when they had ended
+        if ranks is None:  # escaped processes of an earlier life were reported at its end
             return self.ends or rank is None or present
         return present and rank in ranks
 
@@ -154,7 +167,7 @@ class Contained:
         self, waits: bool, ranks: Collection[int] | None, host_started: int | None, pid: int
     ) -> tuple[bool, int | None]:
         if host_started is not None and (started(pid) or host_started) < host_started:
-            return False, None  # most processes of a machine are older than the host, so they are not its descendants
+            return False, None  # older than the host, as most processes are, hence not its descendant
         number = ancestry.number_of(pid, self.token, forked=self._forked, waits=waits)
         if number is None:
             return False, None
@@ -168,11 +181,11 @@ class Contained:
         return folder.holds(pid, lives), rank
 
     def kill(self, ranks: Collection[int] | None = None) -> bool:
-        """Kill all processes of the control group, or of those of `ranks`, at once; return whether that is possible."""
+        """Kill all processes of the gang's control group, or of those of `ranks`; return whether the kernel can."""
         return self._folder is not None and self._folder.kill(self._lives_of(ranks))
 
     def close(self) -> bool:
-        """Remove the control groups; return whether none is left. Idempotent."""
+        """Remove the control groups; return whether all are removed. Idempotent."""
         return self._folder is None or self._folder.close()
 
 
@@ -181,7 +194,7 @@ def make(kind: str, gang_name: str, *, forked: bool = True) -> Contained:
 
     Args:
         kind: One of `Containment`.
-        gang_name: Part of the names of the control groups.
+        gang_name: A part of each control group's name.
         forked: Whether the ranks are functions started by fork or forkserver.
 
     Raises:
@@ -194,7 +207,7 @@ def make(kind: str, gang_name: str, *, forked: bool = True) -> Contained:
 
 
 class Scan:
-    """One scan of all processes for those of a gang, in steps between which the loop can do other work."""
+    """Scan of all processes for those of a gang. Between two steps of a scan, the loop can do other work."""
 
     def __init__(
         self, contained: Contained, skip: Collection[int], *, waits: bool, ranks: Collection[int] | None = None
@@ -204,7 +217,8 @@ class Scan:
         Args:
             contained: Containment of the gang.
             skip: Pids of ranks that still live; they and their groups have not escaped.
-            waits: Whether to wait for a process that is executing `exec`; otherwise the scan is incomplete.
+            waits: Whether to wait for a process that is executing `exec`. Otherwise such a process makes the scan
+                incomplete.
             ranks: As for `Contained.find`.
         """
         self._ranks = ranks
@@ -216,7 +230,7 @@ class Scan:
         self._unclear = False
 
     def steps(self) -> Iterator[None]:
-        """Check one process in each step. A caller that stops early closes the scan.
+        """Check one process in each step. A caller that stops before the last step must close the scan.
 
         Raises:
             OSError: No descriptor is left; the scan is closed.
@@ -237,7 +251,7 @@ class Scan:
             raise
 
     def await_the_dying(self) -> None:
-        """Block until all processes that were found are dead, at most for `DYING_S`."""
+        """Block until all processes that were found are dead, but at most for `DYING_S`."""
         waiting = {escaped.fileno() for escaped in self._found if escaped.fileno() >= 0}
         poll, deadline_s = select.poll(), time.monotonic() + DYING_S
         for fd in waiting:
@@ -250,7 +264,7 @@ class Scan:
             _pause_without_pidfd(deadline_s)
 
     def finding(self, *, killing: bool) -> Found:
-        """Return the processes that were found; without `killing`, only those that still live."""
+        """Return the processes that were found. Without `killing`, return only those that are still alive."""
         found, self._found = self._found, []
         dead = [] if killing else [escaped for escaped in found if not escaped.alive()]
         for escaped in dead:
@@ -260,7 +274,7 @@ class Scan:
         return Found(live, in_motion)
 
     def close(self) -> None:
-        """Close the processes that were found. Idempotent."""
+        """Close the handles of the processes that were found. Idempotent."""
         while self._found:
             self._found.pop().close()
 
@@ -280,7 +294,10 @@ def _skipped(pid: int, skip: Collection[int]) -> bool:
 
 
 def _held(pid: int, check: _Check) -> list[Escaped]:
-    """Identify a process, then check it again: if it still lives, its pid was not reused in between."""
+    """Identify a process, then check it again.
+
+    If it is still alive then, its pid was not reused between the two steps.
+    """
     try:
         escaped = Escaped(pid, None)
     except ProcessLookupError:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _NOT_SENT = frozenset({errno.ESRCH, errno.EPERM, errno.EMFILE, errno.ENFILE})
-"""The process has exited, is of another user, or cannot be identified for lack of descriptors."""
+"""Errors of a signal that was not sent: the process has exited, belongs to another user, or no descriptor is left."""
 
 
 class Member:
@@ -47,7 +47,7 @@ class Member:
         return self._fd
 
     def alive(self) -> bool:
-        """Whether the process runs; a zombie does not. Also True if no descriptor is left to find out."""
+        """Whether the process runs, which a zombie does not. True also if no descriptor is left to find out."""
         if self._fd >= 0:
             return not readable(self._fd)
         try:
@@ -56,7 +56,7 @@ class Member:
             return True
 
     def _runs(self) -> bool:
-        """Return whether the pid still belongs to this process and it runs. For a process without a pidfd.
+        """Return whether the process still runs under its pid. For a process without a pidfd.
 
         Raises:
             OSError: No descriptor is left to find out.
@@ -90,9 +90,9 @@ class _Scan(NamedTuple):
     """A scan of the process groups of all processes of the machine."""
 
     begun_s: float
-    """Monotonic."""
+    """Monotonic time at which the scan began."""
     groups: dict[int, list[int]]
-    """Number of a group to the pids of its members."""
+    """Number of each group, to the pids of its members."""
 
 
 _newest = _Scan(-math.inf, {})
@@ -103,8 +103,8 @@ def members(pgid: int, *, since_s: float | None = None) -> list[Member]:
 
     Args:
         pgid: Number of the group.
-        since_s: A monotonic time. The last scan is used again if it began after this time, so that one scan serves the
-            groups of a thousand ranks that exit together. None: scan now.
+        since_s: A monotonic time. The last scan is reused if it began after this time, so that one scan serves a
+            thousand ranks that exit together. None: scan now.
 
     Raises:
         OSError: There are too few descriptors to find out.
@@ -141,7 +141,7 @@ def _hold(pids: Iterable[int], pgid: int) -> list[Member]:
 
 
 def _held(pid: int, pgid: int) -> list[Member]:
-    """Identify a process, then check its group again, because the pid may have been reused in between."""
+    """Identify a process, then check its group again: the pid may have been reused between two steps."""
     try:
         member = Member(pid)
     except ProcessLookupError:

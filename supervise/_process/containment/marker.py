@@ -1,9 +1,9 @@
 """The marker that all descendants of a rank inherit, by which `ancestry` recognizes them.
 
-An environment variable names the gang (by a random token) and, by a number, the rank and its life. /proc
-shows the environment that a process had at its exec, so every program that a rank executes has the marker. For a
-forked process, /proc shows the environment of the host or the fork server instead. Therefore a forked rank also holds
-an open file with the marker as its name, which its own forked children inherit.
+The marker is an environment variable. It names the gang by a random token, and the rank and its life by a number. /proc
+shows the environment that a process had at its exec, so every program that a rank executes has the marker. For a forked
+process, /proc shows the environment of the host or the fork server instead. Therefore a forked rank also holds an open
+file with the marker as its name, which its own forked children inherit.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ def new_token() -> str:
 
 
 def value(token: str, number: int) -> str:
-    """Return the variable's value for a life of a rank. In a gang within a gang, the outer marker precedes it."""
+    """Return the value of the variable for a life of a rank.
+
+    If the gang runs within another gang, the marker of the outer gang comes first.
+    """
     return f"{os.environ.get(VARIABLE, '')} {token}:{number}".lstrip()
 
 
 def carry() -> None:
-    """Hold the marker as an open file. For a forked rank, after its environment is set."""
+    """Hold the marker as an open file. A forked rank calls this function after its environment is set."""
     mine = os.environ.get(VARIABLE, "").rpartition(" ")[2]
     if mine:
         anonymous_file(FILE + mine)  # open until the process exits
@@ -38,11 +41,11 @@ def carry() -> None:
 _NUMBER = rb"(\d{1,15})"
 _IN_ENVIRONMENT = rb"(?:\A|\0)%b=(?:[^\0]* )?%b:" + _NUMBER + rb"(?=[ \0]|\Z)"
 _FILE = rb"/memfd:%b%b:" + _NUMBER + rb" \(deleted\)"
-"""The link in /proc of a file from `anonymous_file`."""
+"""How /proc shows the link of a file from `anonymous_file`."""
 
 
 def number_in_environment(environment: bytes, token: str) -> int | None:
-    """Return the number that the environment of a process names for a gang; None if it names none."""
+    """Return the number for a gang in the environment of a process; None if the environment names none."""
     import re
 
     found = re.search(_IN_ENVIRONMENT % (VARIABLE.encode(), token.encode()), environment)
@@ -50,7 +53,7 @@ def number_in_environment(environment: bytes, token: str) -> int | None:
 
 
 def number_of_file(target: bytes, token: str) -> int | None:
-    """Return the number that an open file, by its link in /proc, names for a gang; None if it names none."""
+    """Return the number for a gang in the name of an open file, given its link in /proc; None if it names none."""
     import re
 
     found = re.fullmatch(_FILE % (FILE.encode(), token.encode()), target)

@@ -1,4 +1,4 @@
-"""Readings of procfs by pid. A new process may have the pid; its start time differs."""
+"""Readings of procfs by pid. If a new process has got the pid, its start time differs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _DEAD = frozenset("ZXx")
 _ROUNDS = 16
 _STAT_BYTES = 4096
-"""More than the size of the file, so that the kernel returns all of it in one read."""
+"""Bytes to read: more than the size of the file, so that the kernel returns all of it at once."""
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EACCES, errno.EPERM})
 
 
@@ -26,9 +26,9 @@ class Seen(NamedTuple):
     group: int
     """Number of its process group."""
     started: float
-    """Start time, in which two processes with the same pid differ."""
+    """Start time. It differs between two processes that have had the same pid."""
     stop_signal: int = 0
-    """The signal that suspended it, if it is suspended and the kernel reports the signal; otherwise 0."""
+    """The signal that suspended the process. 0 if it is not suspended, or if the kernel does not report the signal."""
 
     @property
     def dead(self) -> bool:
@@ -69,7 +69,10 @@ def started(pid: int) -> int | None:
 
 
 def _stat(place: int | str) -> list[bytes]:
-    """Return the fields of ``stat`` after the name. In three system calls: a file object of Python takes eight."""
+    """Return the fields of ``stat`` after the name.
+
+    The function makes three system calls; a file object of Python makes eight.
+    """
     fd = os.open(f"/proc/{place}/stat", os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(fd, _STAT_BYTES).rpartition(b")")[2].split()
@@ -78,16 +81,19 @@ def _stat(place: int | str) -> list[bytes]:
 
 
 def unless_gone(error: OSError) -> None:
-    """Re-raise `error` unless it means that a process is gone or of another user; EMFILE means that the read failed."""
+    """Re-raise `error` unless it means that the process has exited or belongs to another user.
+
+    EMFILE, for example, means that the reading failed.
+    """
     if error.errno not in _GONE:
         raise error
 
 
 def all_pids() -> Iterator[int]:
-    """Yield the pid of every process, also of those that are started during the iteration.
+    """Yield the pid of every process, also of those that start during the iteration.
 
-    This finds the children of a process that exits during the iteration. The number of rounds is limited, because
-    new processes may never cease to appear.
+    So the iteration finds the children of a process that exits meanwhile. The number of rounds is limited, because new
+    processes may appear without end.
 
     Raises:
         OSError: No descriptor is left.
@@ -119,12 +125,14 @@ class Layout(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """Whether the program is loaded; during an exec, the process has an empty memory for a moment."""
+        """Whether the program is loaded. During an exec, the memory of the process is empty for a moment."""
         return self.code_end > 0
 
 
 def layout(place: str) -> Layout | None:
-    """Return the layout of a program; None if there is no memory, as for a kernel thread or a thread that has exited.
+    """Return the layout of a program; None if there is no memory.
+
+    Kernel threads and threads that have exited have none.
 
     Args:
         place: The process or thread, as a path below /proc.

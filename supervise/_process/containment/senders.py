@@ -1,4 +1,4 @@
-"""Which rank the sender of a datagram belongs to, by the credentials that the kernel adds."""
+"""Search for the rank to which the sender of a datagram belongs, by the credentials that the kernel adds."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import os
 from supervise._process.containment.procfs import look
 
 _ANCESTORS = 64
-"""Limit on the search for a parent, in case processes exit and pids are reused in the meantime."""
+"""Limit on the generations of parents to follow, in case pids are reused during the search."""
 
 
 def is_of_rank(pid: int, uid: int, leader: int) -> bool:
-    """Return whether a sender is a process of the session that `leader` leads, or a descendant of one or of `leader`.
+    """Return whether the sender of a datagram belongs to the rank of `leader`.
 
-    A sender that has exited and was reaped counts if it belonged to this process's user. A daemon that has left the
-    session and whose parent has exited is not recognized.
+    The sender belongs to the rank if it, or an ancestor of it, is `leader` or a process of the session of `leader`. A
+    sender that was already reaped counts if its user is that of this process. A daemon is not recognized if it has left
+    the session and its parent has exited.
 
     Args:
         pid: The sender; 0 if it is in a pid namespace that this process does not see.
-        uid: Its user.
+        uid: The user of the sender.
         leader: Pid of the rank.
     """
     if pid <= 0:

@@ -22,8 +22,10 @@ class Child(GroupLeader):
 
         Args:
             pid: Its pid.
-            keep: The `Popen` of the child, if any, which gets the exit code so that it does not reap by itself.
-            execs: Whether the child executes a program; until then, the kernel counts the host's memory as its peak.
+            keep: The `Popen` of the child, if there is one. The handle stores the exit code in the `Popen`, which
+                then does not reap.
+            execs: Whether the child executes a program. Until the exec, the kernel counts the host's memory as the
+                child's peak.
             pidfd: Pidfd of the child, taken over; -1 to open one.
 
         Raises:
@@ -36,11 +38,11 @@ class Child(GroupLeader):
         return self._reap_own()
 
     def give_up(self) -> Exit | None:
-        """Do the same as `reap`, because the kernel itself reports the exit of a child."""
+        """Do the same as `reap`: the kernel, not another process, reports the exit of a child."""
         return self.reap()
 
     def stopped_by(self) -> signal.Signals | None:
-        """Return the signal that has suspended the child, once for each time; None if there is nothing new."""
+        """Return the signal that has suspended the child, once per suspension; None if there is no new suspension."""
         try:
             found = self._notice.stop()
         except OSError:  # reaped by other code of this program
@@ -48,7 +50,7 @@ class Child(GroupLeader):
         return None if found is None else as_signal(found.si_status)
 
     def _mark(self, code: int | None) -> None:
-        """Set the exit code of the Popen, so that the Popen never waits for the pid, which may be reused."""
+        """Store the exit code in the `Popen`, so that it never waits for the pid, which may be reused."""
         super()._mark(code)
         if getattr(self._keep, "returncode", 0) is None:
             self._keep.returncode = code if code is not None else 0
@@ -72,5 +74,5 @@ class Child(GroupLeader):
         return self._reaped
 
     def _number_is_anothers(self) -> bool:
-        """Whether a new process has the pid. Only for a reaped child."""
+        """Whether a new process has the pid. Only for a child that is reaped."""
         return look(self.pid) is not None

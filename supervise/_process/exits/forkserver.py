@@ -15,7 +15,7 @@ from supervise._process.exits.pidfd import exit_notice
 
 
 class Parent(Protocol):
-    """The pipe through which the fork server reports on one child."""
+    """The pipe on which the fork server reports on one child."""
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when the server has reported."""
@@ -28,7 +28,7 @@ class Parent(Protocol):
         """
 
     def is_process(self, pid: int) -> bool:
-        """Whether the server runs and has this pid."""
+        """Whether `pid` is that of the running server."""
 
 
 class ForkServerChild(GroupLeader):
@@ -39,7 +39,7 @@ class ForkServerChild(GroupLeader):
 
         Args:
             pid: Its pid.
-            parent: Reports its exit code.
+            parent: The pipe on which the server reports the exit code.
 
         Raises:
             OSError: No descriptor is left, or no thread is available.
@@ -53,7 +53,7 @@ class ForkServerChild(GroupLeader):
     def _take_exit(self) -> Exit | None:
         try:
             code = self._parent.read()
-        except EOFError:  # the server died: this process may be the new parent, or the kernel may keep the status
+        except EOFError:  # the server died: this process may now be the parent, or the kernel may have kept the status
             return None if self._is_between_parents() else self._reap_own()
         if code is None:
             return None
@@ -61,10 +61,10 @@ class ForkServerChild(GroupLeader):
         return Exit(code=code, oom_kill=code == -signal.SIGKILL and not self._killed and killed_for_memory(None))
 
     def give_up(self) -> Exit | None:
-        """Return the exit without a report of the server; None if the server may still be the parent and report.
+        """Return the exit without waiting for the server's report; None if the server may still report it.
 
-        The exit code is that of the kernel, or None. This method is needed because the pipe of a killed server never
-        reaches EOF if another process has inherited the write end.
+        The exit code is that of the kernel, or None if the kernel does not know it. The host cannot always wait for EOF
+        of the pipe: after a kill of the server, another process may still hold the write end.
         """
         try:
             seen = None if self._number_is_anothers() else reading(self.pid)
@@ -82,9 +82,9 @@ class ForkServerChild(GroupLeader):
         return self._notice.peek()
 
     def _is_between_parents(self) -> bool:
-        """Whether the child runs, or is a zombie whose next parent is not known yet: its parent is exiting.
+        """Return whether the child runs, or is a zombie between two parents.
 
-        Also True if no descriptor is left to find out.
+        A zombie's next parent is not known while its parent is exiting. True also if no descriptor is left to find out.
         """
         try:
             seen = reading(self.pid)
@@ -100,7 +100,10 @@ class ForkServerChild(GroupLeader):
         return above is None or above.dead or self._parent.is_process(seen.parent)
 
     def stopped_by(self) -> signal.Signals | None:
-        """Return the signal that has suspended the child, once for each time. Read /proc: `waitid` needs a child."""
+        """Return the signal that has suspended the child, once per suspension; None if there is no new suspension.
+
+        The state is read from /proc, because `waitid` reports only on children of the caller.
+        """
         seen = look(self.pid) if self.fileno() >= 0 and not self._notice.dead else None
         before, self._stopped = self._stopped, seen is not None and seen.state == "T"
         return as_signal(seen.stop_signal) if seen is not None and self._stopped and not before else None
@@ -108,7 +111,7 @@ class ForkServerChild(GroupLeader):
     def _holds_number(self) -> bool:
         try:
             seen = reading(self.pid)
-        except OSError:  # such as EMFILE; the server reports that it has reaped the child, which frees the number
+        except OSError:  # such as EMFILE; the pid is in use until the server reports the reap
             return not self._reaped and not self._notice.dead
         return not self._reaped and seen is not None and seen.started == self._started and not seen.dead
 

@@ -1,4 +1,4 @@
-"""Interfaces: the host's handle of a process of a rank, and the notice of its exit."""
+"""Interfaces: the host's handle of a process of a rank, and the notice of the exit of a process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Exit(NamedTuple):
     """How a process ended."""
 
     code: int | None
-    """0 to 255, ``-N`` for signal N, None if the status is lost."""
+    """0 to 255; ``-N`` for signal N; None if the status is lost."""
     core_dumped: bool = False
     max_rss_bytes: int | None = None
     cpu_time_s: float | None = None
@@ -33,52 +33,67 @@ class Process(Protocol):
 
     @property
     def noticed_ns(self) -> int | None:
-        """Monotonic time at which a waiting thread noticed the exit; None if there is no such thread."""
+        """Monotonic time at which a waiting thread noticed the exit; None if no thread waits."""
 
     @property
     def holds_members(self) -> bool:
         """Whether only this handle knows the members of the group, so that the Worker must watch them."""
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable at the exit; -1 if the process was reaped before the open."""
+        """Return the descriptor that becomes readable at the exit.
+
+        -1 if other code reaped the process before its descriptor was opened.
+        """
 
     def ring_if_dead(self) -> None:
-        """Make the descriptor readable now if the process is dead: without pidfds, the exit thread may run late."""
+        """Make the descriptor readable now if the process is dead.
+
+        The method is needed without pidfds, because the exit thread may run late.
+        """
 
     def reap(self) -> Exit | None:
-        """Reap the process if it is dead; None if it runs or a tracer holds it. Idempotent."""
+        """Reap the process if it is dead, and return its exit. Idempotent.
+
+        None if the process runs, or if a tracer holds it.
+        """
 
     def give_up(self) -> Exit | None:
-        """Return the exit without the report of the parent of the process; None if the parent may still report it."""
+        """Return the exit without waiting for the fork server's report; None if the server may still report it.
+
+        For a child of the host, the method does the same as `reap`.
+        """
 
     def signal_group(self, sig: signal.Signals) -> bool:
-        """Signal the group, also after its leader was reaped; return whether a process received the signal."""
+        """Signal the group, also after the reap of its leader; return whether a process received the signal."""
 
     def group_alive(self) -> bool:
-        """Return whether the group of a reaped leader has members; the handle may hold them from now on."""
+        """Return whether the group of a reaped leader has members.
+
+        If this needed a scan of /proc, the handle keeps the members that it found; see `holds_members`.
+        """
 
     def members(self, *, since_s: float | None = None) -> list[Member]:
         """Return the live members of the group of a reaped process.
 
         Args:
-            since_s: A monotonic time: a scan that began after it is used again. None: scan now.
+            since_s: A monotonic time. The last scan is reused if it began after this time. None: scan now.
 
         Raises:
             OSError: There are too few descriptors to find out.
         """
 
     def stopped_by(self) -> signal.Signals | None:
-        """Return the signal that has suspended the process, once for each time; None if there is nothing new."""
+        """Return the signal that has suspended the process, once per suspension; None if there is no new suspension."""
 
     def kernel_state(self) -> str:
         """Return the state letter of /proc, such as D or t; "?" if it cannot be read."""
 
     def close(self) -> None:
-        """Close the descriptors. The caller unwatches them first. Idempotent."""
+        """Close the descriptors, which the caller has unwatched before. Idempotent."""
 
 
 class ExitNotice(Protocol):
-    """A descriptor that becomes readable at the exit of a process, and the system calls through it."""
+    """Descriptor that becomes readable at the exit of a process, and the system calls that use it."""
 
     @property
     def dead(self) -> bool:
@@ -86,11 +101,11 @@ class ExitNotice(Protocol):
 
     @property
     def at_ns(self) -> int | None:
-        """Monotonic time at which a waiting thread noticed the exit; None if there is no such thread."""
+        """Monotonic time at which a waiting thread noticed the exit; None if no thread waits."""
 
     @property
     def found(self) -> os.waitid_result | None:
-        """The status that a waiting thread saw before other code reaped the process; None if there is none."""
+        """Status that a waiting thread saw before other code reaped the process; None if it saw none."""
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable at the exit; -1 after `close`."""
@@ -99,14 +114,16 @@ class ExitNotice(Protocol):
         """Make the descriptor readable now if the process is dead."""
 
     def peek(self) -> os.waitid_result | None:
-        """Return the status of a child of the host without reaping it; None if it runs or a tracer holds it.
+        """Return the status of a child of the host without reaping it.
+
+        None if the child runs, or if a tracer holds it.
 
         Raises:
             ChildProcessError: The child is reaped already.
         """
 
     def stop(self) -> os.waitid_result | None:
-        """Return how a child of the host was suspended, once for each time; None if there is nothing new.
+        """Return how a child of the host was suspended, once per suspension; None if there is no new suspension.
 
         Raises:
             OSError: The child is reaped.
@@ -120,10 +137,10 @@ class ExitNotice(Protocol):
         """
 
     def lost_status(self) -> tuple[int | None, bool]:
-        """Return exit code and core dump of a process that other code has reaped; (None, False) if unknown."""
+        """Return exit code and core dump of a process that other code has reaped; (None, False) if they are unknown."""
 
     def is_being_reaped(self) -> bool:
-        """Whether other code is reaping the process now, so that its status becomes available microseconds later."""
+        """Return whether other code is reaping the process now. Its status will be known microseconds later."""
 
     def close(self) -> None:
         """Close the descriptor. Idempotent."""

@@ -24,7 +24,7 @@ _ROUNDS = 10
 class GroupLeader(ABC):
     """Handle of a started process that leads its own session.
 
-    The handle uses the pid only while no other process can have it. Otherwise it signals the process and the members
+    The handle uses the pid only while no other process can have it. After that, it signals the process and the members
     of the group by descriptors.
     """
 
@@ -33,8 +33,9 @@ class GroupLeader(ABC):
 
         Args:
             pid: Its pid.
-            notice: Its exit notice, taken over.
-            execs: Whether the process executes a program; until then, the kernel counts the host's memory as its peak.
+            notice: Its exit notice, which the handle takes over.
+            execs: Whether the process executes a program. Until the exec, the kernel counts the host's memory as its
+                peak.
         """
         self.pid = pid
         self._notice = notice
@@ -47,22 +48,31 @@ class GroupLeader(ABC):
         self._ended: Exit | None = None
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable at the exit; -1 if the process was reaped before the open."""
+        """Return the descriptor that becomes readable at the exit.
+
+        -1 if other code reaped the process before its descriptor was opened.
+        """
         return self._notice.fileno()
 
     @property
     def noticed_ns(self) -> int | None:
-        """Monotonic time at which a waiting thread noticed the exit; None if there is no such thread."""
+        """Monotonic time at which a waiting thread noticed the exit; None if no thread waits."""
         return self._notice.at_ns
 
     def ring_if_dead(self) -> None:
-        """Make the descriptor readable now if the process is dead: without pidfds, the exit thread may run late."""
+        """Make the descriptor readable now if the process is dead.
+
+        The method is needed without pidfds, because the exit thread may run late.
+        """
         self._notice.look()
 
     # The exit
 
     def reap(self) -> Exit | None:
-        """Reap the process if it is dead; None if it runs or a tracer holds it. Idempotent."""
+        """Reap the process if it is dead, and return its exit. Idempotent.
+
+        None if the process runs, or if a tracer holds it.
+        """
         if self._ended is None:
             self._ended = self._take_exit()
         return self._ended
@@ -103,7 +113,7 @@ class GroupLeader(ABC):
         return self._notice.peek()
 
     def _peak(self, max_rss_kb: int) -> int | None:
-        """Return the peak memory in bytes; None if it may be the host's, where the kernel begins to count."""
+        """Return the peak memory in bytes; None if the figure may be the host's, which the kernel begins with."""
         return None if self._execs and is_within_ours(max_rss_kb) else max_rss_kb * 1024
 
     def _mark(self, code: int | None) -> None:  # noqa: ARG002 - subclasses store the code
@@ -111,7 +121,10 @@ class GroupLeader(ABC):
         self._reaped = True
 
     def _reaped_by_other(self, found: os.waitid_result | None) -> Exit:
-        """Return the exit of a child that other code has reaped, from a reading before the reap or from the kernel."""
+        """Return the exit of a child that other code has reaped.
+
+        The status is that of a reading before the reap, or the kernel's or the launcher's.
+        """
         found = found or self._notice.found
         if found is not None:
             code: int | None = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
@@ -134,7 +147,7 @@ class GroupLeader(ABC):
     # The group
 
     def signal_group(self, sig: signal.Signals) -> bool:
-        """Signal the group, also after its leader was reaped; return whether a process received the signal."""
+        """Signal the group, also after the reap of its leader; return whether a process received the signal."""
         if self.fileno() < 0:
             return self._gone_at_once and self._signal_members(sig)
         self._killed = self._killed or sig == signal.SIGKILL
@@ -152,11 +165,11 @@ class GroupLeader(ABC):
 
     @abstractmethod
     def _holds_number(self) -> bool:
-        """Whether the process still has its pid: it runs, or is a zombie that only the host would reap."""
+        """Return whether the process still has its pid: it runs, or it is a zombie that only the host would reap."""
 
     @abstractmethod
     def _knows_members(self) -> bool:
-        """Whether to signal each member of the group separately, because another group may have the number."""
+        """Return whether to signal each member of the group separately, because a new group may have the number."""
 
     @abstractmethod
     def _number_is_anothers(self) -> bool:
@@ -172,7 +185,10 @@ class GroupLeader(ABC):
         return True
 
     def group_alive(self) -> bool:
-        """Return whether the group of a reaped leader has members; the handle may hold them from now on."""
+        """Return whether the group of a reaped leader has members.
+
+        If this needed a scan of /proc, the handle keeps the members that it found; see `holds_members`.
+        """
         known = self.fileno() >= 0
         if self._gone_at_once or (known and not platform.GROUP_BY_PIDFD):
             return self._group_has_members()
@@ -189,7 +205,7 @@ class GroupLeader(ABC):
             os.killpg(self.pid, 0)  # a cheap check: most groups are empty
         except ProcessLookupError:
             return False
-        except PermissionError:  # a group with this number has members, perhaps of another user
+        except PermissionError:  # a group with this number has members, whose user may be another one
             pass
         try:
             return bool(self.members())
@@ -202,7 +218,9 @@ class GroupLeader(ABC):
         return (self._gone_at_once or not platform.GROUP_BY_PIDFD) and bool(self._members)
 
     def members(self, *, since_s: float | None = None) -> list[Member]:
-        """Return the live members of the group of a reaped process. A scan that began after `since_s` is used again.
+        """Return the live members of the group of a reaped process.
+
+        `since_s` is a monotonic time: the last scan is reused if it began after this time. None: scan now.
 
         While a group has members, the kernel does not give its number to a new process. So if a new process has the
         number, the group was empty in between, and the present members do not belong to the gang.
@@ -223,7 +241,7 @@ class GroupLeader(ABC):
         return held
 
     def _signal_members(self, sig: signal.Signals) -> bool:
-        """Signal each member of the group, also those forked in the meantime, without use of the group's number."""
+        """Signal each member of the group, also members that are forked meanwhile, without the number of the group."""
         tried: set[int] = set()
         reached = False
         for _ in range(_ROUNDS):
@@ -246,7 +264,7 @@ class GroupLeader(ABC):
         return "?" if seen is None else seen.state
 
     def close(self) -> None:
-        """Close the descriptors. The caller unwatches them first. Idempotent."""
+        """Close the descriptors, which the caller has unwatched before. Idempotent."""
         held, self._members = self._members, ()
         for member in held:
             member.close()

@@ -1,10 +1,11 @@
-"""Detection of kills by the kernel's OOM killer, by the kill counters of the cgroups.
+"""Detection of kills by the kernel's OOM killer, from the kill counters of the cgroups.
 
-The kernel does not report which SIGKILL was its own, so the result is a guess: the process got a SIGKILL that supervise
-did not send, and the counter of its cgroup shows a kill that no other exit of a process of the host explains.
+The kernel does not report which SIGKILL was its own, so the result is a guess. It has two conditions: the process got a
+SIGKILL that supervise did not send, and the counter of its cgroup shows a kill that no other exit explains.
 
-cgroup v1 does not show which cgroup a dead process was in. There, a kill in a cgroup that is not below the host's
-explains the exit only of a process that was large: other programs are killed there, too.
+cgroup v1 does not show which cgroup a dead process was in. So with v1, a kill in a cgroup that is not below the host's
+may explain an exit. Such a cgroup also has processes of other programs, so the kill counts only if the process was
+large.
 """
 
 from __future__ import annotations
@@ -21,17 +22,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MOST_FOLDERS = 256
-"""Limit on the cgroups that are read: those below the host's, and all of cgroup v1."""
+"""Limit on the number of cgroups to read: of those below the host's, and of all cgroups of v1."""
 
 _LINKS_OF_LEAF = 2
-"""Link count of a cgroup without cgroups below: the name and ``.``. Some other file systems do not count folders."""
+"""Link count of a folder for a cgroup without cgroups below: its name and ``.``.
+
+The link counts of some other file systems do not include folders.
+"""
 
 
 class Counters:
-    """The OOM kill counters that concern the workers, and the part of each that earlier exits explain."""
+    """The OOM kill counters that concern the workers, and how many kills of each are already attributed (*explained*).
+
+    A kill is attributed to an earlier exit, or to the time before the baseline.
+    """
 
     def __init__(self, proc: str = "/proc") -> None:
-        """Begin without a reading; `proc` is the mount point of procfs."""
+        """Begin without a reading. `proc` is the mount point of procfs."""
         self._proc = proc
         self._known: dict[str, int] = {}
         self._based = False
@@ -39,12 +46,12 @@ class Counters:
         self._lock = threading.Lock()
 
     def forget_in_child(self) -> None:
-        """Begin again in a forked child: a thread of the parent, which the child lacks, may hold the lock."""
+        """Begin again in a forked child, because the lock may be held by a thread that only the parent has."""
         self._lock = threading.Lock()
         self._known, self._based, self._trees = {}, False, None
 
     def baseline(self) -> None:
-        """Store the present counters; later kills may be of workers."""
+        """Store the present counters. Later kills may be kills of workers."""
         with self._lock:
             self._begin()
 
@@ -53,18 +60,22 @@ class Counters:
         self._based = True
 
     def killed_for_memory(self, pid: int | None) -> bool:
-        """Return whether the OOM killer has probably killed a dead process; if so, count one kill as explained.
+        """Return whether the OOM killer has probably killed a dead process.
+
+        If so, one kill counts as explained from then on.
 
         Args:
             pid: Its pid while it is unreaped; None if other code has reaped it.
         """
         with self._lock:
-            if not self._based:  # without a baseline, every kill so far counts as another process's
+            if not self._based:  # without a baseline, all earlier kills are attributed to other processes
                 self._begin()
             return self._takes_one(self._files_of(pid))
 
     def killed_elsewhere(self, peak_bytes: int | None) -> bool:
-        """Return whether a kill in another cgroup of v1 probably was of a dead process; if so, count it as explained.
+        """Return whether a dead process probably was the victim of a kill in another cgroup of v1.
+
+        If so, the kill counts as explained from then on.
 
         Args:
             peak_bytes: The peak memory of the process, which must be at least half of the limit of that cgroup.
@@ -74,7 +85,10 @@ class Counters:
             return self._based and self._takes_one(large)
 
     def _takes_one(self, paths: Iterator[str]) -> bool:
-        """Return whether one of these counters has an unexplained kill; if so, count it as explained."""
+        """Return whether one of these counters has an unexplained kill.
+
+        If so, that kill counts as explained from then on.
+        """
         for path, count in self._read_all(paths).items():
             known = self._known.get(path, 0)
             if count > known:
@@ -96,7 +110,10 @@ class Counters:
         yield from own
 
     def _own_files(self) -> Iterator[str]:
-        """Yield the counters of the host's cgroup; in v1 also those of the cgroups below, which v1 does not add up."""
+        """Yield the counters of the host's cgroup.
+
+        In v1, yield also those of the cgroups below, because v1 does not add them up.
+        """
         any_tree = False
         for found in self._memory_trees():
             folder = found.own(self._proc)
@@ -113,7 +130,8 @@ class Counters:
     def _files_elsewhere(self) -> Iterator[str]:
         """Yield the counters of other v1 cgroups, because v1 does not show which cgroup a dead process was in.
 
-        Yield none if there are too many: an old kill in a cgroup without a baseline would look like a new one.
+        Yield none if there are more than `_MOST_FOLDERS`. Yielding only some would leave others without a baseline, and
+        an old kill in one of those would later look new.
         """
         for found in self._memory_trees():
             if not found.controller:
@@ -137,7 +155,8 @@ class Counters:
 def _folders(top: str) -> Iterator[str]:
     """Yield `top` and the folders below it. Do not list a folder whose link count shows no subfolder.
 
-    A cgroup has about forty files, and most cgroups have none below: listing them took most of the time of a reading.
+    A cgroup has about forty files, and most cgroups have no cgroup below. Without the check, listing such folders took
+    most of the time of a reading.
     """
     yield top
     try:
@@ -152,7 +171,7 @@ def _folders(top: str) -> Iterator[str]:
 
 
 def _counter(found: Tree, folder: str) -> str:
-    """Return the file that counts the kills of a cgroup itself; before Linux 5.2 also those of the cgroups below."""
+    """Return the file that counts the kills in a cgroup. Before Linux 5.2, kills in the cgroups below count, too."""
     if found.controller:
         return f"{folder}/memory.oom_control"
     local = f"{folder}/memory.events.local"
@@ -160,7 +179,7 @@ def _counter(found: Tree, folder: str) -> str:
 
 
 def _is_large(peak_bytes: int | None, counter: str) -> bool:
-    """Return whether a process of this peak memory may be the one that is killed at the limit of a cgroup of v1."""
+    """Return whether a process of this peak memory may be the victim when a cgroup of v1 reaches its limit."""
     try:
         with open(os.path.join(os.path.dirname(counter), "memory.limit_in_bytes"), encoding="ascii") as file:
             return peak_bytes is not None and 2 * peak_bytes >= int(file.read())

@@ -1,4 +1,4 @@
-"""The notice of an exit by pidfd, and the choice between it and a thread."""
+"""The notice of an exit by pidfd, and the choice between this notice and a thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Pidfd:
     found: os.waitid_result | None = None
 
     def __init__(self, pidfd: int) -> None:
-        """Take over a pidfd; -1 if the process was reaped before the open."""
+        """Take over a pidfd; -1 if other code reaped the process before its descriptor was opened."""
         self._fd = pidfd
 
     @property
@@ -34,7 +34,7 @@ class Pidfd:
         return self._fd
 
     def look(self) -> None:
-        """Do nothing: the kernel makes a pidfd readable at once."""
+        """Do nothing, because the kernel makes a pidfd readable at once."""
 
     def peek(self) -> os.waitid_result | None:
         """Return the status of a child without reaping it; see `ExitNotice.peek`."""
@@ -45,15 +45,18 @@ class Pidfd:
         return os.waitid(os.P_PIDFD, self._fd, os.WSTOPPED | os.WNOHANG)
 
     def send(self, sig: int, flags: int) -> None:
-        """Signal the process, or with a flag its group."""
+        """Signal the process; with the flag for it, the group of the process."""
         signal.pidfd_send_signal(self._fd, sig, None, flags)
 
     def lost_status(self) -> tuple[int | None, bool]:
-        """Return the status that the kernel keeps since Linux 6.15."""
+        """Return exit code and core dump, which the kernel keeps since Linux 6.15."""
         return remembered(self._fd)
 
     def is_being_reaped(self) -> bool:
-        """Whether the process can still be signaled and the kernel does not keep its status yet."""
+        """Return whether other code is reaping the process now.
+
+        During the reap, the process can still be signaled, and the kernel does not keep its status yet.
+        """
         try:
             self.send(0, 0)
         except (ProcessLookupError, PermissionError):
@@ -68,11 +71,11 @@ class Pidfd:
 
 
 def exit_notice(pid: int, *, pidfd: int = -1, parents_word: int | None = None) -> ExitNotice:
-    """Return the exit notice of a process: by pidfd, or by a thread if the kernel has no pidfds.
+    """Return the exit notice of a process: by pidfd, or by a thread if the kernel lacks pidfds.
 
     Args:
-        pid: An unreaped child of this process. Or, with `parents_word`, a child of another process.
-        pidfd: Pidfd of the process, taken over; -1 to open one.
+        pid: A child of this process that is not reaped. With `parents_word`: a child of another process.
+        pidfd: Pidfd of the process, which the notice takes over; -1 to open one.
         parents_word: A descriptor that becomes readable when the parent has reaped the process or has exited.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Table of the live processes of a gang, for a cleanup without actors."""
+"""Table of the live processes of a gang, for a cleanup that uses no actors."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class ExitSlots:
     def __init__(self) -> None:
         """Make an empty table."""
         self.processes: dict[int, Process] = {}
-        """Processes, from the start of a rank until its group is empty."""
+        """Processes, from the start of a rank until no process of its group is left."""
         self.outcomes: dict[int, OutcomeFile] = {}
-        """Result channels, from the start of a rank until its return value was read."""
+        """Result channels, from the start of a rank until the host has read its return value."""
 
     def close_outcomes(self) -> None:
-        """Close all result channels that were not read."""
+        """Close all result channels that the host has not read."""
         while self.outcomes:
             self.outcomes.popitem()[1].close()
 
@@ -37,15 +37,15 @@ class ExitSlots:
                 process.ring_if_dead()
 
     def kill_all(self) -> None:
-        """Send SIGKILL to every group, now."""
+        """Send SIGKILL to every group."""
         for process in list(self.processes.values()):
             with contextlib.suppress(BaseException):  # an error at one group must not spare the others
                 process.signal_group(signal.SIGKILL)
 
     def bury(self, timeout_s: float) -> bool:
-        """Kill and reap all processes, blocking for at most `timeout_s`; return whether all are reaped.
+        """Kill and reap all processes, for at most `timeout_s`; return whether all are reaped.
 
-        For the loop's thread after a failure of the loop, because the call blocks.
+        The call blocks, so the loop's thread uses it only after a failure of the loop.
         """
         self.kill_all()
         deadline = time.monotonic() + timeout_s

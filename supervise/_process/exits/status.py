@@ -1,4 +1,4 @@
-"""Status of a process that other code has reaped, and the check of its peak of memory."""
+"""Status of a process that other code has reaped, and check of a peak of memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import struct
 _PIDFD_GET_INFO = (3 << 30) | (64 << 16) | (0xFF << 8) | 11
 _PIDFD_INFO_EXIT = 1 << 3
 _known_kb = 0
-"""The last known peak of memory of this process, which only grows."""
+"""The last known peak of memory of this process. A peak only grows."""
 
 
 def remembered(pidfd: int) -> tuple[int | None, bool]:
@@ -28,7 +28,7 @@ def remembered(pidfd: int) -> tuple[int | None, bool]:
 
 
 def is_within_ours(peak_kb: int) -> bool:
-    """Whether a peak is at most that of this process, where the kernel begins to count for a program."""
+    """Return whether a peak is at most that of this process, with which the kernel begins for a program."""
     global _known_kb  # noqa: PLW0603 - called once for each rank; the known value avoids most calls of getrusage
     if peak_kb <= _known_kb:
         return True

@@ -24,16 +24,16 @@ _AGAIN_MS = 50
 class ExitThread:
     """The exit notice of a process, by a thread that waits for it.
 
-    The thread and the handle each have a descriptor of their own for the same event, so neither can
-    set or close a number that was reused. The thread ends with the process. It is a daemon, so an exiting
-    interpreter does not wait for it.
+    The thread and the handle have two descriptors for the same event. So neither sets or closes a descriptor whose
+    number was reused. The thread ends with the process. It is a daemon thread, so an exiting interpreter does not wait
+    for it.
     """
 
     def __init__(self, pid: int, *, parents_word: int | None = None) -> None:
         """Start the thread.
 
         Args:
-            pid: An unreaped child of this process. Or, with `parents_word`, a child of another process.
+            pid: A child of this process that is not reaped. With `parents_word`: a child of another process.
             parents_word: A descriptor that becomes readable when the parent has reaped the process or has exited.
 
         Raises:
@@ -44,7 +44,7 @@ class ExitThread:
         self.dead = False
         """Whether the exit was noticed."""
         self.found: os.waitid_result | None = None
-        """Status of a child; None if other code has reaped it."""
+        """Status of a child; None if other code has reaped the child."""
         self.at_ns: int | None = None
         """Monotonic time at which the exit was noticed."""
         self._word = -1
@@ -86,7 +86,10 @@ class ExitThread:
             self._threads.close()
 
     def look(self) -> None:
-        """Make the descriptor readable now if the process is dead but the thread has not run. On the loop's thread."""
+        """Make the descriptor readable now if the process is dead but the thread has not run yet.
+
+        The loop's thread calls this method.
+        """
         if self.dead or self._ours.fileno() < 0:
             return
         if self._is_anothers:
@@ -94,7 +97,7 @@ class ExitThread:
         else:
             try:
                 self.found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-            except ChildProcessError:  # reaped by other code; the thread will notice
+            except ChildProcessError:  # reaped by other code, which the thread will notice
                 return
             gone = self.found is not None
         if gone:
@@ -108,7 +111,10 @@ class ExitThread:
             return
 
     def _wait_for_word(self) -> None:
-        """Wait until the parent reports, without reading the report; poll /proc if the parent has exited instead."""
+        """Wait until the parent reports, without reading the report.
+
+        If the parent has exited without a report, poll /proc.
+        """
         try:
             poll = select.poll()
             poll.register(self._word, select.POLLIN)
@@ -129,7 +135,7 @@ class ExitThread:
             poll.poll(_AGAIN_MS)
 
     def _is_gone(self) -> bool:
-        """Return whether the process of another parent is dead; False if no descriptor is left to find out."""
+        """Return whether the child of another process is dead; False if no descriptor is left to find out."""
         try:
             seen = reading(self.pid)
         except OSError:  # such as EMFILE
@@ -153,15 +159,15 @@ class ExitThread:
         os.kill(self.pid, sig)
 
     def lost_status(self) -> tuple[int | None, bool]:
-        """Return (None, False): the kernel reports the status only through a pidfd."""
+        """Return (None, False), because the kernel reports the status only through a pidfd."""
         return None, False
 
     def is_being_reaped(self) -> bool:
-        """Return False: the thread has seen the status, or the process was reaped."""
+        """Return False: the thread has seen the status, or the process is already reaped."""
         return False
 
     def close(self) -> None:
-        """Close the descriptors; a thread that waits for a report of the parent ends. Idempotent."""
+        """Close the descriptors. A thread that waits for a report of the parent ends. Idempotent."""
         if not self.dead:
             self._ours.set()
         self._ours.close()

@@ -1,1 +1,4 @@
-"""Start of processes: programs by posix_spawn, functions by spawn, fork and fork server, and the code in the child."""
+"""Start of processes, and the code that runs in the child.
+
+Programs start by posix_spawn; functions start by spawn, fork or fork server.
+"""

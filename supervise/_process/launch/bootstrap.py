@@ -1,8 +1,7 @@
 """Bootstrap of a function in a worker, from the first instruction to the call in `bootstrap_call`.
 
-A spawned worker continues in `bootstrap_spawn`.
-
-Every spawned worker imports this module before the user's code, so it imports little.
+A spawned worker continues in `bootstrap_spawn`. Every spawned worker imports this module before the user's code, so
+this module imports little.
 """
 
 from __future__ import annotations
@@ -30,25 +29,30 @@ if TYPE_CHECKING:
 
 
 class Arrival:
-    """Object that multiprocessing unpickles in a worker, which sets up the worker and returns the process object."""
+    """Object that sets up a worker when multiprocessing unpickles it there.
+
+    The result of the unpickling is the process object.
+    """
 
     def __init__(self, payload: int, *, execs: bool) -> None:
         """Make the object.
 
         Args:
-            payload: The descriptor of the payload; its index if a fork server passes it.
-            execs: Whether the worker is a frozen program, which already has its session, streams and environment.
+            payload: The descriptor of the payload; with a fork server, its index among the descriptors that the server
+                passes.
+            execs: Whether the worker is a frozen program. Such a worker already has its session, streams and
+                environment.
         """
         self.payload = payload
         self.execs = execs
 
     def __reduce__(self) -> tuple[Any, tuple[int]]:
-        """Set up the worker at unpickling."""
+        """Set up the worker when the object is unpickled."""
         return _arrive_frozen if self.execs else _arrive, (self.payload,)
 
 
 def spawned(file: BinaryIO) -> int:
-    """Run what `file` describes, in a new interpreter; return the exit code."""
+    """Run the function that `file` describes, in a new interpreter; return the exit code."""
     settings: Settings = pickle.load(file)
     lifeline.arm_self(settings.line)
     keep_private(file.fileno(), settings.channel, settings.tracker, *settings.fds)
@@ -59,10 +63,10 @@ def spawned(file: BinaryIO) -> int:
 
 
 def keep_private(*fds: int | None) -> None:
-    """Set close-on-exec, before any user code runs.
+    """Set close-on-exec for descriptors, before any user code runs.
 
-    The host unpickles data from the result channel and from queues, and the resource tracker unlinks the names that it
-    receives. A program that the worker executes, perhaps as another user, must not write to them.
+    A program that the worker executes, perhaps as another user, must not write to these descriptors. The host unpickles
+    data from the result channel and from queues, and the resource tracker unlinks each name that it receives.
     """
     for fd in fds:
         if fd is not None:
@@ -93,7 +97,10 @@ def _arrive(payload: int) -> Any:
 
 
 def _arrive_frozen(payload: int) -> Any:
-    """Set up a frozen program, in `multiprocessing.freeze_support`. Its main module has run up to that call."""
+    """Set up a frozen program, in `multiprocessing.freeze_support`.
+
+    The main module of the program has run up to the call of that function.
+    """
     import marshal
 
     file = os.fdopen(payload, "rb")
@@ -120,7 +127,10 @@ def forked(settings: Settings) -> NoReturn:
 
 
 def _forget_exit_functions() -> None:
-    """Remove the host's exit functions, except multiprocessing's, which `_bootstrap` calls before Python 3.13."""
+    """Remove the host's exit functions.
+
+    Those of multiprocessing remain. Before Python 3.13, `_bootstrap` calls them.
+    """
     if sys.version_info >= (3, 13):
         import atexit
         from multiprocessing import util
@@ -141,7 +151,10 @@ def _leave(code: int) -> NoReturn:
 
 
 def _become_main_thread() -> None:
-    """Make this thread, a copy of the host's loop and the only one after the fork, the main thread."""
+    """Make this thread the main thread.
+
+    The thread is a copy of the host's loop, and the only thread after the fork.
+    """
     import threading
 
     thread: Any = threading.current_thread()
@@ -172,13 +185,16 @@ def _settle_in(settings: Settings) -> None:
 
 
 def changes(env: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the difference of `env` to this process's environment; a worker that changes less copies fewer pages."""
+    """Return the difference between `env` and this process's environment.
+
+    A worker that changes fewer variables copies fewer pages.
+    """
     gone: dict[str, str | None] = dict.fromkeys(os.environ.keys() - env.keys())
     return gone | {name: value for name, value in env.items() if os.environ.get(name) != value}
 
 
 def _redirect(stdio: tuple[int | None, ...]) -> None:
-    """Replace descriptors 0 to 2 and the streams of `sys`; never flush text that the host had buffered."""
+    """Replace descriptors 0 to 2 and the streams of `sys`. Never flush text that the host had buffered."""
     stdin, stdout, stderr = stdio
     if stdin is None:
         stdin = clear_of_stdio(os.open(os.devnull, os.O_RDONLY))
@@ -200,13 +216,17 @@ def _redirect(stdio: tuple[int | None, ...]) -> None:
 
 
 _host_streams: list[object] = []
-"""References to the host's streams: their collection would write the host's buffered text a second time."""
+"""References to the host's streams, so that they are not collected.
+
+A collected stream would write the text that the host had buffered, a second time.
+"""
 
 
 def _worker(settings: Settings, file: BinaryIO) -> Worker:
-    """Apply the host's preparation data in a child of the fork server, import the main module, unpickle the function.
+    """Apply the host's preparation data, import the main module, and unpickle the function, in a fork server's child.
 
-    An exception in these steps is recorded as if the function had raised it, so that the failure shows the cause.
+    An exception in one of these steps is recorded like an exception of the function, so that the failure shows the
+    cause.
     """
     from multiprocessing import spawn
 

@@ -1,4 +1,4 @@
-"""Call of the user's function in the worker, and transfer of its value or exception to the host."""
+"""Call of the user's function in the worker, and transfer of its value or its exception to the host."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def load(file: BinaryIO) -> Any:
     """Unpickle the function and its arguments.
 
     Raises:
-        AttributeError: A name is missing in its module, or in the main module, of which a rank runs only a part.
+        AttributeError: A name is missing in its module. The main module may lack it, because a rank runs only a part of
+            that module.
     """
     try:
         return pickle.load(file)
@@ -43,7 +44,7 @@ def name_of(settings: Settings) -> str:
 
 
 def call(settings: Settings) -> None:
-    """Call the user's function; send its value or exception.
+    """Call the user's function; send its value or its exception.
 
     Raises:
         SystemExit: The exit code is not 0.
@@ -75,7 +76,7 @@ def _call(settings: Settings) -> None:
         handler.record_exception(error)
         raise SystemExit(_INTERRUPTED) from None
     except BaseException as error:
-        if returned or not isinstance(error, Exception):  # `record` has not recorded it
+        if returned or not isinstance(error, Exception):  # otherwise `record` has recorded the error
             handler.record_exception(error)
         if not handler.records:
             sys.excepthook(type(error), error, error.__traceback__)
@@ -83,9 +84,9 @@ def _call(settings: Settings) -> None:
 
 
 class _RankErrorHandler(ErrorHandler):
-    """Error handler for the rank's own process, which works also if the function has cleared the environment.
+    """Error handler for the rank's own process. It works also if the function has cleared the environment.
 
-    An exception in a process that the function has forked is not a failure of the rank, so it is not recorded.
+    An exception in a process that the function has forked is not recorded, because it is not a failure of the rank.
     """
 
     def __init__(self, rank_pid: int) -> None:
@@ -102,7 +103,7 @@ class _RankErrorHandler(ErrorHandler):
 
 
 def _call_plainly(settings: Settings) -> None:
-    """Call the user's function; send the monotonic time (ns) and the traceback of an `Exception`."""
+    """Call the user's function. If it raises an `Exception`, send the monotonic time (ns) and the traceback."""
     fn, args = settings.call
     rank_pid = os.getpid()
     try:

@@ -1,7 +1,8 @@
-"""Bootstrap of a spawned worker without an import of multiprocessing, which would take a third of its start.
+"""Bootstrap of a spawned worker without multiprocessing, whose import would take a third of the worker's start.
 
-If user code imports multiprocessing, it finds the objects of multiprocessing's own child: process object, parent, key,
-resource tracker. The same holds for logging, whose records name the process if multiprocessing is loaded.
+If user code imports multiprocessing, it finds the same objects as in a child of multiprocessing: process object,
+parent, key, resource tracker. An import of logging loads multiprocessing, too, because the records of logging then name
+the process.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
     from supervise._process.launch.settings import Settings
 
 _old_main: list[ModuleType] = []
-"""The original main module, kept as multiprocessing keeps it, because other objects may still use its contents."""
+"""The original main module. A reference is kept, as in multiprocessing, because other objects may use its contents."""
 
 
 def live(settings: Settings, file: BinaryIO) -> int:
-    """Apply the host's preparation data, call the function that `file` describes; return the exit code.
+    """Apply the host's preparation data, and call the function that `file` describes; return the exit code.
 
-    An exception before the call is recorded as if the function had raised it, so that the failure shows the cause.
+    An exception before the call is recorded like an exception of the function, so that the failure shows the cause.
     """
     atexit.register(_exit_multiprocessing)  # called last: user code registers its exit functions later
     try:
@@ -63,17 +64,20 @@ class _Late:
 
         Args:
             settings: Settings of the worker.
-            prepared: The host's preparation data for multiprocessing, pickled.
+            prepared: The pickle of the host's preparation data for multiprocessing.
         """
         self._settings = settings
         self._prepared = prepared
         self._awaited = {"multiprocessing": self._arrive, "logging": _import_multiprocessing}
-        self._lock = threading.Lock()  # guards the next two: any thread may import
+        self._lock = threading.Lock()  # guards the next two attributes, because any thread may import
         self._arrived = False
         self._calling = False
 
     def await_import(self) -> None:
-        """Install the hook; or act at once if multiprocessing or logging was imported at the interpreter's start."""
+        """Install the hook.
+
+        If the interpreter has imported multiprocessing or logging at its start, set up multiprocessing at once.
+        """
         if "multiprocessing" in sys.modules:
             self._arrive()
             return
@@ -82,7 +86,10 @@ class _Late:
             _import_multiprocessing()
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Find a module by the other finders, and act after its import."""
+        """Find a module by the other finders.
+
+        After the import of multiprocessing or logging, set up multiprocessing.
+        """
         act = self._awaited.get(name)
         if act is None:
             return None
@@ -95,7 +102,7 @@ class _Late:
             def exec_module(module: ModuleType) -> None:
                 main = sys.modules.get("__mp_main__")
                 execute(module)
-                if main is not None:  # multiprocessing has replaced the main module, which is still being imported
+                if main is not None:  # multiprocessing has replaced `__mp_main__`, which is still being imported
                     sys.modules["__mp_main__"] = main
                 if module.__name__ == name and name in self._awaited:  # a frozen program has one loader for all modules
                     act()
@@ -123,13 +130,13 @@ class _Late:
             sys.meta_path.remove(self)
 
     def has_arrived_before_the_call(self) -> bool:
-        """Return whether multiprocessing is imported. The hook treats a later import as one by the function."""
+        """Return whether multiprocessing is imported. From this call on, an import counts as one by the function."""
         with self._lock:
             self._calling = True
             return self._arrived
 
     def process(self) -> Worker:
-        """Return multiprocessing's process object for this worker. Call it after all arguments are unpickled."""
+        """Return multiprocessing's process object for this worker. Call this only after all arguments are unpickled."""
         from multiprocessing import process
 
         from supervise._process.launch.multiprocessing import Worker
@@ -143,7 +150,7 @@ def _import_multiprocessing() -> None:
 
 
 def _exit_multiprocessing() -> None:
-    """Run multiprocessing's finalizers and join its children. Idempotent."""
+    """Run the finalizers of multiprocessing and join its children. Idempotent."""
     util = sys.modules.get("multiprocessing.util")
     leave = getattr(util, "_exit_function", None)  # missing while another thread is importing the module
     if leave is not None:
@@ -151,7 +158,7 @@ def _exit_multiprocessing() -> None:
 
 
 def _prepare(data: dict[str, Any]) -> None:
-    """Set the host's `sys.path` and `sys.argv`, and import its main module, as `multiprocessing.spawn.prepare`."""
+    """Set the host's `sys.path` and `sys.argv`, and import its main module, like `multiprocessing.spawn.prepare`."""
     sys.path = data["sys_path"]
     sys.argv = data["sys_argv"]
     name, path = data.get("init_main_from_name"), data.get("init_main_from_path")
@@ -172,7 +179,7 @@ def _import_main(run: Callable[[Any], dict[str, Any]]) -> None:
 
 
 def _call(settings: Settings) -> int:
-    """Call the function and the exit steps of `BaseProcess._bootstrap`; return the exit code."""
+    """Call the function, then do the exit steps of `BaseProcess._bootstrap`; return the exit code."""
     code = 0
     try:
         _close_stdin()
@@ -213,7 +220,7 @@ def _close_stdin() -> None:
         return
     try:  # noqa: SIM105 - contextlib would be one more import
         sys.stdin.close()
-    except (OSError, ValueError):  # the main module may have replaced it by an object that cannot be closed
+    except (OSError, ValueError):  # the main module may have put an object there that cannot be closed
         pass
     try:
         sys.stdin = open(os.open(os.devnull, os.O_RDONLY), encoding="utf-8", closefd=False)  # noqa: SIM115

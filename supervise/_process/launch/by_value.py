@@ -1,4 +1,7 @@
-"""Pickling, by cloudpickle, of calls that a new interpreter cannot import: from cells or prompts, lambdas, closures."""
+"""Pickling, by cloudpickle, of calls that a new interpreter cannot import.
+
+Such calls come from cells or prompts, or are lambdas or closures.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ def is_installed() -> bool:
 
 
 def dump(call: object, file: io.BytesIO) -> None:
-    """Pickle a call; pickle by value the objects that only this process can import.
+    """Pickle a call. Objects that only this process can import are pickled by value.
 
     Queues, locks and connections are pickled as for a child of multiprocessing.
 
@@ -44,7 +47,7 @@ def dump(call: object, file: io.BytesIO) -> None:
 
 
 def _reduced_code(reduce: Callable[[CodeType], tuple[Any, ...]], code: CodeType) -> tuple[Any, ...]:
-    """Pickle a code object as cloudpickle does, with its file name and source, which a traceback in the rank shows."""
+    """Pickle a code object as cloudpickle does, with its file name and source, for tracebacks in the rank."""
     import linecache
 
     make, args = reduce(code)[:2]
@@ -53,7 +56,7 @@ def _reduced_code(reduce: Callable[[CodeType], tuple[Any, ...]], code: CodeType)
 
 
 def _code(make: Callable[..., CodeType], args: tuple[Any, ...], filename: str, source: tuple[str, ...]) -> CodeType:
-    """Return a code object in the rank, and keep its source for tracebacks."""
+    """Return a code object in the rank, and keep the source of the code for tracebacks."""
     import linecache
 
     if source and filename not in linecache.cache:
@@ -65,7 +68,7 @@ def dump_without_main(call: object, file: io.BytesIO) -> None:
     """Pickle a call that refers to nothing in the main module, as for a child of multiprocessing.
 
     Raises:
-        PicklingError: It refers to a function or a class of the main module.
+        PicklingError: The call refers to a function or a class of the main module.
         Exception: The call cannot be pickled.
     """
     import pickle

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 
 def fork() -> int:
-    """Fork; return 0 in the child, and the child's pid in the parent.
+    """Fork; return 0 in the child, and the pid of the child in the parent.
 
-    The child keeps the host's resource tracker: a tracker of its own would unlink the host's `SharedMemory` when the
-    child exits. From Python 3.14 on, a child loses the tracker at a fork unless the forking thread sets `preserve_fd`.
+    The child keeps the host's resource tracker. If it had a tracker of its own, that tracker would unlink the host's
+    `SharedMemory` at the exit of the child. From Python 3.14 on, a child loses the host's tracker unless the forking
+    thread sets `preserve_fd`.
     """
     if sys.version_info < (3, 14):
         return os.fork()
@@ -34,8 +35,9 @@ def fork() -> int:
 def _without_warning() -> Iterator[None]:
     """Ignore Python's warning about a fork in a process with threads.
 
-    From Python 3.15 on, a warning that is an error is raised in the parent after the fork, so the parent would not
-    learn the child's pid. Only one filter is added and removed, because other threads may change the list as well.
+    From Python 3.15 on, the warning comes after the fork. If warnings are errors, the parent would get an exception
+    instead of the child's pid. This function adds and removes only one filter, because other threads may change the
+    list of filters, too.
     """
     if sys.version_info < (3, 15):
         yield

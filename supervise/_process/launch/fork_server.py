@@ -1,4 +1,4 @@
-"""Start of multiprocessing's fork server, requests to it, and its reports on the workers that it forks."""
+"""Start of multiprocessing's fork server, requests to the server, and its reports on the workers that it forks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SERVER_S = 60.0
 """Limit on the start of a fork server, which takes a fraction of a second."""
 
 _PRELOAD = ("supervise._process.launch.bootstrap", "supervise._process.launch.multiprocessing", "pkgutil")
-"""Modules that every worker imports; `runpy` needs the last one to run the main module."""
+"""Modules that every worker imports. `runpy` needs the last one to run the main module."""
 DIED = (
     "the fork server ended before it started the process; its output on stderr may show the reason,"
     " for example an exception in a module of set_forkserver_preload"
@@ -29,9 +29,9 @@ DIED = (
 
 
 def ensure_server() -> None:
-    """Start multiprocessing's fork server unless it runs, in a thread that does not block SIGCHLD.
+    """Start multiprocessing's fork server, unless it runs, in a thread that does not block SIGCHLD.
 
-    The server inherits the signal mask, and needs SIGCHLD to report exits.
+    The server inherits the signal mask of the thread, and needs SIGCHLD to report exits.
     """
     problems: list[BaseException] = []
 
@@ -56,9 +56,10 @@ def ensure_server() -> None:
 
 
 def _run_server() -> None:
-    """Start the fork server unless it runs. A new server imports the user's preload and what every worker imports.
+    """Start the fork server unless it runs.
 
-    The server does not import the main module: each rank does, with its own environment, streams and working directory.
+    A new server imports the modules that the user preloads, and those that every worker imports. It does not import the
+    main module: each rank imports that one itself, with its own environment, streams and working directory.
     """
     from multiprocessing import forkserver
 
@@ -73,23 +74,27 @@ def _run_server() -> None:
 
 
 class _Preload(list[str]):
-    """List of modules for the fork server, whose `repr` also sets the server's `sys.path` to this process's.
+    """List of module names for the fork server.
 
-    The server runs by `python -c`, which puts the current directory first in `sys.path`. Before Python 3.14 the
-    directory stays there during the preload. The server evaluates the text of this list after its own imports.
+    The `repr` of the list is an expression. When the server evaluates the expression, `sys.path` becomes that of this
+    process, and the result is the names.
+
+    The expression is needed because the server runs by `python -c`, which puts the current directory first in
+    `sys.path`. Before Python 3.14, the directory stays there during the preload. The server evaluates the expression
+    after its own imports.
     """
 
     def __repr__(self) -> str:
-        """Return an expression that sets `sys.path` and has the names as its value."""
+        """Return an expression that sets `sys.path` and yields the names."""
         path = [entry for entry in sys.path if isinstance(entry, str)]
         return f"(__import__('sys').path.__setitem__(slice(None), {path!r}) or {list(self)!r})"
 
 
 def request(fds: Sequence[int], data: bytes) -> ServerStatus:
-    """Ask the fork server for a process that has copies of `fds` and reads `data`. Does not wait for the server.
+    """Ask the fork server for a process that has copies of `fds` and reads `data`. Do not wait for the server.
 
-    A thread connects, because `connect` blocks while the server's backlog of 128 is full, and from Python 3.14 on until
-    the server has authenticated this process.
+    A thread makes the connection, because `connect` may block: while the server's backlog of 128 is full and, from
+    Python 3.14 on, until the server has authenticated this process.
 
     Raises:
         OSError: There are too few descriptors, or no thread is available.
@@ -118,7 +123,7 @@ class _Asking(threading.Thread):
         self._over = WakeFd()
         self.ready: int = -1
         try:
-            self.ready = os.dup(self._over.fileno())  # the owner may close it while this thread still runs
+            self.ready = os.dup(self._over.fileno())  # the owner may close `ready` while this thread still runs
             for fd in fds:
                 self._fds.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3))
         except BaseException:
@@ -128,7 +133,10 @@ class _Asking(threading.Thread):
             raise
 
     def run(self) -> None:
-        """Connect; send the data unless `abandon` was called, in which case the process reads EOF and exits."""
+        """Connect, and send the data unless `abandon` was called.
+
+        Without data, the new process reads EOF and exits.
+        """
         try:
             self._connect()
         except BaseException as error:
@@ -164,7 +172,7 @@ class _Asking(threading.Thread):
             os.close(fd)
 
     def take(self) -> int:
-        """Return the descriptor of the server's reports on the process. Call it once `ready` is readable.
+        """Return the descriptor of the server's reports on the process. Call this only once `ready` is readable.
 
         Raises:
             ChildProcessError: The server ended before the request.
@@ -176,7 +184,7 @@ class _Asking(threading.Thread):
         return self._status
 
     def abandon(self) -> None:
-        """Cancel the request, so that a process without data exits; close the descriptor of the reports."""
+        """Cancel the request, and close the descriptor of the reports. A process that got no data exits."""
         with self._lock:
             self._wanted = False
             if self._status is not None:
@@ -184,10 +192,10 @@ class _Asking(threading.Thread):
 
 
 def check_room() -> None:
-    """Open and close as many descriptors as a request to the fork server needs.
+    """Open as many descriptors as a request to the fork server needs, and close them.
 
     Raises:
-        OSError: There are too few.
+        OSError: There are too few descriptors.
     """
     taken: list[int] = []
     try:
@@ -199,15 +207,21 @@ def check_room() -> None:
 
 
 class ServerStatus:
-    """The fork server's reports on one child: first its pid, at its end the exit code."""
+    """The fork server's reports on one child: first its pid, then, after its exit, the exit code."""
 
     def __init__(self, fd: int, asking: _Asking | None = None) -> None:
-        """Take over the nonblocking descriptor of the reports. With `asking`, `fd` is the thread's `ready`."""
+        """Take over the nonblocking descriptor of the reports.
+
+        With `asking`, take over the `ready` of that thread instead.
+        """
         self._fd = fd
         self._asking = asking
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when there is a report. It changes once the request was sent."""
+        """Return the descriptor that is readable when there is a report.
+
+        The number changes once the request is sent.
+        """
         return self._fd
 
     def read(self) -> int | None:
@@ -222,7 +236,7 @@ class ServerStatus:
             os.close(self._fd)
             self._fd, self._asking = fd, None
         try:
-            data = os.read(self._fd, 8)  # never less: the server writes eight bytes at once
+            data = os.read(self._fd, 8)  # never a part: the server writes eight bytes at once
         except BlockingIOError:
             return None
         if len(data) < 8:
@@ -231,7 +245,7 @@ class ServerStatus:
 
     @staticmethod
     def is_process(pid: int) -> bool:
-        """Whether the present server has this pid. It is not the parent of the children of an earlier server."""
+        """Return whether the present server has this pid. Children of an earlier server are not its children."""
         from multiprocessing import forkserver
 
         return bool(pid == forkserver._forkserver._forkserver_pid)  # type: ignore[attr-defined]  # noqa: SLF001

@@ -1,8 +1,8 @@
 """Start of a function by a fork of the host, together with the other ranks of its launch window.
 
-After a fork, the host copies each page of memory that it writes, and the child each page that it writes or whose
-objects it uses. So the ranks of a window are forked consecutively, and all work that can run before the
-first fork or after the last one does so.
+After a fork, the host copies each page of memory to which it writes. The child copies each page to which it writes or
+whose objects it uses. So the ranks of a window are forked one directly after the other, and all other work comes before
+the first fork or after the last one.
 """
 
 from __future__ import annotations
@@ -28,19 +28,22 @@ if TYPE_CHECKING:
 
 
 class Row:
-    """The ranks of a gang whose launches are ordered and whose processes are not forked yet."""
+    """Row of the ranks whose launches are ordered and whose processes are not forked yet."""
 
     def __init__(self) -> None:
         """Make an empty row."""
         self._ordered: list[ForkLauncher] = []
 
     def order(self, launcher: object) -> None:
-        """Fork a rank together with the next rank that is launched. The launch of this rank must follow in any case."""
+        """Put a rank into the row, whose ranks are forked together when one is launched.
+
+        The caller must launch each of them.
+        """
         if isinstance(launcher, ForkLauncher):  # not one that is bound to CPUs
             self._ordered.append(launcher)
 
     def fork_all(self, first: ForkLauncher) -> None:
-        """Fork the ordered ranks, or only `first` if it is not one of them."""
+        """Fork all ranks of the row; fork only `first` if it is not in the row."""
         row = [first]
         if first in self._ordered:
             row, self._ordered = self._ordered, []
@@ -69,7 +72,7 @@ class ForkLauncher:
     _forked: Launched | Exception | None = field(default=None, init=False)
 
     def launch(self) -> Launched:
-        """Return the process, forked now or together with a rank that was launched before.
+        """Return the process. It is forked now, or was forked at the launch of another rank of the row.
 
         Raises:
             OSError: The process could not be started; none is left.
@@ -83,11 +86,11 @@ class ForkLauncher:
         return forked
 
     def prepare(self) -> None:
-        """Do what needs no descriptor, before the first fork of the row."""
+        """Do all work that needs no descriptor. It runs before the first fork of the row."""
         self._changes = bootstrap.changes(self.how.env)
 
     def fork(self) -> None:
-        """Fork; keep the process or the error for `launch`."""
+        """Fork. Keep the process, or the error, until `launch` returns or raises it."""
         outcome: OutcomeFile | None = None
         read_end: int | None = None
         try:

@@ -1,8 +1,8 @@
-"""Start of a function in a process of its own: by spawn or forkserver. `forks` has the start by fork.
+"""Start of a function in a process of its own, by spawn or forkserver. The start by fork is in `forks`.
 
-All three continue in `supervise._process.launch.bootstrap`. The function and its arguments are pickled in the caller's
-thread, before any process starts. A launch writes the pickle into a memory file, so that it never waits for the child
-to read.
+All three start methods continue in `supervise._process.launch.bootstrap`. The function and its arguments are pickled in
+the caller's thread, before any process starts. A launch writes the pickle into a memory file, so that the launch never
+waits until the child reads.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BOOT = (
     "sys.exit(__import__('supervise._process.launch.bootstrap',fromlist=['spawned']).spawned(f))"
     "))(os.fdopen(int(sys.argv[1]),'rb')))(__import__('sys'),__import__('os'),__import__('marshal'))"
 )
-"""An expression, because a statement would leave names in the main module, where the user's names are looked up."""
+"""Code for ``-c``. It is an expression: a statement would leave names in the main module, among the user's names."""
 _OF_MULTIPROCESSING = ("name", "authkey", "log_to_stderr", "log_level", "start_method", "orig_dir")
 """Items of the preparation data that only multiprocessing needs."""
 
@@ -50,16 +50,19 @@ class Pickled:
 
     data: bytes = field(repr=False)
     fds: tuple[int, ...]
-    """Descriptors to which the data refers, in the same order."""
+    """Descriptors to which the data refers, in the order of the references."""
     keep: object
-    """Owner of the descriptors, until the launch."""
+    """Owner of the descriptors. It keeps them open until the launch."""
     sys_path: list[str]
     """`sys.path` of the host."""
     prepared: bytes = field(repr=False)
-    """Two pickles: the pickled preparation data for multiprocessing, used once it is imported, and the other data."""
+    """Two pickles: the preparation data for multiprocessing, as a pickle within a pickle, and the other data.
+
+    The inner pickle is loaded once multiprocessing is imported.
+    """
 
     def payload(self, settings: Settings) -> int:
-        """Return a memory file with the settings and the pickles, positioned at its start."""
+        """Return a memory file with the settings and the pickles, positioned at the start of the file."""
         head = marshal.dumps(self.sys_path) + pickle.dumps(settings)
         return file_of("supervise-arguments", head, self.prepared, self.data)
 
@@ -69,7 +72,7 @@ class Pickled:
 
 
 class _Travel:
-    """Substitute for multiprocessing's Popen while queues, locks and connections are pickled."""
+    """Substitute for the Popen of multiprocessing while queues, locks and connections are pickled."""
 
     def __init__(self, method: StartMethod) -> None:
         self.held = _Held()
@@ -89,7 +92,7 @@ class _Travel:
 
 
 class _Held:
-    """Owner of duplicated descriptors, which it closes when it is collected."""
+    """Owner of duplicated descriptors. It closes them when it is collected."""
 
     def __init__(self) -> None:
         self.fds: list[int] = []
@@ -102,13 +105,15 @@ class _Held:
 def pickle_calls(
     calls: Mapping[int, tuple[Callable[..., Any], tuple[Any, ...]]], method: StartMethod, *, own_main: bool
 ) -> dict[int, Pickled]:
-    """Pickle the call of each rank and the preparation data of this process. In the caller's thread.
+    """Pickle the call of each rank, and the preparation data of this process.
+
+    The caller's thread calls this function.
 
     Args:
         calls: Local rank to function and arguments.
         method: ``spawn`` or ``forkserver``.
-        own_main: Whether the ranks cannot import the main module of this process. Then cloudpickle,
-            if installed, pickles what refers to that module or cannot be pickled otherwise.
+        own_main: Whether only this process can import its main module. If so, cloudpickle (if it is installed) pickles
+            the objects that refer to that module or that pickle refuses.
 
     Raises:
         SpecError: A call cannot be pickled; the text names the rank and a remedy.
@@ -164,7 +169,10 @@ def _short(args: tuple[Any, ...]) -> str:
 
 
 def _preparation(method: StartMethod) -> tuple[list[str], bytes]:
-    """Return `Pickled.sys_path` and `Pickled.prepared`; start multiprocessing's resource tracker and fork server."""
+    """Return the values for `Pickled.sys_path` and `Pickled.prepared`.
+
+    Start the resource tracker and the fork server of multiprocessing, as far as `method` needs them.
+    """
     from multiprocessing import context, process, reduction, resource_tracker, spawn
 
     main = sys.modules.get("__main__")
@@ -179,7 +187,7 @@ def _preparation(method: StartMethod) -> tuple[list[str], bytes]:
     key: Any = process.AuthenticationString  # type: ignore[attr-defined]
     data["authkey"] = key(data["authkey"])  # in a worker of Celery, its type does not pickle
     if interpreter.is_frozen() or os.path.basename(data.get("init_main_from_path") or "").startswith("<"):
-        data.pop("init_main_from_path", None)  # a frozen worker has the main module; stdin cannot be read again
+        data.pop("init_main_from_path", None)  # a frozen worker has the main module, and stdin cannot be read again
     of_multiprocessing = {key: data.pop(key) for key in _OF_MULTIPROCESSING if key in data}
     context.set_spawning_popen(cast("Any", _Travel("spawn")))  # the authentication key pickles only with one set
     try:
@@ -211,7 +219,7 @@ class FunctionLauncher:
     args: tuple[Any, ...]
     how: LaunchSpec
     pickled: Pickled | None
-    """None after the launch."""
+    """Pickle of the call. None after the launch."""
     plain: Plain | None = None
     """Settings of a function whose return value is ignored; None if the host reads the value."""
 
@@ -257,7 +265,7 @@ class FunctionLauncher:
         payload = begin = None
         try:
             tracker = resource_tracker.getfd()
-            if tracker is not None and tracker <= 2:  # the host's stdio is closed; the worker gets a tracker of its own
+            if tracker is not None and tracker <= 2:  # the host's stdio is closed: the worker gets its own tracker
                 tracker = None
             settings = self._settings(outcome, line=read_end, channel=outcome.fd, tracker=tracker, fds=users)
             payload = self.pickled.payload(settings)

@@ -1,7 +1,7 @@
-"""glibc's `posix_spawn`, which unlike `os.posix_spawn` can change the folder and close all descriptors.
+"""glibc's `posix_spawn`. Unlike `os.posix_spawn`, it can change the folder and close all descriptors.
 
-The lifeline is armed and the pidfd opened before another thread can run Python code. Such code might fork, which takes
-long, or reap any child in a handler of SIGCHLD.
+The lifeline is armed and the pidfd is opened before another thread can run Python code. Such code might fork, which
+takes long, or might reap any child in a handler of SIGCHLD.
 
 The import of this module fails if the C library lacks these two features or Python has no `ctypes`.
 """
@@ -22,10 +22,10 @@ CLOSE_FROM: int = getattr(os, "POSIX_SPAWN_CLOSEFROM", 3)
 """The kind of file action. Python 3.13 and later have the same constant in `os`."""
 _SETPGROUP, _SETSIGDEF, _SETSIGMASK, _SETSID = 0x02, 0x04, 0x08, 0x80
 _ROOM = 1024
-"""Size of a buffer for any of the structures; the largest, the attributes, takes 336 bytes."""
+"""Size of a buffer for any of the structures. The largest of them, the attributes, takes 336 bytes."""
 _SIGNALS_BYTES = 128
 _TEXT = bytes.__basicsize__ - 1
-"""Offset of the characters in a bytes object, whose address is its `id`."""
+"""Offset of the characters in a bytes object. The address of the object is its `id`."""
 
 _F_SETOWN_EX, _F_OWNER_PGRP = 15, 2
 
@@ -52,18 +52,18 @@ def posix_spawn(
     hold: bool,
     session: bool = True,
 ) -> tuple[int, int]:
-    """Start a program in a session of its own, with an empty signal mask; return its pid and its pidfd.
+    """Start a program with an empty signal mask, in a session of its own; return its pid and its pidfd.
 
     Args:
         path: Path of the program; the kernel resolves it from `cwd`.
         argv: Its arguments.
         env: Its whole environment, as ``name=value``.
-        cwd: Its working directory; None is this process's.
+        cwd: Its working directory; None for that of this process.
         file_actions: As of `os.posix_spawn`.
         setsigdef: Signals to reset to their default.
-        arm: A prepared read end of a lifeline, to be armed for the program's group; None if there is none.
-        hold: Whether to open a pidfd. The returned pidfd is -1 otherwise, and if none is available.
-        session: Whether the program gets a session of its own; otherwise only a process group.
+        arm: A prepared read end of a lifeline, which the call arms for the program's group; None if there is none.
+        hold: Whether to open a pidfd. If not, or if no pidfd is available, the returned pidfd is -1.
+        session: Whether the program gets a session of its own. Otherwise it gets only a process group of its own.
 
     Raises:
         OSError: The program could not be started; ``filename`` is None.
@@ -83,7 +83,7 @@ def posix_spawn(
             steps.append(partial(_LIBC.fcntl, arm, _F_SETOWN_EX, owner))
         if hold and _PIDFD_OPEN is not None:
             steps.append(partial(_PIDFD_OPEN, pid, 0))
-        # `map` loops in C: between two bytecode instructions, the interpreter may pass the GIL to another thread
+        # `map` loops in C. In a loop of bytecode, the interpreter may pass the GIL to another thread
         error, *others = map(operator.call, steps)
     finally:
         _LIBC.posix_spawn_file_actions_destroy(actions)
@@ -93,7 +93,10 @@ def posix_spawn(
 
 @cache
 def _attributes(setsigdef: frozenset[int], session: bool) -> Any:
-    """Return the spawn attributes, which glibc only reads, so that all starts share them. The process group is new."""
+    """Return the spawn attributes. The process group is new.
+
+    glibc only reads the attributes, so all starts share them.
+    """
     made = ctypes.create_string_buffer(_ROOM)
     _check(_LIBC.posix_spawnattr_init(made))
     signals = ctypes.create_string_buffer(_SIGNALS_BYTES)
@@ -108,12 +111,15 @@ def _attributes(setsigdef: frozenset[int], session: bool) -> Any:
 
 
 def _array(words: Sequence[bytes]) -> bytes:
-    """Return a null-terminated array of pointers to `words`, which the caller keeps. Faster than one of `c_char_p`."""
+    """Return a null-terminated array of pointers to `words`. The caller keeps a reference to `words`.
+
+    Such an array takes less time to make than one of `c_char_p`.
+    """
     return struct.pack(f"{len(words)}PP", *map(_TEXT.__add__, map(id, words)), 0)
 
 
 def _coded(text: str) -> bytes:
-    """Return a text as bytes for C; refuse a NUL, at which C would end the text."""
+    """Return a text as bytes for C. Refuse a NUL, because C would end the text there."""
     coded = os.fsencode(text)
     if b"\0" in coded:
         msg = "embedded null byte"

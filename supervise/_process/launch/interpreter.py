@@ -1,8 +1,8 @@
-"""Check that a new interpreter can be started for a function, and the executable for it.
+"""Choice of the executable that runs a function, and check that it can be started as a new interpreter.
 
-An ordinary Python is started with ``-c``. A frozen program (PyInstaller, cx_Freeze) does not accept ``-c``: a new
-process runs the program's own main module, and becomes the worker if the module calls `multiprocessing.freeze_support`.
-So supervise starts it with multiprocessing's command line.
+An ordinary Python is started with ``-c``. A frozen program (PyInstaller, cx_Freeze) does not accept ``-c``: its new
+process runs the main module of the program, and becomes the worker when that module calls
+`multiprocessing.freeze_support`. So supervise starts a frozen program with multiprocessing's command line.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _PYTHON = re.compile("py", re.IGNORECASE)
-"""Part of the file name of every Python: python3.13, pypy3, graalpy, .python3-wrapped."""
+"""Part of the file name of every Python, such as python3.13, pypy3, graalpy, .python3-wrapped."""
 _HELPERS = ("from multiprocessing.", "import sys; from multiprocessing.")
 """Beginning of the code with which multiprocessing starts its resource tracker and fork server."""
 _FREEZE = "freeze_support"
 
 
 def is_frozen() -> bool:
-    """Whether this is a frozen program, which accepts only multiprocessing's command line."""
+    """Return whether this is a frozen program. Such a program accepts only multiprocessing's command line."""
     return bool(getattr(sys, "frozen", False))
 
 
 def executable() -> str:
-    """Return the executable that multiprocessing starts, which a program may set; "" if there is none."""
+    """Return the executable that multiprocessing starts; a program may set another one. "" if there is none."""
     if sys.executable is None and "multiprocessing.spawn" not in sys.modules:
         return ""  # early versions of Python 3.11 cannot import multiprocessing.spawn without sys.executable
     from multiprocessing import spawn
@@ -41,10 +41,10 @@ def executable() -> str:
 
 
 def check(start_method: str | None) -> None:
-    """Refuse a start method that would run this program instead of a worker. In the caller's thread.
+    """Refuse a start method that would run this program instead of a worker. The caller's thread calls this function.
 
     Args:
-        start_method: Start method of a function in a new interpreter; None for programs and for a fork.
+        start_method: Start method of a function that runs in a new interpreter; None for programs and for a fork.
 
     Raises:
         SpecError: No worker can be started; the text names a remedy.
@@ -86,7 +86,10 @@ def _check_frozen(start_method: str | None) -> None:
 
 
 def _freezes(frame: FrameType | None) -> bool:
-    """Whether code on the main thread's stack names `freeze_support`. A call of it leaves no other trace."""
+    """Return whether code on the main thread's stack names `freeze_support`.
+
+    A call of `freeze_support` leaves no other trace.
+    """
     while frame is not None:
         if _names(frame.f_code, _FREEZE):
             return True

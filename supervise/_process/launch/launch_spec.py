@@ -1,4 +1,4 @@
-"""Record of one launch: environment, folder, streams and lifeline of a rank, for a program or a function."""
+"""Settings of one launch: environment, folder, streams and lifeline of a rank, for a program or a function."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 class Streams(NamedTuple):
-    """Destinations of a worker's output: paths of files to append to, or "" for the host's own stream.
+    """Destinations of a worker's output.
+
+    A destination is the path of a file to which the worker appends, or "" for the stream of the host.
 
     If both paths are equal, the file is opened once, and its content is in the order of the writes.
     """
@@ -26,7 +28,7 @@ class Streams(NamedTuple):
     stderr: str = ""
 
     def open(self) -> tuple[int | None, int | None]:
-        """Return descriptors for stdout and stderr; None is the host's own. The caller closes them.
+        """Return descriptors for stdout and stderr, which the caller closes. None stands for the host's own stream.
 
         If the host's stream is closed, the worker gets the null device.
         """
@@ -41,7 +43,10 @@ class Streams(NamedTuple):
 
 
 def _host_stream(stream: object, number: int) -> str:
-    """Return "" if descriptor `number` is the host's stream, otherwise the null device: it may be another file."""
+    """Return "" if descriptor `number` is the host's stream; otherwise the null device.
+
+    If the host's stream is closed, another file may have its number.
+    """
     try:
         os.fstat(number)
     except OSError:
@@ -50,7 +55,7 @@ def _host_stream(stream: object, number: int) -> str:
 
 
 def append_to(path: str) -> int | None:
-    """Open `path` for a worker's output; a new file is private to the user. Return None for ""."""
+    """Open `path` for a worker's output; return None for "". A new file is private to the user."""
     if not path:
         return None
     fd = clear_of_stdio(open_to_append(path))
@@ -59,28 +64,34 @@ def append_to(path: str) -> int | None:
 
 
 class Stdin(NamedTuple):
-    """The stdin of a program, in place of the null device."""
+    """The stdin of a program, instead of the null device."""
 
     fd: int
     """A descriptor of the host, which every life of the rank inherits."""
     foreground: bool = False
-    """Whether `fd` is the terminal that controls the host: the program then stays in the host's session, in a process
-    group of its own, to which the host can give the foreground."""
+    """Whether `fd` is the terminal that controls the host.
+
+    If so, the program stays in the host's session, in a process group of its own, to which the host can give the
+    foreground.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LaunchSpec:
-    """Settings of one launch. An attempt makes one for each rank, and passes it whole to the launcher."""
+    """Settings of one launch. An attempt makes them for each rank, and passes them to the launcher as one object."""
 
     env: Mapping[Any, Any]
-    """The whole environment: text for a function, bytes for a program."""
+    """The whole environment. Names and values are text for a function, bytes for a program."""
     cwd: str | None = None
-    """The working directory; None is the host's."""
+    """The working directory; None for that of the host."""
     streams: Streams = field(default_factory=Streams)
     stdin: Stdin | None = None
-    """The stdin of a program; None is the null device."""
+    """The stdin of a program; None for the null device."""
     line: Lifeline
     enter: str | None = None
-    """The ``cgroup.procs`` file of the control group that the process enters before it runs; None is the host's."""
+    """The ``cgroup.procs`` file of the control group that the process enters before it runs.
+
+    None: the process stays in the control group of the host.
+    """
     gate: bool = False
     """Whether a program waits until its lifeline is armed."""

@@ -24,10 +24,12 @@ class Launched:
     line: Lifeline | None = None
     """Lifeline of the process."""
     read_end: int = -1
-    """Read end of the lifeline, kept until `lifeline.release`; -1 if none is kept."""
+    """Read end of the lifeline, which the host keeps until `lifeline.release`; -1 if the host keeps none."""
 
     def arrived(self) -> Launched | None:
-        """Return a copy with the process; None if the server has not forked yet. Call it once `status` is readable.
+        """Return a copy with the process; None if the server has not forked yet.
+
+        Call this only once `status` is readable.
 
         Raises:
             ChildProcessError: The server died before it forked.
@@ -45,8 +47,8 @@ class Launched:
             return None
         try:
             process = ForkServerChild(pid, self.status)
-        except OSError:  # out of descriptors, so the host could not stop the process later
-            if self.status.read() is None:  # the server has not reaped it, so the pid was not reused
+        except OSError:  # without a descriptor, the host could not stop the process later
+            if self.status.read() is None:  # the server has not reaped the process, so the pid was not reused
                 os.kill(pid, signal.SIGKILL)
             raise
         return replace(self, process=process)

@@ -10,11 +10,14 @@ from supervise import _platform as platform
 from supervise.errors import SpecError
 
 _SPARE = 32
-"""Descriptors for the loop, the lifeline, the current launch, and files that the program opens in the meantime."""
+"""Descriptors for the loop, the lifeline, the current launch, and files that the program opens meanwhile."""
 _HELD: dict[str | None, int] = {None: 1, "spawn": 2, "fork": 2, "forkserver": 3}
 """Descriptors for each running rank, by start method: pidfd, result channel, reports of the fork server."""
 _BELL = 1
-"""Without pidfds, the waiting thread holds duplicates of its event and of the descriptor for the reports."""
+"""Further descriptors for each running rank without pidfds: the waiting thread duplicates that of its event.
+
+With a fork server, the thread also duplicates that of the reports.
+"""
 
 
 _MANY = 1000
@@ -26,7 +29,7 @@ def check_host(nprocs: int, cwd: str | None) -> None:
 
     Args:
         nprocs: Number of ranks.
-        cwd: Their working directory; None is this process's.
+        cwd: Their working directory; None for that of this process.
 
     Raises:
         SpecError: A check failed; the text names the cause and a remedy. No process was started.
@@ -63,7 +66,10 @@ def _most_processes() -> int | None:
 
 
 def held_by_rank(start_method: str | None) -> int:
-    """Return the number of descriptors that the host holds for each running rank; no start method means a program."""
+    """Return the number of descriptors that the host holds for each running rank.
+
+    Without a start method, the rank is a program.
+    """
     more = 0 if platform.PIDFD else _BELL + (start_method == "forkserver")
     return _HELD[start_method] + more
 

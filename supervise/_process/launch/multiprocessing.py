@@ -1,4 +1,4 @@
-"""Process object for multiprocessing in a worker, so that multiprocessing works as in a child of its own."""
+"""Multiprocessing's process object in a worker, so that multiprocessing works as in a child of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Worker(process.BaseProcess):
     """Multiprocessing's process object for this worker."""
 
     def __init__(self, settings: Settings) -> None:
-        """Make the object, in the worker, from the settings of the host."""
+        """Make the object in the worker, from the settings of the host."""
         plain, (fn, args) = settings.plain, settings.call
         daemon = None if plain is None else plain.daemon
         super().__init__(target=fn, name=bootstrap_call.name_of(settings), args=args, daemon=daemon)
@@ -34,10 +34,10 @@ class Worker(process.BaseProcess):
     def _bootstrap(self, parent_sentinel: Any = None) -> int:  # noqa: ARG002 - the lifeline replaces it
         """Do the same as `live`, for the fork server."""
         code: int = super()._bootstrap(self._settings.line)  # type: ignore[misc]
-        return code & 0xFF  # as the kernel does at an exit; os._exit refuses a number beyond a C int
+        return code & 0xFF  # as the kernel does at an exit, because os._exit refuses a number beyond a C int
 
     def run(self) -> None:
-        """Call the function. Multiprocessing's `_bootstrap` calls this."""
+        """Call the user's function. `BaseProcess._bootstrap` calls this method."""
         bootstrap_call.call(self._settings)
 
     def stand_in(self) -> None:

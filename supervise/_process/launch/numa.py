@@ -1,8 +1,8 @@
 """Binding of each rank to the CPUs near its GPU, with PyTorch's options and the topology in sysfs.
 
-The rank's number is the index of its GPU. GPUs are numbered in the order of their PCI addresses (CUDA's
+The number of a rank is the index of its GPU. GPUs are numbered in the order of their PCI addresses (CUDA's
 ``CUDA_DEVICE_ORDER=PCI_BUS_ID``), as far as ``CUDA_VISIBLE_DEVICES`` shows them. The result is a set of CPUs for each
-rank; no GPU is accessed.
+rank. This module accesses no GPU.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervise")
 
 SYSFS = "/sys"
-"""Mount point of sysfs; tests replace it by a folder that describes another machine."""
+"""Mount point of sysfs. Tests replace it by a folder that describes another machine."""
 
 _DISPLAY_CLASS = "0x03"
-_VENDORS = {"0x10de", "0x1002"}  # NVIDIA, AMD; the onboard graphics chip of a server is of another vendor
+_VENDORS = {"0x10de", "0x1002"}  # NVIDIA, AMD. The onboard graphics chip of a server is of another vendor
 
 
 class AffinityMode(str, Enum):  # noqa: UP042 - its text is PyTorch's
@@ -38,27 +38,32 @@ class AffinityMode(str, Enum):  # noqa: UP042 - its text is PyTorch's
     SOCKET = "socket"
     """All CPUs of every node on the same socket."""
     EXCLUSIVE = "exclusive"
-    """A share of the node's cores, disjoint from that of every other GPU of the node."""
+    """A share of the node's cores. The shares of the GPUs of a node are disjoint."""
     CORE_COMPLEX = "core-complex"
-    """The cores that share one last-level cache; different caches for the GPUs of the node, as far as possible."""
+    """The cores that share one last-level cache.
+
+    The GPUs of a node get different caches, as far as possible.
+    """
 
 
 @dataclass(frozen=True)
 class NumaOptions:
-    """Options of the binding. PyTorch's own object is accepted as well."""
+    """Options of the binding. PyTorch's own object is accepted, too."""
 
     affinity_mode: AffinityMode
     """The CPUs that a rank gets."""
     should_fall_back_if_binding_fails: bool = False
-    """Whether a rank that cannot be bound runs unbound, with a warning, instead of failing the start."""
+    """Whether a rank that cannot be bound runs unbound, with a warning. Otherwise it fails the start."""
 
 
 def cpus_of_ranks(ranks: Iterable[int], options: Any) -> dict[int, frozenset[int]]:
-    """Return the CPUs of each rank; a rank that cannot be bound and may run unbound is missing.
+    """Return the CPUs of each rank.
+
+    The result lacks a rank that cannot be bound and may run unbound.
 
     Args:
         ranks: Local ranks.
-        options: A `NumaOptions`, or anything with its attributes; None binds no rank.
+        options: A `NumaOptions`, or any object with the same attributes; None binds no rank.
 
     Raises:
         SpecError: A rank cannot be bound; the text names the rank and the cause.
@@ -75,7 +80,7 @@ def cpus_of_ranks(ranks: Iterable[int], options: Any) -> dict[int, frozenset[int
 
 
 def bind_this_process(cpus: frozenset[int]) -> None:
-    """Bind the main thread, and every thread that has the same affinity.
+    """Bind the main thread, and every thread that has the same affinity as the main thread.
 
     Raises:
         OSError: None of these CPUs exists.
@@ -90,7 +95,9 @@ def bind_this_process(cpus: frozenset[int]) -> None:
 
 @contextlib.contextmanager
 def bound_thread(cpus: frozenset[int] | None) -> Iterator[None]:
-    """Bind the calling thread during the block, so that a process that it starts inherits the CPUs; None binds nothing.
+    """Bind the calling thread during the block, so that a process that it starts inherits the CPUs.
+
+    None binds nothing.
 
     Raises:
         OSError: None of these CPUs exists.
@@ -108,7 +115,7 @@ def bound_thread(cpus: frozenset[int] | None) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class BoundLauncher:
-    """Launcher that wraps another one, and binds the process from its first instruction on."""
+    """Launcher that wraps another launcher, and binds the process from its first instruction on."""
 
     inner: Callable[[], Launched]
     cpus: frozenset[int]
@@ -124,16 +131,16 @@ class BoundLauncher:
 
 
 class OnCpus:
-    """A function that binds its process and then calls another, for a process that the fork server forks."""
+    """Function that binds its process and then calls another function, for a process that the fork server forks."""
 
     def __init__(self, fn: Callable[..., Any], cpus: frozenset[int]) -> None:
-        """Wrap `fn`, with its name."""
+        """Wrap `fn`, and take over its name."""
         self.fn = fn
         self.cpus = cpus
         self.__qualname__: str = getattr(fn, "__qualname__", repr(fn))
 
     def __call__(self, *args: Any) -> Any:
-        """Bind this process; return the value of the function."""
+        """Bind this process, call the function, and return its value."""
         bind_this_process(self.cpus)
         return self.fn(*args)
 
@@ -174,7 +181,7 @@ def _cpus(gpu: int, mode: AffinityMode) -> frozenset[int]:
 
 
 def _share(cores: list[set[int]], turn: int, of: int, node: int) -> set[int]:
-    """Return share number `turn` of `of` even shares; the first shares get the remainder."""
+    """Return share number `turn` of `of` even shares. The first shares also get the remainder."""
     if len(cores) < of:
         raise SpecError(f"NUMA node {node} has {len(cores)} physical cores that may be used, fewer than its {of} GPUs")
     each, more = divmod(len(cores), of)
@@ -183,7 +190,7 @@ def _share(cores: list[set[int]], turn: int, of: int, node: int) -> set[int]:
 
 
 def _grouped(cpus: Iterable[int], group_of: Callable[[int], set[int]]) -> list[set[int]]:
-    """Return the CPUs in groups, sorted by the lowest CPU of each group, which need not be in `cpus`."""
+    """Return the CPUs in groups, sorted by the lowest CPU of each group. That CPU need not be in `cpus`."""
     groups: dict[int, set[int]] = {}
     for cpu in cpus:
         groups.setdefault(min(group_of(cpu)), set()).add(cpu)
@@ -251,7 +258,7 @@ def _is_gpu(address: str) -> bool:
 
 
 def _visible(gpus: list[str]) -> list[str]:
-    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` shows, in its order, up to the first invalid index."""
+    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` lists, in its order, up to the first invalid index."""
     asked = os.environ.get("CUDA_VISIBLE_DEVICES")
     if asked is None:
         return gpus
@@ -266,7 +273,10 @@ def _visible(gpus: list[str]) -> list[str]:
 
 
 def _node_of(address: str) -> int:
-    """Return the NUMA node of a device; 0 instead of -1, which the kernel shows on many machines with one node."""
+    """Return the NUMA node of a device.
+
+    Many machines with one node show -1; return 0 then.
+    """
     return max(0, int(_read("bus/pci/devices", address, "numa_node")))
 
 

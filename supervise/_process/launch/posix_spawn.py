@@ -1,6 +1,7 @@
 """Start of programs by `posix_spawn`, which resets signals and returns after the `exec`.
 
-`subprocess.Popen` instead waits for EOF of a pipe. If another thread forks meanwhile, its child keeps the pipe open.
+`subprocess.Popen` waits for EOF of a pipe. If another thread forks meanwhile, the child of that fork keeps the pipe
+open.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ if platform.GLIBC:
         glibc = None
 
 CLOSE_FROM: int | None = getattr(os, "POSIX_SPAWN_CLOSEFROM", None) if glibc is None else glibc.CLOSE_FROM
-"""File action that closes all descriptors from a number on: of `glibc`, or of Python since 3.13; else None."""
+"""File action that closes all descriptors from a number on. None if neither `glibc` nor Python (since 3.13) has it."""
 _LIFELINE = 20
-"""Number of a program's only descriptor beside its streams. Scripts use 3 to 9; shells use free ones from 10."""
+"""Number of the only descriptor that a program has beside its streams.
+
+Scripts use 3 to 9, and shells use free numbers from 10 on.
+"""
 CHANGES_FOLDER = glibc is not None
 """Whether `spawn` can start a program in another folder."""
 ARMS = glibc is not None
@@ -47,17 +51,18 @@ def spawn(
 ) -> tuple[int, int]:
     """Start a program in a session of its own, with default signals and an empty mask; return its pid and its pidfd.
 
-    It inherits an ignored SIGHUP.
+    The program inherits an ignored SIGHUP.
 
     Args:
         argv: The program and its arguments.
         env: Its whole environment.
         stdio: Descriptors for its stdin (None: the null device), stdout and stderr (None: the host's).
-        fds: Further descriptors to leave open: a single one under any number, several under their own.
-        cwd: Its working directory; None is this process's. Must be None unless `CHANGES_FOLDER`.
-        arm: A prepared read end of a lifeline, armed for the program's group if `ARMS`; None if there is none.
-        hold: Whether to open a pidfd. The pidfd is -1 if that was not possible, or without `ARMS`.
-        session: Whether the program gets a session of its own; otherwise only a process group.
+        fds: Further descriptors to leave open. A single one may get another number; several keep their own.
+        cwd: Its working directory; None for that of this process. Must be None unless `CHANGES_FOLDER` is set.
+        arm: A prepared read end of a lifeline; None if there is none. If `ARMS` is set, the call arms it for the
+            program's group.
+        hold: Whether to open a pidfd. The returned pidfd is -1 if that was not possible, or if `ARMS` is not set.
+        session: Whether the program gets a session of its own. Otherwise it gets only a process group of its own.
 
     Raises:
         OSError: The program could not be started; ``filename`` is the program or `cwd`.
@@ -90,15 +95,18 @@ def spawn(
     except OSError as error:
         if cwd is not None:
             check_folder(cwd)
-        if error.errno == errno.EAGAIN:  # no process is available, whatever the program
+        if error.errno == errno.EAGAIN:  # no process is available, for any program
             raise OSError(error.errno, error.strerror) from None
-        error.filename = program  # as the caller named it, not the path in PATH
+        error.filename = program  # the caller's name, not the path in PATH
         raise
     return pid, -1
 
 
 def _actions(stdio: tuple[int | None, int | None, int | None], fds: Sequence[int]) -> list[tuple[Any, ...]]:
-    """Return the file actions of the child. A dup2 of a descriptor onto itself clears its close-on-exec flag."""
+    """Return the file actions of the child.
+
+    A dup2 of a descriptor onto itself clears the close-on-exec flag of the descriptor.
+    """
     actions: list[tuple[Any, ...]] = [
         (os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(stdio) if source is not None
     ]
@@ -139,7 +147,7 @@ def check_folder(cwd: str) -> None:
 
 
 def find(program: str, env: Mapping[str, str] | Mapping[bytes, bytes], cwd: str | None) -> str:
-    """Return the path of `program`, looked up in PATH as `subprocess` does.
+    """Return the path of `program`. The search in PATH is that of `subprocess`.
 
     Raises:
         OSError: The program does not exist or cannot be executed.
@@ -166,14 +174,14 @@ def find(program: str, env: Mapping[str, str] | Mapping[bytes, bytes], cwd: str 
 
 
 def _coded(env: Mapping[str, str] | Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
-    """Return an environment as bytes; that of a program is encoded already."""
+    """Return an environment as bytes. The environment of a program is encoded already."""
     if isinstance(next(iter(env), b""), bytes):
         return cast("Mapping[bytes, bytes]", env)
     return {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
 
 
 def may_execute(path: str) -> bool:
-    """Whether this process may execute `path`, by its effective user as in the kernel's check."""
+    """Return whether this process may execute `path`. As in the kernel's check, the effective user counts."""
     return os.access(path, os.X_OK, effective_ids=os.access in os.supports_effective_ids)
 
 

@@ -1,4 +1,4 @@
-"""Start of one program: as leader of a process group, with default signals and an empty mask."""
+"""Start of one program, as leader of a process group, with default signals and an empty mask."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class UnreapedError(Exception):
-    """A child was started but has no handle. It got SIGKILL and is not reaped yet."""
+    """A child was started, but the host has no handle of it. The child got SIGKILL and is not reaped yet."""
 
     def __init__(self, pid: int, error: OSError) -> None:
         """Describe the child.
@@ -48,16 +48,16 @@ def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: S
     Args:
         argv: The program and its arguments.
         how: The other settings of the launch.
-        read_end: A read end of the gang's lifeline, for this process alone; the caller closes it. In the process, it
-            may have another number.
-        pass_fds: Further descriptors to leave open under their numbers.
+        read_end: A read end of the gang's lifeline, for this process alone. The caller closes it. In the process, the
+            descriptor may have another number.
+        pass_fds: Further descriptors to leave open. They keep their numbers.
 
     Raises:
         OSError: The program could not be started; no process is left.
-        UnreapedError: The process was started, and killed because it has no handle.
+        UnreapedError: The process was started, then killed because the host has no handle of it.
     """
     env, cwd = how.env, how.cwd
-    # If the kernel reaps, the exit status is available only through a pidfd that was opened before the exit
+    # If the kernel reaps, only a pidfd that was opened before the exit still gives the exit status
     with gate_if(how.gate or dispositions.kernel_reaps()) as gate:
         if gate is not None or how.enter is not None or not (cwd is None or posix_spawn.CHANGES_FOLDER):
             from supervise._process.launch import shell  # few launches need it
@@ -84,7 +84,7 @@ def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: S
 
 
 def _arm(read_end: int, pid: int) -> None:
-    """Arm the lifeline before anything else, because until then the process would outlive the host."""
+    """Arm the lifeline as the first step. Until this step, the process would outlive the host."""
     with contextlib.suppress(ProcessLookupError):  # reaped by other code already
         lifeline.arm(read_end, pid)
 
@@ -99,7 +99,7 @@ def hold(pid: int, keep: object = None, *, execs: bool = True, pidfd: int = -1) 
         pidfd: As for `Child`.
 
     Raises:
-        UnreapedError: There is no handle, for example because descriptors are exhausted.
+        UnreapedError: The host cannot make a handle, for example because no descriptor is left.
     """
     try:
         return Child(pid, keep=keep, execs=execs, pidfd=pidfd)

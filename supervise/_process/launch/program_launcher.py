@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ProgramLauncher:
-    """Launches one rank's program; `launch` runs on the loop."""
+    """Launcher of one rank's program. `launch` runs on the loop."""
 
     argv: Sequence[str]
     how: LaunchSpec

@@ -1,17 +1,19 @@
-"""Result channel: a memory file into which a worker pickles the return value, and which the host reads after the exit.
+"""Result channel: a memory file for the return value of a function.
+
+The worker pickles the value into the file, and the host reads it after the exit of the worker.
 
 Unlike a pipe, the file needs no reader during the run and never fills up. The worker writes the header last, so a value
-is either complete or absent. Before the write, the worker checks that the descriptor still is the channel: a
-``closerange`` followed by an ``open`` in user code may have put another file on its number.
+is either complete or absent. Before the write, the worker checks that the descriptor is still that of the channel. User
+code may have closed it by ``closerange``, and a later ``open`` may have put another file on its number.
 
-Large buffers that pickle passes out of band (protocol 5: NumPy's arrays, tensors) follow the pickle, each
-on a page of its own. The host maps them privately, so the kernel copies a page only when it is first written to.
+Large buffers that pickle passes out of band (protocol 5: NumPy's arrays, tensors) follow the pickle. Each buffer begins
+on a page of its own. The host maps the buffers privately, so the kernel copies a page only at the first write to it.
 Layout: header, pickle, buffers, table of the buffers.
 
-Unpickling runs code, so only trusted processes may write to the file. It has no path. These can write to it:
-the worker, each process to which the worker passes the descriptor, and each process that may trace the host or the
-worker (``/proc/<pid>/fd``). A process that may trace belongs to the same user or to root, and could run code in the
-host anyway.
+Unpickling runs code, so only trusted processes may write to the file. The file has no path. Three kinds of processes
+can write to it: the worker, a process to which the worker passes the descriptor, and a process that may trace the host
+or the worker (``/proc/<pid>/fd``). A process that may trace belongs to the same user or to root, and could run code in
+the host anyway.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ CHANNEL_CLOSED = "result channel closed by the worker"
 
 
 class Address:
-    """Identity of the file, and where the worker can open it again."""
+    """Identity of the file, and the place where the worker can open it again."""
 
     def __init__(self, device: int, inode: int, host_pid: int, host_fd: int) -> None:
         """Store the identity."""
@@ -63,7 +65,10 @@ class OutcomeFile:
         self.address: Address = Address(stat.st_dev, stat.st_ino, os.getpid(), self.fd)
 
     def kind(self) -> Kind:
-        """Return what a worker that has exited left: a complete value, None as its value, a complaint, or nothing."""
+        """Return the kind of content: a complete value, the value None, a complaint of the worker, or nothing.
+
+        Call it after the worker has exited.
+        """
         header = os.pread(self.fd, _HEADER.size, 0)
         if len(header) < _HEADER.size:
             return "absent"
@@ -75,8 +80,9 @@ class OutcomeFile:
     def load(self) -> Any:
         """Return the value. Call it only if `kind` is ``value``.
 
-        Unpickling runs code of the worker. The large buffers are pages of the file, which the kernel keeps until the
-        last user is collected; before Python 3.13, the mapping also keeps a descriptor.
+        Unpickling runs code of the worker. The large buffers of the value are pages of the file. The kernel keeps these
+        pages until the last object that uses them is collected. Before Python 3.13, the mapping also keeps a
+        descriptor.
 
         Raises:
             EOFError: A descendant of the worker has changed the file.
@@ -96,11 +102,11 @@ class OutcomeFile:
             return pickle.load(file, buffers=buffers)
 
     def _reader(self) -> BufferedReader:
-        """Open the file again, because descendants of the worker share the position of the host's descriptor."""
+        """Open the file again, because the host's descriptor shares its position with descendants of the worker."""
         return os.fdopen(os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC), "rb")
 
     def _map(self, end: int, places: list[tuple[int, ...]]) -> list[memoryview]:
-        """Map the buffers, writable; the kernel copies a page when it is first written to."""
+        """Map the buffers as writable memory. The kernel copies a page at the first write to it."""
         import mmap
 
         more: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
@@ -110,12 +116,16 @@ class OutcomeFile:
         return [whole[start : start + size] for start, size in places]
 
     def _seal(self) -> bool:
-        """Seal the file; return whether it is immutable. Access to a mapping beyond a shrunk file would be a SIGBUS."""
+        """Seal the file; return whether it is immutable.
+
+        Without the seal, a process could shrink the file, and an access to the mapping beyond its end would be a
+        SIGBUS.
+        """
         import fcntl
 
         try:
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
-        except OSError:  # a descendant maps it for writing: seal its size only
+        except OSError:  # a descendant maps the file for writing: seal only the size
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
             return False
         return True
@@ -128,17 +138,18 @@ class OutcomeFile:
 
 
 def send(fd: int, address: Address, value: object) -> None:
-    """Write a worker's return value. Called in the worker.
+    """Write the return value of the function. The worker calls this.
 
     Raises:
-        ConnectionError: User code closed the channel. If the worker can open its file again, it records this there.
+        ConnectionError: User code closed the channel. If the worker can open the file again, it records the close
+            there.
         TypeError: The value cannot be pickled; the text names its type.
-        OSError: There is not enough memory for it.
+        OSError: There is not enough memory for the value.
     """
     if not _is_ours(fd, address):
         _complain(address)
         raise ConnectionError(CHANNEL_CLOSED)
-    if value is None:  # the common case; neither side needs to pickle
+    if value is None:  # the common case, in which neither side needs pickle
         os.pwrite(fd, _HEADER.pack(_MAGIC, _NONE, 0, 0), 0)
         return
     apart: list[pickle.PickleBuffer] = []
@@ -163,7 +174,7 @@ def _dump(value: object, file: BufferedWriter, apart: list[pickle.PickleBuffer],
 
 
 def _dumped_by_value(value: object, file: BufferedWriter, apart: list[pickle.PickleBuffer]) -> bool:
-    """Pickle by value an object whose class arrived by cloudpickle from the host; return whether that succeeded."""
+    """Pickle by value an object whose class came from the host by cloudpickle; return whether that succeeded."""
     if "cloudpickle" not in sys.modules:
         return False
     import cloudpickle
@@ -180,7 +191,7 @@ def _dumped_by_value(value: object, file: BufferedWriter, apart: list[pickle.Pic
 
 
 def _pickler() -> type[pickle.Pickler]:
-    """Return the pickler class; with PyTorch loaded, one that does not call torch.save for each storage."""
+    """Return the pickler class. With PyTorch loaded, the class does not call torch.save for each storage."""
     import pickle  # not for a function that returns None
 
     if "torch" not in sys.modules:
@@ -191,7 +202,7 @@ def _pickler() -> type[pickle.Pickler]:
 
 
 def _stays(apart: list[pickle.PickleBuffer], buffer: pickle.PickleBuffer) -> bool:
-    """Return whether a buffer stays within the pickle; otherwise add it to `apart`."""
+    """Return whether a buffer stays within the pickle. Otherwise add the buffer to `apart`."""
     try:
         with buffer.raw() as raw:
             if raw.nbytes < LEAST_BYTES:
@@ -203,7 +214,7 @@ def _stays(apart: list[pickle.PickleBuffer], buffer: pickle.PickleBuffer) -> boo
 
 
 def _write_apart(file: BufferedWriter, buffer: pickle.PickleBuffer) -> bytes:
-    """Write a buffer from the next page on; return its line of the table."""
+    """Write a buffer from the next page on; return the line for the table of buffers."""
     page = os.sysconf("SC_PAGESIZE")
     start = -(-file.tell() // page) * page
     file.seek(start)
@@ -213,7 +224,10 @@ def _write_apart(file: BufferedWriter, buffer: pickle.PickleBuffer) -> bytes:
 
 
 def _copy(file: BufferedReader, start: int, size: int) -> memoryview:
-    """Return a copy of a buffer, because a descendant of the worker could change the file under a mapping."""
+    """Return a copy of a buffer.
+
+    With a mapping, a descendant of the worker could change the content of the file later.
+    """
     file.seek(start)
     copy = memoryview(bytearray(size))
     if file.readinto(copy) != size:
@@ -234,7 +248,7 @@ def _is_ours(fd: int, address: Address) -> bool:
 
 
 def _complain(address: Address) -> None:
-    """Report the closed channel through the host's descriptor."""
+    """Record in the file that the channel was closed. The worker opens the file by the host's descriptor."""
     try:
         fd = os.open(f"/proc/{address.host_pid}/fd/{address.host_fd}", os.O_RDWR | os.O_CLOEXEC)
     except OSError:  # no /proc, or no permission: the exit code and the error file remain

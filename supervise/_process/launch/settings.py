@@ -1,4 +1,7 @@
-"""Settings that the host passes to a rank, which imports this module before user code. The module imports nothing."""
+"""Settings that the host passes to a rank. The rank imports this module before user code.
+
+So this module imports nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Plain:
-    """Settings of a gang whose functions return no value: the workers send only the traceback of an exception.
+    """Settings of a gang whose functions return no value: a worker sends only the traceback of an exception.
 
     There is no error file, and an exit code of 0 is a success. The attributes are for multiprocessing's process objects
     in the workers.
@@ -34,7 +37,10 @@ class Plain:
 
 
 class Settings:
-    """Settings of one worker. Descriptors are numbers, or indices if a fork server passes them."""
+    """Settings of one worker.
+
+    Descriptors are given as numbers, or as indices if a fork server passes the descriptors.
+    """
 
     def __init__(
         self,
@@ -64,15 +70,18 @@ class Settings:
             line: Descriptor of the read end of the lifeline.
             channel: Descriptor of the result channel.
             tracker: Descriptor of multiprocessing's resource tracker, for spawn.
-            fds: Descriptors to which the arguments refer (queues, connections, shared memory), for spawn.
-            stdio: Descriptors for stdin (None: the null device), stdout and stderr (None: the host's); None if the exec
-                has set them.
-            env: Changes of the environment, None for a variable to be removed; None if the exec has set it.
-            cwd: Working directory; None is the parent's.
+            fds: Descriptors to which the arguments refer, for spawn. They belong to queues, connections or shared
+                memory.
+            stdio: Descriptors for stdin (None: the null device), stdout and stderr (None: the host's). None instead of
+                a tuple: the exec has set all three.
+            env: Changes of the environment; the value None removes a variable. None instead of a mapping: the exec has
+                set the environment.
+            cwd: Working directory; None for that of the parent.
             plain: Settings of a function whose return value is ignored; None if the host reads the value.
-            enter: The ``cgroup.procs`` file with which a forked worker enters its control group; None if it stays in
-                its parent's.
-            call: Function and tuple of arguments. None until the worker has unpickled them, unless it was forked.
+            enter: The ``cgroup.procs`` file through which a forked worker enters its control group. None: the worker
+                stays in the control group of its parent.
+            call: Function and tuple of arguments. In a worker that was not forked, None until the worker has unpickled
+                them.
         """
         self.local_rank = local_rank
         self.method = method

@@ -1,4 +1,4 @@
-"""Steps in a rank's process before its program runs: a shell executes them, then becomes the program."""
+"""Steps in a rank's process before its program runs. A shell executes the steps, then becomes the program."""
 
 from __future__ import annotations
 
@@ -24,12 +24,16 @@ _ODD = re.compile(
     rb"|(?:E?UID|HISTCMD|IFS|LINENO|OPT(?:ARG|ERR|IND)|POSIXLY_CORRECT|PPID|PS[124]|S?RANDOM|SECONDS|SHELLOPTS|TMOUT"
     rb"|SUPERVISE_GATE)\Z"
 )
-"""Variables that some shells drop, set or obey: `env` sets them for the program, and the shell gets none of them."""
-_PLACES = ("PWD", "OLDPWD")
-"""Variables that shells change. They are in almost every environment, so the shell sets them again, without `env`.
+"""Variables that some shells drop, set or obey.
 
-The same holds for SHLVL, except in bash, which decrements it at the exec: the value is correct if
-SHLVL was set before; otherwise `env` removes it.
+The command `env` sets them for the program; the shell gets none of them.
+"""
+_PLACES = ("PWD", "OLDPWD")
+"""Variables that a shell changes, so the shell sets them to their old values again.
+
+The command `env` is not used for them, because almost every environment has these variables. SHLVL is treated in the
+same way, except with bash: bash decrements it at the exec, so its value is correct if SHLVL was set before. If it was
+not set, `env` removes it.
 """
 _MAGIC_BYTES = 256
 
@@ -39,13 +43,14 @@ def becoming(
 ) -> tuple[list[str], dict[bytes, bytes], str | None]:
     """Return command line, environment and folder of a shell that prepares the process and then becomes `argv`.
 
-    Until the exec, the list of processes shows other users the variables that the command `env` sets.
+    Until the exec, other users see in the list of processes the variables that the command `env` sets.
 
     Args:
         argv: The program and its arguments.
-        how: Its environment and folder, and the control group that the shell enters. The shell itself changes the
-            folder if `posix_spawn` cannot; the returned folder is then None.
-        gated: Whether the shell waits for a line on its stdin, which is the null device afterwards. At EOF, it exits.
+        how: Its environment and folder, and the control group that the shell enters. If `posix_spawn` cannot change the
+            folder, the shell does, and the returned folder is None.
+        gated: Whether the shell waits for a line on its stdin. After the line, stdin becomes the null device. At EOF,
+            the shell exits.
 
     Raises:
         OSError: The program does not exist or cannot be executed, or the folder does not exist; ``filename`` names it.
@@ -74,7 +79,7 @@ def becoming(
             steps.append(f'export {name}="$1" && shift')
             given.append(os.fsdecode(value))
     steps.append('exec "$@"' + (" < /dev/null" if gated else ""))
-    if program.startswith("-"):  # otherwise the shell takes it for an option
+    if program.startswith("-"):  # otherwise the shell takes the name for an option
         program = f"./{program}"
     command = [*_env(program, odd, kept), program, *argv[1:]]
     shell = [_SHELL, *_as_it_is(), "-c", " && ".join(steps), "sh", *given, *command]
@@ -87,18 +92,21 @@ def _is_odd(name: bytes) -> bool:
 
 
 def _env(program: str, odd: Mapping[bytes, bytes], kept: Mapping[bytes, bytes]) -> list[str]:
-    """Return the `env` command that sets the variables in `odd`, and removes SHLVL if only bash has added it."""
+    """Return the `env` command that sets the variables in `odd`.
+
+    The command removes SHLVL if only bash has added it.
+    """
     unwanted = ["-u", "SHLVL"] if b"SHLVL" not in kept and _is("bash", _SHELL) else []
     if not odd and not unwanted:
         return []
     pairs = [os.fsdecode(name + b"=" + value) for name, value in odd.items()]
-    last = [_NICE, "-n", "0", "--"] if "=" in program else []  # otherwise `env` takes it for a variable
+    last = [_NICE, "-n", "0", "--"] if "=" in program else []  # otherwise `env` takes the name for a variable
     return [_ENV, *unwanted, "--", *pairs, *last]
 
 
 @cache
 def _is(name: str, shell: str) -> bool:
-    """Whether the shell, after resolution of symbolic links, is `name`."""
+    """Return whether the name of the shell is `name` after the resolution of symbolic links."""
     return os.path.basename(os.path.realpath(shell)) == name
 
 
@@ -109,7 +117,9 @@ def _as_it_is() -> list[str]:
 
 
 def _check_format(named: str, path: str, cwd: str | None) -> None:
-    """Refuse a file that the kernel cannot execute. The shell would run it as a script, or only exit with a code.
+    """Refuse a file that the kernel cannot execute.
+
+    With such a file, the shell would run it as a script, or would exit with a code and no other sign.
 
     Raises:
         OSError: The file is not a program, or its interpreter does not exist or cannot be executed.
@@ -133,7 +143,7 @@ def _check_format(named: str, path: str, cwd: str | None) -> None:
 
 
 def _other_formats() -> bool:
-    """Whether further formats are registered with the kernel (binfmt_misc)."""
+    """Return whether further formats of programs are registered with the kernel (binfmt_misc)."""
     try:
         return bool(set(os.listdir(_FORMATS)) - {"register", "status"})
     except OSError:

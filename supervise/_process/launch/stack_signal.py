@@ -1,9 +1,10 @@
 """The signal at which a rank writes the stacks of its threads into a memory file, by `faulthandler`.
 
-The supervisor finds the file, and the number of the signal in its name, among the descriptors of the rank. So the two
-sides need no agreement, and a rank that has closed its descriptors or has executed another program is not signaled.
+The supervisor finds the memory file among the descriptors of the rank. The name of the file contains the number of the
+signal. So the two sides need no agreement, and the supervisor does not signal a rank that has closed its descriptors or
+has executed another program.
 
-Every worker imports this module before user code, so it imports only what is built in.
+Every worker imports this module before user code, so this module imports only built-in modules.
 """
 
 from __future__ import annotations
@@ -16,26 +17,26 @@ import sys
 from supervise._process.files import clear_of_stdio
 
 PREFIX = "supervise-stacks-"
-"""Begin of the name of the memory file; the number of the signal and the pid follow."""
+"""Beginning of the name of the memory file. The number of the signal and the pid follow."""
 _FIRST = 61
-"""SIGRTMAX - 3. If it has a handler, the next lower real-time signal is tried."""
+"""SIGRTMAX - 3. If this signal has a handler, the next lower real-time signal is tried."""
 SAFE = sys.version_info < (3, 12) or (3, 13, 10) <= sys.version_info < (3, 14) or sys.version_info >= (3, 14, 1)
 """Whether faulthandler can be used. In other versions of Python it may read a frame that the running thread has just
 freed, which crashes the process (https://github.com/python/cpython/issues/140815): on 3.13.0, 12 of 22 programs."""
 _enabled: tuple[int, int] | None = None
-"""Pid and signal of the last call of `enable_stacks`, of this process or of one that has forked it."""
+"""Pid and signal of the last call of `enable_stacks`. A forked process has those of the process that forked it."""
 
 
 def enable_stacks() -> None:
     """Make the stacks of this process available to ``ask(Stacks())`` of its supervisor. Idempotent.
 
-    A function of a gang does not need it. A Python program calls it once, in its main thread: the process then handles
-    the highest free real-time signal below SIGRTMAX - 2 by writing its stacks into a memory file, without running
-    Python code. So that also works in an endless loop and while C code runs. A system call that the kernel does not
-    restart, such as ``poll`` or ``epoll_wait`` of C code, fails once with EINTR at each request; Python's own calls
-    continue.
+    A function of a gang does not need this call. A Python program makes it once, in its main thread. From then on, the
+    process handles one signal: the highest free real-time signal below SIGRTMAX - 2. The handler writes the stacks into
+    a memory file without running Python code, so it also works in an endless loop and while C code runs. At each
+    request, a system call that the kernel does not restart, such as ``poll`` or ``epoll_wait`` of C code, fails once
+    with EINTR. Python's own calls continue.
 
-    It has no effect on Python 3.12, 3.13 before 3.13.10 and 3.14.0, whose faulthandler may crash the process.
+    The call has no effect on Python 3.12, 3.13 before 3.13.10, and 3.14.0: their faulthandler may crash the process.
 
     Raises:
         OSError: The memory file cannot be made, or every real-time signal is in use.
@@ -49,7 +50,7 @@ def enable_stacks() -> None:
     if _enabled is not None:
         if _enabled[0] == pid:
             return
-        faulthandler.unregister(_enabled[1])  # inherited by a fork; its handler may be reset
+        faulthandler.unregister(_enabled[1])  # inherited by a fork, whose child may have reset the handler
     free = (n for n in range(_FIRST, _signal.SIGRTMIN - 1, -1) if _signal.getsignal(n) in (0, 1))
     number = next(free, None)
     if number is None:
@@ -59,7 +60,7 @@ def enable_stacks() -> None:
         # The supervisor truncates the file before each request, after which an append begins at its start
         fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)
         try:  # noqa: SIM105 - contextlib would be one more import
-            _signal.signal(number, 1)  # ignored once Python exits: a late signal must not end the process
+            _signal.signal(number, 1)  # ignored once Python exits, so that a late signal does not end the process
         except ValueError:  # not the main thread
             pass
         faulthandler.register(number, file=file, all_threads=True)

@@ -1,7 +1,8 @@
-"""Tensors as return values: the memory of a storage is a buffer outside of the pickle, without a copy.
+"""Tensors as return values. The memory of a storage is a buffer outside of the pickle and is not copied.
 
-PyTorch's own pickling calls `torch.save` for each storage. Here tensors that share a storage still share it in the
-host; a view transfers the whole storage. Used only if the worker has already imported PyTorch.
+PyTorch's own pickling calls `torch.save` for each storage. With this module, tensors that share a storage still share
+it in the host, and a view transfers its whole storage. The module is used only if the worker has already imported
+PyTorch.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ def _is_large(storage: Any) -> bool:
 
 
 def _memory(storage: Any) -> Any:
-    """Return the storage's memory, with a reference to the storage, whose tensor may be freed before the write."""
+    """Return the memory of a storage.
+
+    The result holds a reference to the storage, whose tensor may be freed before the write.
+    """
     import ctypes
 
     memory: Any = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())

@@ -1,1 +1,4 @@
-"""Lifeline, which kills the ranks when the host dies, and gate, which holds a program until the lifeline is armed."""
+"""Lifeline and gate.
+
+The lifeline kills the ranks when the host dies. The gate holds a program until its lifeline is armed.
+"""

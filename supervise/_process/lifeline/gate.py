@@ -1,4 +1,4 @@
-"""Gate: a program starts only after its lifeline is armed, so it never outlives the host.
+"""Gate: a program starts only after its lifeline is armed, so the program never outlives the host.
 
 The gate is a pipe. A shell waits for a line on it and then becomes the program. If the host dies first, the
 shell reads EOF and exits.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """The gate of one program. The caller that made it closes it."""
+    """The gate of one program. The caller that has made the gate closes it."""
 
     def __init__(self) -> None:
         """Make the pipe.
@@ -38,19 +38,21 @@ class Gate:
         os.write(self._write, b"\n")
 
     def wait(self) -> None:
-        """Wait in a forked child, which has closed the write end, until the host opens the gate or dies."""
+        """Wait until the host opens the gate or dies. For a forked child, which has closed the write end."""
         os.read(self.read_end, 1)
         os.close(self.read_end)
 
     def close(self) -> None:
-        """Close the pipe. A shell that still waits at it exits."""
+        """Close the pipe. A shell that still waits at the gate exits."""
         lifeline.close_private(self._write)
         os.close(self.read_end)
 
 
 @contextmanager
 def gate_if(wanted: bool) -> Iterator[Gate | None]:
-    """Yield a gate, opened after the block has succeeded and closed in any case; None if it is not `wanted`.
+    """Yield a gate; None if it is not `wanted`.
+
+    The gate is opened after the block has succeeded, and closed in any case.
 
     Raises:
         OSError: There is no descriptor left.

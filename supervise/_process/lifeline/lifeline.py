@@ -1,12 +1,12 @@
-"""Lifeline: the kernel kills the process group of every worker when the host dies, for whatever reason.
+"""Lifeline: when the host dies for any reason, the kernel kills the process group of every worker.
 
-Each worker holds the read end of a pipe whose only write end is in the host. The owner of the read end's
-open file description is the worker's group (``F_SETOWN``), its signal is SIGKILL (``F_SETSIG``), and it is
-asynchronous (``O_ASYNC``). So the kernel sends SIGKILL at the hang-up, without a thread or process of the
-host, also to a worker that ignores SIGTERM or never returns from C.
+Each worker holds a read end of a pipe whose only write end is in the host. The open file description of the read end
+has three settings: its owner is the worker's group (``F_SETOWN``), its signal is SIGKILL (``F_SETSIG``), and it is
+asynchronous (``O_ASYNC``). So the kernel itself sends SIGKILL at the hang-up. No thread or process of the host is
+needed, and the signal also ends a worker that ignores SIGTERM or never returns from C.
 
-The host keeps a copy of each read end until the worker's group is empty. So the lifeline still covers the
-rest of the group after the worker has exited or has closed its read end.
+The host keeps a copy of each read end until the group of the worker is empty. So the lifeline still covers the rest of
+the group after the worker has exited, or has closed its own read end.
 """
 
 from __future__ import annotations
@@ -24,15 +24,20 @@ from supervise._runtime import fork_hooks
 _lock = threading.RLock()  # a signal handler may fork inside it
 _write_ends: set[int] = set()
 _kept: set[int] = set()
-"""Read ends of running ranks."""
+"""Read ends of running ranks, which the host keeps."""
 _F_SETSIG = 10
-"""The value in Linux; Python's `fcntl` module may have been built without the name."""
+"""The value of the constant in Linux. Python's `fcntl` module may have been built without the name."""
 _FAR = 256
-"""Distance of the write end's number above a read end; it is large, so that the write end rarely moves."""
+"""Distance from the number of a read end to the number of the write end above it.
+
+The distance is large, so that the write end rarely moves.
+"""
 
 
 def private_pipe() -> tuple[int, int]:
-    """Return both ends of a new pipe whose write end a forked child closes. Close the write end by `close_private`.
+    """Return both ends of a new pipe. A forked child closes its copy of the write end.
+
+    The caller closes the write end by `close_private`.
 
     Raises:
         OSError: There is no descriptor left.
@@ -46,13 +51,16 @@ def private_pipe() -> tuple[int, int]:
 def close_private(write: int) -> None:
     """Close the write end of a `private_pipe`."""
     with _lock:
-        if write in _write_ends:  # otherwise this is a forked child, which has closed it
+        if write in _write_ends:  # otherwise this is a forked child, which has closed this end
             _write_ends.discard(write)
             os.close(write)
 
 
 class Lifeline:
-    """The pipe of one gang. Each rank has an open file description of the read end, hence an owner, of its own."""
+    """The pipe of one gang.
+
+    Each rank has an open file description of the read end for itself, so that each description has its own owner.
+    """
 
     def __init__(self) -> None:
         """Make the pipe.
@@ -61,7 +69,10 @@ class Lifeline:
             OSError: There is no descriptor left.
         """
         self.keeps = False
-        """Whether `keep` keeps read ends, because the limit on open files allows one more descriptor for each rank."""
+        """Whether `keep` keeps read ends.
+
+        It does if the limit on open files allows one more descriptor for each rank.
+        """
         self._read, self._write = private_pipe()
 
     def read_end(self) -> int:
@@ -81,7 +92,10 @@ class Lifeline:
         return fd
 
     def keep(self, read_end: int) -> int:
-        """Keep the read end of a started rank until `release`; return it, or -1 if this has closed it."""
+        """Keep the read end of a started rank until `release`; return the read end.
+
+        Close it and return -1 if this lifeline keeps no read ends, or if the write end cannot get a number above it.
+        """
         if self.keeps:
             return self._keep(read_end)
         os.close(read_end)
@@ -122,7 +136,7 @@ class Lifeline:
             read_end: The return value of `keep`.
 
         Returns:
-            A read end that is armed for the group, until `release`; -1 if none is available.
+            A read end that is armed for the group and stays open until `release`; -1 if none is available.
         """
         if read_end >= 0:
             return read_end
@@ -135,17 +149,17 @@ class Lifeline:
         return read_end
 
     def cut(self) -> None:
-        """Close the pipe, at which the kernel kills every armed group. Idempotent."""
+        """Close the pipe. The kernel then kills every armed group. Idempotent."""
         with _lock:
             read, write, self._read, self._write = self._read, self._write, -1, -1
-            if write in _write_ends:  # otherwise this is a forked child, which has closed it
+            if write in _write_ends:  # otherwise this is a forked child, which has closed this end
                 _write_ends.discard(write)
                 os.close(write)
                 os.close(read)
 
 
 def release(read_end: int) -> None:
-    """Close a read end from `Lifeline.keep` or `Lifeline.leader_reaped`; ignore -1. Idempotent."""
+    """Close a read end that `Lifeline.keep` or `Lifeline.leader_reaped` has returned; ignore -1. Idempotent."""
     with _lock:
         if read_end in _kept:
             _kept.remove(read_end)
@@ -153,13 +167,16 @@ def release(read_end: int) -> None:
 
 
 def prepare(read_end: int) -> None:
-    """Do the steps that need no group, so that `arm` is a single system call right after the start of the process."""
+    """Do the steps that need no group.
+
+    So `arm` is a single system call right after the start of the process.
+    """
     fcntl.fcntl(read_end, _F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(read_end, fcntl.F_SETFL, os.O_ASYNC)  # it has no other flag that can be changed
+    fcntl.fcntl(read_end, fcntl.F_SETFL, os.O_ASYNC)  # the descriptor has no other flag that can be changed
 
 
 def arm(read_end: int, pgid: int) -> None:
-    """Make the group `pgid` the owner, which the kernel kills at the hang-up.
+    """Make the group `pgid` the owner of the read end. At the hang-up, the kernel kills the owner.
 
     The group must exist, and `prepare` must have been called.
     """
@@ -169,9 +186,9 @@ def arm(read_end: int, pgid: int) -> None:
 def arm_self(read_end: int) -> None:
     """Arm the lifeline for the calling process, which leads its group. Kill the group at once if the host is dead.
 
-    The read end stays open across an exec, so the kernel also kills a function that becomes a program (`os.execv`).
-    No process writes to the pipe. A process of another user that inherits the read end cannot open the write end
-    through it, but can disarm it.
+    The read end stays open across an exec, so the kernel also kills a function that becomes a program (`os.execv`). No
+    process writes to the pipe. If a process of another user inherits the read end, it can disarm the lifeline, but it
+    cannot open the write end through the read end.
     """
     os.set_inheritable(read_end, True)
     arm(read_end, os.getpid())
@@ -182,7 +199,7 @@ def arm_self(read_end: int) -> None:
 
 
 def _forget_in_child() -> None:
-    """Close the host's pipes in a forked child, whose copies of the write ends would otherwise prevent the hang-up."""
+    """Close the host's pipes in a forked child. Its copies of the write ends would prevent the hang-up."""
     for fd in _write_ends:
         os.close(fd)
     _write_ends.clear()
@@ -192,5 +209,5 @@ def _forget_in_child() -> None:
     _lock.release()
 
 
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release)  # no fork sees an unregistered pipe
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release)  # so that no fork sees an unregistered pipe
 fork_hooks.register("lifeline", in_child=_forget_in_child)

@@ -1,4 +1,4 @@
-"""Stacks that a rank writes itself, by `faulthandler`, at the signal of `launch.stack_signal`."""
+"""Stacks that a rank writes itself, by `faulthandler`, when it gets the signal of `launch.stack_signal`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MOST_BYTES = 1 << 20
-"""Bytes that are read of one dump; faulthandler itself writes at most 100 threads of 100 frames."""
+"""Limit on the bytes to read of one dump. faulthandler itself writes at most 100 threads of 100 frames."""
 _MOST_THREADS = 100
 _THREAD = re.compile(r"(?:(?:Current thread|Thread) 0x[0-9a-f]+ (?:\[(.*)\] )?|Stack )\(most recent call first\):")
-"""The header of a thread; Python 3.14 and later give its name. Without a GIL there is only the stack of one thread."""
+"""The header of a thread. Since Python 3.14 it gives the name of the thread.
+
+Without a GIL, a dump has the stack of only one thread.
+"""
 _FRAME = re.compile(r'  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)')
 _LINK = re.compile(rf"/memfd:{PREFIX}(\d+)-(\d+) \(deleted\)")
 
 
 class Dump:
-    """One dump of one process: `find`, then `prepare`, then the signal, then `read` once `is_complete`."""
+    """One dump of one process. The steps are `find`, `prepare`, the signal, and `read` once `is_complete` is true."""
 
     def __init__(self, pid: int, number: int, fd: int) -> None:
         """Take over an open memory file; see `find`."""
@@ -44,7 +47,7 @@ class Dump:
                 path = f"/proc/{pid}/fd/{name}"
                 if (number := _number(path, pid)) is not None:
                     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-                    # The process may have replaced the descriptor: do not truncate another file
+                    # The process may have replaced the descriptor, so check that no other file is truncated
                     if stat.S_ISREG(os.fstat(fd).st_mode) and _number(f"/proc/self/fd/{fd}", pid) == number:
                         return cls(pid, number, fd)
                     os.close(fd)
@@ -53,7 +56,7 @@ class Dump:
         return "the process has not called supervise.enable_stacks"
 
     def prepare(self) -> str | None:
-        """Empty the file; return the reason if the process must not be signaled."""
+        """Empty the file; return the reason if the process must not get the signal."""
         found = signal_state(self.pid, self.number)
         if found is None:
             return "the process has exited"
@@ -67,7 +70,7 @@ class Dump:
         return None
 
     def is_complete(self) -> bool:
-        """Return whether the handler has run, or the process has exited."""
+        """Return whether the handler has run or the process has exited."""
         found = signal_state(self.pid, self.number)
         return found is None or (self._written() and self._is_handled(found))
 
@@ -99,7 +102,7 @@ def _number(path: str, pid: int) -> int | None:
         found = _LINK.fullmatch(os.readlink(path))
     except FileNotFoundError:  # closed meanwhile
         return None
-    if found is None or int(found[2]) != pid:  # inherited from a process that has forked this one
+    if found is None or int(found[2]) != pid:  # inherited at a fork of another process
         return None
     number = int(found[1])
     return number if signal.SIGRTMIN <= number <= signal.SIGRTMAX else None

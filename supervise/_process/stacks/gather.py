@@ -1,4 +1,4 @@
-"""Collection of the stacks of several processes within a fixed time, on a thread that may block."""
+"""Collection of the stacks of several processes within a fixed time. It runs on a thread that may block."""
 
 from __future__ import annotations
 
@@ -23,11 +23,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("supervise")
 
 _KERNEL_S, _PY_SPY_S, _DUMPS_S = 0.3, 0.6, 1.3
-"""Seconds from the beginning to the end of each step. The remainder of 2 s is a reserve for a busy machine."""
+"""Seconds from the beginning of the collection to the end of each step.
+
+The rest of 2 s is a reserve for a busy machine.
+"""
 LONGEST_S = 2.5
-"""Seconds after which the gang gives up a collection whose thread a file system blocks."""
+"""Seconds after which the gang abandons a collection whose thread a file system blocks."""
 _RUN_S = 0.25
-"""Seconds for one run of py-spy, which usually takes hundredths of a second. After a slower run, no other begins."""
+"""Seconds for one run of py-spy, which usually takes hundredths of a second.
+
+After a run that exceeds this limit, no other run begins.
+"""
 _FIRST_LOOK_S, _LONGEST_LOOK_S = 0.002, 0.032
 _MOST_RUNS = 4
 """Simultaneous runs of py-spy."""
@@ -46,9 +52,9 @@ class Gather:
         """Prepare a collection.
 
         Args:
-            pids: Local rank to the pid of a process that was not reaped when this was made.
-            signal: Called with a rank and the number of a signal; returns a queue that gets None once the process
-                is signaled, or the reason why it is not.
+            pids: Local rank to pid. None of these processes is reaped when the collection is prepared.
+            signal: Function that gets a rank and the number of a signal, and returns a queue. The queue gets None once
+                the process is signaled; otherwise the reason why the process is not signaled.
             without_py_spy: The reason why py-spy must not be used; None if it may be.
         """
         self._pids = dict(pids)
@@ -64,13 +70,13 @@ class Gather:
         self._found: dict[int, RankStacks] = {}
 
     def cancel(self, wait_s: float = 0.0) -> None:
-        """Make `run` return soon; wait at most `wait_s` seconds for the end of py-spy. Callable from any thread."""
+        """Make `run` return soon. Wait at most `wait_s` seconds for the end of py-spy. Callable from any thread."""
         self._canceled.set()
         if self._py_spy is not None:
             self._py_spy.cancel(wait_s)
 
     def run(self) -> dict[int, RankStacks]:
-        """Return the stacks by local rank; processes that have exited are left out."""
+        """Return the stacks by local rank. The result lacks processes that have exited."""
         for step in (self._read_kernel, self._find_foreign, self._run_py_spy, self._request_dumps):
             try:
                 step()
@@ -182,7 +188,7 @@ class Gather:
         return reason
 
     def _await_signals(self, dumps: dict[int, Dump], answers: Mapping[int, queue.SimpleQueue[str | None]]) -> None:
-        """Wait until the processes are signaled, and drop the dumps of those that are not."""
+        """Wait until the processes are signaled, and drop the dumps of those processes that are not signaled."""
         for rank, answer in answers.items():
             try:
                 reason = answer.get(timeout=max(0.0, self._left_s(_DUMPS_S)))
@@ -193,7 +199,7 @@ class Gather:
                 dumps.pop(rank).close()
 
     def _collect(self, dumps: Mapping[int, Dump]) -> None:
-        """Read each dump once it is complete. The kernel does not report that, so procfs is polled."""
+        """Read each dump once it is complete. The kernel does not report the completion, so procfs is polled."""
         waiting, look_s = dict(dumps), _FIRST_LOOK_S
         while waiting and (left_s := self._left_s(_DUMPS_S)) > 0:
             for rank, dump in list(waiting.items()):

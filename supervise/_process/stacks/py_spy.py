@@ -16,7 +16,7 @@ from supervise._printable import one_line
 from supervise.stacks import StackFrame, ThreadStack
 
 _REAP_S = 1.0
-"""Seconds for the end of a killed run."""
+"""Limit in seconds on the end of a killed run."""
 _MOST_TEXT = 200
 _MOST_THREADS = 100
 
@@ -34,16 +34,21 @@ class PySpy:
         """Prepare runs of `program`."""
         self._program = program
         self._changed = threading.Condition()
-        """Its lock is never held by a call that may block, because the gang's loop calls `cancel`."""
+        """Condition for the attributes below.
+
+        No thread holds its lock during a call that may block, because the gang's loop calls `cancel`.
+        """
         self._unfinished = 0
-        """Number of runs that are being started, or that are not reaped."""
+        """Number of runs that are being started or are not reaped yet."""
         self._running: set[subprocess.Popen[bytes]] = set()
         self._canceled = False
         self._too_slow = False
-        """Whether a run exceeded its deadline. The machine is busy, so no other begins."""
+        """Whether a run exceeded its deadline. If so, the machine is busy, and no other run begins."""
 
     def threads_of(self, pid: int, deadline_s: float) -> list[ThreadStack] | str:
-        """Return the Python threads of a process, the main thread first; or the reason why there are none.
+        """Return the Python threads of a process, the main thread first.
+
+        If there are none, return the reason.
 
         Args:
             pid: The process.
@@ -84,8 +89,11 @@ class PySpy:
         return _parsed(out, pid) or f"py-spy: {_reason(err)}"
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill and reap a run. If a file system blocks its end, the next `Popen` of this process reaps it."""
-        process.kill()  # no effect on a process that was reaped
+        """Kill and reap a run.
+
+        If a file system blocks the end of the run, the next `Popen` of this process reaps it.
+        """
+        process.kill()  # no effect on a process that is reaped
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=_REAP_S)
         for pipe in (process.stdout, process.stderr):
@@ -109,7 +117,7 @@ def _reason(err: bytes) -> str:
 
 
 def _parsed(out: bytes, pid: int) -> list[ThreadStack]:
-    """Return the threads in the output; empty if there is none with a frame."""
+    """Return the threads in the output of py-spy; empty if there is none with a frame."""
     try:
         threads = [_thread(each) for each in json.loads(out)[:_MOST_THREADS]]
     except (ValueError, TypeError, KeyError, AttributeError):

@@ -1,4 +1,4 @@
-"""Names of the system calls in which a process may block, since the kernel gives only their numbers."""
+"""Names of the system calls in which a process may block. The kernel gives only their numbers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _NAMES = _table(os.uname().machine)
 
 
 def name_of(line: str) -> str:
-    """Return the name or number of the call in a line of ``/proc/PID/syscall``; "" if the thread is in none."""
+    """Return the name or number of the call in a line of ``/proc/PID/syscall``; "" if the thread is in no call."""
     number = line.partition(" ")[0].strip()
-    if not number.isdigit():  # "running", -1 outside of a call, or "" without permission
+    if not number.isdigit():  # "running"; -1 outside of a call; "" without permission
         return ""
     return _NAMES.get(number, f"system call {number}")

@@ -11,7 +11,7 @@ from supervise._process.stacks import syscalls
 from supervise.stacks import ThreadStack
 
 MOST_THREADS = 64
-"""Threads that are read of one process."""
+"""Limit on the number of threads to read of one process."""
 _DEAD = frozenset("ZXx")
 _SUSPENDED = frozenset("Tt")
 
@@ -20,24 +20,24 @@ class KernelView(NamedTuple):
     """Reading of the threads of a process."""
 
     threads: dict[int, ThreadStack]
-    """By tid, the main thread first."""
+    """Tid to each thread, the main thread first."""
     suspended: bool
     """Whether a signal or a tracer has suspended the main thread."""
 
 
 class SignalState(NamedTuple):
-    """State of one signal in a process. `tid` sets have at most `MOST_THREADS` members."""
+    """State of one signal in a process. A set of tids has at most `MOST_THREADS` members."""
 
     pending: bool
     """Whether the signal is sent and not handled yet."""
     blocking: frozenset[int]
-    """Tids of threads that block it, which a thread does while it runs the handler."""
+    """Tids of threads that block the signal. A thread also blocks it while the thread runs the handler."""
     threads: int
     """Number of threads that were read."""
 
 
 def kernel_view(pid: int) -> KernelView | None:
-    """Read the threads of a process; None if it has exited, which includes a zombie."""
+    """Read the threads of a process; None if the process has exited. A zombie has exited."""
     threads: dict[int, ThreadStack] = {}
     for tid in _tids(pid):
         status = _status(pid, tid)
@@ -56,11 +56,14 @@ def kernel_view(pid: int) -> KernelView | None:
 
 
 def foreign_program(pid: int) -> str | None:
-    """Return the name of a process that has mapped no file of Python; None if it may run Python."""
+    """Return the name of the program that a process runs, if the process has mapped no file of Python.
+
+    None if the process may run Python.
+    """
     try:
         with open(f"/proc/{pid}/maps", "rb") as file:
             mapped = file.read().lower()
-    except OSError:  # it has exited, or belongs to another user
+    except OSError:  # the process has exited, or belongs to another user
         return None
     if not mapped or any(name in mapped for name in (b"python", b"pypy", b"graalpy")):
         return None
