@@ -133,7 +133,8 @@ class ProcessContext:
                 ``SUPERVISE_GRACE`` of the environment at the start.
 
         Raises:
-            ProcessRaisedException: The function of a process raised. If several processes failed, the first failure counts.
+            ProcessRaisedException: The function of a process raised. If several processes failed, the first failure
+                counts.
             ProcessExitedException: A process was killed by a signal or exited with a code other than 0;
                 130 is an uncaught `KeyboardInterrupt`.
             UnkillableError: A process survived SIGKILL.
