@@ -241,7 +241,7 @@ class Gang:
         """Read the ends of ranks, then the journals: a rank that has ended writes no further line."""
         ended = dict(exits)
         for rank, record in self.course.records.items():
-            if not record.stopped:  # the end of a stopped rank is no result of its test
+            if not record.stopped:  # the end of a stopped rank says nothing about its test
                 if not record.is_complete:
                     record.entries = self.folder.journal(rank)
                 record.exited = ended.get(rank)
