@@ -1,4 +1,4 @@
-"""The messages of a gang: what a Supervisor accepts, and what it sends to its subscribers.
+"""The messages of a gang: those that a Supervisor accepts, and those that it sends to its subscribers.
 
 Every mapping is keyed by local rank, a number in ``range(nprocs)``. Times are nanoseconds of
 `time.monotonic_ns` unless the name says otherwise.
@@ -155,7 +155,7 @@ class TerminateRanks(Ask["dict[int, int]"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stacks(Ask["dict[int, RankStacks]"]):
-    """Request what the threads of running ranks are doing. The reply is ``{rank: RankStacks}``, in at most 2.5 s.
+    """Request the stacks of all threads of running ranks. The reply is ``{rank: RankStacks}``, in at most 2.5 s.
 
     The reply leaves out ranks that have ended. `supervise.stacks.group_stacks` returns the reply as text.
     """
@@ -335,7 +335,7 @@ class WorkerExited:
     error_ns: int | None = None
     """When the rank recorded the exception that ended it; None if it recorded none."""
     complaint: str | None = None
-    """Why an exit code of 0 is a failure, or what the exit code does not say; otherwise None."""
+    """Why an exit code of 0 is a failure, or a fact that the exit code does not show; otherwise None."""
     has_value: bool = False
     """Whether the return value of the rank's function arrived complete."""
     log_bytes: dict[str, int] = field(default_factory=dict)

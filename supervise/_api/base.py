@@ -168,8 +168,8 @@ class PContext(abc.ABC):
 
         Args:
             timeout: Seconds; negative waits forever, 0 returns at once.
-            period: Seconds between two polls. Only a gang polls whose class starts the processes itself, or replaces
-                `_poll` or `close`.
+            period: Seconds between two polls. A gang is polled only if its class starts the processes itself, or
+                replaces `_poll` or `close`.
 
         Raises:
             SignalException: A termination signal arrived. The ranks continue; pass its `sigval` to `close`.

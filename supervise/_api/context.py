@@ -108,7 +108,7 @@ class GangContext(PContext):
         )
 
     def _start(self) -> None:
-        """Start every rank (PyTorch's name for what `start` does)."""
+        """Start every rank. The name is PyTorch's; `start` calls this method."""
         if self._begun:
             self._refuse()
         came = self._launch() or signals.recorded()
@@ -205,7 +205,7 @@ class GangContext(PContext):
             return None
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the result as a picture, or the state of each rank."""
+        """Return HTML for a notebook: the result as a picture, or the state of each rank."""
         from supervise._views import small_timeline
 
         if self._result is not None:

@@ -32,7 +32,7 @@ def prepare(
 
     Args:
         attempt: Closed if the actor cannot be started.
-        make: Starts the actor, which must not start a thread.
+        make: Starts the actor. The actor must not start a thread.
         box: Receives the actor or the error.
     """
     return threading.Thread(

@@ -1,4 +1,4 @@
-"""The context whose `wait` calls a replaced `close`, as PyTorch's does."""
+"""A context for subclasses that replace `close`: `wait` calls the replacement, as `wait` of PyTorch does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class PolledContext(GangContext):
-    """A gang whose healthy ranks an agent may let live after a failure.
+    """A gang in which an agent may let the healthy ranks live after a failure.
 
     PyTorch's `wait` calls ``self.close()`` when a rank has failed. An agent may make `close` do nothing, so that the
     healthy ranks of a program continue. The context knows only at the first `wait` whether the agent does so. Until

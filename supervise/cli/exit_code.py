@@ -41,16 +41,16 @@ def exit_code(result: RunProcsResult, story: Story, rank: int | None) -> int:
 
 
 def _unlaunched(rank: int, story: Story) -> int:
-    """Return the exit code for a rank that has none: as shells do if its program could not be launched; otherwise 1."""
+    """Return the exit code for a rank without one: that of shells if its program could not be launched; otherwise 1."""
     failed = story.unlaunched.get(rank)
     if failed is None:
         return 1
-    if story.directory is not None and story.directory in failed.why:  # a log file
+    if story.directory is not None and story.directory in failed.why:  # the error is about a log file
         return program.USAGE
     return program.launch_code(failed.errno)
 
 
 def _of_root_cause(root: int, code: int, story: Story) -> int:
-    if stopped_by_us(root, code, story):  # it had raised an exception and was exiting
+    if stopped_by_us(root, code, story):  # the rank had raised an exception and was exiting
         return 1
     return program.as_shell(code) or 1

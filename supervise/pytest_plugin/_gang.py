@@ -49,7 +49,7 @@ class Record:
     """The lines of its journal, one for each phase."""
     exited: WorkerExited | None = None
     stopped: bool = False
-    """Whether the host has stopped the rank, which had not ended by itself."""
+    """Whether the host stopped the rank before the rank ended by itself."""
     stacks: RankStacks | None = None
     """The stacks of the rank when it was stopped."""
 

@@ -22,7 +22,7 @@ _HOOKS = "supervise-ranks"
 
 
 class RanksError(Exception):
-    """A test has failed in a rank. The report of the test shows what the rank has reported."""
+    """A test has failed in a rank. The report of the test shows the report of the rank."""
 
 
 class _Story:
@@ -57,7 +57,7 @@ class Hooks:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Put what the ranks have reported into the report of the call."""
+        """Put the reports of the ranks into the report of the call."""
         report = yield
         if call.when == "call" and _place.here is None:
             story = item.stash.get(_STORY, None)

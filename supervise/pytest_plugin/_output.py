@@ -1,4 +1,4 @@
-"""What the ranks have written, as sections of a report, and their warnings."""
+"""The output of the ranks, as sections of a report, and their warnings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_sections(
     records: dict[int, Record],
     reports: dict[int, list[pytest.TestReport]],
 ) -> None:
-    """Add what ranks have written and logged to the test, as sections such as ``Captured stdout call [rank 2]``.
+    """Add the output and the logs of ranks to the test, as sections such as ``Captured stdout call [rank 2]``.
 
     Args:
         item: The test. Its later reports have these sections, too, like the sections of pytest's own capture.

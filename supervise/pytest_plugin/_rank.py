@@ -34,7 +34,7 @@ _inherited: list[object] = []
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What all ranks of a test need."""
+    """The facts that all ranks of a test need."""
 
     folder: Folder
     world_size: int

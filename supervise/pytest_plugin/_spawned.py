@@ -1,4 +1,4 @@
-"""A rank in a new interpreter: pytest collects the test again, and runs it there.
+"""A rank in a new interpreter. There, pytest collects the test again, and runs it.
 
 The rank gets the options of the host, as a worker of pytest-xdist does.
 """
