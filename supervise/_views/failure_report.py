@@ -40,7 +40,7 @@ def lines(result: RunProcsResult, story: Story, paint: Callable[[str, str], str]
     """
     if any(end.host for end in result.ends.values()):  # a run of several hosts: the report names global ranks
         result = replace(result, ends={rank: replace(end, local_rank=rank) for rank, end in result.ends.items()})
-    failed = result.outcome in ("failed", "succeeded")  # other code may have made a result with the second outcome
+    failed = result.outcome in ("failed", "succeeded")  # user code may make a result with the default outcome
     root = result.root_cause if failed and result.root_cause != story.interrupted else None
     shown = [f"{paint('supervise:', '1')} {paint(one_line(_headline(result, story, root)), '1;31')}"]
     if root is not None and (why := _why(result, root, story)):
@@ -200,7 +200,7 @@ def _fault(failure: ProcessFailure) -> str | None:
 
 
 def _rows(result: RunProcsResult, story: Story, root: int | None) -> list[tuple[list[int], str]]:
-    """Return ``(ranks, how they ended)``: equal ends in one row, failures first."""
+    """Return rows of ranks and the text of their end. Ranks with equal ends share a row; failures come first."""
     kinds: dict[str, list[int]] = {}
     order = {"concurrent_failure": 0, "lost": 1, "bystander": 2, "finished": 3}
     causes = {rank: at for at, rank in enumerate(result.failures)}  # ordered by time

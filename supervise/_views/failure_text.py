@@ -30,7 +30,7 @@ def recorded(message: str | dict[str, Any]) -> str | None:
 
 
 def traceback_of(failure: ProcessFailure) -> str:
-    """Return the traceback that a rank has recorded, without the frames of supervise; "" if there is none."""
+    """Return the traceback that a rank has recorded, without the frames of supervise at its beginning; "" if none."""
     text = recorded(failure.message) or ""
     return "\n".join(without_our_frames(printable(text.rstrip()).split("\n"))) if "Traceback (" in text else ""
 
@@ -64,7 +64,10 @@ def _clipped(row: str) -> str:
 
 
 def first_and_last(rows: list[str], where: str) -> list[str]:
-    """Return `rows`; if there are too many, the first and the last, and between them a note on the lines in `where`."""
+    """Return `rows`; of too many rows, return only the first and the last.
+
+    A line between them has the number of the rows that are left out, and `where` these are.
+    """
     left_out = len(rows) - WHY_LINES
     if left_out <= 1:
         return rows

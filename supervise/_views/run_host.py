@@ -63,7 +63,7 @@ def still_runs(info: dict[str, Any], fd: int | None) -> bool | None:
 
     Args:
         info: The return value of `identity` in that process. A value that is missing or wrong counts as unknown.
-        fd: A descriptor of the file that this process locks; None if there is no such file.
+        fd: A descriptor of the file that the supervise of the run locks; None if there is no such file.
     """
     if fd is not None and _is_locked(fd):
         return True

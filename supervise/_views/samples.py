@@ -1,4 +1,4 @@
-"""The file ``samples.jsonl``: the use and the output of each rank, at intervals that grow with the age of the run."""
+"""The file ``samples.jsonl``: resource usage and output of each rank, at intervals that grow with the run's age."""
 
 from __future__ import annotations
 

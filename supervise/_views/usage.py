@@ -16,7 +16,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Usage(NamedTuple):
-    """The use of the processes of one rank: its leader, the members of its process group, and all their descendants."""
+    """The usage of one rank's processes: its leader, the members of its process group, and all their descendants."""
 
     pid: int
     """Process ID of the leader."""
@@ -40,7 +40,7 @@ class _Process(NamedTuple):
 
 
 def trees(pids: Mapping[int, int]) -> dict[int, Usage]:
-    """Return the use of the process tree of each rank.
+    """Return the usage of the process tree of each rank.
 
     Args:
         pids: Rank to the process ID of its leader, which leads a process group.

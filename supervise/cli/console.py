@@ -123,7 +123,7 @@ class Console:
         self._write(ERASE + self._own.drawing())
 
     def clear(self) -> None:
-        """Erase the status line and unfinished lines. Call it when no output of ranks is shown any more."""
+        """Erase the status line and unfinished lines. Call this method when no output of ranks is shown any more."""
         self._own.status, self._own.rows = "", ()
         if erasure := self._own.erasure():
             self._write(erasure)
@@ -139,7 +139,7 @@ class Console:
         return f"\x1b[K{shown}" if self.live else shown
 
     def add_variables(self, envs: dict[int, dict[str, str]], prefixes: Mapping[int, str]) -> None:
-        """Add the variables that tell ranks that a terminal shows their output, unless the user has set them.
+        """Add variables that tell ranks that a terminal shows their output. A variable that the user has set stays.
 
         ``FORCE_COLOR`` enables colors. With it alone, rich would also move the cursor; ``TTY_INTERACTIVE`` prevents
         that.
@@ -187,7 +187,7 @@ class Console:
 
 
 def _terminal_of_rows(out_fd: int, err_fd: int) -> int:
-    """Return the terminal that may have rows below the lines; -1 if there is none.
+    """Return the descriptor of the terminal that may have rows below the lines; -1 if there is none.
 
     If stdout is a pipe, its reader, such as ``tee``, may write over the rows on the terminal of stderr.
     """

@@ -21,7 +21,8 @@ def exit_code(result: RunProcsResult, story: Story, rank: int | None) -> int:
     Args:
         result: The result of the gang.
         story: Further facts: the signals of the user, and a pending restart.
-        rank: The local rank whose exit code to return unless the user or a timeout ended the run; None: the root cause.
+        rank: The local rank whose exit code is returned; None: the root cause. It does not count if the user or a
+            timeout ended the run.
     """
     sig = SIGPIPE if story.halted else story.user_signal
     by_user = 1 if sig is None else 128 + sig

@@ -33,7 +33,7 @@ def not_started(error: BaseException, rank: int | None, part: Part) -> str:
 
 
 def unready(error: BaseException, story: Story, paint: Callable[[str, str], str] = plain) -> list[str]:
-    """Return the last output of a rank because of which the start failed: it ended, or was not ready in time."""
+    """Return the last output of a rank that ended, or was not ready in time, before the gang had started."""
     rank = error.local_rank if isinstance(error, SpawnError) else None
     if rank is None or story.directory is None:
         return []

@@ -33,8 +33,8 @@ class JobControl:
 
     Used on the main thread. A rank that has the terminal as its stdin starts in the background. When the rank first
     reads from the terminal, or changes its modes, the kernel suspends the rank by SIGTTIN or SIGTTOU. Then supervise
-    gives it the foreground, and continues it. So Ctrl-C goes to supervise until the rank uses the terminal, and from
-    then on to the rank until its end.
+    gives the rank the foreground, and continues it. So Ctrl-C goes to supervise until the rank uses the terminal, and
+    from then on to the rank until its end.
     """
 
     def __init__(self, stdin: RankStdin, console: Console, ask: Callable[[object], Any]) -> None:

@@ -74,7 +74,7 @@ examples:
 
 
 def read(words: Sequence[str], command: str = "run") -> tuple[Parser, argparse.Namespace]:
-    """Parse the file of ``--file``, then the arguments. Return the parser, for errors, and the values.
+    """Parse arguments. Those in the file of ``--file`` come first. Return the parser, for errors, and the values.
 
     Args:
         words: The arguments after the command.

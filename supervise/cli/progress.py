@@ -124,7 +124,7 @@ class Progress:
             case "supervise.process.start_failed", int():
                 self._ended.add(rank)
                 self.unstarted_rank = rank if self.unstarted_rank is None else self.unstarted_rank
-                if self.story.waiting is not None:  # the files of the attempt could not be made either
+                if self.story.waiting is not None:  # the files of the new attempt could not be made
                     self._begin_anew()
                 self.story.unlaunched[rank] = Unlaunched(event["errno"], event["exception_message"])
             case "supervise.process.stopped", int():

@@ -66,7 +66,7 @@ def parser(
     json_help: str = "print a JSON object",
     appears_s: float = 0.0,
 ) -> RunParser:
-    """Return the parser of a command, with RUN and ``--json``. It waits at most `appears_s` seconds for such a run."""
+    """Return the parser of a command, with RUN and ``--json``. The parser waits `appears_s` s for RUN to appear."""
     made = RunParser(
         prog=f"supervise {command}",
         description=description,
@@ -176,7 +176,7 @@ def _suspended(command: str, target: Target, pid: int) -> None:
 
 
 def has_ended(target: Target) -> bool:
-    """Return whether a run has ended that does not accept a connection."""
+    """Return whether a run that does not accept a connection has ended."""
     run = target.now()
     return run is None or run.state not in ("running", "unknown")
 

@@ -75,8 +75,8 @@ class Terminal:
 def controlling(fd: int) -> Terminal | None:
     """Return the terminal on a descriptor if it controls this process, and job control is possible; otherwise None.
 
-    If the process group of this process belongs to another PID namespace, it has no number here. Then the foreground
-    could not be taken back.
+    If the process group of this process belongs to another PID namespace, the group has no number here. Then
+    supervise could not take the foreground back.
     """
     if not os.isatty(fd) or not os.getpgrp():
         return None

@@ -108,7 +108,7 @@ class Feed:
 
     @property
     def wake_fd(self) -> int:
-        """The write end of the pipe that wakes the main thread. Signals write to it, too."""
+        """The write end of the pipe that wakes the main thread, for `signal.set_wakeup_fd`."""
         return self._wake_fd
 
     def start(self) -> None:

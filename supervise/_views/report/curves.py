@@ -1,4 +1,4 @@
-"""Curves of all ranks together: the used processors and memory, the output, and the spread of the steps."""
+"""Curves of all ranks together: used processors, used memory, output, and the spread of the steps."""
 
 from __future__ import annotations
 

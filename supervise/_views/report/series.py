@@ -1,4 +1,4 @@
-"""The use of ranks over time: the samples of a run, and the rates between samples."""
+"""The resource usage of ranks over time: the samples of a run, and the rates between samples."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Point(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """The use of a rank between two samples of one life."""
+    """The resource usage of a rank between two samples of one life."""
 
     from_s: float
     to_s: float
@@ -40,7 +40,7 @@ class Rate(NamedTuple):
 
 
 class Total(NamedTuple):
-    """The use of all ranks together between two samples."""
+    """The resource usage of all ranks together between two samples."""
 
     from_s: float
     to_s: float
@@ -58,7 +58,7 @@ class Totals:
         """Begin without samples.
 
         Args:
-            starts: Rank and process ID of a life to the time of its start. Its use begins there at zero.
+            starts: Rank and process ID of a life to the time of its start, when its usage is zero.
         """
         self.found: list[Total] = []
         """The totals, in the order of the file."""

@@ -1,4 +1,4 @@
-"""Readings of a run: the state that supervise reports, the use of the processes, and the ends of the logs."""
+"""Readings of a run: the state that supervise reports, the usage of the processes, and the ends of the logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One reading of a run: the state and the use of each rank at one moment, as plain data and as JSON."""
+"""One reading of a run: the state and the resource usage of each rank, as plain data and as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Incident(NamedTuple):
 
 
 class RankReading(NamedTuple):
-    """The state and the use of one rank. None: not known, or not read yet."""
+    """The state and the resource usage of one rank. None: not known, or not read yet."""
 
     rank: int
     role: str
@@ -53,7 +53,7 @@ class RankReading(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """The state and the use of a gang at one moment."""
+    """The state and the resource usage of a gang at one moment."""
 
     at_s: float
     """Seconds since the epoch."""
