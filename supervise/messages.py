@@ -155,7 +155,7 @@ class TerminateRanks(Ask["dict[int, int]"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stacks(Ask["dict[int, RankStacks]"]):
-    """Request the stacks of all threads of running ranks. The reply is ``{rank: RankStacks}``, in at most 2.5 s.
+    """Request the stacks of the threads of running ranks. The reply is ``{rank: RankStacks}``, in at most 2.5 s.
 
     The reply leaves out ranks that have ended. `supervise.stacks.group_stacks` returns the reply as text.
     """

@@ -19,7 +19,7 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 def peer(end: socket.socket) -> tuple[int, int]:
-    """Return pid and uid of a socket's peer: the process that connected it, or that listens. The kernel knows them."""
+    """Return pid and uid, from the kernel, of the process that connected a socket, or that listens on it."""
     pid, uid, _ = _CREDENTIALS.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return pid, uid
 

@@ -297,7 +297,7 @@ class Gang:
         return found
 
     async def stacks(self, ranks: Iterable[int] | None = None) -> dict[int, RankStacks]:
-        """Return the stacks of all threads of running ranks, in at most 2.5 s. See `Stacks`.
+        """Return the stacks of the threads of running ranks, in at most 2.5 s. See `Stacks`.
 
         Args:
             ranks: Which ranks; None for all.
