@@ -1,9 +1,10 @@
 """Supervision of gangs of local processes: all or nothing, complete cleanup, and the root cause of a failure.
 
-Every public name is importable from here and loaded at its first use. So `import supervise`, which every spawned
-function does, stays fast.
+Every public name is importable from here. A name is loaded at its first use, so `import supervise` stays fast. The
+process of every spawned function executes that import.
 
-PYTEST_DONT_REWRITE: without this word, pytest warns in a process that has imported the package, which is its plugin.
+PYTEST_DONT_REWRITE: this package is a plugin of pytest. Without this word, pytest warns in a process that has already
+imported the package.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ def open_to_append(path: str) -> int:
     """Open `path` for appending; a new file is private to the user. Return the descriptor.
 
     A symbolic link to a file is refused, because another user may have planted it so that this process
-    writes to another file. A link to a device is followed, and so are the system's own, such as ``/dev/stdout``. A
-    named pipe without a reader is refused, because the open would wait for one.
+    writes to another file. A link to a device is followed, and also a link of the system, such as ``/dev/stdout``. A
+    named pipe without a reader is refused, because the open would wait for a reader.
 
     Raises:
         OSError: The path cannot be opened, is a named pipe without a reader, or is a link to a file, existing or
@@ -91,7 +91,7 @@ def tell_of_open(path: str, reader: Callable[[int], object]) -> None:
     """Call `reader` with a copy of each descriptor that is opened for a worker's `path`; the reader closes the copy.
 
     The copy shares its file position, the end of the worker's last write, with the worker's descriptor. A new
-    reader of a path replaces the earlier one, which may read the file that a past life of the rank had at this path.
+    reader of a path replaces the earlier one; that one may still be reading the file of a past life at the same path.
     """
     _readers[path] = reader
 

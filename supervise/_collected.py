@@ -1,4 +1,4 @@
-"""Items that one thread adds and another waits for, as the fakes and recorders of `supervise.testing` do."""
+"""Items that one thread adds and another waits for. The fakes and recorders of `supervise.testing` use them."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import stat
 
 
 def open_regular(path: str, *, follow: bool = False) -> int:
-    """Open a regular file for reading and return the descriptor. Never blocks, also if `path` is a named pipe.
+    """Open a regular file for reading and return the descriptor. Never blocks, even if `path` is a named pipe.
 
     The file type is checked after the open, since another process can replace the file between a check and an open.
 

@@ -14,7 +14,7 @@ _CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 _DIRECTIONS = r"[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 _SEPARATORS = r"[\u2028\u2029]"
 _REMOVED = f"{_SEQUENCES}|{_CONTROLS}|{_DIRECTIONS}|{_SEPARATORS}"
-"""Each alternative has a character that `str.isprintable` refuses, so most texts need no pattern."""
+"""Each alternative has a character that `str.isprintable` refuses. So a text that is printable needs no pattern."""
 _ALL_BUT_COLORS = rf"(\x1b\[[0-9;]*[mK])|\n|{_REMOVED}"
 _compiled = cache(re.compile)  # at the first use, since that takes a millisecond
 
@@ -33,7 +33,7 @@ def one_line(text: str) -> str:
 
 
 def below_itself(text: str) -> str:
-    """Return `text` as `printable` does, with later lines indented, so that none looks like a line of supervise."""
+    """Return `text` as `printable` does. Its later lines are indented, so that none looks like a line of supervise."""
     return printable(text).replace("\n", "\n  ")
 
 

@@ -1,4 +1,4 @@
-"""The paths of the ranks' log and error files: what a `LogsSpecs` returns."""
+"""The paths of the ranks' log and error files, as a `LogsSpecs` returns them."""
 
 from __future__ import annotations
 

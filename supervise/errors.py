@@ -42,7 +42,7 @@ _NOT_AVAILABLE = "<N/A>"
 
 
 def _restore(cls: type[BaseException], args: tuple[Any, ...]) -> BaseException:
-    """Make an exception without calling `__init__`, whose arguments differ from those of `Exception`."""
+    """Make an exception without a call of `__init__`. The arguments of `__init__` differ from those of `Exception`."""
     return cls.__new__(cls, *args)
 
 
@@ -112,10 +112,11 @@ class SupervisorCrashed(SuperviseError):  # noqa: N818  named like pykka's excep
 
 
 class GangFailed(SuperviseError):  # noqa: N818  named like pykka's exceptions
-    """A gang did not succeed. The text is the report that ``supervise run`` prints, which fits on one screen.
+    """A gang did not succeed. The text is the report that ``supervise run`` prints; it fits on one screen.
 
-    It names the rank that failed first, why and when; then the ends of the other ranks, and the folder of the logs.
-    ``__cause__`` is an exception whose text is the traceback of that rank, if the rank has recorded one.
+    The report names the rank that failed first, with the reason and the time. The ends of the other ranks and the
+    folder of the logs follow. If the rank that failed first has recorded a traceback, ``__cause__`` is an exception
+    with the traceback as its text.
 
     Args:
         result: The result of the gang.
@@ -148,7 +149,7 @@ class GangFailed(SuperviseError):  # noqa: N818  named like pykka's exceptions
         self._set_cause()
 
     def _render_traceback_(self) -> list[str]:
-        """Return what IPython shows in place of a traceback: the report."""
+        """Return the lines of the report, which IPython shows in place of a traceback."""
         return f"supervise: {self}".split("\n")
 
 
@@ -159,7 +160,8 @@ class _RankTraceback(Exception):  # noqa: N818  a carrier of text, as in concurr
 class RestartLimitExceeded(SuperviseError):  # noqa: N818  says what happened, as SupervisorCrashed does
     """A tree has given up and stopped its children; ``__cause__`` is the failure that exceeded the limit.
 
-    If the child that failed is a tree that gave up, ``__cause__`` has a cause of its own, down to the first failure.
+    If the child that failed is itself a tree that gave up, ``__cause__`` has a ``__cause__``, and so on down to the
+    first failure.
 
     Args:
         msg: What happened.
@@ -190,15 +192,16 @@ class SignalException(_Portable):
         self.sigval = sigval
 
     def _render_traceback_(self) -> list[str]:
-        """Return what IPython shows in place of a traceback."""
+        """Return the lines that IPython shows in place of a traceback."""
         return [f"supervise: interrupted by {getattr(self.sigval, 'name', self.sigval)}"]
 
 
 class ChildFailedError(_Portable):
     """Ranks failed; the text lists each failure, the root cause last.
 
-    If it leaves a function under ``@record``, the error file of the root cause becomes the error file of this process,
-    so that a launcher above shows the rank's traceback instead of this process's.
+    If the exception leaves a function under ``@record``, the error file of the root cause is copied to the error file
+    of this process. So a launcher above this process shows the traceback of the rank, not the traceback of this
+    process.
 
     Args:
         name: Name of the gang, for the title (``<name> FAILED``).

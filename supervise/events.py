@@ -4,8 +4,8 @@ Events go through structlog. If the application has configured structlog, that c
 go to the standard library's logger ``supervise``. Without a listener no event is built and structlog is not imported.
 This module changes no logging configuration. Environments are never logged.
 
-Events are delivered on the gang's thread, at once and in order, so that all have arrived when a wait is answered. A
-listener must therefore not block: a handler that writes to a full pipe or a stopped terminal delays its gang. Put a
+Events are delivered on the gang's thread, at once and in order. So all events have arrived when a wait is answered. A
+listener must not block: a handler that writes to a full pipe or a stopped terminal delays its gang. Put a
 `logging.handlers.QueueHandler` before such a handler.
 """
 
@@ -79,7 +79,7 @@ class EventLog:
         chain = self._listener(level)
         if chain is None and self._sink is None:
             return
-        from datetime import UTC, datetime  # a tenth of the import time, and most gangs have no listener
+        from datetime import UTC, datetime  # lazy: a tenth of the import time, and most gangs have no listener
 
         whole = {
             "event": event,

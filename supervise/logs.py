@@ -217,7 +217,7 @@ class DefaultLogsSpecs(LogsSpecs):
         path = os.path.abspath(base)
         try:
             at = open_folder(path)
-        except OSError:  # a link of another user in the path that the caller chose: resolve it once
+        except OSError:  # the caller's path has a link of another user: resolve the path once
             path = os.path.realpath(path)
             at = open_folder(path)
         try:

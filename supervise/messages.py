@@ -1,4 +1,4 @@
-"""The messages of a gang: what a Supervisor accepts, and what it sends to its subscribers.
+"""The messages of a gang: those that a Supervisor accepts, and those that it sends to its subscribers.
 
 Every mapping is keyed by local rank, a number in ``range(nprocs)``. Times are nanoseconds of
 `time.monotonic_ns` unless the name says otherwise.
@@ -71,10 +71,10 @@ class Bare:
 class Start(Bare, Ask["dict[int, int]"]):
     """Launch every rank. The reply is ``{rank: pid}`` when all ranks are ready.
 
-    A rank is ready when its process runs; with ``ready="notify"``, when it reports it by `supervise.notify`. The start
-    fails if such a rank is not ready in time, or ends before it is ready, whatever its exit code, or if a rank fails
-    before all are ready. If the start fails, the Supervisor reaps the ranks that had started, then replies with an
-    error that names the rank.
+    A rank is ready when its process runs; with ``ready="notify"``, when it has reported it by `supervise.notify`. The
+    start fails in three cases: a rank with ``ready="notify"`` is not ready in time; such a rank ends before it is
+    ready, whatever its exit code; any rank fails before all ranks are ready. If the start fails, the Supervisor reaps
+    the ranks that had started, then replies with an error that names the rank.
     """
 
 
@@ -115,7 +115,8 @@ class Close(Ask["RunProcsResult | None"]):
     timeout: float | None = None
     """Seconds from the first signal to SIGKILL; None is the gang's grace. Also bounds the wait for the logs.
 
-    A gang with roles stops them from the last to the first: None gives each role a grace, a number bounds the whole."""
+    A gang with roles stops its roles one by one, from the last to the first. None gives each role a grace of its own;
+    a number bounds the whole stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +130,12 @@ class Signal(Ask["frozenset[int]"]):
 
 @dataclass(frozen=True, slots=True)
 class RestartRanks(Ask["dict[int, int]"]):
-    """Restart exactly these ranks, whatever the strategy; no policy is needed, and no limit counts it.
+    """Restart exactly these ranks, whatever the strategy.
 
-    A running rank is stopped first. A rank in backoff starts at once, with the ranks that wait together with it. A rank
-    that has ended or was terminated starts. The reply is ``{rank: pid}`` when all of them run. If the gang ends first,
-    or a rank does not start, the reply is a `SuperviseError`.
+    The restart needs no `RestartPolicy`, and does not count toward its limit. A running rank is stopped first. A rank
+    in backoff starts at once, and so do the ranks that wait together with it. A rank that has ended or was terminated
+    starts. The reply is ``{rank: pid}`` when all of them run. If the gang ends first, or a rank does not start, the
+    reply is a `SuperviseError`.
     """
 
     ranks: frozenset[int]
@@ -143,9 +145,9 @@ class RestartRanks(Ask["dict[int, int]"]):
 class TerminateRanks(Ask["dict[int, int]"]):
     """Stop exactly these ranks, which stay down until a `RestartRanks`. Their ends are not failures.
 
-    The reply is ``{rank: pid}`` of the processes that have ended, when no process of these ranks is left; a rank whose
-    last life could not be launched has no pid. A rank that had ended already stays as it is; one in backoff does not
-    restart. The last rank's termination ends the gang.
+    The reply comes when no process of these ranks is left. It is ``{rank: pid}`` of the processes that have ended; a
+    rank whose last life could not be launched has no pid. A rank that had ended already stays as it is. A rank in
+    backoff does not restart. The termination of the last rank ends the gang.
     """
 
     ranks: frozenset[int]
@@ -153,9 +155,9 @@ class TerminateRanks(Ask["dict[int, int]"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stacks(Ask["dict[int, RankStacks]"]):
-    """Request what the threads of running ranks are doing. The reply is ``{rank: RankStacks}``, in at most 2.5 s.
+    """Request the stacks of the threads of running ranks. The reply is ``{rank: RankStacks}``, in at most 2.5 s.
 
-    The reply leaves out ranks that have ended. `supervise.stacks.group_stacks` returns it as text.
+    The reply leaves out ranks that have ended. `supervise.stacks.group_stacks` returns the reply as text.
     """
 
     ranks: frozenset[int] | None = None
@@ -215,9 +217,10 @@ class GangStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoFar(Ask["RunProcsResult | None"]):
-    """Request a partial result. The reply covers the ranks that have ended if one of them failed; otherwise None.
+    """Request a partial result. The reply covers the ranks that have ended; it is None if none of them failed.
 
-    PyTorch's contexts send it, because there an agent decides when the other ranks are stopped.
+    The contexts of `start_processes` send this message, because PyTorch lets an agent decide when the other ranks are
+    stopped.
     """
 
     stop_on_failure: bool
@@ -332,7 +335,7 @@ class WorkerExited:
     error_ns: int | None = None
     """When the rank recorded the exception that ended it; None if it recorded none."""
     complaint: str | None = None
-    """Why an exit code of 0 is a failure, or what the exit code does not say; otherwise None."""
+    """Why an exit code of 0 is a failure, or a fact that the exit code does not show; otherwise None."""
     has_value: bool = False
     """Whether the return value of the rank's function arrived complete."""
     log_bytes: dict[str, int] = field(default_factory=dict)

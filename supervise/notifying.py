@@ -14,7 +14,7 @@ __all__ = ["notify"]
 _PATIENCE_S = 1.0
 """How long READY and STOPPING wait for room in the host's queue."""
 _MOST_BYTES = 3072
-"""Limit on a status, so that the whole datagram stays below 4096 bytes, above which systemd drops it, too."""
+"""Limit on a status. The whole datagram then stays below 4096 bytes. Systemd, too, drops a larger datagram."""
 _TOO_LARGE = 10**18
 
 

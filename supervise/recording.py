@@ -1,6 +1,7 @@
 """The rank's side of an error file: it writes an uncaught exception where the launcher reads it.
 
-Every spawned function imports this module, so until an exception occurs only `os` and built-in modules are imported.
+The process of every spawned function imports this module. So until an exception occurs, this module imports only `os`
+and built-in modules.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _KEPT = _LARGEST_RECORD // 2 // 12
 
 
 class ErrorHandler:
-    """A writer of exceptions, as JSON, to the file that ``TORCHELASTIC_ERROR_FILE`` names, if it is set.
+    """A writer of exceptions, as JSON, to the file that ``TORCHELASTIC_ERROR_FILE`` names, if that variable is set.
 
     Subclasses may override `initialize` and `record_exception`.
     """
@@ -189,7 +190,7 @@ def record(fn: Callable[_P, _R], error_handler: ErrorHandler | None = None) -> C
 
 
 def _record(handler: ErrorHandler, e: Exception) -> None:
-    """Pass `e`, or the error file of the child that it names, to the handler."""
+    """Pass `e` to the handler; for a `ChildFailedError`, pass the error file of the first child that failed."""
     from supervise.errors import ChildFailedError
 
     if not isinstance(e, ChildFailedError):
@@ -212,8 +213,8 @@ def _record(handler: ErrorHandler, e: Exception) -> None:
 def record_uncaught(e: BaseException, now_ns: int) -> None:
     """Write the uncaught exception `e` to the error file, unless the file already has a record.
 
-    The first write has no traceback, because formatting one imports modules: other ranks fail as well, and supervise
-    may stop this rank before the imports are done. The second write adds the traceback.
+    The first write has no traceback, because formatting a traceback imports modules. Meanwhile another rank may fail,
+    and supervise may stop this rank before the imports are done. The second write adds the traceback.
 
     Args:
         e: Any exception.

@@ -256,8 +256,8 @@ class RankEnd:
     core_dumped: bool = False
     """Whether the kernel wrote a core dump."""
     max_rss_bytes: int | None = None
-    """Largest resident set; None if unknown. The kernel starts the count of a program at the peak of its host, so a
-    value up to that peak is unknown. The value of a process of the fork server is also unknown."""
+    """Largest resident set; None if unknown. The kernel starts the count of a program at the peak of its host, so the
+    value is unknown unless it exceeds that peak. The value of a process of the fork server is also unknown."""
     cpu_time_s: float | None = None
     """User and system CPU time; None if unknown."""
     stderr_tail: str = ""
@@ -300,7 +300,7 @@ class RunProcsResult:
     return_values: dict[int, Any] = field(default_factory=dict)
     """Return values of functions; None for each rank of a program."""
     failures: dict[int, ProcessFailure] = field(default_factory=dict)
-    """The causes; if the gang was closed early, the ranks that did not exit with code 0."""
+    """The causes. If the gang was closed early: the failures of all ranks that did not exit with code 0."""
     stdouts: dict[int, str] = field(default_factory=dict)
     """Path of each rank's stdout; ``""`` if it is not redirected."""
     stderrs: dict[int, str] = field(default_factory=dict)
@@ -314,8 +314,8 @@ class RunProcsResult:
     restarts_total: int = field(default=0, compare=False, repr=False)
     """Number of all replaced lives."""
     cause_order: CauseOrder = field(default="clock", compare=False, repr=False)
-    """How the root cause was found. ``clock``: by the clock of one host. ``receipt``, with several hosts: it is the
-    first failure of the host whose failure the driver learned of first."""
+    """How the root cause was found. ``clock``: by the clock of one host. ``receipt``, with several hosts: the driver
+    takes the host whose failure it learned of first; the root cause is the first failure of that host."""
 
     def is_failed(self) -> bool:
         """Return whether any rank is in `failures`."""
@@ -334,7 +334,7 @@ class RunProcsResult:
         raise supervise.GangFailed(self)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the outcome, and a bar for each rank."""
+        """Return HTML for a notebook: the outcome, and a bar for each rank."""
         import supervise
         from supervise._views import small_timeline
 

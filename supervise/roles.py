@@ -44,7 +44,7 @@ class Role:
     cwd: str | os.PathLike[str] | None = None
     """Working directory of the ranks; None for this process's."""
     ready: Readiness = "exec"
-    """``exec``: a rank is ready when its process runs. ``notify``: when it has reported it by `supervise.notify`."""
+    """``exec``: a rank is ready when its process runs. ``notify``: after it has reported so by `supervise.notify`."""
     ready_timeout_s: float = 60.0
     """Seconds from the launch of a rank until it must be ready."""
     restart: RestartKind | None = None

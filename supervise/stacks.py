@@ -59,12 +59,12 @@ class RankStacks:
 
 
 def group_stacks(stacks: Mapping[int, RankStacks]) -> list[str]:
-    """Return one line for each stack of main threads, with its ranks; the stack with the fewest ranks first.
+    """Return one line for each different stack of the main threads, with its ranks. The fewest ranks come first.
 
     ``rank 3: load_batch (data.py:41)`` or ``ranks 0-2, 4-7: all_reduce (train.py:88)``. A line names the innermost
-    call outside of Python's library and of installed packages; the innermost call follows if it is another one. Stacks
-    are equal if these calls and all outer calls outside of libraries are equal; if stacks differ only in outer calls,
-    each line has one of them: ``rank 3: all_reduce (train.py:88), called by validate (train.py:41)``.
+    call of user code, outside of Python's library and of installed packages. The innermost call of all follows if it is
+    another one. Two stacks are equal if these calls and all outer calls of user code are equal. If stacks differ only
+    in outer calls, each line has one of these: ``rank 3: all_reduce (train.py:88), called by validate (train.py:41)``.
 
     Args:
         stacks: Local rank to stacks.
@@ -109,7 +109,7 @@ def _callers(stacks: RankStacks) -> tuple[str, ...]:
 
 
 def _difference(callers: tuple[str, ...], others: set[tuple[str, ...]]) -> str:
-    """Return text about the first outer call that distinguishes a stack from others; "" without others."""
+    """Return text about the first outer call that distinguishes a stack from the others; "" if there are no others."""
     if not others:
         return ""
     for index, caller in enumerate(callers):

@@ -67,7 +67,7 @@ class FakeProcess:
         """Signals without effect on it."""
         self._signals: list[signal.Signals] = []
         self._changed = threading.Condition()
-        self._fd, self._life = os.pipe()  # readable once its other end is closed
+        self._fd, self._life = os.pipe()  # `_fd` is readable once `_life` is closed
         self._code: int | None = None
         self._group_left = False
 
@@ -163,7 +163,7 @@ class FakeProcess:
 
 
 class FakeLauncher:
-    """A launcher of one `FakeProcess`: at once, when the test releases it, or with an error."""
+    """A launcher of one `FakeProcess`. The launch succeeds at once, waits until the test releases it, or fails."""
 
     process: FakeProcess
     """The process; missing before the launch."""
@@ -195,7 +195,7 @@ class FakeLauncher:
                 read, gate = os.pipe()
                 if self._held:
                     self._gate = gate
-                else:  # another thread released it meanwhile
+                else:  # another thread has released the launch meanwhile
                     os.close(gate)
             return _Promise(status=ServerStatus(read), launcher=self)
         finally:

@@ -39,8 +39,8 @@ class ChildSpec:
     """After which end the child restarts: ``transient`` after a failure, ``permanent`` after any end,
     ``temporary`` after none. None: the kind of the tree's `RestartPolicy`."""
     shutdown_s: float | None = None
-    """Seconds to stop. Actor: by default 5, then the tree abandons it. Tree: by default no limit. Gang: the timeout of
-    its `Close`, by default its grace, then SIGKILL."""
+    """Seconds for the stop. Actor: by default 5, then the tree abandons it. Tree: by default no limit. Gang: the
+    timeout of its `Close`, by default its grace; then SIGKILL."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not self.id:
@@ -71,7 +71,7 @@ class StartChild:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TerminateChild:
-    """Stop a child, and leave it stopped until `RestartChild`. The reply, None, comes when it is gone.
+    """Stop a child, and leave it stopped until `RestartChild`. The reply is None, and comes when the child is gone.
 
     The tree forgets a ``temporary`` child.
     """

@@ -19,7 +19,8 @@ class Watchdog:
     """When a rank counts as hung, and what happens then. At least one timeout is needed.
 
     A rank has no deadline before it is ready, after it has reported that it is stopping, or while supervise stops it.
-    If all ranks are ready when they run, a rank has no deadline before its first heartbeat, or its first output.
+    With ``ready="exec"``, the deadline for heartbeats begins with the first heartbeat, and the one for output with the
+    first output.
 
     Raises:
         SpecError: A value is not valid; the text names the field.

@@ -60,7 +60,7 @@ class PContext(abc.ABC):
     error_files: dict[int, str]
     """Local rank to path; the file exists if the rank recorded an exception."""
     filtered_stdout: TextIO | None = None
-    """File for a subclass's filtered lines, while open. None for the gangs of supervise, whose Tails write it."""
+    """The file of a subclass's filtered stdout lines. None for the gangs of supervise: a Tail writes their file."""
     filtered_stderr: TextIO | None = None
     """The same for stderr."""
     _tail_logs: Sequence[ShownLog] = ()
@@ -119,7 +119,7 @@ class PContext(abc.ABC):
         out_filters: Sequence[str] | None,
         err_filters: Sequence[str] | None,
     ) -> None:
-        """Set `_tail_logs` to objects that show a subclass's files from `start` on."""
+        """Set `_tail_logs` to new objects for a subclass's files. They show nothing before their `start`."""
         import sys
 
         from supervise._api.tail_log import TailLog
@@ -168,7 +168,7 @@ class PContext(abc.ABC):
 
         Args:
             timeout: Seconds; negative waits forever, 0 returns at once.
-            period: Seconds between two polls, where supervise polls: if a subclass starts the processes itself, or
+            period: Seconds between two polls. A gang is polled only if its class starts the processes itself, or
                 replaces `_poll` or `close`.
 
         Raises:
@@ -221,7 +221,7 @@ class PContext(abc.ABC):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """Close the gang, with the signal of a `SignalException` that ends the block."""
+        """Close the gang. If a `SignalException` ends the block, its signal is the first signal."""
         from supervise.errors import SignalException
 
         self.close(error.sigval if isinstance(error, SignalException) else None)

@@ -81,7 +81,7 @@ class GangContext(PContext):
         """Start every rank; return when all ranks run.
 
         On the main thread, install handlers for termination signals; they raise `SignalException` in the
-        caller's own code. A signal during the start closes the gang first.
+        caller's own code. If a signal arrives during the start, the gang is closed before the exception is raised.
 
         Raises:
             ValueError: The context was started before.
@@ -108,7 +108,7 @@ class GangContext(PContext):
         )
 
     def _start(self) -> None:
-        """Start every rank (PyTorch's name for what `start` does)."""
+        """Start every rank. The name is PyTorch's; `start` calls this method."""
         if self._begun:
             self._refuse()
         came = self._launch() or signals.recorded()
@@ -118,7 +118,7 @@ class GangContext(PContext):
 
     @protected
     def _launch(self) -> signal.Signals | None:
-        """Start the gang on its own thread: a signal handler that raises on the main thread could leave a lock held."""
+        """Start the gang on its own thread. On the main thread, a handler that raises could leave a lock held."""
         self._begun = True
         self._hold_signals()
         self._unused.detach()
@@ -170,7 +170,7 @@ class GangContext(PContext):
         if not self._outcome.done():
             return None
         self._result = result = self._outcome.get(timeout=0)
-        if self._spec.restart_policy is not None:  # of the last attempt
+        if self._spec.restart_policy is not None:  # the result has the paths of the last attempt
             self.stdouts: dict[int, str] = result.stdouts
             self.stderrs: dict[int, str] = result.stderrs
             self._pids = {rank: end.pid for rank, end in result.ends.items() if end.pid is not None}
@@ -205,7 +205,7 @@ class GangContext(PContext):
             return None
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the result as a picture, or the state of each rank."""
+        """Return HTML for a notebook: the result as a picture, or the state of each rank."""
         from supervise._views import small_timeline
 
         if self._result is not None:
@@ -240,16 +240,16 @@ class GangContext(PContext):
             signals.hand_over(came)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """Close the gang with its own grace, with the signal of a `SignalException` that ends the block."""
+        """Close the gang with its own grace. If a `SignalException` ends the block, its signal is the first signal."""
         self.close(error.sigval if isinstance(error, SignalException) else None, self._spec.grace_s)
 
     def _close(self, death_sig: signal.Signals, timeout: float = 30) -> None:
-        """End every rank without raising for a signal. PyTorch's name, for subclasses."""
+        """End every rank; keep a signal that arrives meanwhile for `close`. PyTorch's name, for subclasses."""
         self._came = self._end(death_sig, timeout) or self._came
 
     @protected
     def _end(self, death_sig: signal.Signals, timeout: float) -> signal.Signals | None:
-        """Stop the gang; return the signal that arrived meanwhile, if it was the first."""
+        """Stop the gang; return the signal that arrived meanwhile; None if none arrived, or if it was not the first."""
         self._check_thread("close")
         timeout = min(max(timeout, 0.0), LONGEST_S)
         check_seconds("timeout", timeout)
@@ -257,7 +257,7 @@ class GangContext(PContext):
             self._begun = True
             self._unused()
         if self._left is not None and threading.current_thread() is threading.main_thread():
-            self._handlers_held = None  # `_retire` released the handlers; hold them for the end of leftovers
+            self._handlers_held = None  # `_retire` released the handlers; hold them again while leftovers end
             self._hold_signals()
         try:
             return self._stop(as_signal("death_sig", death_sig), timeout)
@@ -306,9 +306,10 @@ class GangContext(PContext):
         return first
 
     def _retire(self) -> None:
-        """Stop the Supervisor of a gang that has ended, without waiting: its thread releases resources and leftovers.
+        """Stop the Supervisor of a gang that has ended, and do not wait.
 
-        A later `close` shortens that stop and waits for it.
+        The gang's thread then ends the leftovers and releases the resources. A later `close` shortens that stop and
+        waits for it.
         """
         supervisor = self._supervisor
         if supervisor is None or self._closed:
@@ -333,7 +334,7 @@ class GangContext(PContext):
 
 
 def _leaving(supervisor: pykka.ActorRef[Supervisor]) -> Reply[bool]:
-    """Stop the actor; return the reply, which is set when it has ended."""
+    """Stop the actor; return a reply that is set when the actor has ended."""
     left: Reply[bool] = Reply()
     left.set(_reply(supervisor.stop(block=False)))
     return left

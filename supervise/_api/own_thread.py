@@ -32,7 +32,7 @@ def prepare(
 
     Args:
         attempt: Closed if the actor cannot be started.
-        make: Starts the actor, which must not start a thread.
+        make: Starts the actor. The actor must not start a thread.
         box: Receives the actor or the error.
     """
     return threading.Thread(
@@ -41,7 +41,7 @@ def prepare(
 
 
 def start(thread: threading.Thread, attempt: Attempt, box: Reply[pykka.ActorRef[Supervisor]]) -> None:
-    """Start `thread` from another thread: a handler that raises here could leave the locks of threading held."""
+    """Start `thread` from another thread. In the caller, a handler that raises could leave a lock of threading held."""
     what = f"the supervisor of {attempt.spec.name!r}"
 
     def start() -> None:
@@ -59,12 +59,12 @@ def start(thread: threading.Thread, attempt: Attempt, box: Reply[pykka.ActorRef[
 
 
 def give_up(box: Reply[pykka.ActorRef[Supervisor]]) -> None:
-    """Stop the actor as soon as it has started: a signal handler has raised in the caller, which does not wait."""
+    """Stop the actor as soon as it has started. The caller does not wait, because a signal handler has raised in it."""
     box.add_done_callback(partial(_stop, box))
 
 
 def run_gang(supervisor: pykka.ActorRef[Supervisor]) -> None:
-    """Run a gang that was started without a thread to its end, on the thread that started it."""
+    """Run a gang to its end on the thread that started it. The gang has no thread of its own."""
     inbox = supervisor.actor_inbox
     assert isinstance(inbox, Inbox)  # noqa: S101 - made by us
     inbox.loop.run()
@@ -84,5 +84,5 @@ def _begin(
 
 
 def _stop(box: Reply[pykka.ActorRef[Supervisor]]) -> None:
-    with contextlib.suppress(BaseException):  # it was not started
+    with contextlib.suppress(BaseException):  # the actor was not started
         box.get(timeout=0).stop(block=False)

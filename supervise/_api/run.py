@@ -191,18 +191,21 @@ def _name_of(fn: object) -> str:
 
 
 def _usual_exception(came: SignalException) -> BaseException:
-    """Call the handler that a signal has without supervise; return what the handler raises, or else `came`."""
+    """Call the program's own handler of a signal; return the exception that the handler raises.
+
+    Return `came` if the program has no such handler, or if the handler raises nothing.
+    """
     if signals.is_handled_otherwise(came.sigval):
         try:
             signal.raise_signal(came.sigval)
         except KeyboardInterrupt as error:
             error._render_traceback_ = _in_one_line  # type: ignore[attr-defined]  # IPython's protocol
             return error.with_traceback(None)
-        except BaseException as error:  # the application's
+        except BaseException as error:  # raised by the application's handler
             return error
     return came.with_traceback(None)
 
 
 def _in_one_line() -> list[str]:
-    """Return what IPython shows in place of a traceback."""
+    """Return the lines that IPython shows in place of a traceback."""
     return ["supervise: stopped by SIGINT (Ctrl-C)"]

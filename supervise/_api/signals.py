@@ -1,8 +1,8 @@
 """The handlers that turn termination signals into `SignalException`, in user code of the main thread only.
 
-While the main thread is inside a protected function of the façade, the handler records the signal and wakes the
-function, which completes its step; its caller then raises. So a handler never raises in the middle of a step of
-supervise. Handlers are installed once per process and restored with the last gang.
+While the main thread is inside a protected function of the façade, the handler only records the signal and wakes the
+function. The function completes its step, and then its caller raises the exception. So a handler never raises in the
+middle of a step of supervise. Handlers are installed once per process and restored with the last gang.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _terminate_process_handler(signum: int, frame: FrameType | None) -> None:
     """Raise `SignalException`, or record the signal while the main thread is in a protected function.
 
     Raises:
-        SignalException: In user code.
+        SignalException: The main thread was in user code.
     """
     if not _desk.gangs:
         _pass_on(signum, frame)
@@ -84,8 +84,8 @@ def raise_or_record(signum: int, frame: FrameType | None) -> None:
     """Raise `SignalException`, with or without a gang. PyTorch's handler, for callers that install it themselves.
 
     Raises:
-        SignalException: Always, except while the main thread is inside a protected function, which raises it at its
-            end.
+        SignalException: Always, except while the main thread is inside a protected function. Then the exception follows
+            after the function.
     """
     if not _desk.gangs:
         raise _exception(signal.Signals(signum))
@@ -107,7 +107,7 @@ def _exception(sig: signal.Signals) -> SignalException:
 
 
 def _pass_on(signum: int, frame: FrameType | None) -> None:
-    """Call the previous handler: a thread other than the main one closed the last gang and could not restore it."""
+    """Call the previous handler. A thread other than the main one closed the last gang, so it could not restore it."""
     sig = signal.Signals(signum)
     old = _desk.old.get(sig)
     restore()
@@ -156,7 +156,7 @@ def _install(name: str) -> None:
 
 
 def let_go(gang: object) -> None:
-    """Release the handlers for a gang. After the last, restore them, now or at the main thread's next call."""
+    """Release the handlers for a gang. After the last gang, restore them: now, or at the main thread's next call."""
     _desk.gangs.discard(gang)
     if threading.current_thread() is threading.main_thread():
         restore()
@@ -232,7 +232,7 @@ def raise_signal(sig: signal.Signals) -> None:
 
 
 def hand_over(sig: signal.Signals) -> None:
-    """Resend a signal that arrived during a close to the handler in place after it."""
+    """Raise again a signal that arrived during a close, for the handler that is in place after the close."""
     if _desk.gangs:
         raise_signal(sig)
     signal.raise_signal(sig)

@@ -33,7 +33,7 @@ def _every_line(_: str) -> bool:
 
 
 def _is_terminal(stream: TextIO) -> bool:
-    """Whether a stream is a terminal, where a carriage return rewrites a line and each line is completed."""
+    """Whether a stream is a terminal. On a terminal, a carriage return rewrites a line, and each line is completed."""
     try:
         return stream.isatty()
     except (AttributeError, ValueError):
@@ -114,16 +114,16 @@ class TailLog:
         return lambda line: accepts(line.decode("utf-8", "replace"))
 
     def _failed(self, path: str, error: OSError) -> None:
-        """Log the failure of a file. On the Tail's thread."""
+        """Log the failure of a file. Called on the Tail's thread."""
         ranks = [rank for rank, file in self._log_files.items() if str(file) == path]
         who = f"{self._name}{ranks[0]}" if ranks else self._name
         log.error("error in log tailer for %s. %s: %s", who, type(error).__name__, error)
 
     def stop(self) -> None:
-        """Show the present rest of the files, and end. Idempotent.
+        """Show the rest that the files have now, and end. Idempotent.
 
-        It always returns: a destination that blocks for seconds is abandoned, with a warning about the number of bytes
-        that were not shown and are only in the files.
+        The call always returns. If a destination blocks for seconds, it is abandoned, and a warning has the number of
+        bytes that were not shown and are only in the files.
         """
         follower, self._follower = self._follower, None
         self._stopped = True
@@ -158,7 +158,7 @@ def tail_logfile(  # noqa: PLR0917 - PyTorch's order
         header: Prefix of every line.
         file: Path of the file, which may be created later, or never.
         dst: Any text stream.
-        finished: Another thread sets it when nothing more is written.
+        finished: Another thread sets this event when the file is complete.
         interval_sec: PyTorch's interval of polling; ignored.
         log_line_filter: Returns whether to show a line, which includes its newline; None shows all.
 
@@ -217,7 +217,7 @@ class _Follower:
             raise
 
     def tell(self, message: object) -> None:
-        """Receive `TailEnded`, or `MemberStopRequested` after a `stop_all`. On the Tail's thread."""
+        """Receive `TailEnded`, or `MemberStopRequested` after a `stop_all`. Called on the Tail's thread."""
         if isinstance(message, TailEnded):
             self._ended.set(message)
         elif self._ref is not None:

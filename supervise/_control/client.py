@@ -26,7 +26,7 @@ _BUSY_S = 5.0
 _RETRY_S = 0.05
 _FIRST_LOOK_S = 2.0
 """How long a reply may take before the client checks whether the server is suspended. The intervals between further
-checks double, since the kernel reports the suspension of a process only to its parent."""
+checks double. The client has to check, since the kernel reports the suspension of a process only to its parent."""
 _LAST_LOOK_S = 60.0
 
 
@@ -169,7 +169,7 @@ class ControlClient:
             interval_s = min(2 * interval_s, _LAST_LOOK_S)
 
     def _look(self) -> None:
-        """Report that the server is suspended, once."""
+        """Report a suspension of the server, but only once."""
         pid = _pid_of_server(self._end)
         if self._on_suspended is not None and _is_suspended(pid):
             report, self._on_suspended = self._on_suspended, None

@@ -1,4 +1,4 @@
-"""The clients of the control server: their requests become messages of the gang, whose replies become lines.
+"""The clients of the control server. Their requests become messages to the gang; its replies become lines.
 
 Loaded when the first client connects, so that a run without clients does not pay for it.
 """
@@ -38,7 +38,7 @@ _AT_ONCE = 16
 """How many clients are served before the loop does other work."""
 _LOOK_S = 2.0
 IDLE_S = 30.0
-"""A client without a request that waits for its answer is dropped after this time."""
+"""A client is dropped if it sends no request for this time, and none of its requests waits for an answer."""
 SLOW_S = 10.0
 """A client that reads nothing of its answer for this time is dropped."""
 _MOST_UNSENT_BYTES = 64 << 20
@@ -54,7 +54,7 @@ class Clients:
         Args:
             service: The gang, and the requests that it accepts.
             loop: Of the server.
-            served: Called after `finish`, when the last client has its last answer.
+            served: Called after `finish`, when all clients have all their answers.
 
         Raises:
             OSError: There is no descriptor.
@@ -63,7 +63,7 @@ class Clients:
         self._loop = loop
         self._served = served
         self._epoll: select.epoll | None = select.epoll()
-        """The sockets. The loop watches this set, which can watch for output, too."""
+        """The sockets of the clients. The loop watches only for input; this set can watch for output, too."""
         loop.watch(self._epoll.fileno(), self._serve)
         self._clients: dict[int, Connection] = {}
         """By descriptor."""
@@ -228,7 +228,7 @@ class Clients:
         reply.add_done_callback(partial(self._loop.post, self._answered, client, number))
 
     def _answered(self, client: Connection, number: int) -> None:
-        """Send the answer to a request, whose reply is set, unless the client has disconnected."""
+        """Send the answer to a request after its reply was set, unless the client has disconnected."""
         if (found := client.pending.pop(number, None)) is not None:
             self._guard(client, partial(self._answer, client, *found))
         self._check_served()

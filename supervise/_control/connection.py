@@ -37,7 +37,7 @@ class Connection:
         """Number to name, ``id`` and reply of each request that waits for its answer."""
         self.unsent_bytes = 0
         self.progress_s = time.monotonic()
-        """When it last sent a request or read from an answer."""
+        """When the client last sent a request, or read a part of an answer."""
         self.events = select.EPOLLIN
         """What the server's epoll set watches."""
         self.is_half_closed = False

@@ -1,4 +1,4 @@
-"""The requests of the control protocol: from their arguments to messages of a gang, and from its replies to JSON."""
+"""The requests of the control protocol: their arguments become messages to a gang, and its replies become JSON."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _reached(ranks: frozenset[int]) -> dict[str, Any]:
 
 
 def _stacks(stacks: dict[int, RankStacks]) -> dict[str, Any]:
-    from supervise.stacks import group_stacks  # lazy: few runs are asked
+    from supervise.stacks import group_stacks  # lazy: few runs get this request
 
     return {"groups": group_stacks(stacks), "ranks": {rank: _rank_stacks(each) for rank, each in stacks.items()}}
 

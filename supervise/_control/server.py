@@ -28,9 +28,9 @@ log = logging.getLogger("supervise")
 _AT_ONCE = 16
 """How many connections are accepted before the loop does other work."""
 _RETRY_S = 0.5
-"""Delay until the next attempt to accept a client when there was no descriptor."""
+"""Delay until the next attempt to accept a client, if no descriptor was left for it."""
 _LAST_WORDS_S = 1.0
-"""How long the end waits for clients to read their answers."""
+"""How long the server waits at its end for clients to read their answers."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 _alive: weakref.WeakSet[ControlServer] = weakref.WeakSet()
@@ -119,7 +119,7 @@ class ControlServer:
     def _admit(self, end: socket.socket) -> None:
         try:
             if self._clients is None:
-                from supervise._control.clients import Clients  # lazy: see there
+                from supervise._control.clients import Clients  # lazy: a run without clients does not need it
 
                 self._clients = Clients(self._service, self._loop, self._end)
             self._clients.admit(end)
@@ -154,13 +154,13 @@ class ControlServer:
         self._file.close()
 
     def _lost(self, error: BaseException) -> None:
-        """End without the loop, whose selector has failed."""
+        """End the server after the selector of its loop has failed."""
         log.error("control socket %s: the selector failed: %r", self._file.path, error)
         self._file.remove()
         self._release()
 
     def close_in_child(self) -> None:
-        """Close the descriptors in a forked child, which would otherwise keep the socket alive."""
+        """Close the descriptors in a forked child. Its copies would keep the socket alive."""
         if self._clients is not None:
             self._clients.close_in_child()
         self._file.forget()

@@ -15,7 +15,7 @@ class StopAsked(NamedTuple):
     """A client asks for a stop of the gang."""
 
     sig: Signals | None
-    """The first signal; None: the gang's."""
+    """The first signal; None for that of the gang."""
     pid: int
     """Process ID of the client."""
 

@@ -13,13 +13,13 @@ from supervise._folders import open_folder
 from supervise._process.files import clear_of_stdio
 
 LONGEST_NAME = 80
-"""The longest file name, in bytes: the kernel limits the address, which has a prefix of its own, to 107."""
+"""The longest file name, in bytes. The kernel limits the address to 107 bytes, and a prefix precedes the name."""
 _BACKLOG = 64
 _CREDENTIALS = struct.Struct("iII")
 
 
 def peer(end: socket.socket) -> tuple[int, int]:
-    """Return pid and uid of the process that connected a socket, or that listens on it, as the kernel knows them."""
+    """Return pid and uid, from the kernel, of the process that connected a socket, or that listens on it."""
     pid, uid, _ = _CREDENTIALS.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return pid, uid
 
@@ -49,7 +49,7 @@ def _connected(folder: int, name: str, path: str) -> socket.socket:
 
 
 def _address(folder: int, name: str) -> str:
-    """Return an address that is short, whatever the length of the folder's path."""
+    """Return an address that is short even if the path of the folder is long."""
     return f"/proc/self/fd/{folder}/{name}"
 
 
@@ -67,13 +67,13 @@ class SocketFile:
         self.listener: socket.socket | None = None
         self._folder = -1
         self._identity: tuple[int, int] | None = None
-        """Device and inode of the file, to remove no other file at the end."""
+        """Device and inode of the file, so that `remove` removes no other file."""
 
     def open(self) -> None:
         """Make the file, in place of one that a dead process has left.
 
-        The socket is bound to a temporary name, and renamed when it listens, so that no client finds a socket that
-        does not listen yet and takes it for a stale one.
+        The socket is bound to a temporary name, and the file is renamed when the socket listens. Otherwise a client
+        could find a socket that does not listen yet, and take it for a stale one.
 
         Raises:
             FileExistsError: A process listens there already, or the file is not a socket.
@@ -133,7 +133,7 @@ class SocketFile:
                 os.unlink(name, dir_fd=self._folder)
 
     def close(self) -> None:
-        """Close the socket and the folder; the file stays unless `remove` was called. Idempotent."""
+        """Close the descriptors of the socket and the folder. The file stays unless `remove` was called. Idempotent."""
         listener, self.listener = self.listener, None
         if listener is not None:
             listener.close()
@@ -142,6 +142,6 @@ class SocketFile:
             os.close(folder)
 
     def forget(self) -> None:
-        """Close the copies of a forked child; the file belongs to the parent."""
+        """Close a forked child's copies of the descriptors. The file belongs to the parent."""
         self._identity = None
         self.close()

@@ -160,7 +160,7 @@ class SubprocessContext(PolledContext):
                 stderrs=self.stderrs,
                 outcome=outcome,
             )
-            if not self._closed:  # a replaced `close` lets the others live
+            if not self._closed:  # the other ranks live: a replaced `close` has not closed the gang
                 return result
             self._result = result
         return self._result
@@ -183,7 +183,7 @@ class SubprocessContext(PolledContext):
 
     @property
     def subprocess_handlers(self) -> Mapping[int, Any]:
-        """Local rank to handler, whose ``proc`` has the usual surface of a `Popen`; empty before the start."""
+        """Local rank to handler; empty before the start. ``proc`` of a handler has the usual surface of a `Popen`."""
         if not self._handlers and self._supervisor is not None:
             self._handlers = self._make_handlers(self._supervisor)
         return self._handlers

@@ -1,4 +1,4 @@
-"""Programs whose `SubprocessHandler` a client has replaced, as it can with PyTorch's contexts."""
+"""Programs started by a client's replacement of `SubprocessHandler`. PyTorch's contexts permit such a replacement."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ForeignHandlers:
         self.cut_short = False
         """Whether the handlers were closed before all ranks had ended or one had failed."""
         self.failures: dict[int, ProcessFailure] = {}
-        """The causes; if the gang was cut short, the ranks that did not exit with code 0."""
+        """The causes. If the gang was cut short: the failures of all ranks that did not exit with code 0."""
 
     def look(self) -> bool:
         """Poll the ranks and record their ends; return whether all have ended."""

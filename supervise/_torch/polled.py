@@ -1,4 +1,4 @@
-"""The context whose `wait` calls a replaced `close`, as PyTorch's does."""
+"""A context for subclasses that replace `close`: `wait` calls the replacement, as `wait` of PyTorch does."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 
 class PolledContext(GangContext):
-    """A gang whose healthy ranks an agent may let live after a failure.
+    """A gang in which an agent may let the healthy ranks live after a failure.
 
     PyTorch's `wait` calls ``self.close()`` when a rank has failed. An agent may make `close` do nothing, so that the
-    healthy ranks of a program continue. Whether it does is known at the first `wait`. Until then a failed program
-    does not stop the others in gangs started by the function of PyTorch's import path, or of subclasses that replace
-    `close` or `_poll`. As with PyTorch, a failed function always stops the others.
+    healthy ranks of a program continue. The context knows only at the first `wait` whether the agent does so. Until
+    then, a failed program does not stop the others in two kinds of gangs: those started by the function of PyTorch's
+    import path, and those of subclasses that replace `close` or `_poll`. As with PyTorch, a failed function always
+    stops the others.
     """
 
     def __init__(self, *, until_polled: bool = False, **settings: Any) -> None:
@@ -45,7 +46,7 @@ class PolledContext(GangContext):
         super()._start()
 
     def _wait_for_result(self, timeout: float, period: float) -> RunProcsResult | None:
-        """Wait as `GangContext` does; call a replaced `close` before the return."""
+        """Wait as `GangContext` does. If `close` was replaced, call it before the return."""
         if self._closed_by_others():
             return PContext._wait_for_result(self, timeout, period)  # noqa: SLF001 - of a base class
         if not self._replaced("_poll"):

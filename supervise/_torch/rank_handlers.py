@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _LOST = 255
-"""The exit code that stands for a lost exit status, which is unknown and must not look like success."""
+"""The exit code in place of a lost exit status, so that the lost status does not look like success."""
 
 
 class RankProcess:
@@ -30,7 +30,7 @@ class RankProcess:
 
     @property
     def returncode(self) -> int | None:
-        """The exit code, ``-N`` for signal N; None while the process runs. Set without a poll."""
+        """The exit code, ``-N`` for signal N; None while the process runs. It is known without a call of `poll`."""
         return self.poll()
 
     def poll(self) -> int | None:

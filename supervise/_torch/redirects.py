@@ -46,7 +46,7 @@ def redirect(std: str, to_file: str) -> Iterator[None]:
     try:
         saved = {number: _save(number) for number in numbers}
         for number in numbers:
-            if saved[number] is None:  # before the import of ctypes: libffi opens a file, which would get this number
+            if saved[number] is None:  # before ctypes is imported: libffi opens a file, which would get this number
                 os.dup2(file, number)
         try:
             _flush(std, stream)

@@ -141,7 +141,7 @@ def start_processes(  # noqa: F811 - implements both overloads
             ``restart_policy`` (a `RestartPolicy`; None: no rank is restarted),
             ``strategy`` (which ranks the failure of a rank concerns: ``one_for_all``, ``one_for_one``,
             ``rest_for_one``), ``success_exit_codes`` (exit codes that are a success),
-            ``ready`` (``notify``: a rank is ready, and the start succeeds, when it says so by `supervise.notify`),
+            ``ready`` (``notify``: the start waits until each rank has reported by `supervise.notify` that it is ready),
             ``ready_timeout_s`` (seconds from the launch of a rank until it must be ready),
             ``watchdog`` (a `Watchdog`: when a rank counts as hung, and what follows),
             ``containment`` (treatment of processes that leave their process group: ``group`` reports them at the

@@ -47,7 +47,7 @@ class SubprocessHandler:
     proc: subprocess.Popen[bytes]
     """The process."""
     _stdout: TextIO | None = None
-    """For `_popen`: the file of its stdout; None for this process's stdout."""
+    """For `_popen`: the file of the program's stdout; None for this process's stdout."""
     _stderr: TextIO | None = None
     """The same for stderr."""
     _group: Process | None = None
@@ -108,7 +108,7 @@ class SubprocessHandler:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self.proc.pid, sig)
             return
-        # The owner of the handler may have reaped the process, after which the kernel may reuse the pid
+        # If the owner of the handler has reaped the process, the kernel may reuse the pid
         if self.proc.returncode is None or platform.GROUP_BY_PIDFD:
             self._group.signal_group(sig)
 

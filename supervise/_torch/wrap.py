@@ -1,4 +1,4 @@
-"""PyTorch's `_wrap`, which runs in the process of a function, for callers that start the process themselves."""
+"""PyTorch's `_wrap`, for callers that start the process of a function themselves. It runs in that process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _wrap(  # noqa: PLR0917 - PyTorch's order
     queue_finished_reading_event: Any,
     numa_options: Any = None,
 ) -> None:
-    """Call `fn` as a rank in this process, put its return value, and wait until it was read.
+    """Call `fn` as a rank in this process, put its return value into the queue, and wait until the value was read.
 
     Args:
         local_rank: The key in all mappings.

@@ -25,7 +25,7 @@ class FailedRanks:
     def __init__(self) -> None:
         """Begin without events."""
         self.events: dict[int, dict[str, Any]] = {}
-        """Local rank to the event of its end, or of its fault while it has not ended; the first failure first."""
+        """Local rank to the event of its end; before its end, the event of its fault. The first failure comes first."""
         self.latest: dict[int, dict[str, Any]] = {}
         """The same for the last life that has failed, even if a restart has followed."""
 
@@ -63,7 +63,7 @@ class FailedRanks:
 
 
 def why_failed(run: RecordedRun, event: dict[str, Any]) -> list[str]:
-    """Return which rank failed and how, with its traceback or the end of its stderr, as printable lines.
+    """Return printable lines that say which rank failed and how, with its traceback or the end of its stderr.
 
     Args:
         run: The run.
@@ -72,14 +72,14 @@ def why_failed(run: RecordedRun, event: dict[str, Any]) -> list[str]:
     rank = event["local_rank"]
     try:
         result, story = _result(run, rank, event)
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):  # it runs, or has written the event itself
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):  # the rank runs, or wrote the event itself
         why = event.get("message") or event.get("exception_message") or "its end is not known"
         return [f"rank {rank} failed: {one_line(str(why))}"]
     return [printable(line) for line in failure_report.of_rank(result, story, rank)[:_MOST_LINES]]
 
 
 def _result(run: RecordedRun, rank: int, event: dict[str, Any]) -> tuple[RunProcsResult, Story]:
-    """Return the result of a run that ended with this failure alone."""
+    """Return the result of a run in which only this rank has failed."""
     signal, pid = event["exit_signal"], int(event["pid"])
     code = -Signals[signal] if signal else int(event["exit_code"])
     folder = os.path.join(run.path, f"attempt_{int(event['attempt'])}", str(rank))

@@ -38,9 +38,9 @@ def lines(result: RunProcsResult, story: Story, paint: Callable[[str, str], str]
         story: Further facts.
         paint: Applies a style (SGR numbers) to a text, or returns it unchanged.
     """
-    if any(end.host for end in result.ends.values()):  # of several hosts: the report names global ranks
+    if any(end.host for end in result.ends.values()):  # a run of several hosts: the report names global ranks
         result = replace(result, ends={rank: replace(end, local_rank=rank) for rank, end in result.ends.items()})
-    failed = result.outcome in ("failed", "succeeded")  # a result that was made by hand has the second
+    failed = result.outcome in ("failed", "succeeded")  # user code may make a result with the default outcome
     root = result.root_cause if failed and result.root_cause != story.interrupted else None
     shown = [f"{paint('supervise:', '1')} {paint(one_line(_headline(result, story, root)), '1;31')}"]
     if root is not None and (why := _why(result, root, story)):
@@ -55,7 +55,7 @@ def lines(result: RunProcsResult, story: Story, paint: Callable[[str, str], str]
 
 
 def of_rank(result: RunProcsResult, story: Story, rank: int) -> list[str]:
-    """Return the first lines of the report as if the gang had ended with the failure of `rank`: how and why."""
+    """Return the lines of the report about how and why `rank` failed, as if its failure had ended the gang."""
     return [_headline(result, story, rank), *(f"  {line}".rstrip() for line in _why(result, rank, story))]
 
 
@@ -98,7 +98,7 @@ def _by_user(sig: Signals, story: Story) -> str:
 
 
 def _ran(result: RunProcsResult, rank: int) -> bool:
-    """Return whether the last life of a rank had a process; otherwise its failure is that of the launch."""
+    """Return whether the last life of a rank had a process. Without a process, its launch has failed."""
     return rank not in result.ends or result.ends[rank].pid is not None
 
 
@@ -135,13 +135,13 @@ def _uptime(result: RunProcsResult, rank: int) -> str:
 
 
 def _why(result: RunProcsResult, rank: int, story: Story) -> list[str]:
-    """Return the reason of a failure in some twenty lines; none if its stderr was just shown."""
+    """Return the reason of a failure in some twenty lines; none if the stderr of the rank was just shown."""
     if not _ran(result, rank):
-        return []  # the first line has all of it
+        return []  # the first line has the whole reason
     failure = result.failures[rank]
     record = recorded(failure.message)
     end = result.ends.get(rank)
-    alone = story.nproc == 1 and rank in story.stderr_shown  # no other rank's lines in between
+    alone = story.nproc == 1 and rank in story.stderr_shown  # no lines of another rank have followed
     if record is not None:
         rows = clean(record)
         if alone and end is not None and rows[-1] in clean(end.stderr_tail):
@@ -158,7 +158,7 @@ def _why(result: RunProcsResult, rank: int, story: Story) -> list[str]:
 
 
 def _stdout(end: RankEnd | None, story: Story) -> list[str]:
-    """Return the end of the stdout of a rank that wrote nothing to stderr; none if it was just shown."""
+    """Return the end of the stdout of a rank that wrote nothing to stderr; none if that stdout was just shown."""
     if end is None or end.stdout_log == end.stderr_log or (story.nproc == 1 and story.stderr_shown):
         return []
     rows = clean(last_lines(end.stdout_log, WHY_LINES))
@@ -166,7 +166,7 @@ def _stdout(end: RankEnd | None, story: Story) -> list[str]:
 
 
 def _stream(result: RunProcsResult, rank: int) -> str:
-    """Return the name of what the log of a rank's stderr has: ``stderr``, or ``output`` of both with ``--merge``."""
+    """Return a word for the content of a rank's stderr log: ``stderr``, or ``output`` if it has both streams."""
     log = result.stderrs.get(rank)
     return "output" if log and log != os.devnull and log == result.stdouts.get(rank) else "stderr"
 
@@ -192,7 +192,7 @@ def _tells_more(failure: ProcessFailure) -> bool:
 
 
 def _fault(failure: ProcessFailure) -> str | None:
-    """Return why a rank failed while it ran: ``hung: no output for 30.0 s``; None if its exit is the failure."""
+    """Return why a rank failed while it ran: ``hung: no output for 30.0 s``; None if the rank failed by its exit."""
     return clean(str(failure.message))[0] if str(failure.message).startswith(_FAULTS) else None
 
 
@@ -200,7 +200,7 @@ def _fault(failure: ProcessFailure) -> str | None:
 
 
 def _rows(result: RunProcsResult, story: Story, root: int | None) -> list[tuple[list[int], str]]:
-    """Return ``(ranks, how they ended)``: equal ends in one row, failures first."""
+    """Return rows of ranks and the text of their end. Ranks with equal ends share a row; failures come first."""
     kinds: dict[str, list[int]] = {}
     order = {"concurrent_failure": 0, "lost": 1, "bystander": 2, "finished": 3}
     causes = {rank: at for at, rank in enumerate(result.failures)}  # ordered by time

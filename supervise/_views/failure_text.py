@@ -1,4 +1,4 @@
-"""Texts that a failure has recorded, as a report shows them: cleaned, shortened, without the frames of supervise."""
+"""The recorded texts of a failure, as a report shows them: cleaned, shortened, without the frames of supervise."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def recorded(message: str | dict[str, Any]) -> str | None:
 
 
 def traceback_of(failure: ProcessFailure) -> str:
-    """Return the traceback that a rank has recorded, without the frames of supervise that called it; "" if none."""
+    """Return the traceback that a rank has recorded, without the frames of supervise at its beginning; "" if none."""
     text = recorded(failure.message) or ""
     return "\n".join(without_our_frames(printable(text.rstrip()).split("\n"))) if "Traceback (" in text else ""
 
 
 def without_our_frames(rows: list[str]) -> list[str]:
-    """Remove the frames of supervise with which a traceback begins, those of a chained exception included."""
+    """Remove the frames of supervise at the beginning of a traceback, and of each chained exception in it."""
     kept: list[str] = []
     leading = ours = False
     for row in rows:
@@ -64,7 +64,10 @@ def _clipped(row: str) -> str:
 
 
 def first_and_last(rows: list[str], where: str) -> list[str]:
-    """Return `rows`, or the first and the last of them around a line with the number of further lines in `where`."""
+    """Return `rows`; of too many rows, return only the first and the last.
+
+    A line between them has the number of the rows that are left out, and `where` these are.
+    """
     left_out = len(rows) - WHY_LINES
     if left_out <= 1:
         return rows

@@ -1,7 +1,7 @@
 """The lines of the logs of a run in the order of time.
 
-The logs hold the bytes of the ranks and no times. The size of a log is known at some times: it was empty when the
-life started, `samples.jsonl` has its size at intervals, and its last byte was written when the file was last modified.
+The logs hold the bytes of the ranks and no times. The size of a log is known at some times: the log was empty when the
+life started, `samples.jsonl` has the sizes at intervals, and the last byte was written when the file was last modified.
 Between two such times, a constant rate of writing is assumed.
 """
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 _PIECE_BYTES = 1 << 16
 _LEAST_PIECE_BYTES = 1 << 12
 _MANY = 32
-"""With more logs, smaller pieces are read, because a piece of each log is kept."""
+"""With more logs, smaller pieces are read, because one piece of each log is kept in memory."""
 _LARGEST_LINE = 1 << 20
 """A longer line is returned in pieces."""
 _AT_ONCE_S = 0.05
-"""Lines of one log that were written within this time are not separated by those of another."""
+"""Lines of one log that were written within this time stay together, without lines of other logs between them."""
 
 Knot = tuple[float, int]
-"""A time in seconds since the epoch, and the size of a log then."""
+"""A time in seconds since the epoch, and the size of a log at that time."""
 
 
 class Log(NamedTuple):
@@ -56,7 +56,7 @@ class Block(NamedTuple):
 
 
 def logs_of(run: RecordedRun) -> list[Log]:
-    """Return the logs of a run, those of the newest attempt of each rank."""
+    """Return the logs of the newest attempt of each rank of a run."""
     found = []
     for rank, paths in run.logs().items():
         for path in paths:
@@ -74,7 +74,7 @@ class LogTimes:
         self._started: dict[tuple[int, int], tuple[float, int]] = {}
         """Rank and attempt to the time of the start and the process ID."""
         self._sizes: dict[tuple[int, int], list[tuple[float, dict[str, int]]]] = {}
-        """Rank and process ID to the times of samples, and the size of each log then."""
+        """Rank and process ID to the times of samples, with the size of each log at that time."""
         for event in run.events():
             if event["event"] == "supervise.process.started":
                 with suppress(KeyError, OverflowError, TypeError, ValueError):  # a rank may have written the line
@@ -123,9 +123,9 @@ class LogLines:
         self._places: dict[str, Knot] = {}
         """Path to the number of bytes that were read, and the time at which the log had that size."""
         self._rests: dict[Log, bytes] = {}
-        """The beginnings of lines without an end."""
+        """Log to the beginning of a line whose end was not written yet."""
         self._cut: set[str] = set()
-        """Paths of logs that are read from the middle of a line; that line is left out."""
+        """Paths of logs whose read begins in the middle of a line. The rest of that line is left out."""
 
     def look(self, logs: Iterable[Log], now_s: float) -> Iterator[Block]:
         """Return the lines that were written since the last call, in the order of time.
@@ -157,12 +157,12 @@ class LogLines:
             self._places[log.path] = now_s, knots[-1][1]
 
     def rests(self) -> Iterator[tuple[Log, bytes]]:
-        """Return the last lines that have no newline. Call it once."""
+        """Return the last line of each log that does not end in a newline. Call this method once."""
         rests, self._rests = self._rests, {}
         return ((log, rest) for log, rest in sorted(rests.items()) if rest)
 
     def _begin(self, log: Log, knots: list[Knot]) -> None:
-        """Find where to begin: at the last known size before the time from which lines are wanted."""
+        """Begin to read a log: at its last known size before the time from which lines are wanted."""
         begin = 0
         if self._after_s is not None:
             begin = max((size for at_s, size in knots if at_s <= self._after_s), default=0)
@@ -181,7 +181,7 @@ class LogLines:
                 return
             if not piece:
                 return
-            if begin > place:  # --log-max-bytes has removed what was there
+            if begin > place:  # --log-max-bytes has removed the bytes in between
                 self._rests.pop(log, None)
             place = begin + len(piece)
             if log.path in self._cut:
@@ -197,7 +197,7 @@ class LogLines:
 
 
 def _timed(log: Log, lines: list[bytes], clock: _Clock, end: int) -> Iterator[Block]:
-    """Return lines as blocks; the last of them ends at the place `end`."""
+    """Return lines as blocks. `end` is the place in the log where the last line ends."""
     if not lines:
         return
     place = end - sum(map(len, lines)) - len(lines)
@@ -237,7 +237,7 @@ class _Clock:
 
 
 def _piece(path: str, place: int, most: int) -> tuple[int, bytes]:
-    """Return data of a file from a place on, and where it begins: after a hole if there is one.
+    """Return data of a file from a place on, and the place where the data begins: after a hole if there is one.
 
     Raises:
         OSError: The file cannot be read.

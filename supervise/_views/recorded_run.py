@@ -25,7 +25,7 @@ SOCKET = "control.sock"
 
 
 class RecordedRun:
-    """The files of a run directory. Ranks may have replaced them by anything: what cannot be read counts as missing."""
+    """The files of a run directory. Ranks may have replaced them; a file that cannot be read counts as missing."""
 
     def __init__(self, path: str) -> None:
         """Describe a directory; nothing is read yet."""
@@ -34,12 +34,12 @@ class RecordedRun:
 
     @cached_property
     def info(self) -> dict[str, Any]:
-        """``run.json``: what was started, when and where; empty if there is none."""
+        """``run.json``: the program, the time and the host of the run; empty if there is no such file."""
         return self._json("run.json")
 
     @cached_property
     def result(self) -> dict[str, Any]:
-        """``result.json``; empty if there is none."""
+        """``result.json``; empty if there is no such file."""
         return self._json("result.json")
 
     def _json(self, name: str) -> dict[str, Any]:
@@ -69,12 +69,12 @@ class RecordedRun:
 
     @cached_property
     def state(self) -> str:
-        """The state.
+        """The state of the run.
 
         - ``running``;
         - the outcome of the result;
         - ``killed``: supervise ended without a result;
-        - ``unknown``: it ran on another host and has written no result, so that it may still run.
+        - ``unknown``: supervise ran on another host and has written no result, so it may still run.
         """
         still_runs = self._still_runs()
         if still_runs:
@@ -104,13 +104,16 @@ class RecordedRun:
         return f"{count} hosts, supervised on host {host}" if several else f"host {host}"
 
     def _has_all_hosts(self) -> bool:
-        """Return whether the run has the ranks of all hosts, known by their global ranks."""
+        """Return whether this directory has the ranks of all hosts, as under Ray.
+
+        The ranks are then numbered by global rank.
+        """
         return self.info.get("engine") == "ray"
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Yield the events of ``events.jsonl``; a line that is not valid, such as a torn last one, is skipped.
 
-        If a run has the ranks of several hosts, the local rank of an event is the global rank.
+        If the directory has the ranks of all hosts, `local_rank` of each event is replaced by its global rank.
         """
         found = (event for event in self._objects("events.jsonl") if isinstance(event.get("event"), str))
         if not self._has_all_hosts():

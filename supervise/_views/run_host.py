@@ -1,7 +1,7 @@
 """Whether the supervise of a run still runs: determined from its process, or from a lock on ``events.jsonl``.
 
-Each covers what the other misses: a file system may have no locks, or only locks of one host; a process ID has no
-meaning in another PID namespace.
+Both are needed. A file system may have no locks, or only locks that are valid on one host. A process ID has no meaning
+in another PID namespace.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _FLOCK = "hhqqi0q"
 
 
 def lock(fd: int) -> bool:
-    """Lock a file until the last descriptor of this open is closed; return whether its file system can.
+    """Lock a file until the last descriptor of this open is closed; return whether its file system has locks.
 
-    It is an open-file-description lock, which readers can query. With `flock`, a reader would have to take the lock,
-    and a run that starts meanwhile would not get it.
+    The lock is an open-file-description lock, which readers can query. With `flock`, a reader would have to take the
+    lock, and a run that starts meanwhile would not get the lock.
     """
     command = getattr(fcntl, "F_OFD_SETLK", None)  # Linux 3.15
     if command is None:
@@ -43,7 +43,7 @@ def _is_locked(fd: int) -> bool:
 
 
 def identity(*, locked: bool) -> dict[str, Any]:
-    """Return what ``run.json`` says about this process: keys and values of `still_runs`.
+    """Return the keys and values of ``run.json`` about this process. `still_runs` reads them.
 
     Args:
         locked: Whether `lock` has succeeded.
@@ -59,11 +59,11 @@ def identity(*, locked: bool) -> dict[str, Any]:
 
 
 def still_runs(info: dict[str, Any], fd: int | None) -> bool | None:
-    """Return whether a supervise still runs; None if this host cannot know.
+    """Return whether the supervise of a run still runs; None if this host cannot know.
 
     Args:
-        info: What its `identity` returned. Any value may be missing or wrong: then it counts as unknown.
-        fd: A descriptor of the file that it locks; None if there is no such file.
+        info: The return value of `identity` in that process. A value that is missing or wrong counts as unknown.
+        fd: A descriptor of the file that the supervise of the run locks; None if there is no such file.
     """
     if fd is not None and _is_locked(fd):
         return True
@@ -75,11 +75,11 @@ def still_runs(info: dict[str, Any], fd: int | None) -> bool | None:
         return _is_process(pid, info.get("started_ticks"))
     if same_kernel and info.get("locked") is True and fd is not None:
         return False
-    return False if same_name and not same_kernel else None  # this host was booted since then
+    return False if same_name and not same_kernel else None  # this host has been booted since the start of the run
 
 
 def _is_process(pid: int, started_ticks: object) -> bool:
-    """Return whether a process exists and was started at that time, if that is known."""
+    """Return whether a process exists and, if `started_ticks` is known, was started at that time."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

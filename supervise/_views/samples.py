@@ -1,4 +1,4 @@
-"""The file ``samples.jsonl``: what each rank used and wrote, at intervals that grow with the age of the run."""
+"""The file ``samples.jsonl``: resource usage and output of each rank, at intervals that grow with the run's age."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ STREAMS = ("stdout.log", "stderr.log")
 _SHORTEST_S = 1.0
 _S_PER_RANK = 0.01
 _AGE_PARTS = 300
-"""An interval is at least this part of the age of the run, or a larger part with more than `_MANY` ranks.
+"""An interval is at least the age of the run divided by this number. With more than `_MANY` ranks, it is longer.
 
-So the file of a week has at most about 30 MB.
+So the file of a run of a week has at most about 30 MB.
 """
 _MANY = 100
 _COST_PARTS = 300

@@ -43,7 +43,7 @@ class _Bar(NamedTuple):
     """A life of a rank."""
 
     begin: float
-    """Where it begins, as a part of the axis; likewise `end`."""
+    """The part of the axis, from 0 to 1, at which the life begins. `end` is the part at which it ends."""
     end: float
     kind: str
     told: str

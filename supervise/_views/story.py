@@ -22,7 +22,7 @@ class Unlaunched(NamedTuple):
     why: str
 
     def __str__(self) -> str:
-        """Return it as a message."""
+        """Return the reason as a message."""
         return f"could not be started: {re.sub(ERRNO, '', self.why)}"
 
 
@@ -33,7 +33,7 @@ class Story:
     nproc: int
     grace_s: float
     hosts: int = 1
-    """Number of hosts, each with as many ranks."""
+    """Number of hosts. All hosts have the same number of ranks."""
     host: int = 0
     """Number of this host, from 0."""
     titles: tuple[str, ...] = ()
@@ -46,11 +46,11 @@ class Story:
     of_command: bool = True
     """Whether `supervise run` has started the gang, so that the report names its options; otherwise Python code has."""
     by_command: bool = False
-    """Whether a command, ``supervise stop``, has stopped the run; then `user_signal` is the signal that it gave."""
+    """Whether a command, ``supervise stop``, has stopped the run. Then `user_signal` is the signal of that command."""
     user_signal: Signals | None = None
     """The signal with which the user stopped the run."""
     interrupted: int | None = None
-    """The local rank that had the terminal and ended at Ctrl-C, which stopped the run."""
+    """The local rank that had the terminal, ended at Ctrl-C, and so stopped the run."""
     killed: bool = False
     """Whether the user sent a second signal."""
     used_up: bool = False
@@ -74,7 +74,8 @@ class Story:
 def of_result(result: RunProcsResult, *, timeout_s: float | None = None) -> Story:
     """Return the facts that a result has about a gang that Python code has started.
 
-    A result has no signals: if supervise stopped a rank and a signal ended it, the signal is taken for supervise's.
+    A result does not have the signals that supervise has sent. If supervise stopped a rank and a signal ended the rank,
+    this function assumes that supervise has sent that signal.
 
     Args:
         result: The result of the gang.

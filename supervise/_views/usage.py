@@ -16,14 +16,14 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Usage(NamedTuple):
-    """What the processes of one rank use: its leader, the members of its process group, and all their descendants."""
+    """The usage of one rank's processes: its leader, the members of its process group, and all their descendants."""
 
     pid: int
     """Process ID of the leader."""
     cpu_s: float
-    """Processor time in seconds, with that of children that were waited for.
+    """Processor time in seconds, with that of ended children for which a process of the tree has waited.
 
-    It falls when a process ends for which no other process of the tree waits.
+    The sum falls when a process ends for which no other process of the tree waits.
     """
     rss_bytes: int
     """Resident memory. A page that several processes share counts once for each process."""
@@ -40,7 +40,7 @@ class _Process(NamedTuple):
 
 
 def trees(pids: Mapping[int, int]) -> dict[int, Usage]:
-    """Return what the process tree of each rank uses.
+    """Return the usage of the process tree of each rank.
 
     Args:
         pids: Rank to the process ID of its leader, which leads a process group.
@@ -72,13 +72,13 @@ def trees(pids: Mapping[int, int]) -> dict[int, Usage]:
 def _owner(
     pid: int, processes: dict[int, _Process], rank_of: Mapping[int, int], owner: dict[int, int | None]
 ) -> int | None:
-    """Return the rank whose tree a process belongs to; `owner` keeps what is known."""
+    """Return the rank to whose tree a process belongs. `owner` keeps the known owners."""
     path: list[int] = []
     rank: int | None = None
     at = pid
     while at not in owner:
         found = processes.get(at)
-        if found is None or at in path:  # its parent is in another PID namespace, or has ended meanwhile
+        if found is None or at in path:  # the parent is in another PID namespace, or has ended meanwhile
             break
         path.append(at)
         if found.group in rank_of:  # also a process whose parent has ended

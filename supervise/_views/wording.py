@@ -82,7 +82,7 @@ def ended_how(event: dict[str, Any]) -> str:
 
 
 def failed_or_ended(error_type: object) -> str:
-    """Return the verb for the cause of a restart of all ranks: a `permanent` rank restarts after a success too."""
+    """Return the verb for the rank that caused a restart of all. A `permanent` rank causes one after a success, too."""
     return "ended" if error_type == "exit code 0" else "failed"
 
 

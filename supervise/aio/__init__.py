@@ -1,4 +1,4 @@
-"""Gangs for asyncio: one ``async with`` block per gang, which never outlives its block.
+"""Gangs for asyncio: each gang has an ``async with`` block, and never outlives its block.
 
 Example::
 

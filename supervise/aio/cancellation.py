@@ -46,7 +46,7 @@ class Cancellations:
         """Raise the first cancellation that was caught, if there is one.
 
         If the task is about to raise `cause`, that exception is not replaced: the cancellation is delivered at the
-        next await of the task, unless the scope that canceled it (such as `asyncio.timeout`) has been left by then.
+        next await of the task, unless the task has by then left the scope that canceled it (such as `asyncio.timeout`).
 
         Raises:
             CancelledError: The task was canceled during a step.
@@ -61,7 +61,7 @@ class Cancellations:
 
 
 def _cancel_again(task: asyncio.Task[object], count: int) -> None:
-    """Cancel `task`, without a change of its count of cancellations, unless one of them was taken back."""
+    """Cancel `task`, and leave its count of cancellations unchanged. Do nothing if `uncancel` has lowered the count."""
     if not task.done() and 0 < count <= task.cancelling():
         task.cancel()
         task.uncancel()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsDropped:
-    """The consumer was so slow that its buffer overflowed: this many events, the oldest, are missing here."""
+    """The buffer of a slow consumer has overflowed. `count` events, the oldest ones, are missing at this place."""
 
     count: int
 
@@ -55,7 +55,7 @@ Event: TypeAlias = (
 
 
 class Mailbox:
-    """A subscriber of a gang, in place of the ref of an actor: keeps messages for a task of one event loop.
+    """A subscriber of a gang that keeps messages for a task of one event loop. It takes the place of an actor's ref.
 
     `tell` runs on the gang's thread, everything else on the event loop's.
     """
@@ -113,7 +113,7 @@ class Mailbox:
             if self._held is not None or self._messages:
                 return self._next()
             self._arrived.clear()
-            if not self._messages:  # another one may have arrived before the clear
+            if not self._messages:  # a message may have arrived before the clear
                 await self._arrived.wait()
         return None
 

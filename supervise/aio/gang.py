@@ -151,7 +151,7 @@ class Gang:
     ) -> None:
         if isinstance(error, GeneratorExit) and not _in_task():  # a coroutine that is destroyed cannot wait
             self._request_end()
-        elif error is None or not self._home.forked:  # a forked child that leaves by an exception keeps it
+        elif error is None or not self._home.forked:  # in a forked child, the exception leaves the block unchanged
             self._home.check()
             await self._leave(error)
 
@@ -161,7 +161,7 @@ class Gang:
             self._ref.ask(_ActorStop(), block=False)
 
     async def _leave(self, error: BaseException | None) -> None:
-        """Close the gang and stop its actor; `error` leaves the block, or is why it was not entered."""
+        """Close the gang and stop its actor. `error` is the exception that leaves the block or prevented its entry."""
         ref, cancellations = self._ref, Cancellations(error)
         problem: Exception | None = None
         if ref is not None:
@@ -170,7 +170,7 @@ class Gang:
             except pykka.ActorDeadError:  # the actor has crashed, or other code has stopped it: the gang is closed
                 crash = self._ending.message.error if self._ending.message is not None else None
                 problem = crash if isinstance(crash, SuperviseError) else None
-            except Exception as raised:  # whatever it is, the actor is stopped
+            except Exception as raised:  # the actor is stopped in any case
                 problem = raised
             stopped = ref.ask(_ActorStop(), block=False)
             await cancellations.outlast(lambda: _settled(stopped), again=partial(_kill, ref))
@@ -196,13 +196,13 @@ class Gang:
         kill = partial(_kill, ref)
         if isinstance(error, GeneratorExit):  # the collector may destroy the task during the wait
             self._request_end()
-        if (earlier := self._closing) is not None:  # that close has the timeout that the caller has chosen
+        if (earlier := self._closing) is not None:  # the caller has chosen the timeout of that close
             await cancellations.outlast(lambda: _settled(earlier), again=kill)
         closed = ref.ask(Close(), block=False)
         await cancellations.outlast(lambda: closed, again=kill)
 
     def _here(self) -> pykka.ActorRef[Supervisor]:
-        """Return the Supervisor, if the gang can be used here and now."""
+        """Return the Supervisor. Raise before the block, and in another process or event loop than the gang's."""
         self._home.check()
         if self._ref is None:
             raise SpecError(f"gang {self._name!r} does not run yet; use it inside `async with`")
@@ -287,7 +287,7 @@ class Gang:
         return found
 
     async def terminate_ranks(self, ranks: Iterable[int]) -> dict[int, int]:
-        """Stop exactly these ranks; return their ``{rank: pid}`` when nothing of them is left. See `TerminateRanks`.
+        """Stop exactly these ranks; return their ``{rank: pid}`` when no process of them is left. See `TerminateRanks`.
 
         Raises:
             SpecError: A rank is not in the gang, or the gang is stopping or has finished.
@@ -297,7 +297,7 @@ class Gang:
         return found
 
     async def stacks(self, ranks: Iterable[int] | None = None) -> dict[int, RankStacks]:
-        """Return what the threads of running ranks are doing, in at most 2.5 s. See `Stacks`.
+        """Return the stacks of the threads of running ranks, in at most 2.5 s. See `Stacks`.
 
         Args:
             ranks: Which ranks; None for all.
@@ -309,12 +309,12 @@ class Gang:
         return found
 
     def events(self, *, buffer_size: int = BUFFER_SIZE) -> Events:
-        """Return an iterator over the events of the gang, from now on, with those of the present attempt so far first.
+        """Return an iterator over the events of the gang. It begins with those of the present attempt so far.
 
-        It yields the messages of a Supervisor to its subscribers, and ends after `GangFinished`. Each call is one
-        consumer with its own buffer; a slow one delays neither the gang nor other consumers. If the buffer is full, the
-        oldest events are dropped and `EventsDropped` takes their place, so `GangFinished` always arrives. Before the
-        block is entered, the iterator waits for the start; after the block, it yields `GangFinished` alone.
+        The iterator yields the messages of a Supervisor to its subscribers, and ends after `GangFinished`. Each call
+        makes one consumer with its own buffer; a slow one delays neither the gang nor other consumers. If the buffer is
+        full, the oldest events are dropped and `EventsDropped` takes their place, so `GangFinished` always arrives.
+        Before the block is entered, the iterator waits for the start; after the block, it yields `GangFinished` alone.
 
         Args:
             buffer_size: How many unread events are kept for the consumer.
@@ -338,7 +338,7 @@ def _kill(ref: pykka.ActorRef[Supervisor]) -> None:
 
 
 def _some(ranks: Iterable[int] | None) -> frozenset[int] | None:
-    """Return a set of ranks. A value that is not a collection is returned: the Supervisor refuses it by name."""
+    """Return a set of ranks. A value that is not a collection is returned unchanged; the Supervisor refuses it."""
     try:
         return None if ranks is None else frozenset(ranks)
     except TypeError:
@@ -353,11 +353,14 @@ def _in_task() -> bool:
 
 
 async def _answer(reply: pykka.Future[T]) -> T:
-    """Return the answer. After a cancellation, the exception of the task does not hold `reply`, which ends the wait."""
+    """Return the answer.
+
+    After a cancellation, the exception of the task does not refer to `reply`. So `reply` is freed, which ends the wait.
+    """
     try:
         return await reply
     except asyncio.CancelledError as error:
-        raise error.with_traceback(None) from None  # its frames hold the reply
+        raise error.with_traceback(None) from None  # the frames of its traceback hold the reply
     finally:
         del reply
 

@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _dispatch(words, own_process=argv is None)
     except SystemExit as end:  # argparse raises it for --help and wrong usage
         return end.code if isinstance(end.code, int) else 1
-    except KeyboardInterrupt:  # before the signal handlers were installed
+    except KeyboardInterrupt:  # Ctrl-C before the signal handlers were installed
         return _INTERRUPTED
     finally:
         if argv is None:
@@ -79,7 +79,7 @@ def _dispatch(words: list[str], *, own_process: bool) -> int:
     if command == "run":
         from supervise.cli import parser
 
-        given = parser.read(words[1:])  # first, because --help needs no more
+        given = parser.read(words[1:])  # before the imports below, because --help needs no more
         from supervise.cli.options import validated
         from supervise.cli.run import run
 
@@ -104,7 +104,7 @@ def _dispatch(words: list[str], *, own_process: bool) -> int:
 
 
 def _report(command: str, words: list[str]) -> int:
-    """Run a command that writes to stdout; if no process reads stdout any more, end as a shell's command does."""
+    """Run a command that writes to stdout. If no process reads stdout any more, return the exit code of SIGPIPE."""
     from importlib import import_module
 
     try:
@@ -126,7 +126,7 @@ def _report(command: str, words: list[str]) -> int:
 
 
 def _unknown(words: list[str]) -> str:
-    """Return the message about a command that does not exist, with the one that is probably meant."""
+    """Return the message about a command that does not exist, with the command that is probably meant."""
     import os
     import shlex
     import shutil

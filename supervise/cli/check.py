@@ -1,4 +1,4 @@
-"""``supervise check FILE``: what `run --file` would run."""
+"""``supervise check FILE``: a description of the gang that `run --file` would run."""
 
 from __future__ import annotations
 

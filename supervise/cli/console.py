@@ -62,9 +62,9 @@ class Console:
         rows_fd = -1 if shared or not able else _terminal_of_rows(out_fd, self._fd)
         self.screen: Screen = Screen(rows_fd)
         """Where the unfinished lines of ranks are shown."""
-        self._own = self.screen if rows_fd in (self._fd, -1) else Screen()  # the rows below our own lines
+        self._own = self.screen if rows_fd in (self._fd, -1) else Screen()  # the rows below the lines of this console
         self.on_left: Callable[[], object] | None = None
-        """Called by `leave`, on its thread, to make the main thread call `show_left`."""
+        """Called by `leave`, on the thread of its caller. The function makes the main thread call `show_left`."""
         self._pending = b""
         self._lost_lines = 0
         self._left: deque[str] = deque(maxlen=_LEFT_LINES)
@@ -123,7 +123,7 @@ class Console:
         self._write(ERASE + self._own.drawing())
 
     def clear(self) -> None:
-        """Erase the status line, and unfinished lines, when no rank's output is shown any more."""
+        """Erase the status line and unfinished lines. Call this method when no output of ranks is shown any more."""
         self._own.status, self._own.rows = "", ()
         if erasure := self._own.erasure():
             self._write(erasure)
@@ -133,15 +133,16 @@ class Console:
         return f"\x1b[{style}m{text}\x1b[0m" if self.color else text
 
     def prefix(self, text: str, rank: int) -> str:
-        """Return the prefix of a rank's lines, in its color; on a terminal it first erases the status line."""
+        """Return the prefix of a rank's lines, in the rank's color. On a terminal, it first erases the status line."""
         plain = as_prefix(text)
         shown = f"\x1b[{_RANK_COLORS[rank % len(_RANK_COLORS)]}m{plain}\x1b[0m" if self.rank_color else plain
         return f"\x1b[K{shown}" if self.live else shown
 
     def add_variables(self, envs: dict[int, dict[str, str]], prefixes: Mapping[int, str]) -> None:
-        """Add the variables that tell ranks that a terminal shows their output, unless the user has set them.
+        """Add variables that tell ranks that a terminal shows their output. A variable that the user has set stays.
 
-        ``TTY_INTERACTIVE`` keeps rich, which obeys ``FORCE_COLOR``, from moving the cursor.
+        ``FORCE_COLOR`` enables colors. With it alone, rich would also move the cursor; ``TTY_INTERACTIVE`` prevents
+        that.
 
         Args:
             envs: Local rank to variables of the rank.
@@ -181,14 +182,14 @@ class Console:
             poll.register(self._fd, select.POLLOUT)
             while self._pending and poll.poll(patience_s * 1000):
                 self._pending = self._pending[os.write(self._fd, self._pending[:_PIECE_BYTES]) :]
-        except (OSError, ValueError):  # closed: write nothing more
+        except (OSError, ValueError):  # stderr is closed: write nothing more
             self._fd, self._pending = -1, b""
 
 
 def _terminal_of_rows(out_fd: int, err_fd: int) -> int:
-    """Return the terminal that may have rows below the lines; -1 if there is none.
+    """Return the descriptor of the terminal that may have rows below the lines; -1 if there is none.
 
-    The reader of a pipe, such as ``tee``, may write to the terminal of stderr as well, over the rows.
+    If stdout is a pipe, its reader, such as ``tee``, may write over the rows on the terminal of stderr.
     """
     if out_fd >= 0 and os.isatty(out_fd):
         same = os.isatty(err_fd) and os.fstat(err_fd).st_rdev == os.fstat(out_fd).st_rdev
@@ -200,8 +201,8 @@ def _terminal_of_rows(out_fd: int, err_fd: int) -> int:
 class LibraryLog(logging.NullHandler):
     """A logging handler that shows warnings of the library, but not its events.
 
-    A `logging.NullHandler`, because the library emits no events to a logger without other handlers. The gang's thread
-    and the Tails also log, and a stderr that blocks must not delay them: only the main thread writes.
+    The class is a `logging.NullHandler`: if a logger has only such handlers, the library emits no events to it. The
+    gang's thread and the Tails also log. A stderr that blocks must not delay them, so only the main thread writes.
     """
 
     def __init__(self, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""``supervise run --dry-run``: what would run, as lines of a shell."""
+"""``supervise run --dry-run``: the commands that would run, as lines of a shell."""
 
 from __future__ import annotations
 

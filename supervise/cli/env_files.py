@@ -14,8 +14,9 @@ _LARGEST_BYTES = 1 << 20
 def read(path: str) -> dict[str, str]:
     r"""Return the variables of a file: name to value.
 
-    Empty lines and lines that begin with ``#`` are skipped, and ``export`` before a name. Quotes around a value are
-    removed; in double quotes ``\n`` is a newline. Text after `` #`` is a comment. ``$`` has no special meaning.
+    Empty lines and lines that begin with ``#`` are skipped. The word ``export`` before a name is skipped, too. Quotes
+    around a value are removed; in double quotes ``\n`` is a newline. Text after `` #`` is a comment. ``$`` has no
+    special meaning.
 
     Raises:
         argparse.ArgumentTypeError: The file cannot be read, or has a line of another form; the text names both.

@@ -14,7 +14,7 @@ _MOST_CHARS = 400
 
 
 def as_text(event: dict[str, Any]) -> str:
-    """Return an event as one line: time, name, rank, and its own fields without those that are empty."""
+    """Return an event as one line: time, name, rank, and the other fields that are not empty."""
     rank = event.get("local_rank")
     who = "" if rank is None else f" rank={rank}"
     fields = (f"{key}={_value(value)}" for key, value in event.items() if key not in _COMMON and value not in _EMPTY)

@@ -21,7 +21,8 @@ def exit_code(result: RunProcsResult, story: Story, rank: int | None) -> int:
     Args:
         result: The result of the gang.
         story: Further facts: the signals of the user, and a pending restart.
-        rank: The local rank whose exit code to return unless the user or a timeout ended the run; None: the root cause.
+        rank: The local rank whose exit code is returned; None: the root cause. It does not count if the user or a
+            timeout ended the run.
     """
     sig = SIGPIPE if story.halted else story.user_signal
     by_user = 1 if sig is None else 128 + sig
@@ -41,16 +42,16 @@ def exit_code(result: RunProcsResult, story: Story, rank: int | None) -> int:
 
 
 def _unlaunched(rank: int, story: Story) -> int:
-    """Return the exit code for a rank that has none: as shells do if its program could not be launched; otherwise 1."""
+    """Return the exit code for a rank without one: that of shells if its program could not be launched; otherwise 1."""
     failed = story.unlaunched.get(rank)
     if failed is None:
         return 1
-    if story.directory is not None and story.directory in failed.why:  # a log file
+    if story.directory is not None and story.directory in failed.why:  # the error is about a log file
         return program.USAGE
     return program.launch_code(failed.errno)
 
 
 def _of_root_cause(root: int, code: int, story: Story) -> int:
-    if stopped_by_us(root, code, story):  # it had raised an exception and was exiting
+    if stopped_by_us(root, code, story):  # the rank had raised an exception and was exiting
         return 1
     return program.as_shell(code) or 1

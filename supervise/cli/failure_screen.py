@@ -1,4 +1,4 @@
-"""The report of `supervise run` on a gang that did not start; `_views.failure_report` is on one that failed."""
+"""The report of `supervise run` on a gang that did not start. `_views.failure_report` reports on a gang that failed."""
 
 from __future__ import annotations
 

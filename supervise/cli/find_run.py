@@ -1,4 +1,4 @@
-"""The run that a word on the command line means."""
+"""The search for the run that a word on the command line names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_LISTED = 10
 
 
 class NoSuchRunError(Exception):
-    """No run, or more than one, has this name; the text says what there is."""
+    """No run, or more than one, has this name. The text is a message for the user."""
 
 
 def find_run(word: str, *, prefer_running: bool = False) -> RecordedRun:
@@ -20,7 +20,7 @@ def find_run(word: str, *, prefer_running: bool = False) -> RecordedRun:
 
     Args:
         word: The path or the beginning of the name.
-        prefer_running: Whether to ignore runs that have ended if a running one has such a name.
+        prefer_running: If a running run has such a name, whether to ignore the runs that have ended.
 
     Raises:
         NoSuchRunError: There is none, or more than one.
@@ -47,7 +47,7 @@ def find_run(word: str, *, prefer_running: bool = False) -> RecordedRun:
 
 
 def _is_closed(path: str) -> bool:
-    """Return whether a folder belongs to another user who does not permit this user to read it."""
+    """Return whether a folder belongs to another user, and this user may not read it."""
     try:
         return os.stat(path).st_uid != os.geteuid() and not os.access(path, os.R_OK | os.X_OK, effective_ids=True)
     except PermissionError:

@@ -25,7 +25,7 @@ _PATHS = ("log-dir", "env-file", "metrics")
 _NOT_IN_FILES = frozenset(
     ("nproc-per-node", "module", "no-python", "run-path", "role", "file", "help", "cwd", "env", "dry-run")
 )
-"""Options of the command line that have another form in a file, or that concern one run."""
+"""Options of the command line that a file cannot have: they have another form there, or concern a single run."""
 _OF_ROLE = (
     *("command", "count", "module", "python", "run-path", "env", "cwd"),
     *("ready", "ready-timeout", "restart", "service"),
@@ -36,7 +36,7 @@ class GangFile:
     """The content of a file: options for the whole gang, and its roles."""
 
     def __init__(self, path: str) -> None:
-        """Read a file; its options and roles are checked when they are asked for.
+        """Read a file. `words` checks its options, and `parts` checks its roles.
 
         Raises:
             argparse.ArgumentTypeError: The file cannot be read, or is not valid; the text names the file and the place.

@@ -29,11 +29,12 @@ _AT_ONCE_S = 0.05
 
 
 class JobControl:
-    """Suspends and continues the ranks with supervise, and gives a rank the foreground. Used on the main thread.
+    """Suspends and continues the ranks together with supervise, and gives a rank the foreground.
 
-    A rank that has the terminal as its stdin starts in the background. At its first read, or change of the modes, the
-    kernel suspends it by SIGTTIN or SIGTTOU; then it gets the foreground and is continued. So Ctrl-C goes to supervise
-    until a rank uses the terminal, and to that rank from then on until its end.
+    Used on the main thread. A rank that has the terminal as its stdin starts in the background. When the rank first
+    reads from the terminal, or changes its modes, the kernel suspends the rank by SIGTTIN or SIGTTOU. Then supervise
+    gives the rank the foreground, and continues it. So Ctrl-C goes to supervise until the rank uses the terminal, and
+    from then on to the rank until its end.
     """
 
     def __init__(self, stdin: RankStdin, console: Console, ask: Callable[[object], Any]) -> None:
@@ -66,9 +67,9 @@ class JobControl:
         return False
 
     def typed(self, event: dict[str, Any]) -> Signals | None:
-        """Process the exit of a rank; return the signal with which the user ended it at the terminal, or None.
+        """Process the exit of a rank. If a signal that the user typed ended it, return that signal; otherwise None.
 
-        A program that handles Ctrl-C may exit with code 130, as shells do.
+        Exit code 130 counts as Ctrl-C: a program that handles Ctrl-C may exit with this code, as shells do.
         """
         if event["event"] != "supervise.process.exited":
             return None
@@ -83,7 +84,7 @@ class JobControl:
         return SIGINT if event["exit_code"] == 128 + SIGINT else _TYPED.get(event["exit_signal"] or "")
 
     def _serve(self, rank: int, pid: int) -> None:
-        """Give the terminal to a rank that waits for it. In the background, suspend everything, as shells expect."""
+        """Give the terminal to a rank that waits for it. If supervise is in the background, suspend everything."""
         assert self._terminal is not None  # noqa: S101 - a rank reads it
         if self._terminal.give(pid):
             self._tell(SIGCONT, frozenset({rank}))
@@ -100,13 +101,14 @@ class JobControl:
             )
 
     def suspend(self, sig: Signals, *, group: bool = False, waiting: int | None = None) -> None:
-        """Suspend the ranks and this process; return when a shell has continued it and the ranks are continued.
+        """Suspend the ranks and this process. When a shell continues this process, continue the ranks and return.
 
         Args:
             sig: SIGTSTP or SIGTTIN, which shells report.
             group: Whether to suspend all of this process's group, such as the other programs of a pipeline. At Ctrl-Z,
                 the terminal does so unless a rank has the foreground.
-            waiting: Process group that gets the foreground if supervise has it afterwards; None: the one that has it.
+            waiting: The process group that gets the foreground if supervise has the foreground afterwards; None: the
+                group that has it now.
         """
         self._tell(SIGSTOP)
         self._console.clear()
@@ -126,4 +128,4 @@ class JobControl:
         """Signal running ranks, and wait until the signals are sent."""
         with suppress(pykka.ActorDeadError, pykka.Timeout, SuperviseError):
             self._ask(say.Signal(sig=sig, ranks=ranks)).get(timeout=_REPLY_S)
-            self._ask(say.Poll()).get(timeout=_REPLY_S)  # the orders to the Workers come before this message
+            self._ask(say.Poll()).get(timeout=_REPLY_S)  # the Supervisor's orders to the Workers precede this reply

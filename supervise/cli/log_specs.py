@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class MergedLogsSpecs(DefaultLogsSpecs):
-    """PyTorch's log layout, with both streams of each rank in one file, the path of its stdout."""
+    """PyTorch's log layout, except that both streams of a rank go to the file of its stdout."""
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Return the file paths of one attempt, as `DefaultLogsSpecs.reify` does."""

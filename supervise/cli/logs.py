@@ -63,7 +63,7 @@ def _show(run: RecordedRun, made: argparse.ArgumentParser, found: argparse.Names
     lines = LogLines(LogTimes(run), None if found.since is None else now_s - found.since)
     write = _json(run) if found.json else _plain(run, prefixes=found.rank is None)
     while True:
-        going_on = found.follow and run.is_running()  # before the read, so that all output up to the end is shown
+        going_on = found.follow and run.is_running()  # before the read, so that all output until the end is shown
         wanted = [log for log in logs_of(run) if found.rank in (None, log.rank)]
         if found.stderr:
             wanted = [log for log in wanted if log.stream == "stderr"]

@@ -64,7 +64,7 @@ def seconds(text: str) -> float:
 
 
 def _duration(text: str) -> float | None:
-    """Return the seconds of a number with an optional unit; None if `text` is not valid."""
+    """Return the seconds of a duration, a number with an optional unit; None if `text` is not valid."""
     number, unit = text[:-1], text[-1:]
     if text.endswith("ms"):
         number, unit = text[:-2], "ms"

@@ -38,7 +38,7 @@ class Options:
     """The validated options. Mappings are keyed by local rank."""
 
     parts: tuple[Part, ...]
-    """What runs: one part, or one for each role of `file`."""
+    """The programs: one part for all ranks, or one for each role of `file`."""
     file: str | None
     """The file that describes the gang."""
     nproc: int
@@ -47,7 +47,7 @@ class Options:
     """Whether each rank sees only its own GPU and has ``LOCAL_RANK=0``."""
     hosts: Hosts
     engine: str
-    """``local``, or ``ray``: then `nproc`, `parts` and all mappings are those of all hosts, by global rank."""
+    """``local`` or ``ray``. With ``ray``, `nproc`, `parts` and all mappings cover all hosts, by global rank."""
     nnodes: int
     """Number of hosts of the engine; 1 without one."""
     record: bool
@@ -92,7 +92,7 @@ class Options:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What runs, for messages."""
+        """The command of the run, for messages."""
         return self.parts[0].words if self.file is None else ("--file", self.file)
 
     @property
@@ -101,7 +101,7 @@ class Options:
         return [(part.role, number) for part in self.parts for number in range(part.count)]
 
     def part_of(self, local_rank: int) -> Part:
-        """Return what a rank runs."""
+        """Return the part to which a rank belongs."""
         for part in self.parts:
             if local_rank < part.count:
                 return part
@@ -206,7 +206,7 @@ def stem(path: str) -> str:
 
 
 def title(options: Options) -> str:
-    """Return the name of a run for which the user gave none: that of its program or file."""
+    """Return the default name of a run: the name of its program or file."""
     if options.file is not None:
         return stem(options.file)
     [part] = options.parts

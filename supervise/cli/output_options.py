@@ -76,7 +76,7 @@ def _check_merge(parser: argparse.ArgumentParser, found: argparse.Namespace, npr
 def streams(
     redirects: Std | Mapping[int, Std] | None, tee: Std | Mapping[int, Std] | None, nproc: int
 ) -> tuple[dict[int, Std], dict[int, Std]]:
-    """Return the streams that are only written, and those that are also shown; see the help."""
+    """Return two mappings: the streams that are only written, and those that are also shown; see the help."""
     from supervise.logs import Std, to_map
 
     only = to_map(Std.NONE if redirects is None else redirects, nproc)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OutputOptions:
-    """The validated options of this group that no other code derives settings from."""
+    """The validated options about output, except those from which other code derives settings."""
 
     merge: bool = False
     """Whether the stderr of each rank goes to the file of its stdout."""
@@ -23,7 +23,7 @@ class OutputOptions:
     line_prefix: str | None = None
     """Template of the prefix; None: the default prefix."""
     stdout_filters: tuple[str, ...] = ()
-    """Texts whose lines are also written to one file."""
+    """Texts; the lines that contain one of them are also written to one file."""
     stderr_filters: tuple[str, ...] = ()
     halt_on_broken_pipe: bool = False
     """Whether the run is stopped when the reader of stdout or stderr is gone."""

@@ -1,4 +1,4 @@
-"""The parser of ``supervise run``. It imports little, because ``--help`` needs no more."""
+"""The parser of ``supervise run``. The module imports little, so that ``--help`` is fast."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ examples:
 
 
 def read(words: Sequence[str], command: str = "run") -> tuple[Parser, argparse.Namespace]:
-    """Parse arguments, and the file of ``--file`` before them; return the parser, for errors, and the values.
+    """Parse arguments. Those in the file of ``--file`` come first. Return the parser, for errors, and the values.
 
     Args:
         words: The arguments after the command.
@@ -114,7 +114,7 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """Return the help, as wide as the terminal."""
-        import shutil  # here, because argparse makes a formatter for each option
+        import shutil  # only here, because argparse makes a formatter for each option
 
         width = min(_HELP_COLUMNS, shutil.get_terminal_size((_HELP_COLUMNS, 40)).columns)
         self.formatter_class: Any = partial(_formatter, width=width)
@@ -132,7 +132,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def run_parser() -> Parser:
-    """Return the parser without any arguments."""
+    """Return the parser, which has not read any arguments yet."""
     parser = Parser(
         prog="supervise run",
         usage="supervise run [OPTIONS] [--] PROGRAM [ARGS...]\n       supervise run [OPTIONS] --file FILE",

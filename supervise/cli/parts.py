@@ -1,4 +1,4 @@
-"""What runs, and on which hosts: a program for all ranks, or one for each role of a file."""
+"""The programs of a run, one for all ranks or one for each role of a file; and the hosts of a run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Part:
     args: tuple[str, ...] = ()
     module: bool = False
     python: bool = True
-    """False: execute a ``.py`` file directly as well."""
+    """Whether a ``.py`` file runs under this Python; otherwise it is executed directly."""
     run_path: bool = False
-    """Whether to run a file under this Python, whatever its name ends in."""
+    """Whether to run a file under this Python, even if its name does not end in ``.py``."""
     env: dict[str, str] = field(default_factory=dict)
     """Variables of each rank: name to value."""
     cwd: str | None = None

@@ -23,7 +23,7 @@ def command(part: Part) -> tuple[str, ...]:
     """Return the program to execute and its arguments.
 
     Raises:
-        OSError: It does not exist or is not executable; no file or process was created.
+        OSError: The program does not exist or is not executable; no file or process was created.
     """
     program = part.program
     if part.module:
@@ -43,7 +43,7 @@ def command(part: Part) -> tuple[str, ...]:
 
 
 def _is_found(program: str, search: str) -> bool:
-    """Return whether `shutil.which` would find a program. An import of `shutil` would load all archive formats.
+    """Return whether `shutil.which` would find a program. The import of `shutil` would load all archive formats.
 
     Args:
         program: A path, or the name of a program without a folder.
@@ -62,7 +62,7 @@ def _from_cwd(program: str, part: Part) -> str:
 
 
 def start_code(error: BaseException, logs: str | None = None) -> int:
-    """Return the exit code for a failed start, as shells do.
+    """Return the exit code of a failed start. The codes are those of shells.
 
     Args:
         error: The error of the start.
@@ -76,19 +76,19 @@ def start_code(error: BaseException, logs: str | None = None) -> int:
 
 
 def launch_code(number: int | None) -> int:
-    """Return the exit code for the errno of a failed launch, as shells do."""
+    """Return the exit code for the errno of a failed launch. The codes are those of shells."""
     if number == errno.ENOENT:
         return NOT_FOUND
     return NOT_EXECUTABLE if number in _REFUSED else 1
 
 
 def as_shell(code: int) -> int:
-    """Return a code as shells do: 128 + N for signal N."""
+    """Return an exit code in the form of shells: 128 + N for signal N."""
     return 128 - code if code < 0 else code
 
 
 def complaint(number: int, part: Part) -> str | None:
-    """Return advice for an errno of executing PROGRAM; None if there is none."""
+    """Return advice about the errno of an execution of PROGRAM; None if there is no advice."""
     program = part.program
     if part.runs_python:
         return None

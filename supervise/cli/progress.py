@@ -65,7 +65,7 @@ class Progress:
         self._left_behind = left_behind
         self._options = options
         self._console = console
-        read = console.live or not options.output.merge  # otherwise the end of stderr may be in the file of stdout only
+        read = console.live or not options.output.merge  # with --merge, stderr may be in the log of stdout only
         self.story: Story = Story(
             nproc=options.nproc,
             grace_s=options.grace_s,
@@ -126,7 +126,7 @@ class Progress:
             case "supervise.process.start_failed", int():
                 self._ended.add(rank)
                 self.unstarted_rank = rank if self.unstarted_rank is None else self.unstarted_rank
-                if self.story.waiting is not None:  # not even the files of the attempt could be made
+                if self.story.waiting is not None:  # the files of the new attempt could not be made
                     self._begin_anew()
                 self.story.unlaunched[rank] = Unlaunched(event["errno"], event["exception_message"])
             case "supervise.process.stopped", int():
@@ -142,7 +142,7 @@ class Progress:
                 self._leaked(event)
             case "supervise.gang.started", _:
                 pass
-            case _:  # a log file, or the stream that shows it
+            case _:  # an error of a log file, or of the stream that shows it
                 self.story.stderr_shown = frozenset()
                 self._not_shown(event)
 
@@ -241,7 +241,7 @@ class Progress:
         self._console.note(f"{sig.name} {how}: killing {self._running()} now")
 
     def all_ended(self) -> None:
-        """Record that all ranks have ended; the processes they left behind are being stopped."""
+        """Record that all ranks have ended. The processes that they left behind are being stopped."""
         self._over = True
         self._ended.update(range(self._options.nproc))
         self._stops("left behind")
@@ -255,7 +255,7 @@ class Progress:
     # Messages
 
     def wait_s(self) -> float | None:
-        """Return the seconds until `announce` has a message; None: no message is pending."""
+        """Return the seconds until `announce` has a message; None if no message is pending."""
         if self.reason is None or self.story.killed or (self._announced and not self._changes()):
             return None
         return max(self._speak_at_s - time.monotonic(), 0.0) if not self._announced else _TICK_S
@@ -274,7 +274,7 @@ class Progress:
         self._announced = True
 
     def _changes(self) -> bool:
-        """Return whether the status line is usable: the prefix of every line of a rank erases it."""
+        """Return whether the status line is usable. The prefix of each line of a rank must erase the status line."""
         return self._console.live and self._options.prefix and not self._options.straight_through
 
     def _text(self, now_s: float) -> str:

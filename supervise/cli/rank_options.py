@@ -40,7 +40,7 @@ _OF_SUPERVISE = {
 
 
 def parts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> tuple[Part, ...]:
-    """Return what runs: PROGRAM, or the roles of a file.
+    """Return the parts of the run: PROGRAM, or the roles of a file.
 
     Raises:
         SystemExit: With code 2 after an error message.
@@ -200,7 +200,7 @@ def add_options(group: argparse._ArgumentGroup) -> None:
 
 
 def _gang_file(path: str) -> GangFile:
-    from supervise.cli.gang_file import GangFile  # lazy: it needs a parser of TOML
+    from supervise.cli.gang_file import GangFile  # lazy: it imports a parser of TOML
 
     return GangFile(path)
 

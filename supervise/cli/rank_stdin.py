@@ -73,12 +73,12 @@ class RankStdin:
             raise
 
     def _open_again(self) -> bool:
-        """Open the file for each rank; return False if this user may not."""
+        """Open the file for each rank; return False if this user may not open it."""
         position = os.lseek(_FD, 0, os.SEEK_CUR)
         for rank in range(self._nproc):
             try:
                 self._fds[rank] = clear_of_stdio(os.open(f"/proc/self/fd/{_FD}", os.O_RDONLY | os.O_CLOEXEC))
-            except PermissionError:  # another user has opened it
+            except PermissionError:  # another user has opened the file for supervise
                 return False
             os.lseek(self._fds[rank], position, os.SEEK_SET)
         return True
@@ -103,7 +103,7 @@ class RankStdin:
         """Release all, and restore the terminal. Idempotent.
 
         Args:
-            restore: Whether this process continues afterwards, so that it needs its dispositions of signals.
+            restore: Whether to restore the dispositions of signals, because this process continues afterwards.
         """
         self.close_fds()
         if self._copies is not None:
@@ -113,7 +113,7 @@ class RankStdin:
 
 
 def reads_terminal(options: Options) -> bool:
-    """Return whether a rank reads the terminal of supervise, which then has no rows for unfinished lines."""
+    """Return whether a rank reads the terminal of supervise. That terminal then has no rows for unfinished lines."""
     return isinstance(_chosen(options), int) and os.isatty(_FD)
 
 
@@ -126,7 +126,7 @@ def _chosen(options: Options) -> Choice:
 
 def _kind() -> int:
     """Return the kind of file that stdin is, as in `stat.S_IFMT`; 0 if it is closed."""
-    if sys.__stdin__ is None:  # it was closed at the start, and another file may have its number
+    if sys.__stdin__ is None:  # stdin was closed at the start, and another file may have its number
         return 0
     try:
         return stat.S_IFMT(os.fstat(_FD).st_mode)

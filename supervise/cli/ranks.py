@@ -18,7 +18,7 @@ _STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
 
 
 def choose_master(hosts: Hosts) -> Master:
-    """Return the address and port of the options or of the environment; by default 127.0.0.1 and a free port."""
+    """Return address and port: those of the options or of the environment; by default 127.0.0.1 and a free port."""
     return rank_variables.choose_master(
         hosts.address or os.environ.get("MASTER_ADDR"), hosts.port or os.environ.get("MASTER_PORT")
     )
@@ -27,8 +27,8 @@ def choose_master(hosts: Hosts) -> Master:
 def environments(options: Options, *, run_id: str, master: Master) -> dict[int, dict[str, str]]:
     """Return the variables to add to each rank's environment: torchrun's, two defaults, and those of the user.
 
-    The log specs add ``TORCHELASTIC_ERROR_FILE``. A rank that runs under this Python and is to record exceptions gets
-    two more variables, which it removes before any user code runs.
+    The log specs add ``TORCHELASTIC_ERROR_FILE``. If a rank runs under this Python and is to record exceptions, two
+    more variables are added. The rank removes these two before any user code runs.
 
     Raises:
         SpecError: A rank has no GPU, with ``--virtual-local-rank``.

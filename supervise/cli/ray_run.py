@@ -1,4 +1,4 @@
-"""A run on a Ray cluster: the same run directory, events and report as on one host, by global rank."""
+"""A run on a Ray cluster. Run directory, events and report are as on one host, but by global rank."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NOT_OF_HOSTS = frozenset({"name", "entrypoint", "args", "envs", "numa_options",
 
 
 class _OfNode(DefaultLogsSpecs):
-    """The log layout of one host: the folder of each rank, in the folder of the run, has its global rank as name."""
+    """The log layout of one host. The name of a rank's folder, in the folder of the run, is its global rank."""
 
     def __init__(self, run_dir: str, *args: Any) -> None:
         super().__init__(os.path.dirname(run_dir), *args)
@@ -43,7 +43,7 @@ class _OfNode(DefaultLogsSpecs):
 
 
 class _MergedOfNode(MergedLogsSpecs, _OfNode):
-    """The same, with both streams of each rank in one file."""
+    """The log layout of one host, with both streams of each rank in one file."""
 
 
 def make_run_dir(options: Options, run_id: str) -> str:

@@ -40,19 +40,19 @@ def inherited() -> set[int]:
 def reap_strangers(ranks: Callable[[], Collection[int] | None], inherited: set[int]) -> None:
     """Reap exited children that supervise has not started. Never blocks except in `ranks`.
 
-    The kernel reports one exited child at a time. If that is a rank or a helper, its owner reaps it soon; the next call
-    reaps the children after it.
+    The kernel reports one exited child at a time. If that child is a rank or a helper, this function returns, and the
+    owner of the child reaps it soon. The next call reaps the other children.
 
     Args:
         ranks: Returns the pids of all ranks that have been started until the call; None if they are not known.
-        inherited: The result of `inherited`, before the first helper; a pid is removed when its process is reaped.
+        inherited: The result of `inherited` from before the first helper. A pid is removed when its process is reaped.
     """
     while (found := _next_exited()) is not None:
         try:
             group = os.getpgid(found)
         except ProcessLookupError:  # reaped meanwhile
             continue
-        # A helper: strangers descend from ranks, which have their own process groups
+        # The child is a helper: strangers descend from ranks, and ranks have their own process groups
         if group == os.getpgrp() and found not in inherited:
             return
         known = ranks()

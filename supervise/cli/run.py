@@ -54,7 +54,7 @@ def run(options: Options, *, own_process: bool = True) -> int:
     """
     shared = options.straight_through or reads_terminal(options)
     console = Console(options.color, quiet=options.quiet, json=options.json_log, shared=shared)
-    if signal.getsignal(SIGCHLD) == signal.SIG_IGN:  # inherited: the kernel would discard exit statuses
+    if signal.getsignal(SIGCHLD) == signal.SIG_IGN:  # inherited; the kernel would discard exit statuses
         signal.signal(SIGCHLD, signal.SIG_DFL)
     received = {*options.stopping_signals, *_PASSED_ON, SIGCHLD, SIGTSTP}
     with library_log(console), SignalInbox(received, restore=not own_process) as inbox:
@@ -198,7 +198,7 @@ class _Run:
         if start.error() is None:
             self._progress.all_ended()
         options = self._options
-        closed: Reply[RunProcsResult] = self._ask(say.Close())  # also ends what finished ranks left behind
+        closed: Reply[RunProcsResult] = self._ask(say.Close())  # also ends the leftovers of finished ranks
         while not closed.done():
             self._take()
         self._sort(self._inbox.take(0))
@@ -234,7 +234,8 @@ class _Run:
     def _rank_pids(self) -> set[int] | None:
         """Return the pids of all ranks that were started until the call.
 
-        A rank that is being started at the first reply is known at the second: its Worker has reported it by then.
+        The Supervisor is asked twice. If a rank is just being started at the first reply, its Worker has reported the
+        rank by the second reply.
         """
         first, second = self._status(), self._status()
         return {*first.pids.values(), *second.pids.values()} if first is not None and second is not None else None
@@ -324,7 +325,7 @@ class _Run:
             self._ask(say.Close(death_sig=SIGKILL, timeout=0))
 
     def _is_later(self) -> bool:
-        """Return whether enough time has passed since the first signal for this one to count as a second."""
+        """Return whether a signal counts as the second one: it must not arrive too soon after the first."""
         return time.monotonic() - self._stopped_s >= _ONE_SIGNAL_S
 
     def _pass_on(self) -> None:
@@ -367,7 +368,7 @@ class _Run:
 
             self._console.show(summary.table(result))
         if not failed and not self._console.terminal and self._story.directory is not None:
-            self._console.note(f"logs: {self._story.directory}")  # a terminal has shown it at the start
+            self._console.note(f"logs: {self._story.directory}")  # on a terminal, the note was shown at the start
         if failed and not self._options.json_log:
             self._console.show(painted)
         return code

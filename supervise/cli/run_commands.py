@@ -1,4 +1,4 @@
-"""What the commands that read run directories have in common: their parsers, errors and times."""
+"""The common parts of the commands that read run directories: parsers, errors and times."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RunParser(argparse.ArgumentParser):
 
 
 def parser(command: str, description: str, *, run: bool) -> RunParser:
-    """Return the parser of a command; with `run` it takes the name of a run."""
+    """Return the parser of a command. With `run`, the command has an argument for the name of a run."""
     made = RunParser(prog=f"supervise {command}", description=description, allow_abbrev=False)
     if run:
         made.add_argument("run", metavar="RUN", type=_run, help="directory of a run, or the beginning of its name")

@@ -21,7 +21,7 @@ _WITHOUT = {"ray": frozenset({"restart", "stacks"})}
 
 
 class RunControl:
-    """The owner of a run's server, which `open` starts."""
+    """The owner of a run's server. `open` starts the server."""
 
     def __init__(self) -> None:
         """Begin without a server."""

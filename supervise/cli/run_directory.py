@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 RESULT_SCHEMA_VERSION = 1
 INFO_SCHEMA_VERSION = 1
 EVENTS_LOST = "supervise.events.lost"
-"""A line of ``events.jsonl`` about the file itself: how many events before it could not be written."""
+"""The event about ``events.jsonl`` itself: its line says how many events before that line could not be written."""
 
 
 class EventFile:
@@ -37,11 +37,11 @@ class EventFile:
         """
         self._fd = -1
         self.locked: bool = False
-        """Whether this process holds the lock that shows readers that it runs."""
+        """Whether this process holds the lock by which readers see that it runs."""
         self.lost: int = 0
         """The number of events that are missing in the file."""
         self.error: OSError | None = None
-        """Why the last event that is missing could not be written."""
+        """The error at the last event that could not be written."""
         self._untold = 0
         if directory is not None:
             self._fd = open_to_append(os.path.join(directory, "events.jsonl"))
@@ -130,7 +130,7 @@ def _write(directory: str, name: str, whole: dict[str, Any]) -> None:
 
 
 def write_info(directory: str, options: Options, *, run_id: str, locked: bool) -> None:
-    """Write ``run.json``: what was started, when and where.
+    """Write ``run.json``: the program, the time and the host of the run.
 
     Args:
         directory: The run directory.

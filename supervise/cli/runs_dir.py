@@ -9,7 +9,7 @@ _PRIVATE = 0o700
 
 
 def runs_dir() -> str:
-    """Return the path of the folder: ``$SUPERVISE_RUNS_DIR``, or one below the user's state, or below ``$TMPDIR``."""
+    """Return the path: ``$SUPERVISE_RUNS_DIR``, or else a folder below the user's state, or else below ``$TMPDIR``."""
     if given := os.environ.get("SUPERVISE_RUNS_DIR"):
         return os.path.abspath(given)
     state = os.environ.get("XDG_STATE_HOME") or ""
@@ -27,7 +27,7 @@ def make_runs_dir() -> str:
     """Create the folder if it is missing, for this user only, and return its path.
 
     Raises:
-        OSError: It cannot be created, or belongs to another user; ``filename`` is its path.
+        OSError: The folder cannot be created, or belongs to another user; ``filename`` is its path.
     """
     path = runs_dir()
     os.makedirs(os.path.dirname(path), mode=_PRIVATE, exist_ok=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Sampling:
     """Asks the gang for its state when a sample is due, and writes the sample when the reply has come.
 
-    It never waits, and has no file until `open`.
+    No method waits. There is no file before `open`.
     """
 
     def __init__(self) -> None:
@@ -34,14 +34,14 @@ class Sampling:
         Args:
             directory: The run directory.
             options: The validated options.
-            ask: Sends a message to the gang; the main thread wakes up when the reply that it returns is set.
+            ask: Sends a message to the gang, and returns the reply. When the reply is set, the main thread wakes up.
         """
         self._ask = ask
         if options.engine == "local":
             self._file = SampleFile(directory, options.nproc)
 
     def wait_s(self, other_s: float | None) -> float | None:
-        """Return the seconds until a sample is due or `other_s` have passed, whichever is first; None: neither."""
+        """Return the seconds until a sample is due, but at most `other_s`; None without both."""
         if self._file is None or self._reply is not None:
             return other_s
         due_s = max(self._file.due_s - time.monotonic(), 0.0)

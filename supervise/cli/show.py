@@ -1,4 +1,4 @@
-"""``supervise show RUN``: what ran, how it ended and why, from the files of the run alone."""
+"""``supervise show RUN``: the program of a run, its end and the reason, from the files of the run alone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def show(words: Sequence[str]) -> int:
 
 
 class _Story:
-    """The last known state of each rank, and what happened before."""
+    """The last known state of each rank, and the notable events before."""
 
     def __init__(self, events: Iterable[dict[str, Any]]) -> None:
         self.states: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""The signal inbox: the main thread waits there for signals, events and replies. No handler raises."""
+"""The signal inbox, at which the main thread waits for signals, events and replies. No handler raises."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class SignalInbox:
         """Prepare; entering the block installs the handlers.
 
         Args:
-            signals: Signals to receive, except those that are ignored since the process started.
-            restore: Whether to restore the earlier handlers at the end; if not, the signals are ignored then.
+            signals: Signals to receive. A signal that is ignored since the start of the process stays ignored.
+            restore: Whether to restore the earlier handlers at the end. Otherwise the signals are ignored from then on.
         """
         self._signals = tuple(signals)
         self._restore = restore
@@ -58,7 +58,7 @@ class SignalInbox:
         for sig, before in self._before.items():
             # SIG_IGN until the process ends: at exit the interpreter resets handlers, and a late Ctrl-C would kill it.
             signal.signal(sig, before if self._restore else signal.SIG_IGN)
-        write, self._write = self._write, -1  # a reply may still arrive
+        write, self._write = self._write, -1  # first, since a reply may still call `wake`
         os.close(self._read)
         os.close(write)
 
@@ -73,11 +73,11 @@ class SignalInbox:
 
     def wake(self) -> None:
         """Wake the main thread. Thread-safe; never blocks."""
-        with contextlib.suppress(OSError):  # full: the wake-up is pending; closed: the run has ended
+        with contextlib.suppress(OSError):  # the pipe is full: a wake-up is pending; or closed: the run has ended
             os.write(self._write, b"\0")
 
     def take(self, timeout_s: float | None) -> list[Received]:
-        """Wait for a wake-up; return the signals and events, none after a reply or after `timeout_s`."""
+        """Wait for a wake-up, a reply or `timeout_s` seconds; return the signals and events that have arrived."""
         if not self._poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000):
             return []
         received: list[Received] = []

@@ -22,7 +22,7 @@ def options() -> RunParser:
 
 
 def signal(words: Sequence[str]) -> int:
-    """Send the signal and print which ranks it reached; return the exit code.
+    """Send the signal and print the ranks that were signaled; return the exit code.
 
     Raises:
         SystemExit: With code 2 after an error message, or 0 after the help.

@@ -1,4 +1,4 @@
-"""``supervise stacks RUN``: where the ranks of a running gang are in their code."""
+"""``supervise stacks RUN``: the places in the code where the ranks of a running gang are now."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def page(result: dict[str, Any], *, whole: bool) -> list[str]:
 
     Args:
         result: The result.
-        whole: Whether to show all frames of all threads; otherwise the places of main threads.
+        whole: Whether to show all frames of all threads. Otherwise only the places of the main threads are shown.
     """
     if whole:
         return [line for rank, each in result["ranks"].items() for line in _threads(rank, each)]
@@ -59,7 +59,7 @@ def page(result: dict[str, Any], *, whole: bool) -> list[str]:
 
 
 def _notes(ranks: dict[str, dict[str, Any]]) -> list[str]:
-    """Return why ranks have no Python frames, a line for each reason."""
+    """Return the reasons why ranks have no Python frames. Each reason is a line."""
     reasons: dict[str, list[int]] = {}
     for rank, each in ranks.items():
         if each["source"] == "kernel":

@@ -1,4 +1,4 @@
-"""``supervise status RUN``: what a running gang and its ranks are doing now."""
+"""``supervise status RUN``: the present state of a running gang and its ranks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def status(words: Sequence[str]) -> int:
 
 
 def _mark_hung(target: steering.Target, result: dict[str, Any]) -> None:
-    """Set the state of ranks to ``hung`` if the watchdog has reported a hang that continues."""
+    """Set the state of a rank to ``hung`` if the watchdog has reported a hang of the rank, and the hang continues."""
     if target.run is not None:
         for rank, row in Reader(target.run).read(result, same_pids=False).ranks.items():
             result["ranks"][str(rank)]["state"] = row.state

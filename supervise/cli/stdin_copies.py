@@ -1,4 +1,4 @@
-"""Copies of the stdin of supervise, one for each rank. An unnamed file holds what slow ranks have not read."""
+"""Copies of the stdin of supervise, one for each rank. An unnamed file holds the input that a rank has yet to read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 64 * 1024
 _END_S = 1.0
 MOST_BYTES = 1 << 30
-"""The size of the file, a ring. While a rank is late by so much, no more input is read."""
+"""The size of the file, a ring. While a rank has not read so many bytes, no more input is read."""
 
 
 class StdinCopies:
@@ -37,7 +37,7 @@ class StdinCopies:
         self._source = source
         self._complain = complain
         self.read_ends: list[int] = []
-        """The pipe of each rank, by rank; the caller closes them."""
+        """The read end of each rank's pipe, by rank; the caller closes these descriptors."""
         self._sent: dict[int, int] = {}  # write end to the number of bytes that were written to it
         self._size = 0  # the number of bytes that were read
         self._at_end = False
@@ -64,7 +64,7 @@ class StdinCopies:
         wake, self._wake_write = self._wake_write, -1
         if wake >= 0:
             os.close(wake)
-            self._thread.join(_END_S)  # a read may block if another process has read the input first
+            self._thread.join(_END_S)  # with a time limit: a read blocks if another process has read the input first
 
     def _run(self) -> None:
         try:
@@ -88,7 +88,7 @@ class StdinCopies:
                 return False
             if fd == self._source:
                 self._read()
-            elif what & select.POLLERR:  # no process can read it
+            elif what & select.POLLERR:  # no process can read from the pipe
                 self._drop(fd)
             else:
                 self._write(fd)
@@ -130,7 +130,7 @@ class StdinCopies:
         os.close(fd)
 
     def _release(self) -> None:
-        """Close all but the ends of the ranks, which then read to the end of their input."""
+        """Close all descriptors except the read ends. The ranks then read to the end of their input."""
         for fd in list(self._sent):
             self._drop(fd)
         self._file.close()

@@ -1,4 +1,4 @@
-"""The option of ``supervise run`` that says which rank reads the stdin of supervise."""
+"""The option of ``supervise run`` that chooses the rank that reads the stdin of supervise."""
 
 from __future__ import annotations
 

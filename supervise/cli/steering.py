@@ -1,4 +1,4 @@
-"""What the commands that ask a running supervise have in common: RUN, the connection, errors and exit codes."""
+"""The common parts of the commands that ask a running supervise: RUN, the connection, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ENDED = 3
 REPLY_S = 10.0
 """How long a command waits for a reply that comes at once."""
 _SOCKET_S = 3.0
-"""How long a run may take from the creation of its directory to that of its socket, or from its removal to the exit."""
+"""How long a run may take to make its socket after its directory, or to exit after the removal of the socket."""
 _RETRY_S = 0.05
 APPEARS_S = 2.0
 """How long a command may wait for a run that was started just before it."""
@@ -49,9 +49,9 @@ class Target(NamedTuple):
 
     name: str
     path: str
-    """Of the socket file."""
+    """Path of the socket file."""
     run: RecordedRun | None
-    """None if RUN is a socket file, of a program that embeds a gang."""
+    """The run; None if RUN is the socket file of a program that embeds a gang."""
 
     def now(self) -> RecordedRun | None:
         """Return the run as its files are now."""
@@ -66,7 +66,7 @@ def parser(
     json_help: str = "print a JSON object",
     appears_s: float = 0.0,
 ) -> RunParser:
-    """Return the parser of a command, with RUN and ``--json``; it waits for a run that appears within `appears_s`."""
+    """Return the parser of a command, with RUN and ``--json``. The parser waits `appears_s` s for RUN to appear."""
     made = RunParser(
         prog=f"supervise {command}",
         description=description,
@@ -105,10 +105,10 @@ def _target(word: str, *, appears_s: float) -> Target:
 
 
 def running_run(word: str, appears_s: float) -> RecordedRun:
-    """Return the run that a word means; if none with this name runs, wait until one does.
+    """Return the run that a word names. If no run with this name is running, wait for one to start.
 
     Args:
-        word: As for `find_run`.
+        word: The word, as for `find_run`.
         appears_s: The longest wait in seconds.
 
     Raises:
@@ -128,7 +128,7 @@ def running_run(word: str, appears_s: float) -> RecordedRun:
 
 
 def steer(command: str, target: Target, act: Callable[[ControlClient], int]) -> int:
-    """Connect and call `act`; return its exit code, or print an error and return the code of the error."""
+    """Connect, call `act`, and return its exit code. After an error, print it and return the exit code of the error."""
     try:
         with _connected(target, partial(_suspended, command, target)) as client:
             return act(client)
@@ -136,7 +136,7 @@ def steer(command: str, target: Target, act: Callable[[ControlClient], int]) -> 
         if error.code in ("ended", "no-reply") and has_ended(target):
             return fail(command, how_it_ended(target), ENDED)
         return fail(command, f"{target.name}: {error}", USAGE if error.code in _OF_CALLER else REFUSED)
-    except (AttributeError, KeyError, TypeError, ValueError):  # the listener is not supervise, or is a newer version
+    except (AttributeError, KeyError, TypeError, ValueError):  # the listener is not supervise, or a newer version of it
         return fail(command, f"{target.name}: the reply is not as expected", REFUSED)
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _has_no_reader():
@@ -147,7 +147,7 @@ def steer(command: str, target: Target, act: Callable[[ControlClient], int]) -> 
 
 
 def _has_no_reader() -> bool:
-    """Whether stdout is a pipe without a reader, so that the error is not one of the socket."""
+    """Whether stdout is a pipe without a reader. If so, the error is that of stdout, not of the socket."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(events & select.POLLERR for _, events in poll.poll(0))
@@ -167,7 +167,7 @@ def _connected(target: Target, on_suspended: Callable[[int], object]) -> Control
 
 
 def _suspended(command: str, target: Target, pid: int) -> None:
-    """Print why there is no reply yet."""
+    """Print that there is no reply yet because supervise is suspended."""
     fail(
         command,
         f"{target.name}: supervise (pid {pid}) is suspended and does not reply; kill -CONT {pid} continues it",
@@ -176,13 +176,13 @@ def _suspended(command: str, target: Target, pid: int) -> None:
 
 
 def has_ended(target: Target) -> bool:
-    """Return whether a run that cannot be asked has ended."""
+    """Return whether a run that does not accept a connection has ended."""
     run = target.now()
     return run is None or run.state not in ("running", "unknown")
 
 
 def ended_run(target: Target) -> RecordedRun | None:
-    """Return a run whose connection has ended, once its files show the end or `_SOCKET_S` seconds have passed."""
+    """Wait until the files of a run show its end, or `_SOCKET_S` seconds have passed; return the run as it is then."""
     deadline_s = time.monotonic() + _SOCKET_S
     while (run := target.now()) is not None and run.state == "running" and not run.result:
         if time.monotonic() >= deadline_s:
@@ -229,7 +229,7 @@ def _owner(target: Target) -> str:
 
 
 def fail(command: str, text: str, code: int) -> int:
-    """Print an error; return `code`."""
+    """Print an error message; return `code`."""
     print(f"supervise {command}: {one_line(text)}", file=sys.stderr)
     return code
 

@@ -1,4 +1,4 @@
-"""The options of ``supervise run`` about the end of a run: limits, signals, and what ranks leave behind."""
+"""The options of ``supervise run`` about the end of a run: limits, signals, and processes that ranks leave behind."""
 
 from __future__ import annotations
 

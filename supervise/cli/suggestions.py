@@ -74,7 +74,7 @@ def option(word: str, known: Iterable[str]) -> str:
     """Return the option that is probably meant, or ``""``.
 
     Args:
-        word: An option as it was given, also ``--option=value``.
+        word: An option as the user gave it, perhaps as ``--option=value``.
         known: The options.
     """
     name = word.partition("=")[0]
@@ -93,7 +93,7 @@ def command(word: str, known: Sequence[str]) -> str:
 
 
 def _close(word: str, known: list[str]) -> str:
-    """Return a word that differs from `word` in hyphens, by an omitted end or by a typing mistake, or ``""``."""
+    """Return a known word close to `word`: with other hyphens, a longer end or a typing mistake; ``""`` if none is."""
     bare = {each.replace("-", ""): each for each in known}
     short = word.replace("-", "")
     if short in bare:

@@ -36,7 +36,7 @@ def _time_s(end: RankEnd) -> float:
 def write_metrics(
     path: str, result: RunProcsResult | None, *, run_id: str, exit_code: int, restarts: int, duration_s: float
 ) -> None:
-    """Write the numbers in the text format of Prometheus in one step, as node_exporter's textfile collector needs.
+    """Write the numbers in the text format of Prometheus. node_exporter's textfile collector needs a write in one step.
 
     Args:
         path: The file, as for `whole_file.write_output`.

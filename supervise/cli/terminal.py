@@ -11,8 +11,8 @@ from contextlib import suppress
 class Terminal:
     """The controlling terminal, on a descriptor. Used on the main thread.
 
-    SIGTTOU is ignored from the start on: otherwise, while a rank has the foreground, the kernel would suspend supervise
-    when it writes to the terminal or takes the foreground back.
+    SIGTTOU is ignored from the start on. Otherwise, while a rank has the foreground, the kernel would suspend supervise
+    when supervise writes to the terminal or takes the foreground back.
     """
 
     def __init__(self, fd: int) -> None:
@@ -30,7 +30,7 @@ class Terminal:
 
     @property
     def holder(self) -> int | None:
-        """The process group to which supervise has given the foreground; None if supervise has not, or has it back."""
+        """The process group to which supervise gave the foreground; None before, and after supervise has it back."""
         return self._holder
 
     def in_front(self) -> bool:
@@ -40,7 +40,7 @@ class Terminal:
     def give(self, group: int) -> bool:
         """Give the foreground to a process group of this session; return whether that was possible.
 
-        That is impossible if supervise itself runs in the background, or if the group is empty.
+        It is not possible if supervise itself runs in the background, or if the group is empty.
         """
         try:
             if self._holder is None and not self.in_front():
@@ -66,16 +66,17 @@ class Terminal:
                 termios.tcsetattr(self._fd, termios.TCSANOW, self._modes)
 
     def close(self, *, restore: bool) -> None:
-        """Take the foreground back, restore the modes, and with `restore` the disposition of SIGTTOU."""
+        """Take the foreground back, and restore the modes; with `restore`, also restore the disposition of SIGTTOU."""
         self.take()
         if restore:
             signal.signal(signal.SIGTTOU, self._before)
 
 
 def controlling(fd: int) -> Terminal | None:
-    """Return the terminal on a descriptor if it controls this process; None if it does not, or has no job control.
+    """Return the terminal on a descriptor if it controls this process, and job control is possible; otherwise None.
 
-    A process group of another pid namespace has no number here, so that the foreground could not be taken back.
+    If the process group of this process belongs to another PID namespace, the group has no number here. Then
+    supervise could not take the foreground back.
     """
     if not os.isatty(fd) or not os.getpgrp():
         return None

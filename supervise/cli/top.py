@@ -65,7 +65,7 @@ def top(words: Sequence[str]) -> int:
 
 
 def _answers(client: ControlClient) -> int:
-    """Ask once, so that an error is shown before the terminal changes."""
+    """Ask for the status once. An error is then shown before the terminal changes."""
     client.request("pids", timeout_s=steering.REPLY_S)
     return 0
 
@@ -102,7 +102,7 @@ def _table(target: steering.Target) -> int:
 
 
 def _last_words(target: steering.Target, ended: Ended) -> str:
-    """Return the line that stays when the run has ended."""
+    """Return the line that stays on the terminal after the run has ended."""
     if target.run is not None:
         return steering.how_it_ended(target)
     return f"{target.name}: {steering.outcome_of(target, ended.result)[0]}"

@@ -31,18 +31,18 @@ class NewReading(NamedTuple):
 
     reading: Reading
     incidents: list[Incident]
-    """All that are kept, the oldest first."""
+    """The kept incidents, the oldest first."""
     incident_count: int
     """Number of all incidents so far."""
     first_failure: Incident | None
     failed: list[int]
-    """The ranks of which a life has failed, the first failure first."""
+    """The ranks with a failed life, the first failure first."""
     complete: bool
     """False for the very first reading, which has only what supervise reports."""
 
 
 class NewLines(NamedTuple):
-    """The wanted lines about a rank were read."""
+    """The lines about a rank that the table wants were read."""
 
     wanted: Wanted
     title: str
@@ -50,12 +50,12 @@ class NewLines(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Lines about a rank that are read with every reading."""
+    """Lines about a rank that the table wants with every reading."""
 
     what: Literal["logs", "why"]
     rank: int
     turns: int = 0
-    """Selects one of its logs."""
+    """A number that selects one of the rank's logs."""
 
 
 class Trouble(NamedTuple):
@@ -74,10 +74,10 @@ class Reply(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The run has ended, or the gang of another program."""
+    """The run, or the gang of another program, has ended."""
 
     result: dict[str, Any]
-    """Of the request ``wait``, if there was a reply; otherwise empty."""
+    """The reply to the request ``wait``; empty if there was none."""
 
 
 class Crashed(NamedTuple):
@@ -90,7 +90,7 @@ News = NewReading | NewLines | Trouble | Reply | Ended | Crashed
 
 
 class Feed:
-    """Starts the threads. They are daemons: what blocks one of them does not delay the end of the command."""
+    """Starts the threads. They are daemons: a thread that blocks does not delay the end of the command."""
 
     def __init__(self, target: steering.Target) -> None:
         """Describe the run; no thread is started yet."""
@@ -108,11 +108,11 @@ class Feed:
 
     @property
     def wake_fd(self) -> int:
-        """The end of the pipe that wakes the main thread, for signals."""
+        """The write end of the pipe that wakes the main thread, for `signal.set_wakeup_fd`."""
         return self._wake_fd
 
     def start(self) -> None:
-        """Start to read.
+        """Start the threads for the readings and for the end of the run.
 
         Raises:
             OSError: No thread can be created.
@@ -121,7 +121,7 @@ class Feed:
         self._start(self._wait, "end")
 
     def want(self, wanted: Wanted | None) -> None:
-        """Ask for lines about a rank, with every reading; None: for none."""
+        """Ask for lines about a rank with every reading; None asks for no lines."""
         if wanted != self._wanted:
             self._wanted = wanted
             self._hurry.set()
@@ -167,7 +167,7 @@ class Feed:
 
     def _tell(self, news: News) -> None:
         self.news.put(news)
-        with suppress(BlockingIOError):  # full: the main thread wakes up anyway
+        with suppress(BlockingIOError):  # the pipe is full: the main thread wakes up anyway
             os.write(self._wake_fd, b"\0")
 
     # Readings
@@ -207,7 +207,7 @@ class Feed:
         return False
 
     def _tell_reading(self, reader: Reader, reading: Reading, *, complete: bool) -> None:
-        """Pass on a reading, but drop it while the main thread, whose output blocks, has not taken earlier ones."""
+        """Pass on a reading. Drop it if the main thread has not taken earlier ones, because its output blocks."""
         if self._untaken >= _MOST_UNTAKEN:
             return
         self._untaken += 1
@@ -219,7 +219,7 @@ class Feed:
             self._tell(NewReading(reading, list(incidents.kept), incidents.count, incidents.first, failed, complete))
 
     def _log(self, reader: Reader, status: dict[str, Any], wanted: Wanted) -> tuple[str, list[str]]:
-        """Read a log of a rank: the one written last when the page was opened; after a turn, the other one."""
+        """Read a log of a rank: the log that was written last when the page was opened; after a turn, the other log."""
         rank = wanted.rank
         if reader.logs is None:
             return f"logs of rank {rank}", ["only supervise run keeps logs where this command finds them"]

@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from supervise.cli.top_feed import News
 
 _ESCAPE_S = 0.05
-"""How long an escape character may be the start of a sequence."""
+"""How long the rest of a sequence may take after an escape character. Later, the character counts as the Esc key."""
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _OTHERS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 
 
 class Table:
-    """The live table, for a ``with`` block, whose end restores the terminal in every case."""
+    """The live table, for a ``with`` block. The end of the block restores the terminal in every case."""
 
     def __init__(self, target: steering.Target) -> None:
-        """Start to read, and take over the terminal of stdout.
+        """Start the readings, and take over the terminal of stdout.
 
         Raises:
             OSError: There is no terminal, or no thread can be created.
@@ -82,7 +82,7 @@ class Table:
         self._signals.add(number)
 
     def run(self) -> int:
-        """Show the table until the run or the person ends it; return the exit code."""
+        """Show the table until the run ends, or the user leaves the table; return the exit code."""
         from supervise._views.top.canvas import Palette  # rich is imported while the first reading is made
 
         self._palette = Palette(color=not os.environ.get("NO_COLOR"))
@@ -132,14 +132,14 @@ class Table:
                 return 128 + number
             if number == signal.SIGTSTP:
                 self._suspend()
-            elif number == signal.SIGCONT:  # after a SIGSTOP, which restores nothing
+            elif number == signal.SIGCONT:  # after a SIGSTOP, before which the terminal was not restored
                 self._screen.enter()
                 self._redraw()
             self._dirty = True
         return None
 
     def _suspend(self) -> None:
-        """Give the terminal back and stop, as Ctrl-Z does to other programs; return when a shell continues this one."""
+        """Restore the terminal and suspend this process, as Ctrl-Z does; return when a shell continues this process."""
         self._screen.leave()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
@@ -226,7 +226,7 @@ class Table:
     # Pictures
 
     def _show(self) -> None:
-        """Write a picture, unless the terminal has not taken the one before."""
+        """Write a picture, unless the terminal has not taken the previous picture yet."""
         from supervise._views.top.picture import draw
 
         if not self._screen.flush() or not self._dirty:

@@ -1,4 +1,4 @@
-"""The options of ``torchrun`` 2.13: those without an effect here, those that are refused, and ``PET_*`` variables."""
+"""The options of ``torchrun`` 2.13 that have no effect here or are refused, and the variables ``PET_*``."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def defaults(environ: Mapping[str, str]) -> list[str]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options, hidden in the help, in both spellings of torchrun."""
+    """Add the options, in both spellings of torchrun. The help does not show them."""
     _add(parser, "--rdzv-backend", type=_backend)
     _add(parser, "--rdzv-endpoint")
     _add(parser, "--rdzv-id", dest="rdzv_id")

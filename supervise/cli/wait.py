@@ -1,4 +1,4 @@
-"""``supervise wait RUN``: wait for the end of a run, and exit as it did."""
+"""``supervise wait RUN``: wait for the end of a run, and exit with its exit code."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def wait(words: Sequence[str]) -> int:
         return _wait_for_run(client, target, found.timeout, as_json=found.json)
 
     code = steering.steer("wait", target, act)
-    if code == steering.ENDED and target.run is not None:  # it ended between the read of its files and the connection
+    if code == steering.ENDED and target.run is not None:  # it ended after the read of its files, before the connection
         return _ended(target, as_json=found.json)
     return code
 
 
 def _wait_for_run(client: ControlClient, target: steering.Target, timeout_s: float | None, *, as_json: bool) -> int:
-    """Wait until supervise has exited: it keeps the connection until it has written the result."""
+    """Wait until supervise has exited. It closes the connection only after it has written the result."""
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
     try:
         result = _request(client, timeout_s)
@@ -68,7 +68,7 @@ def _wait_for_run(client: ControlClient, target: steering.Target, timeout_s: flo
 
 
 def _wait_for_gang(client: ControlClient, target: steering.Target, timeout_s: float | None, *, as_json: bool) -> int:
-    """Wait for the result of a gang whose program continues afterwards."""
+    """Wait for the result of another program's gang. That program continues afterwards."""
     result = _request(client, timeout_s)
     if not result["finished"]:
         return _still_runs(target, as_json=as_json)
@@ -92,7 +92,7 @@ def _still_runs(target: steering.Target, *, as_json: bool) -> int:
 
 
 def _ended(target: steering.Target, *, as_json: bool) -> int:
-    """Print how a run has ended; return its exit code."""
+    """Print how a run has ended; return the exit code of the run."""
     run = target.now()
     recorded = run.result if run is not None else {}
     code = recorded.get("exit_code")

@@ -1,4 +1,4 @@
-"""Files that are written in one step: a reader sees the old content or the new, never a part."""
+"""Files that are written in one step: a reader sees the old content or the new content, never a part."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def write(path: str, data: bytes) -> None:
     """Write a file of mode 0600, and replace an existing one.
 
     Raises:
-        OSError: It cannot be written; an existing file is unchanged. ``filename`` is the path.
+        OSError: The file cannot be written; an existing file is unchanged. ``filename`` is the path.
     """
     _replace(path, data, mode=0o600, suffix=".new")
 

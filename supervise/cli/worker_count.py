@@ -1,4 +1,4 @@
-"""The number of ranks, also by the CPUs or GPUs of this machine."""
+"""The number of ranks: a given number, or the number of CPUs or GPUs of this machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _cpus() -> int:
 
 
 def _gpus() -> tuple[int, str]:
-    """Return the number of GPUs that the ranks would see and, if it is 0, why."""
+    """Return the number of GPUs that the ranks would see. The text is the reason if the number is 0."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         shown = [word.strip() for word in visible.split(",")]

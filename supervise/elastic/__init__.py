@@ -1,4 +1,4 @@
-"""The names of ``torch.distributed.elastic.multiprocessing``: change the prefix, keep the rest of the line.
+"""The names of ``torch.distributed.elastic.multiprocessing``: in an import, only the prefix of the line changes.
 
 This package and its submodules have names only; the modules that define them have the documentation. No module
 imports torch, and each name is loaded at its first use.
@@ -57,7 +57,7 @@ _HOMES = {
     "to_map": "logs",
 }
 
-if not TYPE_CHECKING:  # a type checker refuses names that are not above
+if not TYPE_CHECKING:  # for a type checker, only the names above exist
     __getattr__ = names(__name__, globals(), _HOMES)
 
 

@@ -14,8 +14,8 @@ def names(module: str, namespace: dict[str, Any], homes: Mapping[str, str]) -> C
     Args:
         module: Name of the module.
         namespace: Globals of the module; they cache each name that was loaded.
-        homes: Name to the module of `supervise` that defines it, with a colon and the name there if it differs;
-            empty for a submodule.
+        homes: Name to the module of `supervise` that defines it. If the name differs there, a colon and that name
+            follow. Empty for a submodule.
     """
 
     def load(name: str) -> Any:

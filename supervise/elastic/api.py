@@ -76,7 +76,7 @@ _HOMES = {
     "to_map": "logs",
 }
 
-if not TYPE_CHECKING:  # a type checker refuses names that are not above
+if not TYPE_CHECKING:  # for a type checker, only the names above exist
     __getattr__ = names(__name__, globals(), _HOMES)
 
 

@@ -1,7 +1,7 @@
 """PyTorch's ``torch.multiprocessing``, the part about processes, without PyTorch.
 
-Everything of the standard library's `multiprocessing` (`Queue`, `Process`, `get_context`, ...) is here as it
-is there. `spawn` and `start_processes` start their processes with `supervise`.
+The module has every name of the standard library's `multiprocessing` (`Queue`, `Process`, `get_context`, ...),
+unchanged. `spawn` and `start_processes` start their processes with `supervise`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The gang of `spawn`: the failure of a rank does not stop the others; the context decides whether to stop them."""
+"""The gang of `spawn`. The failure of a rank stops no other rank; the context decides whether to stop the others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _BEGIN_S = 60.0
 """Deadline for the start of a Supervisor, which normally takes milliseconds."""
 _LOOK_S = 60.0
-"""Interval at which the caller checks during an unbounded start that the gang still lives."""
+"""A start has no time limit. At this interval, the caller checks that the gang still runs."""
 
 _standing: set[_Slots] = set()
 """The gangs that this interpreter waits for at its exit."""
@@ -73,7 +73,7 @@ class _Slots:
 
 
 def _trace(end: say.WorkerExited, value: OutcomeFile | None) -> tuple[str | None, int | None]:
-    """Return the traceback of the exception that the rank's function raised, and the monotonic ns of its capture."""
+    """Return the traceback of the exception of a rank, and the monotonic time in ns at which it was captured."""
     if end.exitcode == 0 or value is None or value.kind() != "value":
         return None, None
     try:
@@ -134,7 +134,7 @@ def launch(nprocs: int, *, daemon: bool, **settings: Unpack[GangSettings]) -> li
 
 def _start(attempt: Attempt, listener: _Slots, *, waited_for: bool) -> pykka.ActorRef[Supervisor]:
     gang = Supervisor.start_attempt(attempt, own_thread=False, listener=listener)
-    if waited_for:  # the gang cannot have left yet, because this thread runs it
+    if waited_for:  # the gang has not ended yet: this thread runs it afterwards
         _standing.add(listener)
     return gang
 
@@ -145,7 +145,7 @@ def _pids(gang: pykka.ActorRef[Supervisor]) -> dict[int, int]:
     while gang.is_alive():
         with contextlib.suppress(pykka.Timeout):
             return cast("dict[int, int]", reply.get(timeout=_LOOK_S))
-    return cast("dict[int, int]", reply.get(timeout=_LOOK_S))  # the gang's last answer
+    return cast("dict[int, int]", reply.get(timeout=_LOOK_S))  # the gang has answered before its end
 
 
 def excuse(processes: list[RankProcess]) -> None:
@@ -157,7 +157,7 @@ def excuse(processes: list[RankProcess]) -> None:
 
 
 def abandon(processes: list[RankProcess], sig: signal.Signals) -> None:
-    """Stop the gang of these processes without waiting: the caller has no context to join."""
+    """Stop the gang of these processes, and do not wait. The caller has no context to join."""
     processes[0]._gang.ask(say.Close(death_sig=sig), block=False)  # noqa: SLF001 - a class of supervise
 
 
@@ -176,19 +176,19 @@ def _names(start_method: str, nprocs: int) -> tuple[str, int]:
 
 
 def _wait_at_exit() -> None:
-    """Make this process wait for its ranks at its exit, when multiprocessing waits for its processes."""
+    """Make this process wait for its ranks at its exit, at the moment when multiprocessing waits for its processes."""
     if os.getpid() in _registered_in:
         return
     from multiprocessing import util
 
     _registered_in.add(os.getpid())
-    util.Finalize(None, _await_ranks, exitpriority=100)  # in a process of multiprocessing, whose exit skips atexit
+    util.Finalize(None, _await_ranks, exitpriority=100)  # for a process of multiprocessing: its exit skips atexit
     shutdown_at_exit.before_closing(_await_ranks)
 
 
 def _await_ranks() -> None:
     if issubclass(getattr(sys, "last_type", None) or object, KeyboardInterrupt):
-        return  # Ctrl-C: the ranks are closed, too
+        return  # after Ctrl-C, this process closes its ranks instead
     for slots in list(_standing):
         slots.wait()
 

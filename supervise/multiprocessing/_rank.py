@@ -47,8 +47,8 @@ class ExitSlot:
         self.complaint: str | None = None
         """A failure that the exit code does not show."""
         self.failed_ns: int | None = None
-        """Monotonic time of the failure: of the capture of the exception, or else of the notice of the death."""
-        weakref.finalize(self, self._wake_fd.close).atexit = False  # the loop may still settle it at the exit
+        """Monotonic time of the failure, in ns: when the exception was captured, or else when the death was noticed."""
+        weakref.finalize(self, self._wake_fd.close).atexit = False  # the loop may still call `settle` at the exit
 
     def settle(self, exitcode: int, *, failed_ns: int, trace: str | None = None, complaint: str | None = None) -> None:
         """Set the end of the process. Later calls have no effect."""
@@ -126,7 +126,7 @@ class RankProcess:
 
     @property
     def failed_ns(self) -> int | None:
-        """Monotonic time of its failure: of the capture of the exception, or else of the notice of its death."""
+        """Monotonic time of its failure, in ns: when the exception was captured, or else when its death was noticed."""
         return self._fate.failed_ns if self._fate.exitcode else None
 
     def is_alive(self) -> bool:
@@ -146,7 +146,7 @@ class RankProcess:
         self._fate.wait(timeout)
 
     def check_host(self) -> None:
-        """Raise unless the caller is in the process that started this one; the text is that of `multiprocessing`.
+        """Raise unless the caller is in the process that started this one. The error has the text of `multiprocessing`.
 
         Raises:
             AssertionError: The caller is in another process.
@@ -184,7 +184,7 @@ class RankProcess:
 
         from supervise.messages import Signal
 
-        with contextlib.suppress(pykka.ActorDeadError, pykka.Timeout):  # its process has ended as well
+        with contextlib.suppress(pykka.ActorDeadError, pykka.Timeout):  # the gang has ended, and this process with it
             self._gang.ask(Signal(sig=sig, ranks=frozenset({self._local_rank})), timeout=_PROMPT_S)
 
     def __repr__(self) -> str:

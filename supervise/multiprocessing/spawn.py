@@ -99,7 +99,8 @@ class ProcessContext:
 
     Args:
         processes: Objects with the surface of `multiprocessing.Process`.
-        error_files: One path per process: the file into which a process of other code pickles its traceback.
+        error_files: One path per process: the file into which a process that supervise did not start pickles its
+            traceback.
     """
 
     processes: Sequence[Any]
@@ -127,12 +128,13 @@ class ProcessContext:
 
         Args:
             timeout: Seconds to wait; None waits forever.
-            grace_period: Seconds until SIGTERM, in which the others may end by themselves, and again from SIGTERM
-                to SIGKILL. None: SIGTERM at once, and SIGKILL after 30 seconds, or after ``SUPERVISE_GRACE`` of the
-                environment at the start.
+            grace_period: Seconds that the others have to end by themselves before SIGTERM; after SIGTERM, they have as
+                many again before SIGKILL. None: SIGTERM at once, and SIGKILL after 30 seconds, or after the seconds in
+                ``SUPERVISE_GRACE`` of the environment at the start.
 
         Raises:
-            ProcessRaisedException: The function of a process raised; for several failures, the first.
+            ProcessRaisedException: The function of a process raised. If several processes failed, the first failure
+                counts.
             ProcessExitedException: A process was killed by a signal or exited with a code other than 0;
                 130 is an uncaught `KeyboardInterrupt`.
             UnkillableError: A process survived SIGKILL.
@@ -206,7 +208,10 @@ class ProcessContext:
             process.join(max(0.0, deadline - time.monotonic()))
 
     def _first(self, failed: list[int], seen_ns: int) -> int:
-        """Return the index of the first failure, among processes that had failed by `seen_ns`, even if still alive."""
+        """Return the index of the process that failed first.
+
+        A process that had raised by `seen_ns` counts, even if it was still exiting then.
+        """
         times = {index: getattr(process, "failed_ns", None) for index, process in enumerate(self.processes)}
         causes = [(at_ns, index) for index, at_ns in times.items() if at_ns is not None and at_ns <= seen_ns]
         return min(causes)[1] if causes else failed[0]

@@ -1,7 +1,7 @@
 """The option ``ranks_budget``: how many ranks run at once, over all workers of pytest-xdist.
 
-A slot is a locked file in the base folder of the run. The kernel releases the lock when the last process that holds it
-has ended: the host and its ranks.
+A slot is a locked file in the base folder of the run. The host and its ranks hold the lock. The kernel releases it when
+the last of them has ended.
 """
 
 from __future__ import annotations

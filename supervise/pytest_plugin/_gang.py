@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from supervise.pytest_plugin._folder import Bell, Folder
 
 _START_S = 120.0
-"""Spawned ranks import the main module before they are ready, and a machine may be busy."""
+"""Deadline for the start: spawned ranks import the main module before they are ready, and a machine may be busy."""
 _REPLY_S = 30.0
 """How long a Supervisor may take for a reply that waits for no rank."""
 _STOP_S = 2.0
@@ -49,7 +49,7 @@ class Record:
     """The lines of its journal, one for each phase."""
     exited: WorkerExited | None = None
     stopped: bool = False
-    """Whether the host ended it before its own end."""
+    """Whether the host stopped the rank before the rank ended by itself."""
     stacks: RankStacks | None = None
     """The stacks of the rank when it was stopped."""
 
@@ -79,8 +79,9 @@ class Course:
     records: dict[int, Record]
     timed_out: bool = False
     waited_s: float | None = None
-    """How long the host waited for the ranks that it stopped: from the start at a timeout, otherwise from the first
-    failure. None if the host was interrupted."""
+    """How long the host waited for the ranks that it then stopped. The time begins at the start if the timeout expired,
+    otherwise at the first failure, or at the end of the test if none failed. None if all ranks ended by themselves, or
+    if the host was interrupted."""
 
 
 def _passed(report: Mapping[str, Any]) -> bool:
@@ -224,7 +225,7 @@ class Gang:
             bell.wait(limit_s)
 
     def _note_stacks(self, supervisor: pykka.ActorRef[Supervisor], exits: dict[int, WorkerExited]) -> None:
-        """Note what the ranks that still run are doing. They are stopped next."""
+        """Note the stacks of the ranks that still run. The host stops these ranks next."""
         self._read(exits)
         pending = frozenset(rank for rank, record in self.course.records.items() if record.exited is None)
         stacks: Any = {}
@@ -240,7 +241,7 @@ class Gang:
         """Read the ends of ranks, then the journals: a rank that has ended writes no further line."""
         ended = dict(exits)
         for rank, record in self.course.records.items():
-            if not record.stopped:  # what a rank does after it was stopped is not its test
+            if not record.stopped:  # the end of a stopped rank says nothing about its test
                 if not record.is_complete:
                     record.entries = self.folder.journal(rank)
                 record.exited = ended.get(rank)
@@ -248,7 +249,7 @@ class Gang:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Emit no events of the gang: its story is in the report of the test, and not in the captured log."""
+    """Emit no events of the gang, so that the captured log has none. The report of the test has the gang's story."""
     logger = logging.getLogger("supervise")
     before, logger.disabled = logger.disabled, True
     try:

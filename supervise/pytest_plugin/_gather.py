@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_S = 30.0
 _SHARE = 0.8
-"""The part of the test's timeout that a gather may take, so that it ends with an error that names the missing rank."""
+"""The part of the test's timeout after which a gather ends with an error that names the missing rank."""
 
 
 class RankGatherError(Exception):

@@ -1,4 +1,4 @@
-"""A marked test in pytest itself, the host: the host starts the gang in place of the call, and reports its end."""
+"""A marked test in the host, which is pytest itself. In place of the call, the host runs a gang, and reports on it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HOOKS = "supervise-ranks"
 
 
 class RanksError(Exception):
-    """A test has failed in a rank. The report of the test shows what the rank has reported."""
+    """A test has failed in a rank. The report of the test shows the report of the rank."""
 
 
 class _Story:
@@ -57,7 +57,7 @@ class Hooks:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Put what the ranks have reported into the report of the call."""
+        """Put the reports of the ranks into the report of the call."""
         report = yield
         if call.when == "call" and _place.here is None:
             story = item.stash.get(_STORY, None)
@@ -111,7 +111,7 @@ def _run(item: pytest.Item, settings: _mark.Settings) -> None:
     (world_size,) = settings.counts
     factory: pytest.TempPathFactory = item.config._tmp_path_factory  # type: ignore[attr-defined]  # noqa: SLF001
     base = factory.getbasetemp()
-    shared_base = base.parent if hasattr(item.config, "workerinput") else base  # of all workers of pytest-xdist
+    shared_base = base.parent if hasattr(item.config, "workerinput") else base  # all workers of pytest-xdist share it
     try:
         budget = _mark.budget(item.config)
         with_terminal = _terminal.chosen(item.config, world_size, settings.start_method)
@@ -229,7 +229,7 @@ def _order(gang: Gang, reports: dict[int, list[pytest.TestReport]]) -> list[int]
 
 
 def _raise(course: Course, verdict: _verdict.Verdict) -> None:
-    """Raise what fits the verdict, so that other plugins see a call that ended like the test."""
+    """Raise the exception that fits the verdict. Other plugins then see the outcome of the test in its call."""
     __tracebackhide__ = True
     for record in course.records.values():
         for entry in record.entries:

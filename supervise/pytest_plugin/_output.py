@@ -1,4 +1,4 @@
-"""What the ranks have written, as sections of a report, and their warnings."""
+"""The output of the ranks, as sections of a report, and their warnings."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def add_sections(
     records: dict[int, Record],
     reports: dict[int, list[pytest.TestReport]],
 ) -> None:
-    """Add what ranks have written and logged to the test, as sections such as ``Captured stdout call [rank 2]``.
+    """Add the output and the logs of ranks to the test, as sections such as ``Captured stdout call [rank 2]``.
 
     Args:
-        item: The test. Its further reports have the sections, too, as those that pytest captures.
+        item: The test. Its later reports have these sections, too, like the sections of pytest's own capture.
         folder: The folder of the gang.
         order: The ranks in the order to show.
-        records: Rank to what is known of it.
+        records: Rank to the known facts about it.
         reports: Rank to the reports of its phases.
     """
     for rank in order:
@@ -44,7 +44,7 @@ def add_sections(
 
 
 def _written(folder: Folder, rank: int, record: Record) -> Iterator[tuple[str, str, str]]:
-    """Yield phase, stream and text; what follows the last line of the journal belongs to the phase after it."""
+    """Yield phase, stream and text. Output after the last line of the journal belongs to the next phase."""
     begin = dict.fromkeys(_STREAMS, 0)
     ends: list[tuple[str, dict[str, int | None]]] = [(entry["when"], entry["sizes"]) for entry in record.entries]
     ends.append((record.phase, dict.fromkeys(_STREAMS)))
@@ -56,7 +56,7 @@ def _written(folder: Folder, rank: int, record: Record) -> Iterator[tuple[str, s
 
 
 def _read(path: str, begin: int, end: int | None) -> tuple[str, int]:
-    """Return the text of a part of a file, and the position after it; None is the end of the file."""
+    """Return the text of a file from `begin` to `end` (None: the end of the file), and the position after the text."""
     try:
         with open(path, "rb") as file:
             end = file.seek(0, 2) if end is None else end

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """What a rank knows of its gang."""
+    """The facts that a rank knows about its gang."""
 
     rank: int
     world_size: int

@@ -1,4 +1,4 @@
-"""The test in one rank: its phases, as pytest runs them, and what the host learns of each."""
+"""The test in one rank: its phases, as pytest runs them, and the line in the journal about each phase."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 _HOST_METHODS = ("setup", "runtest", "teardown")
 """Attributes of a test by which the host starts a gang instead of the test."""
 _inherited: list[object] = []
-"""References to the host's capture: its collection in a rank would close files of the host."""
+"""References to the host's capture. If a rank garbage-collected it, the rank would close files of the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What all ranks of a test need."""
+    """The facts that all ranks of a test need."""
 
     folder: Folder
     world_size: int
@@ -80,7 +80,7 @@ def run_forked(item: pytest.Item, fixtures: Iterable[pytest.FixtureDef[Any]], pl
 
 
 def _disown_fixtures(item: pytest.Item, fixtures: Iterable[pytest.FixtureDef[Any]]) -> None:
-    """Remove the finalizers of all that the host has set up: the host tears it down."""
+    """Remove the finalizers of the nodes and fixtures that the host has set up, because the host tears them down."""
     session: Any = item.session
     session._setupstate.stack.pop(item)  # noqa: SLF001 - it is set up again here
     for finalizers, _ in session._setupstate.stack.values():  # noqa: SLF001
@@ -117,7 +117,7 @@ class _Phases:
         self.warnings: list[warnings.WarningMessage] | None = None
 
     def stop(self, number: int, _frame: object) -> None:
-        """Handle SIGTERM: raise `Stopped` once, in a phase."""
+        """Handle SIGTERM: raise `Stopped`, once and only during a phase."""
         if os.getpid() != self._pid:  # a process that the test has forked
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
@@ -169,7 +169,7 @@ class _Phases:
             try:
                 getattr(sys, name).flush()
                 sizes[name] = os.stat(self._plan.folder.stream(self._rank, name)).st_size
-            except (OSError, ValueError):  # the test has closed it, or it is not a file
+            except (OSError, ValueError):  # the test has closed the stream, or the stream is not a file
                 sizes[name] = 0
         return sizes
 
@@ -181,7 +181,7 @@ def _as_data(warning: warnings.WarningMessage) -> list[Any]:
 
 
 def _save_coverage() -> None:
-    """Write what coverage.py has measured in this process, if it measures."""
+    """Write the data of coverage.py, if coverage.py measures this process."""
     coverage: Any = sys.modules.get("coverage")
     current = coverage.Coverage.current() if coverage is not None else None
     if current is not None:

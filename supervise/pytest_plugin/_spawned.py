@@ -1,4 +1,4 @@
-"""A rank in a new interpreter: pytest collects the test again, and runs it there.
+"""A rank in a new interpreter. There, pytest collects the test again, and runs it.
 
 The rank gets the options of the host, as a worker of pytest-xdist does.
 """
@@ -25,12 +25,12 @@ _OFF: dict[str, Any] = {
     "basetemp": None,
     "capture": "no",
 }
-"""Options that differ in a rank: no workers of its own, its output goes to files, and it does not report."""
+"""Options that differ in a rank: the rank has no workers, writes its output to files, and does not report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSession:
-    """What a rank needs to collect the test."""
+    """The facts that a rank needs to collect the test."""
 
     nodeid: str
     args: list[str]
@@ -39,7 +39,7 @@ class HostSession:
 
 
 def session_of(item: pytest.Item) -> HostSession:
-    """Return what the ranks of `item` need to collect it."""
+    """Return the facts that the ranks of `item` need to collect it."""
     config = item.config
     options: dict[str, Any] = {name: value for name, value in vars(config.option).items() if _travels(value)}
     options.pop("file_or_dir", None)

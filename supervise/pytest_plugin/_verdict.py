@@ -37,7 +37,7 @@ class RankVerdict:
     report: pytest.TestReport | None = None
     """The report of the phase that decided."""
     text: str = ""
-    """How the rank ended, if pytest in it could not report that."""
+    """How the rank ended, if the rank's own pytest could not report it."""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -51,7 +51,7 @@ class RankVerdict:
 
 @dataclass(slots=True, kw_only=True)
 class Verdict:
-    """What the report of the test says."""
+    """The outcome and the texts that the report of the test shows."""
 
     outcome: Literal["passed", "failed", "skipped"]
     longrepr: Any = None
@@ -67,7 +67,7 @@ def judge_rank(rank: int, record: Record, reports: list[pytest.TestReport]) -> R
 
     Args:
         rank: The rank.
-        record: What is known of it.
+        record: The known facts about it.
         reports: The reports of its phases, in order.
     """
     for entry, report in zip(record.entries, reports, strict=True):
@@ -86,12 +86,12 @@ def judge_rank(rank: int, record: Record, reports: list[pytest.TestReport]) -> R
 
 
 def judge(ranks: list[RankVerdict], course: Course, place: str) -> Verdict:
-    """Return what the report of the whole test says.
+    """Return the verdict on the whole test.
 
     Args:
-        ranks: How it ended in each rank.
+        ranks: How the test ended in each rank.
         course: What happened to the gang.
-        place: Path of the file of the test, which its frames have.
+        place: Path of the file of the test, as in the frames of a traceback.
     """
     by = {outcome: [each for each in ranks if each.outcome == outcome] for outcome in {each.outcome for each in ranks}}
     failed = sorted([*by.get("failed", ()), *by.get("died", ())], key=lambda each: (each.at_ns, each.rank))
@@ -160,7 +160,7 @@ def _kernel(thread: ThreadStack) -> str:
 
 
 def _begin(files: list[str], place: str) -> int:
-    """Return the index of the first call of the test's file; without one, of the first call below supervise."""
+    """Return the index of the first call in the test's file; if there is none, of the first call below supervise."""
     ours = [index for index, file in enumerate(files) if file.startswith(_PACKAGE)]
     return next((index for index, file in enumerate(files) if file == place), ours[-1] + 1 if ours else 0)
 
@@ -180,7 +180,7 @@ def _longrepr(report: pytest.TestReport | None) -> Any:
 
 
 def _failure(failed: list[RankVerdict], world_size: int, notes: list[str]) -> Verdict:
-    """Return the verdict of a test that failed in some ranks, by the first of them."""
+    """Return the verdict on a test that failed in some ranks. The rank that failed first decides."""
     first = failed[0]
     same = [each for each in failed[1:] if each.key == first.key]
     others = [each for each in failed[1:] if each.key != first.key]
@@ -199,7 +199,7 @@ def _failure(failed: list[RankVerdict], world_size: int, notes: list[str]) -> Ve
 
 
 def _other_failure(group: list[RankVerdict], *, same_place: bool) -> list[str]:
-    """Return lines about ranks that failed in the same way, but unlike the first; without a known traceback."""
+    """Return lines about a group of ranks that failed alike, but not like the first. A known traceback is left out."""
     first = group[0]
     if first.report is None:
         return [each.text for each in group]
@@ -227,7 +227,7 @@ def _skip(skipped: list[RankVerdict], ranks: list[RankVerdict], notes: list[str]
 
 
 def _stop(stopped: list[RankVerdict], course: Course, notes: list[str]) -> Verdict:
-    """Return the failure of a test in which no rank failed, and some did not end."""
+    """Return the failure of a test in which no rank failed, but some ranks did not end."""
     if not course.timed_out:
         text = f"{named(stopped)}: the test had passed, and the process did not exit"
         return Verdict(outcome="failed", longrepr=text, summary=text, notes=notes)
@@ -238,7 +238,7 @@ def _stop(stopped: list[RankVerdict], course: Course, notes: list[str]) -> Verdi
 
 
 def _doing(record: Record) -> str:
-    """Return in which phase a rank was, as a part of a sentence."""
+    """Return the phase in which a rank was, as a part of a sentence."""
     if record.is_complete:
         return "at its exit"
     return f"in the {record.phase} of the test"

@@ -1,4 +1,4 @@
-"""Curves of what all ranks used together: processors, memory, output, and the spread of their steps."""
+"""Curves of all ranks together: used processors, used memory, output, and the spread of the steps."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Curves:
     """Figures on the time axis of a run."""
 
     def __init__(self, history: History) -> None:
-        """Put the samples into the columns of the figures, each with the highest values of its samples."""
+        """Put the samples into the columns of the figures. A column has the highest values of its samples."""
         self._history = history
         self._span_s = history.end_s - history.begin_s
         self._totals = sorted(history.totals, key=lambda total: total.to_s)
@@ -70,11 +70,11 @@ class Curves:
         """Return a figure of a sum over all ranks.
 
         Args:
-            title: What is shown.
+            title: Title of the figure.
             value: Returns the sum at a sample.
             shown: Formats a value.
             least: The least value at the top of the scale, so that noise near zero stays near zero.
-            base: The scale ends at 1, 2 or 5 times a power of 10, or at a power of 2 if this is not 10.
+            base: 10 if the scale ends at 1, 2 or 5 times a power of 10; otherwise it ends at a power of 2.
         """
         bands: list[_Band] = [None if total is None else (0.0, value(total)) for total in self._columns]
         span_s = sum(total.to_s - total.from_s for total in self._totals)

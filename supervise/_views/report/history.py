@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from supervise._views.recorded_run import RecordedRun
 
 Ending = Literal["running", "succeeded", "failed", "stopped", "unknown"]
-"""How a life ended; ``stopped``: by supervise; ``unknown``: supervise was killed before."""
+"""How a life ended. ``stopped``: by supervise. ``unknown``: supervise was killed before the life ended."""
 
 _MOST_LIVES = 20_000
 _MOST_MARKS = 2_000
@@ -27,7 +27,7 @@ _MOST_RANKS = 100_000
 
 
 class Mark(NamedTuple):
-    """Something that happened at one moment."""
+    """An occurrence at one moment."""
 
     at_s: float
     """Seconds since the epoch."""
@@ -67,7 +67,7 @@ class Life:
 
 @dataclass(slots=True)
 class RankHistory:
-    """What is known about one rank."""
+    """The known facts about one rank."""
 
     rank: int
     title: str
@@ -77,7 +77,7 @@ class RankHistory:
     count: int = 0
     """Number of lives, with those that are not kept."""
     points: list[Point] = field(default_factory=list)
-    """What its process tree used, in the order of time."""
+    """The resource usage of its process tree at each sample, in the order of time."""
 
     @property
     def life(self) -> Life | None:
@@ -85,7 +85,7 @@ class RankHistory:
         return self.lives[-1] if self.lives else None
 
     def went_on_s(self, life: Life, hang: Hang) -> float | None:
-        """Return when a sample shows more output, or a higher step, than before a hang; None if none does."""
+        """Return when a sample shows more output, or a higher step, than before a hang; None if no sample does."""
         before: int | None = None
         for point in self.points:
             value = point.output_bytes if hang.by_output else point.step
@@ -120,14 +120,14 @@ class History:
         self.more_incidents = 0
         """How many later incidents are left out."""
         self.stacks: list[tuple[str, list[str]]] = []
-        """For each file of stacks its path, and its places: lines of ranks and where they were."""
+        """For each file of stacks: its path, and lines that say which ranks were at which place in their code."""
         self.root_cause: int | None = None
         self.failed = FailedRanks()
         """The ranks whose last life has failed."""
         self.several_roles = len(run.info.get("roles") or ()) > 1
         self._run = run
         self.stop: tuple[float, str] | None = None
-        """When supervise last began to stop the ranks, in seconds since the epoch, and why; None if it has not."""
+        """When (seconds since the epoch) and why supervise last began to stop the ranks; None if it never did."""
         self._count = max(1, _count(run.info.get("world_size")))
         self._last_s = 0.0
         for rank in range(min(self._count, _MOST_RANKS)):
@@ -244,7 +244,7 @@ class History:
         totals = Totals(starts)
         series = read_series(self._run.samples(), totals)
         self.totals = totals.found
-        """What all ranks used together, at each sample."""
+        """The resource usage of all ranks together, at each sample."""
         for rank, points in series.items():
             if rank in self.ranks:
                 self.ranks[rank].points = points

@@ -34,7 +34,7 @@ def text(value: object) -> str:
 
 
 def unbroken(value: str) -> str:
-    """Return text whose parts between commas are not broken into lines."""
+    """Return text in which a line may break only after a comma."""
     return ", ".join(f'<span class="whole">{text(part)}</span>' for part in value.split(", "))
 
 

@@ -1,4 +1,4 @@
-"""The page: one HTML document that needs nothing else. Its policy forbids scripts and requests."""
+"""The page: one HTML document that needs no other file. Its policy forbids scripts and requests."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _story(run: RecordedRun, history: History) -> str:
 
 
 def _stop(history: History) -> str:
-    """Return when the run was stopped; "" if it was not, or only because a rank has failed."""
+    """Return when the run was stopped; "" if it was not stopped, or was stopped only because a rank had failed."""
     at_s, reason = history.stop or (0.0, "")
     why = {"close": "Stopped on request", "timeout": "Stopped at its timeout"}.get(reason)
     return "" if why is None else _moment(history, why, at_s)
@@ -176,7 +176,7 @@ def _stacks(run: RecordedRun, history: History) -> Iterator[str]:
 
 
 def _logs(run: RecordedRun, history: History) -> str:
-    """Return the last lines of the ranks that failed first, or of the first ranks if none failed."""
+    """Return the last lines of the logs of some ranks: those that failed first, or the first ranks if none failed."""
     logs = run.logs()
     order = sorted(history.ranks.values(), key=lambda rank: (_unimportance(history, rank), rank.rank))
     failed = [rank for rank in order if _unimportance(history, rank) < 3]
@@ -201,7 +201,7 @@ def _unimportance(history: History, rank: RankHistory) -> int:
 
 
 def _table(run: RecordedRun, history: History) -> str:
-    """Return the table of all ranks, those that failed first."""
+    """Return the table of all ranks. The failed ranks come first."""
     logs = run.logs()
     order = sorted(history.ranks.values(), key=lambda rank: (_unimportance(history, rank), rank.rank))
     rows = [_rank_row(history, rank, logs.get(rank.rank, [])) for rank in order[:_MOST_ROWS]]

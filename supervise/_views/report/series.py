@@ -1,4 +1,4 @@
-"""What ranks used over time: the samples of a run, and rates between them."""
+"""The resource usage of ranks over time: the samples of a run, and the rates between samples."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class Point(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """What a rank used between two samples of one life."""
+    """The resource usage of a rank between two samples of one life."""
 
     from_s: float
     to_s: float
     cpu: float
     """Processors that were busy, such as 1.5."""
     rss_bytes: int
-    """At the end of the interval."""
+    """Resident memory at the end of the interval."""
     output_bytes_per_s: float
     step: int | None
 
 
 class Total(NamedTuple):
-    """What all ranks used together between two samples."""
+    """The resource usage of all ranks together between two samples."""
 
     from_s: float
     to_s: float
@@ -52,16 +52,16 @@ class Total(NamedTuple):
 
 
 class Totals:
-    """Sums over all ranks at each sample, so that samples which `read_series` drops count, too."""
+    """Sums over all ranks at each sample. The samples that `read_series` drops count here, too."""
 
     def __init__(self, starts: Mapping[tuple[int, int], float]) -> None:
         """Begin without samples.
 
         Args:
-            starts: Rank and process ID of a life to its start, at which it has used nothing.
+            starts: Rank and process ID of a life to the time of its start, when its usage is zero.
         """
         self.found: list[Total] = []
-        """In the order of the file."""
+        """The totals, in the order of the file."""
         self._starts = starts
         self._before: dict[int, Point] = {}
 
@@ -92,7 +92,7 @@ class Totals:
 
 
 def highest(totals: Sequence[Total]) -> Total:
-    """Return adjacent totals as one that has the highest value of each quantity."""
+    """Return one total in place of adjacent ones, with the highest value of each quantity."""
     steps = [total.steps for total in totals if total.steps is not None]
     return Total(
         from_s=totals[0].from_s,
@@ -155,7 +155,7 @@ def _is_number(value: object) -> bool:
 
 
 def rates(points: Sequence[Point]) -> list[Rate]:
-    """Return what was used between each two points of one life; processor time that falls counts as none."""
+    """Return the rates between each two points of one life. If the processor time falls, its rate is 0."""
     found = []
     for before, after in pairwise(points):
         span_s = after.at_s - before.at_s

@@ -1,6 +1,6 @@
 """The timeline: a bar for each rank, with its lives, readiness, output, steps, signals, hangs and end.
 
-The bars are stretched SVGs of 1000 by 100. Many ranks with the same history share one row, which opens.
+The bars are stretched SVGs of 1000 by 100. Many ranks with the same history share one row, which a click opens.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def shown_end(life: Life, *, hangs: bool) -> str:
 
     Args:
         life: The life.
-        hangs: Whether it hangs, or hung until it was stopped.
+        hangs: Whether the life hangs, or hung until it was stopped.
     """
     if life.ending == "succeeded":
         return "succeeded" if life.how == "exit code 0" else f"succeeded, {life.how}"
@@ -238,7 +238,7 @@ def _end_s(rank: RankHistory) -> float:
 
 
 def _thinned(used: list[Rate], most: int) -> list[Rate]:
-    """Return at most about `most` rates, each the union of as many as necessary."""
+    """Return at most about `most` rates. If there are more, join adjacent rates."""
     size = -(-len(used) // most) if used else 1
     if size <= 1:
         return used

@@ -1,7 +1,7 @@
 """The history of a run in the Trace Event Format, JSON object form, which Perfetto and ``chrome://tracing`` read.
 
-Each rank is a process of the trace, because counters belong to a process; its lives are slices of one thread. Times are
-microseconds since the beginning of the run.
+Each rank is a process of the trace, because counters belong to a process. The lives of the rank are slices of one
+thread. Times are microseconds since the beginning of the run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from supervise._views.report.history import History, Life, RankHistory
 
 _GANG = 0
-"""The trace process of the whole gang; that of rank N is N + 1."""
+"""The number of the whole gang's process in the trace. Rank N has the number N + 1."""
 _THREAD = 1
 
 

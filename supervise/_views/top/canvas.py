@@ -1,7 +1,7 @@
 """A picture of the terminal as cells, and the shortest text that turns one picture into the next.
 
-It uses the styles and the widths of characters of rich. rich's `Live` would draw all lines again for each picture, and
-its import takes as long as the first picture may.
+The module uses the styles and the widths of characters of rich. rich's `Live` would draw all lines again for each
+picture, and the import of `Live` takes as long as the first picture may take.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ STYLES = {
 """Name of a style to its definition; names can be joined by a space. The 16 colors are those of the user's terminal."""
 
 Cell = tuple[str, str]
-"""The text of a column and the name of its style; "" is the second column of a wide character."""
+"""The text of a column and the name of its style. The second column of a wide character has "" as its text."""
 
 _BLANK: Cell = (" ", "")
 _SHORTEST_GAP = 6
-"""Equal cells up to this number between two changes are written again: to move the cursor takes as many bytes."""
+"""Up to so many equal cells between two changes are written again: a move of the cursor takes as many bytes."""
 
 
 class Canvas:
@@ -91,10 +91,10 @@ class Canvas:
         return [list(line) for line in self._lines]
 
     def drawing(self, before: Canvas | None, palette: Palette) -> str:
-        """Return what a terminal must receive.
+        """Return the text that makes a terminal show this picture.
 
         Args:
-            before: What the terminal shows, of the same size; None: anything.
+            before: The picture that the terminal shows, of the same size; None if that is not known.
             palette: The colors of the terminal.
         """
         parts = ["\x1b[0m\x1b[2J"] if before is None else []
@@ -112,7 +112,7 @@ class Palette:
     """The escape sequences of styles on one terminal."""
 
     def __init__(self, *, color: bool) -> None:
-        """Describe the terminal; without color only bold, dim, underlined and reversed text."""
+        """Describe the terminal. Without color, text is only bold, dim, underlined or reversed."""
         self._system = ColorSystem.STANDARD if color else None
         self._starts: dict[str, str] = {"": ""}
 
@@ -136,8 +136,8 @@ class Palette:
 
 
 def _mend(line: list[Cell], start: int, end: int) -> None:
-    """Replace the halves of wide characters that new cells have left, outside of a range, by blanks."""
-    if start < len(line) and not line[start][0]:  # nothing was written
+    """Replace halves of wide characters by blanks: new cells in the range may have cut a character at either end."""
+    if start < len(line) and not line[start][0]:  # no cell was written
         return
     if start and start <= len(line) and width_of(line[start - 1][0]) > 1:
         line[start - 1] = _BLANK
@@ -146,7 +146,7 @@ def _mend(line: list[Cell], start: int, end: int) -> None:
 
 
 def _cells(text: str, style: str, room: int) -> Iterator[Cell]:
-    if not text.isprintable():  # also a tab, and the last resort against control sequences
+    if not text.isprintable():  # a tab is replaced, too, and here at the latest a control sequence
         text = "".join(character if character.isprintable() else " " for character in text)
     if text.isascii():
         for character in text[:room]:
@@ -183,7 +183,7 @@ def _without_blank_end(line: list[Cell]) -> list[Cell]:
 
 
 def _changes(old: list[Cell], new: list[Cell]) -> Iterator[tuple[int, int]]:
-    """Yield the first column and the column after the last of each range of `new` that must be written."""
+    """Yield the ranges of `new` that must be written: the first column, and the column after the last."""
     start, end = -1, 0
     for column, cell in enumerate(new):
         if (column < len(old) and old[column] == cell) or (column >= len(old) and cell == _BLANK):
@@ -199,7 +199,7 @@ def _changes(old: list[Cell], new: list[Cell]) -> Iterator[tuple[int, int]]:
 
 
 def _whole(line: list[Cell], start: int, end: int) -> tuple[int, int]:
-    """Widen a range so that it cuts no wide character."""
+    """Widen a range so that its ends cut no wide character."""
     while start and not line[start][0]:
         start -= 1
     while end < len(line) and not line[end][0]:

@@ -1,4 +1,4 @@
-"""The columns of the table: their text, their width, and which of them a terminal has room for."""
+"""The columns of the table: their texts, their widths, and the choice of columns for the width of a terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Column(NamedTuple):
     head: str
     width: int
     left: bool
-    """Whether its text is on the left."""
+    """Whether its text is aligned to the left."""
     text: Callable[[RankReading], str | None]
     """None if the rank has no such value."""
 
@@ -48,7 +48,7 @@ def _rate(bytes_per_s: float | None) -> str | None:
 
 
 def _state(row: RankReading) -> str:
-    """Return the state, or the exit code or signal of a rank that has failed: ``exit 3``."""
+    """Return the state of a rank. If the rank has failed, return its exit code or signal, such as ``exit 3``."""
     if row.end is None:
         return row.state
     return row.end.replace("exit code ", "exit ").partition(",")[0].partition(" (")[0]
@@ -72,12 +72,12 @@ def _columns(reading: Reading) -> list[Column]:
 
 
 def columns_for(reading: Reading, columns: int, seen: set[str]) -> list[Column]:
-    """Return the columns that any rank has a value for, as many as there is room for.
+    """Return the columns for which at least one rank has a value, as many as the terminal has room for.
 
     Args:
         reading: The reading.
         columns: Width of the terminal.
-        seen: The heads of columns that were shown before, which stay; those of this reading are added.
+        seen: The heads of columns that were shown before. These columns stay; the heads of this reading are added.
     """
     found = []
     for column in _columns(reading):

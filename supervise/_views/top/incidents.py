@@ -1,4 +1,4 @@
-"""What went wrong in a run so far: its events, followed while it goes on."""
+"""The incidents of a run so far, from its events. The file of events is followed while the run goes on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MOST_KEPT = 500
 _MOST_BYTES = 4 << 20
-"""If a file, or its growth between two readings, is larger, only the end is read."""
+"""If a file, or its growth between two readings, is larger than this, only the end is read."""
 _LONGEST_LINE = 1 << 20
 _LONGEST_TEXT = 300
 _WANTED = (b'"supervise.process.', b'"supervise.gang.', b'"supervise.events.lost"', b'"supervise.host.lost"')
@@ -58,7 +58,7 @@ class Incidents:
         self._torn = b""
 
     def look(self) -> list[Incident]:
-        """Read what was written since the last call; return the new incidents."""
+        """Read the events that were written since the last call; return the new incidents."""
         try:
             data = self._new()
         except OSError:
@@ -90,7 +90,7 @@ class Incidents:
             return None
         try:
             event = json.loads(line)
-            if "host" in event and "rank" in event:  # on an engine, ranks are known by their global ranks
+            if "host" in event and "rank" in event:  # with an engine, the global ranks are shown
                 event["local_rank"] = event["rank"]
             name = event["event"].removeprefix("supervise.")
             found = self._of(name, event)
@@ -130,7 +130,7 @@ class Incidents:
                 found = Incident(at_s, "failed", rank, f"rank {rank} failed: {self._ending(event, rank)}")
                 self.first = self.first or found
                 return found
-            case "restarting" if event.get("level") == "warning":  # otherwise another rank is the cause
+            case "restarting" if event.get("level") == "warning":  # at another level, another rank is the cause
                 delay = seconds(float(event["backoff_s"] or 0))
                 return Incident(at_s, "restart", rank, f"rank {rank} restarts in {delay}: {ended_how(event)}")
             case "hung":

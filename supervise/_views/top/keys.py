@@ -63,13 +63,13 @@ class Keys:
         return found
 
     def timed_out(self) -> list[str]:
-        """Return the keys of the remaining input when no more has arrived: Esc, if it was pressed."""
+        """Return the keys of the rest after a time without further input: Esc, if the rest is an escape character."""
         rest, self._rest = self._rest, b""
         return ["escape"] if rest == b"\x1b" else []
 
 
 def _first(data: bytes) -> tuple[int, str]:
-    """Return the length of the first key in bytes, and its name; 0: more bytes are needed, "": not a known key."""
+    """Return the length of the first key in bytes (0: more bytes are needed), and its name ("": not a known key)."""
     if data[0] == 0x1B:
         return _escape(data)
     if data[0] in _CONTROLS:
@@ -89,7 +89,7 @@ def _first(data: bytes) -> tuple[int, str]:
 def _escape(data: bytes) -> tuple[int, str]:
     if len(data) == 1:
         return 0, ""
-    if data[1] not in b"[O":  # Esc, and a key that was typed soon after it
+    if data[1] not in b"[O":  # Esc was pressed, and another key soon after it
         return 1, "escape"
     for end in range(2, min(len(data), _LONGEST)):
         if 0x40 <= data[end] <= 0x7E:

@@ -25,7 +25,7 @@ class LogEnd(NamedTuple):
     newest: str
     """Path of the log that was written last."""
     key: tuple[int, int]
-    """Size and time of the newest log: if both are the same, so is its content."""
+    """Size and time of the newest log. If neither has changed, the content has not changed."""
 
 
 class LogTails:
@@ -57,7 +57,7 @@ class LogTails:
         return LogEnd(total, found.st_mtime, newest, (found.st_size, found.st_mtime_ns))
 
     def last_line(self, end: LogEnd) -> str | None:
-        """Return the last line of the newest log that is not empty, printable; None if there is none."""
+        """Return the last line with text of the newest log, printable; None if no line has text."""
         known = self._known.get(end.newest)
         if known is None or known[0] != end.key:
             lines = read_lines(end.newest, _TAIL_BYTES)
@@ -78,9 +78,9 @@ class LogTails:
 
 
 def read_lines(path: str, most_bytes: int = _PANE_BYTES) -> list[str]:
-    """Return the last lines of a log as a terminal shows them, printable; empty if it cannot be read.
+    """Return the last lines of a log as a terminal shows them, printable; empty if the log cannot be read.
 
-    Of a line with carriage returns, such as a progress bar, the last part that is not empty counts.
+    In a line with carriage returns, such as a progress bar, the last part that is not empty counts.
     """
     try:
         fd = open_regular(path)
@@ -95,7 +95,7 @@ def read_lines(path: str, most_bytes: int = _PANE_BYTES) -> list[str]:
         os.close(fd)
     lines = data.lstrip(b"\0").decode(errors="replace").split("\n")
     if size > most_bytes and len(lines) > 1 and data[0]:  # NUL: the first line begins after a hole
-        del lines[0]  # its beginning is missing
+        del lines[0]  # the beginning of the line is missing
     if lines and not lines[-1]:
         del lines[-1]
     return [_shown(line) for line in lines]

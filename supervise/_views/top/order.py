@@ -61,7 +61,7 @@ def _as_shown(size_bytes: float | None) -> float:
 
 
 def late_ranks(reading: Reading) -> frozenset[int]:
-    """Return the ready ranks whose heartbeat is more than 10 s old, and 4 times as old as that of the median rank."""
+    """Return the late ranks: ready ranks whose heartbeat is older than 10 s and than 4 times the median age."""
     ages = {rank: row.beat_age_s for rank, row in reading.ranks.items() if row.beat_age_s is not None}
     if not ages:
         return frozenset()
@@ -90,7 +90,7 @@ def ordered(reading: Reading, states: dict[int, str], order: str) -> list[int]:
 
 
 def severity(state: str) -> int:
-    """Return the place of a state in `STATES`; that of an unknown one is the first."""
+    """Return the place of a state in `STATES`. An unknown state has the first place."""
     return _SEVERITIES.get(state, 0)
 
 

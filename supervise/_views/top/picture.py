@@ -26,7 +26,7 @@ _LEAST_FOR_MAP = 10
 """The least number of rows of a terminal that has a map."""
 _LEAST_FOR_HEAD = 7
 _PARTS = 5
-"""The map has at most a fifth of the rows, and so have the incidents if the ranks need the other rows."""
+"""The map has at most a fifth of the rows. The incidents have at most a fifth if the ranks need the other rows."""
 _MOST_INCIDENTS = 10
 
 
@@ -133,7 +133,7 @@ def _table(view: View, canvas: Canvas, start: int, end: int) -> None:
     if view.reading is None:
         return
     room = end - start
-    left = min(room - 1 - len(view.rows), _MOST_INCIDENTS)  # if all ranks have a row
+    left = min(room - 1 - len(view.rows), _MOST_INCIDENTS)  # the rows that are left if every rank has a row
     incidents = _incidents(view, max(1, room // _PARTS, left) if room > 2 else 0)
     end -= len(incidents)
     for number, (text, style) in enumerate(incidents):
@@ -153,7 +153,7 @@ def _table(view: View, canvas: Canvas, start: int, end: int) -> None:
 
 
 def _heads(canvas: Canvas, at_row: int, columns: list[Column], order: str) -> None:
-    """Draw the heads of the columns, with a mark at the one that gives the order."""
+    """Draw the heads of the columns, with a mark at the column by which the table is ordered."""
     canvas.write(at_row, 0, " " * canvas.columns, "head")
     sorted_head, mark = MARKS[order]
     at = 0
@@ -186,13 +186,13 @@ def _aligned(text: str, width: int, *, left: bool) -> str:
 
 
 def _top(view: View, count: int) -> int:
-    """Return the first row that is shown, so that the selected rank is visible."""
+    """Return the index of the row to show first, so that the selected rank is visible."""
     top = min(max(view.top, view.index - view.page_rows + 1), view.index)
     return max(0, min(top, count - view.page_rows))
 
 
 def _map(view: View, canvas: Canvas, start: int, most_rows: int) -> int:
-    """Draw a sign for each rank, or for some ranks together; return the row after it."""
+    """Draw a map with a sign for each rank, or for some ranks together; return the row after the map."""
     ranks = sorted(view.states)
     label = len(str(ranks[-1]))
     room = canvas.columns - label - 1
@@ -220,7 +220,7 @@ def _style(state: str, *, default: str = "") -> str:
 
 
 def _incidents(view: View, most: int) -> list[tuple[str, str]]:
-    """Return the newest incidents as lines. The first failure of the run is among them, on top if it is older."""
+    """Return the newest incidents as lines. If the first failure of the run is older, it is the first line."""
     found = view.incidents[-most:] if most else []
     first = view.first_failure
     if first is not None and most and first not in found:

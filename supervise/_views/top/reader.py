@@ -1,4 +1,4 @@
-"""Readings of a run: the state that supervise reports, the use of its processes, and the ends of its logs."""
+"""Readings of a run: the state that supervise reports, the usage of the processes, and the ends of the logs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Reader:
         self._several_roles = isinstance(roles, list) and len(roles) > 1
         self._remote = run is not None and run.info.get("engine", "local") != "local"
         self._before: deque[_Before] = deque()
-        """The readings of the last `_OUTPUT_S`, and one before them; the oldest first."""
+        """The readings of the last `_OUTPUT_S`, and the one before these; the oldest first."""
 
     def first(self, status: dict[str, Any]) -> Reading:
         """Return a reading of what supervise reports, without inspecting processes or files.
@@ -66,16 +66,16 @@ class Reader:
             status: The result of the request ``status``.
 
         Raises:
-            KeyError, TypeError, ValueError, AttributeError: It is not such a result.
+            KeyError, TypeError, ValueError, AttributeError: `status` is not such a result.
         """
         return self._reading(status, {}, {}, {}, {})
 
     def read(self, status: dict[str, Any], *, same_pids: bool) -> Reading:
-        """Return a reading. What cannot be read is None in it.
+        """Return a reading. A value that cannot be read is None.
 
         Args:
             status: The result of the request ``status``.
-            same_pids: Whether process IDs mean the same for supervise and for this process.
+            same_pids: Whether process IDs of supervise are valid in this process, too.
 
         Raises:
             KeyError, TypeError, ValueError, AttributeError: `status` is not such a result.
@@ -165,11 +165,11 @@ class Reader:
             return None
         try:
             return ended_how(event)
-        except (KeyError, TypeError, ValueError):  # it was not started
+        except (KeyError, TypeError, ValueError):  # the rank was not started
             return None
 
     def why(self, rank: int) -> list[str]:
-        """Return why the last failed life of a rank has failed; empty if none has, or the run has no files."""
+        """Return why the last failed life of a rank failed; empty if no life has failed, or the run has no files."""
         event = None if self.incidents is None else self.incidents.failed.latest.get(rank)
         return [] if event is None or self._run is None else why_failed(self._run, event)
 

@@ -1,4 +1,4 @@
-"""One reading of a run: what each rank does at one moment, as plain data and as JSON."""
+"""One reading of a run: the state and the resource usage of each rank, as plain data and as JSON."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class Incident(NamedTuple):
 
 
 class RankReading(NamedTuple):
-    """What one rank does. None: not known, or not read yet."""
+    """The state and the resource usage of one rank. None: not known, or not read yet."""
 
     rank: int
     role: str
     """Role and role rank, such as ``trainer3``; empty in a run with one role."""
     state: str
-    """A `RankState`, or ``hung`` from a report of the watchdog to the next heartbeat or output."""
+    """A `RankState`; ``hung`` from the watchdog's report of a hang until the next heartbeat or output."""
     end: str | None
-    """How its present life has ended if it has failed, such as ``exit code 3`` or ``SIGKILL``; otherwise None."""
+    """The end of its present life, such as ``exit code 3`` or ``SIGKILL``, if that life has failed; otherwise None."""
     pid: int | None
     attempt: int
     restarts: int
     cpu: float | None
-    """Processors that its process tree used since the reading before: 1.0 is one processor."""
+    """Processors that its process tree has used on average since the last reading: 1.0 is one processor."""
     rss_bytes: int | None
     """Resident memory of its process tree."""
     processes: int | None
@@ -53,14 +53,14 @@ class RankReading(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What a gang does at one moment."""
+    """The state and the resource usage of a gang at one moment."""
 
     at_s: float
     """Seconds since the epoch."""
     phase: str
     attempt: int
     pid: int
-    """Process ID of the process that supervises."""
+    """Process ID of the process that supervises the gang."""
     ranks: dict[int, RankReading]
     """Local rank to its reading, in the order of ranks."""
 
@@ -75,7 +75,7 @@ def as_object(reading: Reading, incidents: list[Incident]) -> dict[str, Any]:
 
     Args:
         reading: The reading.
-        incidents: Those that are new since the line before.
+        incidents: The incidents since the previous line.
     """
     return {
         "time": round(reading.at_s, 3),

@@ -1,4 +1,4 @@
-"""The terminal of the live table: its modes, its size, what is typed, and writes that never block."""
+"""The terminal of the live table: its modes, its size, its input, and writes that never block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LAST_PATIENCE_S = 1.0
 
 
 class Screen:
-    """The terminal, as an open file of its own: the shell does not notice that this one is non-blocking."""
+    """The terminal, opened once more. This open file is non-blocking; the one of the shell stays as it is."""
 
     def __init__(self, fd: int) -> None:
         """Open the terminal of a descriptor; the terminal's modes are not changed yet.
@@ -47,7 +47,7 @@ class Screen:
         return bool(self._pending)
 
     def enter(self) -> None:
-        """Switch to the alternate screen, and read keys one by one; Ctrl-C and Ctrl-Z stay signals.
+        """Switch to the alternate screen, and read keys one by one. Ctrl-C and Ctrl-Z still send signals.
 
         Raises:
             OSError: The terminal is lost.
@@ -68,7 +68,7 @@ class Screen:
         if not self._entered:
             return
         self._entered = False
-        self._pending += _LEAVE.encode()  # after a picture that was written in part: no sequence is cut
+        self._pending += _LEAVE.encode()  # after the rest of the last picture, so that no sequence is cut
         deadline_s = time.monotonic() + _LAST_PATIENCE_S
         with suppress(OSError):
             while not self.flush() and (left_s := deadline_s - time.monotonic()) > 0:
@@ -95,7 +95,7 @@ class Screen:
         self._pending += data
 
     def flush(self) -> bool:
-        """Write what the terminal takes; return whether that was all.
+        """Write as much as the terminal takes; return whether all output is written.
 
         Raises:
             OSError: The terminal is lost.
@@ -108,7 +108,7 @@ class Screen:
         return True
 
     def read(self) -> bytes | None:
-        """Return what was typed; None if the terminal is lost."""
+        """Return the bytes that were typed; None if the terminal is lost."""
         try:
             return os.read(self.fd, 1024) or None
         except BlockingIOError:

@@ -57,11 +57,11 @@ class Request(NamedTuple):
 
 
 class Quit(NamedTuple):
-    """The person wants to leave the table."""
+    """The user wants to leave the table."""
 
 
 class Redraw(NamedTuple):
-    """The terminal may show something else than was written."""
+    """The terminal may show another picture than the last one that was written."""
 
 
 class View:
@@ -82,7 +82,7 @@ class View:
         """Ranks in the order of the table."""
         self.first_failure: Incident | None = None
         self.incidents: list[Incident] = []
-        """The oldest first."""
+        """The incidents, the oldest first."""
         self.trouble = ""
         """Why there is no newer reading; "" if there is one."""
         self.notice = ""
@@ -90,15 +90,15 @@ class View:
         self.mode: Mode = "table"
         self.order = next(iter(ORDERS))
         self.selected: int | None = None
-        """Local rank; None: the first row, whichever rank that is."""
+        """The selected local rank; None: the rank in the first row."""
         self.top = 0
         """Index of the first row that is shown."""
         self.page_rows = 1
         """How many rows fit, according to the last picture."""
         self.title = ""
-        """Of the page of stacks, or of help."""
+        """The title of the page of stacks, or of help."""
         self.lines: list[str] = []
-        """Of the page of stacks or help, or why a rank failed."""
+        """The lines of the page of stacks or of help, or of the page that says why a rank failed."""
         self.log_lines: list[str] = []
         self.log_title = ""
         self.log_rank: int | None = None
@@ -106,11 +106,11 @@ class View:
         self.log_turns = 0
         """How often Tab was pressed."""
         self.offset: int | None = None
-        """First line of the page that is shown; None: its last lines."""
+        """The first line of the page that is shown; None: the last lines are shown."""
         self.shift = 0
-        """Column of the page that is shown first."""
+        """The first column of the page that is shown."""
         self.failed: list[int] = []
-        """The ranks of which a life has failed, the first failure first."""
+        """The ranks with a failed life, the first failure first."""
         self.why_rank: int | None = None
         """The rank whose failure the page ``why`` shows; None: none has failed."""
         self.back: Mode = "table"
@@ -150,7 +150,7 @@ class View:
         self.offset, self.shift = 0, 0
 
     def key(self, key: str) -> Request | Quit | Redraw | None:
-        """Handle a key; return what it asks for."""
+        """Handle a key; return the action that the key requests, or None."""
         self.notice = ""
         if key == "redraw":
             return Redraw()
@@ -211,13 +211,13 @@ class View:
         self.mode, self.offset, self.shift = "logs", None, 0
 
     def _show_why(self) -> None:
-        """Show why the selected rank has failed, or else why the first one has, and all that went wrong."""
+        """Show all incidents, and why a rank failed: the selected rank, or else the rank that failed first."""
         first = self.failed[0] if self.failed else None
         self.why_rank = self.rank if self.selected in self.failed else first
         self.show_page("why", "", [])
 
     def _next_bad(self, step: int) -> None:
-        """Select the next rank that has failed, hangs, or waits."""
+        """Select the next rank with a state in `BAD`."""
         count = len(self.rows)
         places = [(self.index + step * far) % count for far in range(1, count + 1)]
         bad = (self.rows[place] for place in places if self.states[self.rows[place]] in BAD)

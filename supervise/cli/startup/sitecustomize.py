@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _FOLDER = os.path.dirname(__file__)
 _MARK = "SUPERVISE_RECORD"
-"""The variable that holds the pid of ``supervise run``, and whether ``PYTHONPATH`` was set before (0 or 1)."""
+"""A variable with two values: the pid of ``supervise run``, and 1 if ``PYTHONPATH`` was set before, otherwise 0."""
 
 
 def _take_back() -> bool:
@@ -34,7 +34,7 @@ def _take_back() -> bool:
 
 
 def _watch() -> None:
-    """Install an exception hook that records an uncaught exception of the main thread before it is printed."""
+    """Install an exception hook. It records an uncaught exception of the main thread before Python prints it."""
     import _thread
 
     shown_by, pid, main_thread = sys.excepthook, os.getpid(), _thread.get_ident()
@@ -61,7 +61,7 @@ def _watch() -> None:
 
 
 def _at_the_end() -> bool:
-    """Return whether the interpreter called the hook at the end; user code may call it to print a traceback."""
+    """Return whether the interpreter called the hook at its end. User code may call the hook to print a traceback."""
     frame = sys._getframe()  # noqa: SLF001 - as traceback.walk_stack does
     while frame.f_back is not None:
         frame = frame.f_back
@@ -69,7 +69,7 @@ def _at_the_end() -> bool:
 
 
 def _record(error: BaseException, now_ns: int) -> None:
-    """Record an exception. Load modules by path: the rank may not find supervise. Keep `sys.modules` unchanged."""
+    """Record an exception. Load modules by path, because the rank may not find supervise; restore `sys.modules`."""
     folders = "supervise._folders"  # `recording` imports it to write
     known = folders in sys.modules
     sys.modules[folders] = _module(folders)
@@ -92,4 +92,4 @@ def _module(name: str) -> "Any":
 if _take_back():
     _watch()
 del sys.modules["sitecustomize"]
-__import__("sitecustomize")  # if there is none, the ImportError that Python expects
+__import__("sitecustomize")  # if the user has none, this raises the ImportError that Python expects

@@ -29,7 +29,7 @@ _HOMES = {
     "record": "recording",
 }
 
-if not TYPE_CHECKING:  # a type checker refuses names that are not above
+if not TYPE_CHECKING:  # for a type checker, only the names above exist
     __getattr__ = names(__name__, globals(), _HOMES)
 
 
