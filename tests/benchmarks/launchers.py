@@ -97,11 +97,11 @@ def observe(launcher: Launcher, kind: str) -> dict[str, object]:
                 code = _wait(host)
                 seconds = time.monotonic() - began
                 children = [int(path.read_text()) for path in folder.glob("pid-child")]
-                alive = _alive([*ranks, *children])
+                left = alive([*ranks, *children])
             finally:
                 _end(host, folder)
         lines = (folder / "output").read_bytes().count(b"\n")
-    return {"code": code, "seconds": seconds if code is not None else None, "alive": alive, "lines": lines}
+    return {"code": code, "seconds": seconds if code is not None else None, "alive": left, "lines": lines}
 
 
 def _content(path: Path) -> str:
@@ -121,11 +121,22 @@ def _wait(host: subprocess.Popen[bytes]) -> int | None:
         return None
 
 
-def _alive(pids: list[int]) -> int:
-    """Return how many of these processes are alive when all have ended, or after some seconds."""
-    processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    running = [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
-    return len(psutil.wait_procs(running, timeout=AFTERWARDS_S)[1])
+def alive(pids: list[int]) -> int:
+    """Return how many of these processes are alive when all have ended, or after some seconds.
+
+    A zombie has ended: an orphan is one until PID 1 reaps it, which takes longer on some machines.
+    """
+    pause, deadline = threading.Event(), time.monotonic() + AFTERWARDS_S
+    while (running := sum(map(_runs, pids))) and time.monotonic() < deadline:
+        pause.wait(0.01)  # the processes are not children of this one
+    return running
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _end(host: subprocess.Popen[bytes], folder: Path) -> None:
