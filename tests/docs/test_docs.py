@@ -81,6 +81,18 @@ def test_every_command_that_the_pages_do_not_run_is_accepted():
         parser.run_parser().parse_args(words)
 
 
+@pytest.mark.parametrize("page", _named(PAGES))
+def test_a_wide_window_shows_each_line_of_code(page: Path):
+    """At 1400 pixels the site has 99 columns for code; outputs may be wider."""
+    shown = [line for kind, text in FENCE.findall(page.read_text()) if kind != "text" for line in text.splitlines()]
+    assert [line for line in shown if len(line) > 99 and not _is_output(line, page)] == []
+
+
+def _is_output(line: str, page: Path) -> bool:
+    consoles = [text for kind, text in FENCE.findall(page.read_text()) if kind == "console"]
+    return any(line in text.splitlines() for text in consoles) and not line.startswith("$ ")
+
+
 def test_the_gang_file_of_the_reference_is_valid(tmp_path: Path):
     """With the two programs that it names."""
     (text,) = (text for kind, text in FENCE.findall((ROOT / "docs/reference/gang-file.md").read_text()) if kind == "toml")
