@@ -95,7 +95,8 @@ def _is_output(line: str, page: Path) -> bool:
 
 def test_the_gang_file_of_the_reference_is_valid(tmp_path: Path):
     """With the two programs that it names."""
-    (text,) = (text for kind, text in FENCE.findall((ROOT / "docs/reference/gang-file.md").read_text()) if kind == "toml")
+    page = (ROOT / "docs/reference/gang-file.md").read_text()
+    (text,) = (text for kind, text in FENCE.findall(page) if kind == "toml")
     (tmp_path / "gang.toml").write_text(text)
     (tmp_path / "store").touch(0o700)
     (tmp_path / "train.py").touch()

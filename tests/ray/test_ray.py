@@ -11,7 +11,6 @@ import pytest
 
 from tests.ray.running import program
 
-
 pytestmark = pytest.mark.timeout(300)
 
 
