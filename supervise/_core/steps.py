@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from signal import Signals
 
-    from supervise._core.verdict import Verdict
     from supervise.messages import WorkerExited, WorkerStarted
+    from supervise.result import Outcome, Role
 
 Reason = Literal["peer_failed", "close", "timeout", "start_failed"]
 """The reason why a gang is stopped."""
@@ -269,6 +269,22 @@ class HurrySweep(NamedTuple):
     """Make the running sweep send SIGKILL after this time, unless the sweep sends it sooner anyway."""
 
     timeout_s: float
+
+
+class Verdict(NamedTuple):
+    """The decision on outcome, causes and roles."""
+
+    outcome: Outcome
+    roles: dict[int, Role]
+    """Rank to role, for each rank that was started."""
+    blamed: tuple[int, ...]
+    """The ranks to list as failures.
+
+    These are the causes, the root cause first. Without a cause: after a close, the ranks that it cut short and that did
+    not exit with code 0; after a timeout, all ranks that it cut short.
+    """
+    kind: Literal["cause", "stopped"]
+    """Whether the blamed ranks are causes (``cause``), or were stopped (``stopped``)."""
 
 
 class AnnounceRestart(NamedTuple):

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from signal import Signals
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
+
+from supervise._core.steps import Verdict
 
 if TYPE_CHECKING:
     from supervise._core.model import Gang
     from supervise.messages import WorkerExited
     from supervise.result import Outcome, Role
 
-
 _KILL_LATE_NS = 1_000_000_000
 _CRASH_LATE_NS = 250_000_000
 _CRASHES = frozenset({-Signals.SIGSEGV, -Signals.SIGBUS, -Signals.SIGILL, -Signals.SIGFPE})
-
-
-class Verdict(NamedTuple):
-    """The decision on outcome, causes and roles."""
-
-    outcome: Outcome
-    roles: dict[int, Role]
-    """Rank to role, for each rank that was started."""
-    blamed: tuple[int, ...]
-    """The ranks to list as failures.
-
-    These are the causes, the root cause first. Without a cause: after a close, the ranks that it cut short and that did
-    not exit with code 0; after a timeout, all ranks that it cut short.
-    """
-    kind: Literal["cause", "stopped"]
-    """Whether the blamed ranks are causes (``cause``), or were stopped (``stopped``)."""
 
 
 def judge(gang: Gang) -> Verdict:

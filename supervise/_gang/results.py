@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from supervise._core.model import Gang
-    from supervise._core.steps import WorkerFailedToStart
-    from supervise._core.verdict import Verdict
+    from supervise._core.steps import Verdict, WorkerFailedToStart
     from supervise._gang.attempt import Attempt
     from supervise._gang.notify_sockets import RankNotes
     from supervise._gang.spec import GangSpec

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     import pykka
 
-    from supervise._core.verdict import Verdict
     from supervise._gang.attempt import Attempt
     from supervise._gang.notify_sockets import RankNotes
     from supervise._gang.rank_health import RankHealth
@@ -365,7 +364,7 @@ class GangRunner:
 
     # The result
 
-    def result(self, verdict: Verdict | None = None) -> RunProcsResult:
+    def result(self, verdict: steps.Verdict | None = None) -> RunProcsResult:
         """Return the result of the present state, with the present verdict or an earlier one."""
         result = build_result(self.gang, verdict or judge(self.gang), self.attempt, self._values.by_rank)
         result.restarts, result.restarts_total = list(self._restarts.history), self._restarts.total

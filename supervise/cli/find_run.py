@@ -15,12 +15,13 @@ class NoSuchRunError(Exception):
     """No run, or more than one, has this name. The text is a message for the user."""
 
 
-def find_run(word: str, *, prefer_running: bool = False) -> RecordedRun:
+def find_run(word: str) -> RecordedRun:
     """Return a run by the path of its directory, or by the beginning of its name in the default folder.
+
+    If runs with such a name are running, those that have ended do not count.
 
     Args:
         word: The path or the beginning of the name.
-        prefer_running: If a running run has such a name, whether to ignore the runs that have ended.
 
     Raises:
         NoSuchRunError: There is none, or more than one.
@@ -35,7 +36,7 @@ def find_run(word: str, *, prefer_running: bool = False) -> RecordedRun:
     folder = runs_dir()
     found = [run for run in runs_in(folder) if run.name.startswith(word)]
     exact = [run for run in found if run.name == word]
-    if prefer_running and len(found) > 1:
+    if len(found) > 1:
         found = [run for run in found if run.state in ("running", "unknown")] or found
     if len(found) == 1 or exact:
         return (exact or found)[0]

@@ -118,7 +118,7 @@ def running_run(word: str, appears_s: float) -> RecordedRun:
     while True:
         over = time.monotonic() >= deadline_s
         try:
-            run = find_run(word, prefer_running=True)
+            run = find_run(word)
             if over or run.state in ("running", "unknown") or word == run.name or os.sep in word:
                 return run
         except NoSuchRunError:

@@ -9,6 +9,8 @@ Each experiment starts three processes, waits until all three run, and then
   what is alive then;
 - `term`: the launcher gets SIGTERM; `killed`: the launcher gets SIGKILL. Measured is what is alive after it, and 5 s
   later at most.
+- `words`: one writes a text without a newline, and exits with code 3. Observed is where the text is: in the output of
+  the launcher, with or without a prefix, in a file, or nowhere.
 
 The launchers take turns. One that has not ended after 20 s counts as one that continues.
 """
@@ -31,7 +33,8 @@ import psutil
 
 from tests.benchmarks.launcher_commands import RANKS, Launcher, installed
 
-EXPERIMENTS = ("exit", "kill", "child", "term", "killed")
+EXPERIMENTS = ("exit", "kill", "child", "term", "killed", "words")
+WORDS = "last words"
 PATIENCE_S = 20.0
 AFTERWARDS_S = 5.0
 START_S = 300.0
@@ -56,7 +59,10 @@ os.rename(f"{folder}/new{number}", f"{folder}/pid{number}")
 while not all(os.path.exists(f"{folder}/pid{one}") for one in range(ranks)):
     time.sleep(0.01)
 time.sleep(0.5)
-if number == 1 and kind in ("exit", "kill", "child"):
+if number == 1 and kind in ("exit", "kill", "child", "words"):
+    if kind == "words":
+        sys.stdout.write("last " + "words")
+        sys.stdout.flush()
     with open(f"{folder}/new-failed", "w") as file:
         file.write(repr(time.monotonic()))
     os.rename(f"{folder}/new-failed", f"{folder}/failed")
@@ -72,7 +78,8 @@ def observe(launcher: Launcher, kind: str) -> dict[str, object]:
 
     Returns:
         ``code``: exit code of the launcher, negative for a signal, None if it continues; ``seconds`` from the failure
-        or signal to its end; ``alive``: number of processes that are left afterwards; ``lines``: what it wrote.
+        or signal to its end; ``alive``: number of processes that are left afterwards; ``lines``: what it wrote;
+        ``words``: where the text without a newline is, in the experiment of that name.
     """
     with tempfile.TemporaryDirectory(prefix="launcher-") as name:
         folder = Path(name)
@@ -97,11 +104,21 @@ def observe(launcher: Launcher, kind: str) -> dict[str, object]:
                 code = _wait(host)
                 seconds = time.monotonic() - began
                 children = [int(path.read_text()) for path in folder.glob("pid-child")]
-                alive = _alive([*ranks, *children])
+                left = alive([*ranks, *children])
             finally:
                 _end(host, folder)
         lines = (folder / "output").read_bytes().count(b"\n")
-    return {"code": code, "seconds": seconds if code is not None else None, "alive": alive, "lines": lines}
+        found = {"words": _place_of_words(folder)} if kind == "words" else {}
+    return {"code": code, "seconds": seconds if code is not None else None, "alive": left, "lines": lines, **found}
+
+
+def _place_of_words(folder: Path) -> str:
+    """Return where the last words of a process are."""
+    for line in (folder / "output").read_text(errors="replace").splitlines():
+        if WORDS in line:
+            return "shown" if line.startswith(WORDS) else "shown with a prefix"
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return "in a file" if any(WORDS.encode() in path.read_bytes() for path in files) else "lost"
 
 
 def _content(path: Path) -> str:
@@ -121,11 +138,22 @@ def _wait(host: subprocess.Popen[bytes]) -> int | None:
         return None
 
 
-def _alive(pids: list[int]) -> int:
-    """Return how many of these processes are alive when all have ended, or after some seconds."""
-    processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    running = [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
-    return len(psutil.wait_procs(running, timeout=AFTERWARDS_S)[1])
+def alive(pids: list[int]) -> int:
+    """Return how many of these processes are alive when all have ended, or after some seconds.
+
+    A zombie has ended: an orphan is one until PID 1 reaps it, which takes longer on some machines.
+    """
+    pause, deadline = threading.Event(), time.monotonic() + AFTERWARDS_S
+    while (running := sum(map(_runs, pids))) and time.monotonic() < deadline:
+        pause.wait(0.01)  # the processes are not children of this one
+    return running
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _end(host: subprocess.Popen[bytes], folder: Path) -> None:
@@ -149,14 +177,17 @@ def _pid(path: Path) -> int:
 
 def table(found: dict[str, dict[str, list[dict[str, object]]]]) -> list[str]:
     """Return rows of Markdown: a launcher, and for each experiment the code, the median time and what was alive."""
-    rows = [f"| launcher | {' | '.join(EXPERIMENTS)} |", "|---" * (len(EXPERIMENTS) + 1) + "|"]
+    columns = [kind for kind in EXPERIMENTS if any(kinds.get(kind) for kinds in found.values())]
+    rows = [f"| launcher | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     for name, kinds in found.items():
-        cells = [_cell(kinds[kind]) for kind in EXPERIMENTS]
+        cells = [_cell(kinds[kind]) if kinds.get(kind) else "not measured" for kind in columns]
         rows.append(f"| {name} | {' | '.join(cells)} |")
     return rows
 
 
 def _cell(rounds: list[dict[str, object]]) -> str:
+    if "words" in rounds[0]:
+        return " or ".join(sorted({str(one["words"]) for one in rounds}))
     codes = sorted({"continues" if one["code"] is None else str(one["code"]) for one in rounds})
     times = [one["seconds"] for one in rounds if one["seconds"] is not None]
     seconds = f", {statistics.median(times):.2f} s" if times else ""
@@ -171,15 +202,16 @@ def main() -> None:
     parser.add_argument("--ray-python", type=Path, help="an interpreter with Ray Train and PyTorch")
     parser.add_argument("--monarch-python", type=Path, help="an interpreter with Monarch")
     parser.add_argument("--rounds", type=int, default=3, help="how often (3)")
+    parser.add_argument("--experiments", nargs="+", choices=EXPERIMENTS, default=EXPERIMENTS, help="default: all")
     parser.add_argument("--only", nargs="+", help="names of launchers; default: all")
     parser.add_argument("--json", type=Path, help="a file for all figures")
     asked = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started this with SIGINT ignored
     launchers = installed(asked.tools, asked.torch_python, asked.ray_python, asked.monarch_python)
     launchers = [one for one in launchers if not asked.only or one.name in asked.only]
-    found = {f"{one.name} {one.version}": {kind: [] for kind in EXPERIMENTS} for one in launchers}
+    found = {f"{one.name} {one.version}": {kind: [] for kind in asked.experiments} for one in launchers}
     for turn in range(asked.rounds):
-        for kind in EXPERIMENTS:
+        for kind in asked.experiments:
             order = launchers[turn % len(launchers) :] + launchers[: turn % len(launchers)]
             for one in order:
                 found[f"{one.name} {one.version}"][kind].append(observe(one, kind))

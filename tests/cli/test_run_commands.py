@@ -242,6 +242,18 @@ def test_a_name_that_is_not_one_run(supervise: Command):
     assert told(supervise, "show", str(path)).startswith(f"{path.name}: succeeded\n")
 
 
+def test_of_runs_with_the_same_name_the_one_that_runs_is_shown(supervise: Command):
+    """As for the commands that send requests: a run of the same program that has ended does not hide it."""
+    supervise.run("--run-id", "job", "echo", "old")
+    with supervise.started("--run-id", "job", "sh", "-c", f"echo new; {HANG}") as run:
+        run.hear()
+        assert told(supervise, "logs", "job") == "[default0]:new\n"
+        assert re.match(r"job_\w+: running\n", told(supervise, "show", "job"))
+        run.signal(signal.SIGTERM)
+        run.end()
+    assert "2 runs are named 'job'" in supervise.supervise("logs", "job").stderr
+
+
 @pytest.mark.parametrize("what", ["fifo", "link", "list", "deep", "sequence"])
 def test_files_that_a_rank_has_replaced(supervise: Command, what: str):
     """Readers neither block nor believe them, and no control sequence reaches the terminal."""

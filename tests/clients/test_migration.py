@@ -1,4 +1,4 @@
-"""The migration guides: what stands before and after does the same, the first with PyTorch itself."""
+"""Guides with PyTorch itself: what stands before and after a migration does the same; a program for torchrun runs."""
 
 import re
 import subprocess
@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
+TRAINER = Path(__file__).parents[2] / "docs" / "start" / "trainer.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ROOT = str(Path(__file__).parents[2])
 
 
-def run(python: str, program: str, folder: Path) -> list[str]:
+def run(python: str, program: str, folder: Path, *launcher: str) -> list[str]:
     name = folder / program.split()[2]
     name.write_text(program)
     env = {"PYTHONPATH": ROOT, "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
-        [python, str(name)], capture_output=True, text=True, timeout=50, cwd=folder, env=env, check=False
+        [python, *launcher, str(name)], capture_output=True, text=True, timeout=50, cwd=folder, env=env, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.splitlines()
@@ -46,3 +47,14 @@ def test_a_loop_over_popen_and_what_replaces_it(tmp_path):
     before, after = (text for kind, text in blocks if kind == "python")
     assert run(sys.executable, before, tmp_path) == ["[0, 3, 0]"]
     assert run(sys.executable, after, tmp_path) == ["1 3"]
+
+
+def test_the_program_for_torchrun_of_the_page_for_trainers(torch_python, tmp_path):
+    """By the command of `trainer.md`, which says what each rank prints."""
+    blocks = BLOCK.findall(TRAINER.read_text())
+    (program,) = (text for kind, text in blocks if kind == "py")
+    (command,) = (text for kind, text in blocks if kind == "sh" and "sum.py" in text)
+    words, _, comment = command.partition("sum.py")
+    shown = run(torch_python, program, tmp_path, "-m", *words.split(), "--log-dir", str(tmp_path))
+    assert sorted(shown) == ["[default0]:1.0", "[default1]:1.0"]
+    assert "each of two ranks prints 1.0" in comment

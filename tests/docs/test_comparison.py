@@ -1,6 +1,7 @@
 """Tables that compare supervise with other tools are made from the committed figures."""
 
 import json
+import subprocess
 from pathlib import Path
 
 from tests.benchmarks import launchers, rank_tests
@@ -22,3 +23,14 @@ def test_the_table_of_tests_with_ranks_has_the_committed_figures():
     shown = page.split("<!-- rank tests -->\n")[1].split("\n<!-- end rank tests -->")[0]
     (figures,) = (ROOT / "tests/benchmarks/results").glob("rank-tests-*.json")
     assert shown.splitlines() == rank_tests.table(json.loads(figures.read_text()), 1)
+
+
+def test_a_process_that_is_not_reaped_is_not_alive():
+    """An orphan stays a zombie until PID 1 reaps it; the table says what still runs."""
+    orphan = "sleep 0.2 & echo $!; exec sleep 600"  # the second sleep does not reap the first
+    with subprocess.Popen(["sh", "-c", orphan], stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            pid = int(parent.stdout.readline())
+            assert launchers.alive([pid]) == 0
+        finally:
+            parent.kill()

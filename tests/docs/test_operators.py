@@ -47,7 +47,8 @@ def test_systemd_accepts_the_unit(tmp_path: Path):
 
 def test_the_command_of_the_unit_ends_before_systemd_kills_it():
     """The parser accepts the command, and its grace is shorter than the time that systemd waits."""
-    unit = dict(line.split("=", 1) for line in _file("train.service").splitlines() if "=" in line)
+    text = _file("train.service").replace("\\\n", "")
+    unit = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     assert _parsed(shlex.split(unit["ExecStart"])[2:]) < float(unit["TimeoutStopSec"])
 
 

@@ -1,6 +1,7 @@
 """The documentation site builds without warnings and without a network, and its links lead somewhere."""
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -96,6 +97,22 @@ def test_every_page_is_in_the_navigation(site: Path):
     start = _Page(site / "index.html")
     expected = {str(path.relative_to(DOCS).with_suffix(".html")) for path in DOCS.rglob("*.md")} - {"index.html"}
     assert not sorted(expected - {link.partition("#")[0] for link in start.links})
+
+
+def test_the_search_knows_every_page_and_the_words_on_it(site: Path):
+    """The index that the search of the site loads, without a server: pages, words of texts, names of the API."""
+    text = (site / "searchindex.js").read_text(encoding="utf-8")
+    index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
+    expected = {str(path.relative_to(DOCS).with_suffix("")) for path in DOCS.rglob("*.md")}
+    assert set(index["docnames"]) == expected
+    stem = "kubernet"  # of Kubernetes; the value is a number or a list
+    found = {index["docnames"][number] for kind in ("terms", "titleterms") for number in _numbers(index[kind][stem])}
+    assert {"start/operator", "reference/command-line"} <= found
+    assert "Watchdog" in {row[-1] for row in index["objects"]["supervise"]}
+
+
+def _numbers(found: int | list[int]) -> list[int]:
+    return found if isinstance(found, list) else [found]
 
 
 def test_every_public_name_has_its_documentation(site: Path):

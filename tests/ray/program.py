@@ -4,6 +4,7 @@ Prints a line of JSON for each. It is a program of its own, since Ray leaves thr
 """
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -114,8 +115,24 @@ def own_main() -> dict[str, Any]:
     return found
 
 
+def guide() -> list[str]:
+    """Run the program of the page about Ray, with fewer ranks and without GPUs; return what it prints."""
+    page = (ROOT / "docs/how-to/run-on-ray.md").read_text()
+    (text,) = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    for asked, here in (("nnodes=4", "nnodes=2"), ("nproc_per_node=8", "nproc_per_node=2"), ('"GPU": 8', '"CPU": 1')):
+        assert text.count(asked) == 1, asked
+        text = text.replace(asked, here)
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "guide.py"
+        program.write_text(text)
+        words = [sys.executable, str(program)]
+        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, timeout=2 * PATIENCE_S)
+    return done.stdout.splitlines()
+
+
 def calls() -> None:
     with cluster():
+        tell("guide", {"lines": guide()})
         tell("no room", no_room())
         tell("closed without room", closed_without_room())
         tell("own main", own_main())

@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 from typing import Any
 
 import pytest
@@ -21,6 +22,13 @@ def calls() -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def faults() -> dict[str, dict[str, Any]]:
     return program("faults")
+
+
+def test_the_program_of_the_guide(calls: dict[str, dict[str, Any]]):
+    """Of `run-on-ray.md`, with two ranks on each of two hosts."""
+    outcome, values = calls["guide"]["lines"]
+    assert outcome == "succeeded None"
+    assert re.fullmatch(r"\{0: (1\.6\d+), 1: \1, 2: \1, 3: \1\}", values)
 
 
 def test_a_cluster_without_room_is_an_error_that_says_what_is_missing(calls: dict[str, dict[str, Any]]):
