@@ -246,8 +246,7 @@ def _fate(end: RankEnd, result: RunProcsResult, story: Story) -> str:
 def _cause(end: RankEnd, how: str, failure: ProcessFailure | None, story: Story) -> str:
     if failure is not None and stopped_by_us(end.local_rank, end.exitcode, story):
         return _raised(failure)
-    record = recorded(failure.message) if failure is not None else None
-    last_word = f": {clean(record)[-1][:120]}" if record else ""
+    last_word = f": {_raised(failure)}" if failure is not None and recorded(failure.message) else ""
     return f"{how}{_origin(end.local_rank, end.exitcode, story)}{last_word}"
 
 
