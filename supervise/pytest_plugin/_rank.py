@@ -122,13 +122,14 @@ class _Phases:
 
     def stop(self, number: int, _frame: object) -> None:
         """Handle SIGTERM: raise `Stopped` once, in a phase."""
+        __tracebackhide__ = True
         if os.getpid() != self._pid:  # a process that the test has forked
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
         if self._interruptible and not self._stopped:
             self._stopped = True
-            raise Stopped("the rank was stopped")
+            raise Stopped("the rank got SIGTERM")
         self._stopped = True
 
     def run(self, when: When, phase: Callable[[], object]) -> bool:

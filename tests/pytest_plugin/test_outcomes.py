@@ -37,6 +37,11 @@ TESTS = """
         if not rank:
             os._exit(7)
 
+    @pytest.mark.ranks(2)
+    def test_terminated(rank):
+        if rank:
+            os.kill(os.getpid(), 15)
+
     @pytest.mark.ranks(3, timeout_s=8)
     def test_hangs(rank):
         if rank:
@@ -203,6 +208,14 @@ def test_a_rank_that_dies_fails_the_test(outcomes, name, end):
     """The text says how it died, and in which phase."""
     assert outcomes.of(name)["outcome"] == "failed"
     assert outcomes.of(name)["text"].startswith(end)
+
+
+def test_a_rank_that_gets_sigterm_shows_where(outcomes):
+    """Without the handler of supervise."""
+    report = outcomes.of("test_terminated")
+    assert report["outcome"] == "failed"
+    assert re.search(r"\n>  +os\.kill\(os\.getpid\(\), 15\)\nE  .*: the rank got SIGTERM\n", report["text"])
+    assert "def stop" not in report["text"]
 
 
 def test_a_timeout_shows_the_stacks_of_the_ranks_that_still_run(outcomes):
