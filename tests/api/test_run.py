@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,25 @@ def test_the_failure_of_a_program_shows_the_end_of_its_stderr():
     assert "the end of its stderr:\n    no such shard\n" in str(caught.value)
     assert caught.value.rank_traceback == ""
     assert caught.value.__cause__ is None
+
+
+def raise_and_stay() -> None:
+    """Rank 0 raises, and its process does not end; rank 1 ends once the exception is recorded."""
+    if rank() == 0:
+        threading.Thread(target=threading.Event().wait).start()
+        raise ValueError("the cause")
+    record = Path(os.environ["TORCHELASTIC_ERROR_FILE"]).parents[1] / "0/error.json"
+    while not record.exists():
+        signal.sigtimedwait([signal.SIGUSR1], 0.01)
+    sys.exit(3)
+
+
+def test_a_rank_that_has_raised_and_is_stopped_at_its_exit_failed_by_its_exception():
+    """Not by the signal of supervise."""
+    with pytest.raises(GangFailed, match=r"^rank 0 of 2 failed: ValueError \(host ") as caught:
+        run(raise_and_stay, 2, start_method="fork")
+    assert caught.value.result.ends[0].exitcode == -signal.SIGTERM
+    assert "\n  rank 1: failed too: exit code 3\n" in str(caught.value)
 
 
 def raise_lines() -> None:
