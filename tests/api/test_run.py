@@ -182,6 +182,12 @@ def test_a_rank_that_has_raised_and_is_stopped_at_its_exit_failed_by_its_excepti
     assert "\n  rank 1: failed too: exit code 3\n" in str(caught.value)
 
 
+def test_the_report_counts_the_restarts_before_the_last_failure():
+    """It does not say that the policy gave up: a result does not tell that from a timeout between restarts."""
+    with pytest.raises(GangFailed, match=r"^rank 0 failed: exit code 3 \(.+\); after 1 restart\n"):
+        run("sh", 1, ("-c", "exit 3"), restart_policy=RestartPolicy(max_restarts=1, backoff=0.0))
+
+
 def raise_lines() -> None:
     raise ValueError(f"shard {rank()} is empty\nsee the manual")
 
