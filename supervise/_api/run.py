@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
+import pykka
+
 from supervise._api import signals
 from supervise._api.context import GangContext
 from supervise._gang.spec import SharedSettings
@@ -22,6 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Envs = Mapping[int, Mapping[str, Any]] | Mapping[str, Any] | None
+
+_PACKAGES = (
+    os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ""),
+    os.path.join(os.path.dirname(pykka.__file__), ""),
+)
+"""The folders with the files whose frames are left out of an exception of `run`."""
 
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
@@ -162,18 +170,22 @@ def _outcome(
     settings.setdefault("rank_variables", True)
     settings.setdefault("name", _name_of(fn))
     kept = False
+    came: SignalException | None = None
     try:
         try:
             with GangContext(entrypoint=fn, args=calls, envs=envs, shows_failure=False, **settings) as context:
                 context.start()
                 result = context.wait()
-        except SignalException as came:
-            return _usual_exception(came)
-        except SpawnError as error:
-            kept = folder is not None
+        except SignalException as error:
+            came = error
+        except (SpecError, SpawnError, OSError) as error:
+            kept = folder is not None and isinstance(error, SpawnError)
             if kept:
                 error.add_note(f"logs: {folder}")
-            raise
+            return _without_our_frames(error)
+        # Not in the handler above: `came` must not be the context of what the signal's handler raises
+        if came is not None:
+            return _usual_exception(came)
         if result.outcome == "succeeded":
             return [result.return_values.get(rank) for rank in range(len(calls))]
         kept = True
@@ -181,6 +193,17 @@ def _outcome(
     finally:
         if folder is not None and not kept:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _without_our_frames(error: BaseException) -> BaseException:
+    """Remove the frames of supervise with which the tracebacks of `error` and of its cause begin."""
+    for each in (error, error.__cause__):
+        if each is not None:
+            found = each.__traceback__
+            while found is not None and found.tb_frame.f_code.co_filename.startswith(_PACKAGES):
+                found = found.tb_next
+            each.__traceback__ = found
+    return error
 
 
 def _name_of(fn: object) -> str:

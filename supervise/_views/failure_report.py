@@ -107,13 +107,15 @@ def _memory(end: RankEnd) -> str:
 
 
 def _no_restart(story: Story) -> str:
-    """Return why no restart followed the last failure."""
+    """Return why no restart followed the last failure, or how many restarts came before it."""
     if story.waiting is not None:
         limit = f"{_timeout(story)} exceeded"
         stopped = f"stopped by {_by_user(story.user_signal, story)}" if story.user_signal else limit
         return f"; no {story.waiting}: {stopped}"
     if story.restarts and (story.user_signal is None or story.used_up):
-        return f"; gave up after {story.restarts} restart{'s' if story.restarts > 1 else ''}"
+        # A result does not say whether the policy or the timeout of the gang permitted no further restart
+        verb = "gave up after" if story.of_command else "after"
+        return f"; {verb} {story.restarts} restart{'s' if story.restarts > 1 else ''}"
     return ""
 
 
@@ -246,8 +248,7 @@ def _fate(end: RankEnd, result: RunProcsResult, story: Story) -> str:
 def _cause(end: RankEnd, how: str, failure: ProcessFailure | None, story: Story) -> str:
     if failure is not None and stopped_by_us(end.local_rank, end.exitcode, story):
         return _raised(failure)
-    record = recorded(failure.message) if failure is not None else None
-    last_word = f": {clean(record)[-1][:120]}" if record else ""
+    last_word = f": {_raised(failure)}" if failure is not None and recorded(failure.message) else ""
     return f"{how}{_origin(end.local_rank, end.exitcode, story)}{last_word}"
 
 

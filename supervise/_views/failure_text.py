@@ -16,8 +16,8 @@ _WHY_HEAD = 3
 _LINE_CHARS = 300
 _HEAD = "Traceback (most recent call last):"
 _FRAME = re.compile(r'[ |]*  File "(?P<path>[^"]*)", line \d+')
-_OUR_FILES = re.compile(r"/supervise/(recording|_process/launch/\w+)\.py$")
-"""The files of supervise that call the function of a rank."""
+_OUR_FILES = re.compile(r"/supervise/(recording|_process/launch/\w+)\.py$|^<frozen runpy>$")
+"""The files that import the main module of a rank and call its function: of supervise, and runpy."""
 
 
 def recorded(message: str | dict[str, Any]) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
-from signal import Signals
+from signal import SIGINT, SIGKILL, SIGTERM, Signals
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 ERRNO = r"\[Errno \d+\] "
 _SIGNALS = frozenset(Signals)
+_STOPS = frozenset({SIGINT, SIGKILL, SIGTERM})
 
 
 class Unlaunched(NamedTuple):
@@ -75,13 +76,18 @@ def of_result(result: RunProcsResult, *, timeout_s: float | None = None) -> Stor
     """Return the facts that a result has about a gang that Python code has started.
 
     A result does not have the signals that supervise has sent. If supervise stopped a rank and a signal ended the rank,
-    this function assumes that supervise has sent that signal.
+    this function assumes that supervise has sent that signal. It assumes the same of a SIGTERM, SIGINT or SIGKILL that
+    ended a rank after the rank had recorded an exception.
 
     Args:
         result: The result of the gang.
         timeout_s: The timeout of the gang in seconds; None if it is not known.
     """
-    ended = {end.local_rank: -(end.exitcode or 0) for end in result.ends.values() if end.role == "bystander"}
+    ended = {
+        end.local_rank: -(end.exitcode or 0)
+        for end in result.ends.values()
+        if end.role == "bystander" or (-(end.exitcode or 0) in _STOPS and _has_raised(result, end.local_rank))
+    }
     logs = [log for log in (*result.stdouts.values(), *result.stderrs.values()) if log and log != os.devnull]
     return Story(
         nproc=max((*result.stdouts, *result.ends, *result.failures), default=-1) + 1,
@@ -92,6 +98,11 @@ def of_result(result: RunProcsResult, *, timeout_s: float | None = None) -> Stor
         restarts=sum(restart.counted for restart in result.restarts),
         sent={rank: [Signals(number)] for rank, number in ended.items() if number in _SIGNALS},
     )
+
+
+def _has_raised(result: RunProcsResult, rank: int) -> bool:
+    """Return whether a rank has recorded an exception."""
+    return rank in result.failures and isinstance(result.failures[rank].message, dict)
 
 
 def stopped_by_us(rank: int, exitcode: int | None, story: Story) -> bool:

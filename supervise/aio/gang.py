@@ -29,6 +29,7 @@ from supervise import (
     Subscribe,
     SuperviseError,
     Supervisor,
+    SupervisorRef,
     TerminateRanks,
     Wait,
 )
@@ -117,6 +118,13 @@ class Gang:
     def __repr__(self) -> str:
         state = "left" if self._left else "entered" if self._entered else "new"
         return f"<{type(self).__name__} {self._name!r}, {state}>"
+
+    def _repr_html_(self) -> str | None:
+        """Return what a notebook shows: the result as a picture, or the state of each rank; None before the start."""
+        ending, ref = self._ending.message, self._ref
+        if ending is not None:
+            return ending.result._repr_html_() if ending.result is not None else None
+        return ref._repr_html_() if isinstance(ref, SupervisorRef) and not self._home.forked else None
 
     # The block
 

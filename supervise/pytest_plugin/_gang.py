@@ -6,6 +6,7 @@ import contextlib
 import logging
 import signal
 import time
+import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from supervise import RankStacks
     from supervise.pytest_plugin._folder import Bell, Folder
 
+_FORK_WARNING = r"This process \(pid=\d+\) is multi-threaded, use of fork"
 _START_S = 120.0
 """Deadline for the start: spawned ranks import the main module before they are ready, and a machine may be busy."""
 _REPLY_S = 30.0
@@ -249,11 +251,16 @@ class Gang:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Emit no events of the gang, so that the captured log has none. The report of the test has the gang's story."""
+    """Emit no events of the gang, so that the captured log has none. The report of the test has the gang's story.
+
+    Python's warning about a fork in a process with threads is ignored as well: the thread is that of the gang.
+    """
     logger = logging.getLogger("supervise")
     before, logger.disabled = logger.disabled, True
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", _FORK_WARNING, DeprecationWarning)
+            yield
     finally:
         logger.disabled = before
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bdb
 import functools
 import os
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,11 @@ _SLOTS = "ranks-slots"
 _HOOKS = "supervise-ranks"
 
 
-class RanksError(Exception):
-    """A test has failed in a rank. The report of the test shows the report of the rank."""
+class RanksError(bdb.BdbQuit):
+    """A test has failed in a rank. The report of the test shows the report of the rank.
+
+    pytest does not open its debugger (``--pdb``) for a `bdb.BdbQuit`, because the frames of the failure are in the rank.
+    """
 
 
 class _Story:
@@ -64,6 +68,8 @@ class Hooks:
             if story is not None:
                 del item.stash[_STORY]
                 _tell(report, story)
+                # pytest shows these with the report of the teardown
+                report.sections = [each for each in report.sections if not _output.is_of_teardown(each[0])]
         return report
 
 
@@ -193,6 +199,7 @@ def _conduct(item: pytest.Item, gang: Gang) -> None:
         story = _story(item, gang)
         ranks = _ranks(gang, story[1])
         story[0].verdict = verdict = _verdict.judge(ranks, gang.course, str(item.path))
+        verdict.notes += _terminal.hint(item.config, ranks)
         _raise(gang.course, verdict)
     finally:
         gang.folder.clean(gang.world_size)

@@ -43,6 +43,11 @@ def add_sections(
             item.add_report_section(f"{when} [rank {rank}]", name, text)
 
 
+def is_of_teardown(title: str) -> bool:
+    """Return whether the section with this title has the output of a rank in its teardown."""
+    return " teardown [rank " in title
+
+
 def _written(folder: Folder, rank: int, record: Record) -> Iterator[tuple[str, str, str]]:
     """Yield phase, stream and text. Output after the last line of the journal belongs to the next phase."""
     begin = dict.fromkeys(_STREAMS, 0)

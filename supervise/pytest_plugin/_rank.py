@@ -18,6 +18,7 @@ from _pytest.runner import CallInfo
 
 from supervise.pytest_plugin import _place, _terminal
 from supervise.pytest_plugin._gather import RankGather
+from supervise.pytest_plugin._subtests import Subtests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -73,6 +74,7 @@ def run_forked(item: pytest.Item, fixtures: Iterable[pytest.FixtureDef[Any]], pl
     if isinstance(capture, CaptureManager):  # the output of this process already goes to files of its own
         _inherited.append(capture._global_capturing)  # noqa: SLF001 - pytest has no public way
         capture._global_capturing = MultiCapture(in_=None, out=None, err=None)  # noqa: SLF001
+    item.config.pluginmanager.unregister(name="pdbinvoke")  # the option --pdb; a rank has no terminal
     for name in _HOST_METHODS:
         vars(item).pop(name)
     _disown_fixtures(item, fixtures)
@@ -98,7 +100,9 @@ def run_phases(item: pytest.Item, plan: Plan, rank: int) -> None:
     if factory is not None:
         factory._basetemp = own  # noqa: SLF001 - ranks that make numbered folders in one folder compete for the numbers
     item._report_sections = []  # noqa: SLF001 - those of the host
-    phases = _Phases(item, plan, rank)
+    subtests = Subtests(item)
+    subtests.replace_others()
+    phases = _Phases(item, plan, rank, subtests)
     signal.signal(signal.SIGTERM, phases.stop)
     with warnings.catch_warnings(record=True) as phases.warnings:
         if phases.run("setup", lambda: item.ihook.pytest_runtest_setup(item=item)):
@@ -110,21 +114,22 @@ def run_phases(item: pytest.Item, plan: Plan, rank: int) -> None:
 class _Phases:
     """The phases of a test in this rank."""
 
-    def __init__(self, item: pytest.Item, plan: Plan, rank: int) -> None:
-        self._item, self._plan, self._rank = item, plan, rank
+    def __init__(self, item: pytest.Item, plan: Plan, rank: int, subtests: Subtests) -> None:
+        self._item, self._plan, self._rank, self._subtests = item, plan, rank, subtests
         self._pid = os.getpid()
         self._interruptible = self._stopped = False
         self.warnings: list[warnings.WarningMessage] | None = None
 
     def stop(self, number: int, _frame: object) -> None:
         """Handle SIGTERM: raise `Stopped`, once and only during a phase."""
+        __tracebackhide__ = True
         if os.getpid() != self._pid:  # a process that the test has forked
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
         if self._interruptible and not self._stopped:
             self._stopped = True
-            raise Stopped("the rank was stopped")
+            raise Stopped("the rank got SIGTERM")
         self._stopped = True
 
     def run(self, when: When, phase: Callable[[], object]) -> bool:
@@ -135,9 +140,10 @@ class _Phases:
         call = CallInfo.from_call(lambda: self._guarded(phase), when=when)
         if os.getpid() != self._pid:  # the test has forked, and the child has returned from it
             os._exit(0 if call.excinfo is None else 1)
-        at_ns = time.monotonic_ns()
+        ended_ns = time.monotonic_ns()
         item, config = self._item, self._item.config
         report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
+        at_ns = self._subtests.decide(report, ended_ns)
         if call.excinfo is not None and report.failed and self._plan.terminal is not None and not self._stopped:
             _terminal.examine(item, call, report)
         leaving = call.excinfo is not None and isinstance(call.excinfo.value, pytest.exit.Exception)

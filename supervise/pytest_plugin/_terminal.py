@@ -11,6 +11,8 @@ from supervise.pytest_plugin._mark import MarkError
 if TYPE_CHECKING:
     import pytest
 
+    from supervise.pytest_plugin._verdict import RankVerdict
+
 
 def chosen(config: pytest.Config, world_size: int, start_method: str) -> int | None:
     """Return the rank of the option if the test has it.
@@ -28,6 +30,15 @@ def chosen(config: pytest.Config, world_size: int, start_method: str) -> int | N
     if start_method != "fork":
         raise MarkError(f"--ranks-pdb {rank} needs start_method='fork', not {start_method!r}")
     return rank
+
+
+def hint(config: pytest.Config, ranks: list[RankVerdict]) -> list[str]:
+    """Return a line about the debugger if ``--pdb`` was given and a rank has failed."""
+    failed = [each for each in ranks if each.outcome == "failed"]
+    if not failed or not config.getoption("usepdb", False) or config.getoption("ranks_pdb", None) is not None:
+        return []
+    first = min(failed, key=lambda each: (each.at_ns, each.rank))
+    return [f"--pdb does not open a debugger in ranks; use --ranks-pdb {first.rank}"]
 
 
 def opened(rank: int) -> int:

@@ -46,6 +46,17 @@ def test_leaving_the_block_closes_the_gang():
     run(main())
 
 
+def test_a_notebook_shows_the_state_and_then_the_result():
+    async def main():
+        gang = aio.Gang(**SLEEP)
+        assert gang._repr_html_() is None
+        async with gang:
+            assert "running" in str(gang._repr_html_())
+        assert gang._repr_html_() == (await gang.wait())._repr_html_()
+
+    run(main())
+
+
 @pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt])
 def test_an_exception_that_leaves_the_block_is_not_replaced(kind):
     async def main():

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,58 @@ def test_the_failure_of_a_program_shows_the_end_of_its_stderr():
     assert caught.value.__cause__ is None
 
 
+def raise_and_stay() -> None:
+    """Rank 0 raises, and its process does not end; rank 1 ends once the exception is recorded."""
+    if rank() == 0:
+        threading.Thread(target=threading.Event().wait).start()
+        raise ValueError("the cause")
+    record = Path(os.environ["TORCHELASTIC_ERROR_FILE"]).parents[1] / "0/error.json"
+    while not record.exists():
+        signal.sigtimedwait([signal.SIGUSR1], 0.01)
+    sys.exit(3)
+
+
+def test_a_rank_that_has_raised_and_is_stopped_at_its_exit_failed_by_its_exception():
+    """Not by the signal of supervise."""
+    with pytest.raises(GangFailed, match=r"^rank 0 of 2 failed: ValueError \(host ") as caught:
+        run(raise_and_stay, 2, start_method="fork")
+    assert caught.value.result.ends[0].exitcode == -signal.SIGTERM
+    assert "\n  rank 1: failed too: exit code 3\n" in str(caught.value)
+
+
+def test_the_report_counts_the_restarts_before_the_last_failure():
+    """It does not say that the policy gave up: a result does not tell that from a timeout between restarts."""
+    with pytest.raises(GangFailed, match=r"^rank 0 failed: exit code 3 \(.+\); after 1 restart\n"):
+        run("sh", 1, ("-c", "exit 3"), restart_policy=RestartPolicy(max_restarts=1, backoff=0.0))
+
+
+def raise_lines() -> None:
+    raise ValueError(f"shard {rank()} is empty\nsee the manual")
+
+
+def test_a_rank_that_failed_too_is_shown_with_the_first_line_of_its_exception():
+    with pytest.raises(GangFailed, match=r"\n  rank \d: failed too: exit code 1: ValueError: shard \d is empty\n"):
+        run(raise_lines, 2, start_method="fork", strategy="one_for_one")
+
+
+def test_a_program_without_the_guard_of_the_main_module_is_told_in_one_sentence(tmp_path: Path):
+    """The report has no frame of the import of the program."""
+    program = tmp_path / "unguarded.py"
+    program.write_text("import supervise\n\ndef f(): ...\n\nsupervise.run(f, 1)\n")
+    done = subprocess.run(
+        [sys.executable, program],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    report = done.stderr.partition("GangFailed: ")[2]
+    assert f'  Traceback (most recent call last):\n    File "{program}", line 5, in <module>\n' in report
+    assert "the program starts a gang while a rank imports it; start the gang under `if __name__ ==" in report
+    assert "bootstrapping" not in done.stdout + done.stderr
+
+
 def test_a_timeout_is_a_failure():
     with pytest.raises(GangFailed, match=r"^stopped: timeout of 500 ms exceeded\n") as caught:
         run("sleep", 1, ("3600",), timeout=0.5, grace=5.0)
@@ -220,7 +273,7 @@ if sys.argv[2] == "own":
 try:
     supervise.run(wait_for_signal, n=2, args=(sys.argv[1],), grace=60, start_method="fork", rank_variables=True)
 except (KeyboardInterrupt, supervise.SignalException) as error:
-    print(type(error).__name__, getattr(error, "sigval", None), flush=True)
+    print(type(error).__name__, getattr(error, "sigval", None), error.__context__, flush=True)
 """
 
 
@@ -240,8 +293,8 @@ def wait_for_signal(path: str) -> None:
 @pytest.mark.parametrize(
     ("sig", "handler", "shown"),
     [
-        (signal.SIGINT, "none", "KeyboardInterrupt None"),
-        (signal.SIGTERM, "none", f"SignalException {signal.SIGTERM!s}"),
+        (signal.SIGINT, "none", "KeyboardInterrupt None None"),
+        (signal.SIGTERM, "none", f"SignalException {signal.SIGTERM!s} None"),
         (signal.SIGTERM, "own", "own handler"),
     ],
 )
@@ -374,6 +427,38 @@ def test_bad_arguments_are_named_before_any_process_starts(given: Any, text: str
         run(shard, **given)
     assert text in str(caught.value)
     assert list(temporary.iterdir()) == []
+
+
+class Unready:
+    """Fails when it is pickled."""
+
+    def __getstate__(self) -> None:
+        raise RuntimeError("not ready")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"fn": rank, "n": 0}, {"fn": rank, "n": 1, "args": (Unready(),)}, {"fn": "/nonexistent", "n": 1}],
+    ids=["a setting", "an argument", "a program"],
+)
+def test_a_start_that_is_refused_shows_no_inner_frame_of_supervise(given: Any):
+    with pytest.raises((SpecError, OSError)) as caught:
+        run(**given)
+    assert [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)][1:] in (
+        ["run"],
+        ["run", "_calls"],
+    )
+
+
+def test_an_argument_that_does_not_pickle_shows_the_code_that_has_failed():
+    """The cause has the frames of the argument's class, none of supervise, and no earlier attempt."""
+    with pytest.raises(SpecError, match="not ready") as caught:
+        run(rank, 1, (Unready(),))
+    cause = caught.value.__cause__
+    assert cause is not None
+    frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if str(ROOT) in frame.filename]
+    assert [frame.name for frame in frames] == ["__getstate__"]
+    assert cause.__context__ is None
 
 
 def test_an_unknown_keyword_is_a_type_error():

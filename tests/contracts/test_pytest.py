@@ -3,6 +3,7 @@
 import pytest
 from _pytest.capture import CaptureManager, MultiCapture
 from _pytest.config import Config
+from _pytest.subtests import SubtestReport
 
 CHANGED = "pytest has changed: "
 
@@ -46,3 +47,13 @@ def test_a_configuration_is_made_from_options_and_arguments(request):
 
 def test_the_sections_of_an_item_are_a_list(request):
     assert isinstance(request.node._report_sections, list), CHANGED + "the sections of a report"
+
+
+def test_a_plugin_can_be_removed_from_one_hook(request):
+    hook = request.config.hook.pytest_runtest_logreport
+    assert all(hasattr(each, "plugin") for each in hook.get_hookimpls()), CHANGED + "the implementations of a hook"
+    assert callable(hook._remove_plugin), CHANGED + "the removal of a plugin from one hook"
+
+
+def test_the_report_of_a_subtest_has_its_name():
+    assert isinstance(SubtestReport.head_line, property), CHANGED + "the name of a subtest"

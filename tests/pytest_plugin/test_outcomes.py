@@ -37,6 +37,11 @@ TESTS = """
         if not rank:
             os._exit(7)
 
+    @pytest.mark.ranks(2)
+    def test_terminated(rank):
+        if rank:
+            os.kill(os.getpid(), 15)
+
     @pytest.mark.ranks(3, timeout_s=8)
     def test_hangs(rank):
         if rank:
@@ -121,6 +126,32 @@ TESTS = """
 
         def test_it(self):
             self.assertLess(self.rank, int(os.environ["WORLD_SIZE"]))
+
+        def test_in_parts(self):
+            for part in range(3):
+                with self.subTest(part=part):
+                    self.assertEqual(part * self.rank, 0)
+
+    @pytest.mark.ranks(2)
+    def test_in_parts(rank, subtests):
+        for part in range(3):
+            with subtests.test("one", part=part):
+                print("part", part)
+                assert part * rank == 0
+
+    @pytest.fixture
+    def talking():
+        yield
+        print("good-bye")
+
+    @pytest.mark.ranks(1)
+    def test_ends_with_words(talking):
+        raise ValueError("after all")
+
+    @pytest.mark.ranks(2)
+    def test_in_good_parts(subtests):
+        with subtests.test("one"):
+            pass
 """
 
 
@@ -177,6 +208,14 @@ def test_a_rank_that_dies_fails_the_test(outcomes, name, end):
     """The text says how it died, and in which phase."""
     assert outcomes.of(name)["outcome"] == "failed"
     assert outcomes.of(name)["text"].startswith(end)
+
+
+def test_a_rank_that_gets_sigterm_shows_where(outcomes):
+    """Without the handler of supervise."""
+    report = outcomes.of("test_terminated")
+    assert report["outcome"] == "failed"
+    assert re.search(r"\n>  +os\.kill\(os\.getpid\(\), 15\)\nE  .*: the rank got SIGTERM\n", report["text"])
+    assert "def stop" not in report["text"]
 
 
 def test_a_timeout_shows_the_stacks_of_the_ranks_that_still_run(outcomes):
@@ -251,3 +290,31 @@ def test_a_unittest_case_runs_in_ranks(outcomes):
     """With setUp in each rank, and the variables of torchrun."""
     assert outcomes.of("TestUnit::test_it")["outcome"] == "passed", outcomes.of("TestUnit::test_it")["text"]
     assert outcomes.of("TestUnit::test_it", "teardown")["outcome"] == "passed"
+
+
+@pytest.mark.parametrize("name", ["test_in_parts", "TestUnit::test_in_parts"])
+def test_a_subtest_that_fails_in_a_rank_fails_the_test(outcomes, name):
+    """The first one is shown in full, the others with a line each."""
+    report = outcomes.of(name)
+    assert report["outcome"] == "failed"
+    assert "1 != 0" in report["text"] or "assert (1 * 1) == 0" in report["text"]
+    for part, value in ((1, "1"), (2, "2")):
+        assert re.search(rf"\n\S*test_in_parts .*\(part='?{part}'?\): .*\b{value}\b", report["text"]), report["text"]
+    assert "rank 1 of 2 failed first" in report["text"]
+    assert [each for each in outcomes.reports if each["nodeid"] == name and each["when"] == "call"] == [report]
+
+
+def test_subtests_that_pass_leave_the_test_alone(outcomes):
+    """And the output of a subtest is that of its rank."""
+    assert outcomes.of("test_in_good_parts")["outcome"] == "passed"
+    assert outcomes.section("test_in_parts", "Captured stdout call [rank 1]") == "part 0\npart 1\npart 2\n"
+
+
+def test_a_fork_of_a_rank_is_no_warning_of_the_test(outcomes):
+    """Python warns about a fork in a process with threads; the thread is that of the gang."""
+    assert "multi-threaded" not in outcomes.out
+
+
+def test_the_output_of_a_teardown_is_shown_once(outcomes):
+    """As by pytest: with the report of the teardown."""
+    assert outcomes.out.count("good-bye") == 1

@@ -134,20 +134,22 @@ def _pickle(
     from multiprocessing import reduction
 
     try:
+        return _dumped((fn, args), method, by_value.dump_without_main if own_main else reduction.dump)
+    except Exception as first:  # the next attempt is outside of this handler, so that its error lacks this context
+        error = first
+    more = f"install cloudpickle ({by_value.INSTALL}), "
+    if by_value.is_installed():
+        more = ""
         try:
-            return _dumped((fn, args), method, by_value.dump_without_main if own_main else reduction.dump)
-        except Exception:
-            if not by_value.is_installed():
-                raise
             return _dumped((fn, args), method, by_value.dump)
-    except Exception as error:
-        name = getattr(fn, "__qualname__", repr(fn))
-        more = "" if by_value.is_installed() else f"install cloudpickle ({by_value.INSTALL}), "
-        raise SpecError(
-            f"rank {rank}: {name} or one of its arguments {_short(args)} cannot be pickled for start method"
-            f" {method!r}: {error}. Define the function at the top level of a module, and pass arguments"
-            f" that pickle; {more}or use start_method='fork'."
-        ) from error
+        except Exception as second:
+            error = second
+    name = getattr(fn, "__qualname__", repr(fn))
+    raise SpecError(
+        f"rank {rank}: {name} or one of its arguments {_short(args)} cannot be pickled for start method"
+        f" {method!r}: {error}. Define the function at the top level of a module, and pass arguments"
+        f" that pickle; {more}or use start_method='fork'."
+    ) from error
 
 
 def _dumped(call: object, method: StartMethod, dump: Callable[[Any, Any], object]) -> tuple[bytes, _Held]:
@@ -182,7 +184,13 @@ def _preparation(method: StartMethod) -> tuple[list[str], bytes]:
         resource_tracker.ensure_running()  # all ranks share it
     if method == "forkserver":
         ensure_server()
-    data = spawn.get_preparation_data("supervise")
+    try:
+        data = spawn.get_preparation_data("supervise")
+    except RuntimeError:
+        raise SpecError(
+            "the program starts a gang while a rank imports it; start the gang under `if __name__ == '__main__':`,"
+            f" or use start_method='fork' instead of {method!r}"
+        ) from None
     data.pop("dir", None)  # the launch sets it
     key: Any = process.AuthenticationString  # type: ignore[attr-defined]
     data["authkey"] = key(data["authkey"])  # in a worker of Celery, its type does not pickle
