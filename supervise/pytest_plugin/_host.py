@@ -25,7 +25,7 @@ _HOOKS = "supervise-ranks"
 class RanksError(bdb.BdbQuit):
     """A test has failed in a rank. The report of the test shows the report of the rank.
 
-    pytest does not open its debugger (``--pdb``) for a `bdb.BdbQuit`, because the frames of the failure are in the rank.
+    pytest does not open its debugger (``--pdb``) for a `bdb.BdbQuit`. The frames of the failure are in the rank.
     """
 
 
