@@ -18,6 +18,7 @@ from supervise._runtime.future import Reply
 from supervise._runtime.loop import Loop
 from supervise._tree import interpreter_exit
 from supervise._tree.event_emitter import EventEmitter
+from supervise._tree.inbox import TreeInbox
 from supervise._tree.lives import GangLife, Life, life_of
 from supervise._tree.observers import Subscribers, Waits
 from supervise._tree.outcome import ask_error, end_error
@@ -92,6 +93,10 @@ class ActorSupervisor(LoopActor):
 
         @classmethod
         def start(cls, **settings: Unpack[TreeSettings]) -> TreeRef: ...
+
+    def _create_actor_inbox(self) -> TreeInbox:  # type: ignore[override]  # pykka calls it on the instance
+        self._tree_inbox = inbox = TreeInbox(self.loop)
+        return inbox
 
     def _start_actor_loop(self) -> None:
         try:
@@ -372,7 +377,8 @@ class ActorSupervisor(LoopActor):
     def _leave(self, error: BaseException | None) -> None:
         """Set all pending replies and leave the registry; with an exception if the tree failed, for monitors to see."""
         finished = trees.TreeFinished(error=error)
-        self._events.finish(finished)
+        self._events.finish(finished, awaited=bool(self._starts or self._waits or self._subscribers))
+        self._tree_inbox.finish(finished)
         for row in self._rows.values():
             for name in list(row.timers):
                 row.cancel(name)
