@@ -24,6 +24,7 @@ from supervise._process.launch.launched import Launched
 from supervise._process.launch.return_value import OutcomeFile
 from supervise._process.launch.settings import Plain, Settings
 from supervise.errors import SpecError
+from supervise.recording import repr_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -136,12 +137,12 @@ def _pickle(
                 raise
             return _dumped((fn, args), method, by_value.dump)
     except Exception as error:
-        name = getattr(fn, "__qualname__", repr(fn))
+        name = getattr(fn, "__qualname__", None) or repr_of(fn)
         more = "" if by_value.is_installed() else f"install cloudpickle ({by_value.INSTALL}), "
         raise SpecError(
             f"rank {rank}: {name} or one of its arguments {_short(args)} cannot be pickled for start method"
-            f" {method!r}: {error}. Define the function at the top level of a module, and pass arguments"
-            f" that pickle; {more}or use start_method='fork'."
+            f" {method!r}: {type(error).__name__}: {text_of(error)}. Define the function at the top level of a module,"
+            f" and pass arguments that pickle; {more}or use start_method='fork'."
         ) from error
 
 
