@@ -51,9 +51,8 @@ class TreeInbox(Inbox):
     def end(self) -> TreeFinished | None:
         """Return how the tree has ended, or raise its error. None if it has not ended."""
         if self._finished is not None and self._finished.error is not None:
-            raise _copy(
-                self._finished.error
-            )  # no local variable: the traceback would hold this frame, and it the error
+            # without a local variable: the traceback holds this frame, which would hold the error
+            raise _copy(self._finished.error)
         return self._finished
 
     def late_reply(self) -> Reply[TreeFinished | None]:
