@@ -339,12 +339,20 @@ def _fill(fd: int, content: bytes, time_ns: int | None) -> None:
             os.utime(fd, ns=(time_ns, time_ns))
 
 
-def text_of(e: BaseException) -> str:
-    """Return ``str(e)``, or a substitute if that raises."""
+def text_of(value: object) -> str:
+    """Return ``str(value)``, or a substitute if that raises."""
     try:
-        return str(e)
+        return str(value)
     except BaseException:  # user code may raise anything
         return "<exception str() failed>"
+
+
+def repr_of(value: object) -> str:
+    """Return ``repr(value)``, or a substitute if that raises."""
+    try:
+        return repr(value)
+    except BaseException:  # user code may raise anything
+        return f"<{type(value).__name__}: repr() failed>"
 
 
 def traceback_of(e: BaseException) -> str:

@@ -13,6 +13,7 @@ from supervise._control.protocol import Refusal, shown
 from supervise._printable import printable
 from supervise._seconds import check_seconds
 from supervise.errors import SpecError
+from supervise.recording import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -119,7 +120,7 @@ def result_of(name: str, value: Any) -> dict[str, Any]:
 
 def refusal_of(error: BaseException) -> Refusal:
     """Return the error reply for the exception with which a gang has replied."""
-    text = printable(str(error)) or type(error).__name__
+    text = printable(text_of(error)) or type(error).__name__
     if isinstance(error, pykka.ActorDeadError):
         return Refusal("ended", "the gang has ended")
     return Refusal("invalid" if isinstance(error, SpecError) else "failed", text)

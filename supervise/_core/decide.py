@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from supervise import messages as say
 from supervise._core import facts, requests, restart_sets, role_close, services, steps, stopping, strategy
 from supervise._core.verdict import judge
+from supervise.recording import text_of
 
 if TYPE_CHECKING:
     from supervise._core.facts import Decision
@@ -201,7 +202,7 @@ def _not_assembled(gang: Gang, event: steps.NotAssembled, decision: Decision) ->
 def _life_failed_to_start(gang: Gang, event: steps.WorkerFailedToStart, decision: Decision) -> None:
     """Treat a failed launch of a later life as a failure of the rank."""
     rank = gang.ranks[event.local_rank]
-    why = f"attempt {rank.attempt} could not be started: {event.error}"
+    why = f"attempt {rank.attempt} could not be started: {text_of(event.error)}"
     rank.end = say.WorkerExited(
         local_rank=event.local_rank, pid=0, exitcode=None, ended_ns=event.at_ns, complaint=why, attempt=rank.attempt
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervise._seconds import check_seconds
 from supervise.errors import SpecError
+from supervise.recording import repr_of
 
 if TYPE_CHECKING:
     from supervise._core.model import Gang
@@ -75,4 +76,4 @@ def stray(message: object) -> SpecError:
         "Start(), Wait(), Poll(), Pids(), Status(), Close(), Signal(...), RestartRanks(...), TerminateRanks(...),"
         " Stacks(...), Subscribe(...) or Unsubscribe(...)"
     )
-    return SpecError(f"a Supervisor does not accept {message!r}; send it {accepted}")
+    return SpecError(f"a Supervisor does not accept {repr_of(message)}; send it {accepted}")

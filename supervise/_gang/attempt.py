@@ -23,6 +23,7 @@ from supervise._process.launch.program_launcher import ProgramLauncher
 from supervise._process.lifeline.lifeline import Lifeline
 from supervise.errors import SpecError, SuperviseError
 from supervise.logs import DefaultLogsSpecs, validate_full_rank
+from supervise.recording import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -278,7 +279,9 @@ def _reified(spec: GangSpec, number: int) -> tuple[dict[int, dict[str, str]], Lo
     except Exception as error:
         if not number or isinstance(error, (OSError, SuperviseError)):  # the caller of the start gets it unchanged
             raise
-        raise SpecError(f"{type(spec.logs_specs).__name__}.reify raised {type(error).__name__}: {error}") from error
+        raise SpecError(
+            f"{type(spec.logs_specs).__name__}.reify raised {type(error).__name__}: {text_of(error)}"
+        ) from error
     return envs, dest
 
 
@@ -322,7 +325,7 @@ def _launcher(attempt: Attempt, rank: int, life: int, environ: Mapping[Any, Any]
     )
     launcher: Launcher
     if isinstance(part.entrypoint, str):
-        launcher = ProgramLauncher(argv=argv_of(part.entrypoint, spec.args[rank]), how=how)
+        launcher = ProgramLauncher(argv=argv_of(part.entrypoint, spec.args[rank], rank), how=how)
     elif part.start_method == "fork":
         from supervise._process.launch.forks import ForkLauncher, Row
 

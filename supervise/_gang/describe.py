@@ -11,6 +11,7 @@ from supervise._core import facts, steps
 from supervise._gang.hung import Hung
 from supervise.events import Event
 from supervise.messages import Bare
+from supervise.recording import text_of
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -160,7 +161,7 @@ class Describer:
             self._failed_level,
             fact.local_rank,
             exception_type=type(fact.error).__name__,
-            exception_message=str(fact.error),
+            exception_message=text_of(fact.error),
             errno=getattr(fact.error, "errno", None),
         )
 
@@ -269,7 +270,7 @@ class Describer:
     def _finished(self, fact: say.GangFinished, now_ns: int) -> list[Event]:
         duration_s, result, error = _seconds(self.begun_ns, now_ns), fact.result, fact.error
         if result is None:
-            why = {"exception_type": type(error).__name__, "exception_message": str(error)}
+            why = {"exception_type": type(error).__name__, "exception_message": text_of(error)}
             fields = {"outcome": "failed", "duration_s": duration_s, **why}
             return [Event("supervise.gang.finished", "error", fields)]
         events = self._errors(result)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from supervise import messages as say
 from supervise._gang.shutdown_after_crash import CrashShutdown, shut_down_without_loop
 from supervise.errors import SupervisorCrashed, UnkillableError
+from supervise.recording import repr_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,12 +97,12 @@ class Shutdown:
     def after_crash(self, error: BaseException, who: str) -> None:
         """Kill and reap every rank, then answer every ask. `error` was raised by a handler of `who`."""
         if self.crash is None:
-            self._kill_all(f"a handler of {who} raised {error!r}", error)
+            self._kill_all(f"a handler of {who} raised {repr_of(error)}", error)
             CrashShutdown(self._loop, self._runner.ranks.slots, self._runner.attempt.contained, self._reaped).begin()
 
     def without_loop(self, error: BaseException) -> None:
-        """End everything synchronously. The selector of the loop has failed, so the loop cannot wait."""
-        self._kill_all(f"the supervisor's selector failed: {error!r}", error)
+        """End everything synchronously: the loop's selector has failed, so that the loop cannot wait."""
+        self._kill_all(f"the supervisor's selector failed: {repr_of(error)}", error)
         self._quietly(partial(shut_down_without_loop, self._runner.ranks.slots, self._runner.attempt.contained))
         self._reaped()
 

@@ -25,6 +25,7 @@ from supervise._logs.watch import Pace, Watch, cancel_all, hold
 from supervise._runtime.future import Reply
 from supervise.events import say_at_last
 from supervise.messages import Bare
+from supervise.recording import repr_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -165,10 +166,10 @@ class Tail(pykka.ThreadingActor):
         except Canceled:
             self._end()
         except DestinationError as failed:  # the files have all output, and the gang continues
-            self._end(str(failed.__cause__) or repr(failed.__cause__))
+            self._end(text_of(failed.__cause__) or repr_of(failed.__cause__))
         except BaseException as error:  # pykka would stop every actor of the process
             log.exception("the Tail of %s crashed", self.name)
-            self._end(repr(error))
+            self._end(repr_of(error))
 
     def _asked_to_stop(self) -> Reply[None]:
         reply: Reply[None] = Reply()

@@ -6,13 +6,14 @@ import os
 from typing import Any
 
 from supervise.errors import SpecError
+from supervise.recording import repr_of, text_of
 
 _LONGEST = 80
 
 
 def shown(value: object) -> str:
     """Return the representation of a value for an error message, cut to 80 characters."""
-    text = repr(value)
+    text = repr_of(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
@@ -23,7 +24,7 @@ def check_name(name: object) -> None:
         SpecError: The name is not text, or cannot be written.
     """
     if not isinstance(name, str):
-        raise SpecError(f"name is {shown(name)}; give a text, such as {str(name)!r}")
+        raise SpecError(f"name is {shown(name)}; give a text, such as {text_of(name)!r}")
     if "\0" in name:
         raise SpecError(f"name is {shown(name)}; leave out the NUL character")
     try:
@@ -32,9 +33,24 @@ def check_name(name: object) -> None:
         raise SpecError(f"name is {shown(name)}, which UTF-8 cannot encode; leave out the surrogates") from None
 
 
-def argv_of(program: str, args: tuple[Any, ...]) -> list[str]:
-    """Return a program and its arguments as strings."""
-    return [program, *(os.fsdecode(arg) if isinstance(arg, bytes) else str(arg) for arg in args)]
+def argv_of(program: str, args: tuple[Any, ...], rank: int) -> list[str]:
+    """Return a program and its arguments as strings.
+
+    Raises:
+        SpecError: The `__str__` of an argument has raised; the text names the rank and the argument.
+    """
+    return [program, *(_argument(arg, number, rank) for number, arg in enumerate(args))]
+
+
+def _argument(arg: object, number: int, rank: int) -> str:
+    if isinstance(arg, bytes):
+        return os.fsdecode(arg)
+    try:
+        return str(arg)
+    except Exception as error:
+        why = f"{type(error).__name__}: {text_of(error)}"
+        msg = f"rank {rank}: its argument {number}, {shown(arg)}, cannot be converted to text ({why}); give a text"
+        raise SpecError(msg) from error
 
 
 def check_argv(argv: list[str], rank: int) -> None:

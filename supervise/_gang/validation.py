@@ -17,6 +17,7 @@ from supervise._process.launch import by_value, dispositions, limits
 from supervise._seconds import check_seconds
 from supervise.errors import SpecError
 from supervise.logs import LEAST_LOG_BYTES, validate_full_rank
+from supervise.recording import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -58,7 +59,7 @@ def checked(spec: GangSpec) -> dict[str, Any]:
             for rank, given in _arguments(source.args).items():
                 args[part.ranks[rank]] = given
                 if isinstance(source.entrypoint, str):
-                    check_argv(argv_of(source.entrypoint, given), rank)
+                    check_argv(argv_of(source.entrypoint, given, rank), rank)
     envs = _environments(spec.envs, len(args))
     _check_logs(spec)
     changes: dict[str, Any] = {"args": args, "envs": envs, "parts": parts, "control": checked_path(spec.control)}
@@ -327,7 +328,7 @@ def _environment(rank: int, env: object) -> dict[str, str]:
     found = {}
     for key, value in env.items():
         if not isinstance(key, str):
-            raise SpecError(f"rank {rank}: in its envs, the name {shown(key)} is not text; give {str(key)!r}")
+            raise SpecError(f"rank {rank}: in its envs, the name {shown(key)} is not text; give {text_of(key)!r}")
         found[key] = text = _variable(rank, key, value)
         if not key or "=" in key or "\0" in key or "\0" in text:
             raise SpecError(

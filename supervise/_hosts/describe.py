@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from supervise._gang.describe import causes
 from supervise._gang.results import failed_line
 from supervise.events import Event, EventLog
+from supervise.recording import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +97,7 @@ class HostEvents:
         """Report the end of the gang. Without a listener, show a failure in one line."""
         duration_s, result = (time.monotonic_ns() - self._begun_ns) / 1e9, message.result
         if result is None:
-            why = {"exception_type": type(message.error).__name__, "exception_message": str(message.error)}
+            why = {"exception_type": type(message.error).__name__, "exception_message": text_of(message.error)}
             self._report("finished", "error", outcome="failed", duration_s=duration_s, **why)
             return
         if result.outcome == "failed":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from supervise._hosts import steps
 from supervise._hosts.death_notice import DeathNotice
 from supervise._hosts.engine import HostDead, HostUnavailable
+from supervise.recording import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -180,7 +181,7 @@ class HostLink:
             elif not sent:
                 self._send_renewal()
         elif not isinstance(error, HostUnavailable):
-            self._lose(str(error) or type(error).__name__)
+            self._lose(text_of(error) or type(error).__name__)
 
     def _poll(self) -> None:
         if not self._over:
@@ -191,7 +192,7 @@ class HostLink:
             self._loop.call_later(_AGAIN_S, self._poll)
             return
         if error is not None:
-            self._lose(str(error) or type(error).__name__)
+            self._lose(text_of(error) or type(error).__name__)
             return
         self._heard_s = time.monotonic()
         for each in news:

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from supervise.recording import text_of
 from supervise.result import ProcessFailure, RankEnd, RunProcsResult
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class Merger:
                 try:
                     merged.return_values[rank] = self.load(value)
                 except Exception as error:
-                    text = f"the return value cannot be loaded on the driver: {type(error).__name__}: {error}"
+                    text = f"the return value cannot be loaded on the driver: {type(error).__name__}: {text_of(error)}"
                     end = merged.ends[rank]
                     merged.failures[rank] = ProcessFailure.of(local, end.pid or 0, 0, "", message=text)
                     first = merged.outcome == "succeeded"

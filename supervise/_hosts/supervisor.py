@@ -30,6 +30,7 @@ from supervise._runtime.actor import LoopActor
 from supervise._runtime.loop import Loop
 from supervise._seconds import check_seconds
 from supervise.errors import SpecError, SuperviseError, SupervisorCrashed
+from supervise.recording import repr_of
 from supervise.result import RankRestart
 
 if TYPE_CHECKING:
@@ -382,7 +383,9 @@ class HostsSupervisor(LoopActor):
         if self._crash is not None:
             return
         log.error("%s: the driver has failed", self._plan.name, exc_info=error)
-        self._crash = SupervisorCrashed(f"{self._plan.name}: the driver raised {error!r}; its hosts were released")
+        self._crash = SupervisorCrashed(
+            f"{self._plan.name}: the driver raised {repr_of(error)}; its hosts were released"
+        )
         self._crash.__cause__ = error
         self._replies.error = self._replies.error or self._crash
         self._replies.publish(self._crash)

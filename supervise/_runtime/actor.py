@@ -38,7 +38,7 @@ class Inbox:
         """Post `envelope` to the actor. If the actor has ended, `envelope` gets an error as its reply at once."""
         actor = self._actor
         if actor is None:
-            refuse(envelope, "actor")
+            self.refuse(envelope, "actor")
         else:
             self.loop.post(actor.dispatch, envelope)
 
@@ -51,20 +51,16 @@ class Inbox:
         """Return True, because the inbox stores no envelope."""
         return True
 
-
-def refuse(envelope: Envelope[Any], who: object) -> None:
-    """Reply to an envelope that no actor will handle.
-
-    The reply to a request to stop is None, as in pykka; any other reply is an error.
-    """
-    reply = envelope.reply_to
-    if reply is None:
-        return
-    if isinstance(envelope.message, pykka_messages._ActorStop):
-        reply.set(None)
-        return
-    error = pykka.ActorDeadError(f"{who} stopped before handling the message")
-    reply.set_exception((pykka.ActorDeadError, error, None))
+    def refuse(self, envelope: Envelope[Any], who: object) -> None:
+        """Reply to an envelope that no actor will handle: None to a stop, as pykka does; an error to other messages."""
+        reply = envelope.reply_to
+        if reply is None:
+            return
+        if isinstance(envelope.message, pykka_messages._ActorStop):
+            reply.set(None)
+            return
+        error = pykka.ActorDeadError(f"{who} stopped before handling the message")
+        reply.set_exception((pykka.ActorDeadError, error, None))
 
 
 class _Stopped(threading.Event):
@@ -139,9 +135,7 @@ class LoopActor(pykka.Actor):
         return Reply()
 
     def _start_actor_loop(self) -> None:
-        inbox = self.actor_inbox
-        assert isinstance(inbox, Inbox)  # noqa: S101 - `_create_actor_inbox` made it
-        inbox.bind(self)  # a strong reference, because a ref holds its actor only weakly
+        self._inbox.bind(self)  # strong: a ref holds its actor only weakly
         self.loop.post(self._begin)
 
     def _begin(self) -> None:
@@ -153,7 +147,7 @@ class LoopActor(pykka.Actor):
     def dispatch(self, envelope: Envelope[Any]) -> None:
         """Handle one envelope. The loop's thread calls this method."""
         if self.actor_stopped.is_set():
-            refuse(envelope, self.actor_ref)
+            self._inbox.refuse(envelope, self.actor_ref)
             return
         reply = envelope.reply_to
         try:
@@ -188,9 +182,13 @@ class LoopActor(pykka.Actor):
             self._unbind()
 
     def _unbind(self) -> None:
+        self._inbox.bind(None)
+
+    @property
+    def _inbox(self) -> Inbox:
         inbox = self.actor_inbox
-        assert isinstance(inbox, Inbox)  # noqa: S101
-        inbox.bind(None)
+        assert isinstance(inbox, Inbox)  # noqa: S101 - `_create_actor_inbox` made it
+        return inbox
 
     def is_fatal(self, error: BaseException, *, asked: bool) -> bool:
         """Return whether an error that left a handler ends this actor.

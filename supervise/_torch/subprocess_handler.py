@@ -64,7 +64,7 @@ class SubprocessHandler:
         numa_options: Any,
     ) -> None:
         self.local_rank_id = local_rank_id
-        argv = argv_of(entrypoint, as_tuple(local_rank_id, args))
+        argv = argv_of(entrypoint, as_tuple(local_rank_id, args), local_rank_id)
         check_argv(argv, local_rank_id)
         cpus = numa.cpus_of_ranks([local_rank_id], numa_options).get(local_rank_id)
         whole_env = {**os.environ, **{str(key): str(value) for key, value in env.items()}}

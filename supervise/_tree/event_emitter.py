@@ -7,16 +7,21 @@ from typing import TYPE_CHECKING
 
 from supervise._printable import one_line
 from supervise._tree.describe import describe
-from supervise.errors import ChildFailedError, RestartLimitExceeded
+from supervise.errors import ChildFailedError, RestartLimitExceeded, SuperviseError, SupervisorCrashed
 from supervise.events import EventLog
 from supervise.recording import text_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from supervise._core.tree_state import Tree
     from supervise._tree.describe import Fact
     from supervise._tree.row import Row
     from supervise.events import Sink
     from supervise.trees import TreeFinished
+
+_OF_TREES = (SuperviseError, RestartLimitExceeded, SupervisorCrashed)
+"""The errors of trees, whose causes follow in the line of a failure. A subclass has a text of its own."""
 
 
 class EventEmitter:
@@ -40,14 +45,25 @@ class EventEmitter:
         for event in describe(fact, self._tree, attempt, duration_s):
             self._log.emit(event.name, event.level, **event.fields)
 
-    def finish(self, fact: TreeFinished) -> None:
-        """Emit the last event. Without a listener, show one line if the tree has given up."""
+    def finish(self, fact: TreeFinished, *, awaited: bool) -> None:
+        """Emit the last event. Without a listener, show the failure in one line.
+
+        Args:
+            fact: The end of the tree.
+            awaited: Whether an actor or a thread waits for it; then only a tree that has given up shows the line.
+        """
         self.emit(fact)
         error = fact.error
-        if isinstance(error, RestartLimitExceeded):
-            cause = error.__cause__
-            why = "" if cause is None else f": {_first_line(cause)}"
-            self._log.show_at_last(one_line(f"supervise: tree failed: {error}{why}"))
+        if error is not None and (isinstance(error, RestartLimitExceeded) or not awaited):
+            self._log.show_at_last(one_line(f"supervise: tree failed: {': '.join(_reasons(error))}"))
+
+
+def _reasons(error: BaseException) -> Iterator[str]:
+    """Yield the text of a tree's error, and then its causes: below errors of trees, the first other one."""
+    yield text_of(error)
+    while type(error) in _OF_TREES and error.__cause__ is not None:
+        error = error.__cause__
+        yield _first_line(error)
 
 
 def _first_line(error: BaseException) -> str:
@@ -56,7 +72,8 @@ def _first_line(error: BaseException) -> str:
     For a gang, this is its root cause, because the text of that error begins with a ruler.
     """
     if not isinstance(error, ChildFailedError):
-        return f"{type(error).__name__}: {text_of(error).strip().partition(chr(10))[0]}"
+        text = text_of(error).strip().partition("\n")[0]
+        return f"{type(error).__name__}: {text}" if text else type(error).__name__
     rank, root = next(iter(error.failures.items()))
     how = f"exit code {root.exitcode}" if root.exitcode >= 0 else root.signal_name()
     said = str(root.message.get("message", how)) if isinstance(root.message, dict) else how

@@ -16,7 +16,8 @@ from pykka._envelope import Envelope
 from supervise._runtime.actor import LoopActor
 from supervise._runtime.future import Reply
 from supervise._tree import interpreter_exit
-from supervise._tree.monitor import watch
+from supervise._tree.inbox import TreeInbox
+from supervise._tree.monitor import NOPROC, watch
 from supervise._tree.ref import TreeRef
 from supervise.errors import ChildFailedError, SpecError, SuperviseError
 from supervise.messages import Close, GangFinished, Start, Subscribe
@@ -66,17 +67,16 @@ class Life:
         self._awaited.append(reply)
 
         def answered() -> None:
-            try:
-                reply.get(timeout=0)
-            except Exception as error:
-                self._start_failed(error)
-            else:
+            error = reply.error()  # not `get`: the traceback of a raised error would hold this life and its tree
+            if error is None:
                 self._report("ready")
+            else:
+                self._start_failed(error)
 
         reply.add_done_callback(answered)
 
-    def _start_failed(self, error: Exception) -> None:
-        """Do nothing about an error reply, because the actor ends and `watch` reports the reason."""
+    def _start_failed(self, error: BaseException) -> None:
+        """Do nothing about an error reply: the actor ends, and `watch` reports the reason."""
 
     def ask_to_stop(self, shutdown_s: float | None) -> float | None:  # noqa: ARG002 - `GangLife` uses it
         """Ask the actor to stop; return the default deadline in seconds. Idempotent.
@@ -115,6 +115,13 @@ class TreeLife(Life):
         interpreter_exit.forget(self.ref)
         self._ready_with(cast("Reply[Any]", self.ref.ask(Start(), block=False)))
 
+    def _down(self, reason: Reason, normal: bool) -> None:
+        """Report the error of a tree that had failed before it was watched."""
+        inbox = self.ref.actor_inbox
+        if reason == NOPROC and isinstance(inbox, TreeInbox):
+            reason = inbox.error() or reason
+        super()._down(reason, normal)
+
 
 class GangLife(Life):
     """Life of a gang.
@@ -129,11 +136,8 @@ class GangLife(Life):
         self.ref.tell(Subscribe(ref=cast("Any", _Listener(self))))
         self._ready_with(cast("Reply[Any]", self.ref.ask(Start(), block=False)))
 
-    def _start_failed(self, error: Exception) -> None:
-        """Handle a failed start.
-
-        If the gang has refused the message, the actor of the gang continues and sends nothing more.
-        """
+    def _start_failed(self, error: BaseException) -> None:
+        """Handle a failed start. If the gang refused the message, its actor continues and sends nothing more."""
         self._report("ended", error, False)
 
     def told(self, message: object) -> None:

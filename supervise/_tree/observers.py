@@ -67,6 +67,10 @@ class Subscribers:
         """Begin without subscribers."""
         self._refs: dict[str, pykka.ActorRef[Any]] = {}
 
+    def __len__(self) -> int:
+        """Return the number of subscribers."""
+        return len(self._refs)
+
     def admit(self, to: pykka.ActorRef[Any], ready: dict[str, pykka.ActorRef[Any]]) -> None:
         """Send `to` one `ChildStarted` for each started child, then every later message. Idempotent.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from supervise._tree.monitor import LOST, NOPROC
-from supervise.errors import RestartLimitExceeded, SpecError, SuperviseError
+from supervise.errors import RestartLimitExceeded, SpecError, SuperviseError, SupervisorCrashed
+from supervise.recording import repr_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,6 +66,13 @@ def end_error(name: str, tree: Tree, reasons: Mapping[str, Reason]) -> BaseExcep
         error = RestartLimitExceeded(msg, child_id=culprit)
     error.__cause__ = as_error(culprit, reasons.get(culprit))
     return error
+
+
+def crash_error(name: str, error: BaseException) -> SupervisorCrashed:
+    """Return the error with which the tree `name` ends after a handler of it has raised `error`."""
+    crash = SupervisorCrashed(f"{name}: a handler of the tree raised {repr_of(error)}; its children were stopped")
+    crash.__cause__ = error
+    return crash
 
 
 def as_error(child_id: str, reason: Reason) -> BaseException:

@@ -18,13 +18,14 @@ from supervise._runtime.future import Reply
 from supervise._runtime.loop import Loop
 from supervise._tree import interpreter_exit
 from supervise._tree.event_emitter import EventEmitter
+from supervise._tree.inbox import TreeInbox
 from supervise._tree.lives import GangLife, Life, life_of
 from supervise._tree.observers import Subscribers, Waits
-from supervise._tree.outcome import ask_error, end_error
+from supervise._tree.outcome import ask_error, crash_error, end_error
 from supervise._tree.ref import TreeRef
 from supervise._tree.row import Row
-from supervise._tree.validation import checked_specs
-from supervise.errors import SpecError, SuperviseError, SupervisorCrashed
+from supervise._tree.validation import checked_specs, stray
+from supervise.errors import SpecError, SuperviseError
 from supervise.restarts import RestartPolicy
 
 if TYPE_CHECKING:
@@ -95,6 +96,10 @@ class ActorSupervisor(LoopActor):
         @classmethod
         def start(cls, **settings: Unpack[TreeSettings]) -> TreeRef: ...
 
+    def _create_actor_inbox(self) -> TreeInbox:  # type: ignore[override]  # pykka calls it on the instance
+        self._tree_inbox = inbox = TreeInbox(self.loop)
+        return inbox
+
     def _start_actor_loop(self) -> None:
         try:
             self.loop.start()
@@ -135,9 +140,7 @@ class ActorSupervisor(LoopActor):
             case trees.StartChild() | trees.TerminateChild() | trees.RestartChild():
                 return self._ask(message)
             case _:
-                msg = f"an ActorSupervisor does not accept {message!r}; send it Start(), Wait(), Status(), Subscribe("
-                msg += "...), Unsubscribe(...), StartChild(...), TerminateChild(...) or RestartChild(...)"
-                raise SpecError(msg)
+                raise stray(message)
 
     def _start_reply(self) -> Reply[dict[str, pykka.ActorRef[Any] | None]]:
         reply: Reply[dict[str, pykka.ActorRef[Any] | None]] = Reply()
@@ -370,14 +373,13 @@ class ActorSupervisor(LoopActor):
         for row in reversed(self._rows.values()):
             if row.life is not None:
                 row.life.ask_to_stop(row.spec.shutdown_s)
-        crash = SupervisorCrashed(f"{self._name}: a handler of the tree raised {error!r}; its children were stopped")
-        crash.__cause__ = error
-        self._leave(crash)
+        self._leave(crash_error(self._name, error))
 
     def _leave(self, error: BaseException | None) -> None:
         """Set all pending replies, and leave the registry: after a failure by an exception, which monitors then see."""
         finished = trees.TreeFinished(error=error)
-        self._events.finish(finished)
+        self._events.finish(finished, awaited=bool(self._starts or self._waits or self._subscribers))
+        self._tree_inbox.finish(finished)
         for row in self._rows.values():
             for name in list(row.timers):
                 row.cancel(name)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from supervise import trees
 from supervise.errors import SpecError
+from supervise.recording import repr_of
 from supervise.restarts import RestartPolicy, check_strategy
 
 if TYPE_CHECKING:
@@ -42,3 +43,12 @@ def checked_specs(
             raise SpecError(f"two children have the id {spec.id!r}; give each its own")
         seen.add(spec.id)
     return specs
+
+
+def stray(message: object) -> SpecError:
+    """Return the error for a message that no tree accepts. An ask raises it; for a tell it is logged."""
+    accepted = (
+        "Start(), Wait(), Status(), Subscribe(...), Unsubscribe(...), StartChild(...), TerminateChild(...)"
+        " or RestartChild(...)"
+    )
+    return SpecError(f"an ActorSupervisor does not accept {repr_of(message)}; send it {accepted}")

@@ -8,6 +8,8 @@ import pickle
 import time
 from typing import TYPE_CHECKING, Any
 
+from supervise.recording import text_of
+
 if TYPE_CHECKING:
     from supervise.pytest_plugin._folder import Folder
 
@@ -74,7 +76,7 @@ class RankGather:
         try:
             data = pickle.dumps(value)
         except Exception as error:
-            raise TypeError(f"rank_gather cannot pickle the value of rank {self._rank}: {error}") from None
+            raise TypeError(f"rank_gather cannot pickle the value of rank {self._rank}: {text_of(error)}") from None
         path = self._folder.value(call, self._rank)
         new = path.with_suffix(".new")
         new.write_bytes(data)

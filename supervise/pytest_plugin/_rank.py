@@ -19,6 +19,7 @@ from _pytest.runner import CallInfo
 from supervise.pytest_plugin import _place, _terminal
 from supervise.pytest_plugin._gather import RankGather
 from supervise.pytest_plugin._subtests import Subtests
+from supervise.recording import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -183,7 +184,7 @@ class _Phases:
 def _as_data(warning: warnings.WarningMessage) -> list[Any]:
     category = warning.category
     where = [str(warning.filename), warning.lineno]
-    return [category.__module__, category.__qualname__, str(warning.message), *where]
+    return [category.__module__, category.__qualname__, text_of(warning.message), *where]
 
 
 def _save_coverage() -> None:

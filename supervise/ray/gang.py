@@ -19,6 +19,7 @@ from supervise._hosts.supervisor import HostsSupervisor
 from supervise._seconds import check_seconds
 from supervise.errors import SignalException, SpecError
 from supervise.ray import calls, resources
+from supervise.recording import repr_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -163,8 +164,8 @@ def _packed(plan: Any) -> tuple[Any, Any]:
     try:
         travels = calls.pack(plan.entrypoint)
     except Exception as error:
-        msg = f"the entrypoint {plan.entrypoint!r} cannot be pickled: {error}; cloudpickle carries most functions"
-        raise SpecError(msg) from error
+        msg = f"the entrypoint {repr_of(plan.entrypoint)} cannot be pickled: {text_of(error)}"
+        raise SpecError(f"{msg}; cloudpickle carries most functions") from error
     args, known = {}, {}
     for rank, given in plan.args.items():
         try:
@@ -172,7 +173,7 @@ def _packed(plan: Any) -> tuple[Any, Any]:
                 known[id(given)] = calls.pack_args(given)
             args[rank] = known[id(given)]
         except Exception as error:
-            msg = f"rank {rank}: its args cannot be pickled: {error}"
+            msg = f"rank {rank}: its args cannot be pickled: {text_of(error)}"
             raise SpecError(msg) from error
     return travels, replace(plan, args=args)
 

@@ -17,6 +17,7 @@ from supervise._gang.runner import GangRunner
 from supervise._gang.shutdown import Shutdown
 from tests.aio.ranks import POLITE, SLEEP, fail, run, square, until, until_exists
 from tests.patience import PATIENCE_S
+from tests.processes.work import UnspeakableValue
 
 # The block
 
@@ -187,6 +188,15 @@ def test_close_has_the_timeout_of_the_caller():
             result = await gang.close(0.1, death_sig=signal.SIGUSR1)
             assert result.ends[0].exitcode in (-signal.SIGUSR1, -signal.SIGKILL)
             assert await gang.close() is result
+
+    run(main())
+
+
+def test_an_argument_whose_pickle_raises_without_a_text_is_refused_by_rank():
+    async def main():
+        with pytest.raises(SpecError, match=r"rank 1: square .*UnspeakableValue.* cannot be pickled"):
+            async with aio.Gang(name="square", entrypoint=square, args={0: (2,), 1: (UnspeakableValue(),)}):
+                pass
 
     run(main())
 

@@ -461,6 +461,26 @@ def test_an_argument_that_does_not_pickle_shows_the_code_that_has_failed():
     assert cause.__context__ is None
 
 
+@pytest.mark.parametrize("shown", ["Unprintable(...)", None])
+def test_an_argument_of_a_program_that_has_no_text_is_named(shown: str | None, temporary: Path):
+    class Unprintable:
+        def __str__(self) -> str:
+            raise KeyError("name")
+
+        def __repr__(self) -> str:
+            if shown is None:
+                raise KeyError("name")
+            return shown
+
+    with pytest.raises(SpecError) as caught:
+        run("echo", args={0: ("a", "b"), 1: ("a", Unprintable())})
+    what = shown or "<Unprintable: repr() failed>"
+    why = "cannot be converted to text (KeyError: 'name'); give a text"
+    assert str(caught.value) == f"rank 1: its argument 1, {what}, {why}"
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert list(temporary.iterdir()) == []
+
+
 def test_an_unknown_keyword_is_a_type_error():
     misspelled: Any = {"grase": 5}
     with pytest.raises(TypeError, match=r"^run\(\) got an unexpected keyword argument 'grase'$"):

@@ -28,6 +28,7 @@ from supervise._gang.subscribers import Subscribers
 from supervise._gang.worker import Worker
 from supervise.testing import FakeGang, FakeLauncher, FakeProcess, Recorder
 from tests.patience import PATIENCE_S
+from tests.processes.work import Unspeakable, UnspeakableValue
 
 KINDS = [RuntimeError, SystemExit, KeyboardInterrupt]
 
@@ -62,10 +63,10 @@ def later(gang, message):
     return gang.supervisor.ask(message, block=False)
 
 
-def assert_buried(gang, waits, recorder):
+def assert_buried(gang, waits, recorder, says="on purpose"):
     """Everybody is answered with the crash, nobody is left."""
     for wait in waits:
-        with pytest.raises(SupervisorCrashed, match="on purpose"):
+        with pytest.raises(SupervisorCrashed, match=says):
             wait.get(timeout=PATIENCE_S)
     finished = recorder.wait_for(GangFinished)
     assert finished.result is None
@@ -104,6 +105,27 @@ def test_a_handler_callback_or_posted_call_that_raises(monkeypatch, stranger, ow
         gang.processes[1].exit(1)
         assert raised.wait(PATIENCE_S)
         assert_buried(gang, waits, recorder)
+
+
+@pytest.mark.parametrize(("owner", "name"), [(Supervisor, "_told"), (GangRunner, "_publish"), (Worker, "_deliver")])
+def test_a_handler_that_raises_an_exception_without_a_text(monkeypatch, stranger, owner, name):
+    with FakeGang(3) as gang, Recorder() as recorder:
+        gang.supervisor.ask(Subscribe(ref=recorder.ref), timeout=PATIENCE_S)
+        gang.supervisor.ask(Start(), timeout=PATIENCE_S)
+        waits = [later(gang, Wait())]
+        raised = break_it(monkeypatch, owner, name, Unspeakable)
+        gang.processes[1].exit(1)
+        assert raised.wait(PATIENCE_S)
+        assert_buried(gang, waits, recorder, r"raised <Unspeakable: repr\(\) failed>; every worker was killed")
+
+
+def test_a_message_without_a_text_is_refused_and_harms_no_rank():
+    with FakeGang(2) as gang:
+        gang.supervisor.ask(Start(), timeout=PATIENCE_S)
+        with pytest.raises(SpecError, match=r"does not accept <UnspeakableValue: repr\(\) failed>"):
+            gang.supervisor.ask(UnspeakableValue(), timeout=PATIENCE_S)
+        gang.supervisor.tell(UnspeakableValue())
+        assert gang.supervisor.ask(Status(), timeout=PATIENCE_S).phase == "running"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -274,12 +296,13 @@ def tell(gang, message):
 
 
 def object_that_breaks():
-    """A message at whose look a handler fails."""
+    """A message at whose look a handler fails: that of the Supervisor reads its timeout, that of a Worker its text."""
 
-    class Breaks:
+    class Breaks(Wait):
         def __str__(self):
             raise SystemExit("at the sight of a message")
 
         __repr__ = __str__
+        timeout = property(__str__)
 
-    return Breaks()
+    return Breaks.__new__(Breaks)

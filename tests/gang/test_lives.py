@@ -22,6 +22,7 @@ from supervise._gang.ranks import RankActors
 from supervise._runtime.loop import Loop
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import FUNCTIONS, KINDS
+from tests.processes.work import Unspeakable
 
 COUNT = "TORCHELASTIC_RESTART_COUNT"
 SAYS = ("-c", f'echo "${{{COUNT}:-none}}"; echo "error ${{{COUNT}:-none}}" >&2')
@@ -233,6 +234,15 @@ def test_a_failed_reify_changes_nothing_and_a_later_life_is_made(lives, tmp_path
     logs.error = None
     assert ranks.again(0, 2).exitcode == 0
     assert Path(ranks.attempt.dest.stdouts[0]).read_text() == "2\n"
+
+
+def test_a_reify_that_raises_without_a_text_is_named(lives, tmp_path):
+    logs = Counting(DefaultLogsSpecs(str(tmp_path), redirects=Std.ALL))
+    ranks = lives(**programs(tmp_path, logs_specs=logs))
+    ranks.run(0)
+    logs.error = Unspeakable()
+    with pytest.raises(SpecError, match=r"Counting.reify raised Unspeakable: <exception str\(\) failed>"):
+        ranks.call(ranks.actors.renew, 0, 1)
 
 
 def test_a_log_that_cannot_be_made_changes_nothing(lives, tmp_path):

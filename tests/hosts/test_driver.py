@@ -23,6 +23,7 @@ from supervise import (
     Status,
     Subscribe,
     SuperviseError,
+    SupervisorCrashed,
     Wait,
 )
 from supervise._hosts.engine import HostDead
@@ -32,6 +33,7 @@ from supervise._hosts.supervisor import HostsSupervisor
 from supervise.messages import WorkerExited
 from supervise.result import ProcessFailure, RankEnd, RunProcsResult
 from tests.patience import PATIENCE_S
+from tests.processes.work import Unspeakable
 
 NODES, RANKS = 2, 2
 
@@ -146,9 +148,9 @@ def engine() -> SimulatedEngine:
 def make(engine: SimulatedEngine) -> Iterator[Any]:
     refs = []
 
-    def start(shown: Any = None, **settings: Any) -> Any:
+    def start(shown: Any = None, load: Any = lambda value: value, **settings: Any) -> Any:
         plan = make_plan(name="g", entrypoint="true", nnodes=NODES, nproc_per_node=RANKS, **settings)
-        refs.append(HostsSupervisor.start(plan, engine, load=lambda value: value, shown=shown or Shown()))
+        refs.append(HostsSupervisor.start(plan, engine, load=load, shown=shown or Shown()))
         return refs[-1]
 
     yield start
@@ -176,6 +178,36 @@ def test_success_has_the_values_and_paths_of_all_ranks(make: Any, engine: Simula
     }
     assert result.cause_order == "receipt"
     assert engine.released == [0]
+
+
+def test_a_value_whose_load_raises_without_a_text_is_the_failure_of_its_rank(make: Any, engine: SimulatedEngine):
+    def load(value: Any) -> Any:
+        if value == (1, 0):
+            raise Unspeakable
+        return value
+
+    gang = make(load=load)
+    gang.ask(Start(), timeout=PATIENCE_S)
+    for host in engine.hosts:
+        host.ends("succeeded", (0, 0))
+    result = gang.ask(Wait(), timeout=PATIENCE_S)
+    assert (result.outcome, result.root_cause) == ("failed", 2)
+    why = "the return value cannot be loaded on the driver: Unspeakable: <exception str() failed>"
+    assert result.failures[2].message == why
+
+
+def test_a_driver_that_raises_without_a_text_replies_with_a_crash(make: Any, monkeypatch: pytest.MonkeyPatch):
+    gang = make()
+    gang.ask(Start(), timeout=PATIENCE_S)
+    waiting = gang.ask(Wait(), block=False)
+
+    def status(_: Any) -> Any:
+        raise Unspeakable
+
+    monkeypatch.setattr(HostsSupervisor, "status", status)
+    gang.tell(Status())
+    with pytest.raises(SupervisorCrashed, match=r"the driver raised <Unspeakable: repr\(\) failed>"):
+        waiting.get(timeout=PATIENCE_S)
 
 
 def test_ranks_get_the_variables_of_torchrun_and_the_epoch(make: Any, engine: SimulatedEngine):

@@ -37,6 +37,15 @@ def test_o3_an_exception_whose_text_leaves_with_0_is_a_failure(tmp_path, kind):
 
 
 @each_function
+def test_o3_an_exit_code_without_a_text_is_the_failure_of_the_rank(tmp_path, kind):
+    source = "class Odd:\n    def __str__(self):\n        raise ValueError\nsys.exit(Odd())"
+    with faulty(tmp_path, kind, [source]) as gang:
+        result = gang.wait()
+    assert (result.outcome, result.failures[0].exitcode) == ("failed", 1)
+    assert "SystemExit: <exception str() failed>" in str(result.failures[0].message)
+
+
+@each_function
 def test_o4_a_function_that_clears_its_environment_still_records(tmp_path, kind):
     with faulty(tmp_path, kind, ["os.environ.clear(); raise ValueError('mine')"]) as gang:
         result = gang.wait()

@@ -117,6 +117,22 @@ def test_o6_arguments_that_cannot_be_pickled_are_refused_before_any_start(tmp_pa
         launched(tmp_path, work.double, args, start_method=kind).__enter__()
 
 
+@pytest.mark.parametrize("kind", ["spawn", "forkserver"])
+def test_o6_arguments_whose_pickle_raises_without_a_text_are_refused_by_rank(tmp_path, kind):
+    args = {0: (1,), 1: (work.UnspeakableValue(),)}
+    with pytest.raises(
+        SpecError, match=r"rank 1: double .*UnspeakableValue.*: Unspeakable: <exception str\(\) failed>"
+    ):
+        launched(tmp_path, work.double, args, start_method=kind).__enter__()
+
+
+@each_function
+def test_o6_a_value_whose_pickle_raises_without_a_text_is_named(tmp_path, kind):
+    result = run(tmp_path, kind, work.return_unspeakable)
+    name = "the return value, of type tests.processes.work.UnspeakableValue"
+    assert f"{name}, cannot be pickled: Unspeakable: <exception str() failed>" in told(result.failures[0])
+
+
 @each_function
 def test_o7_sigkill_while_a_value_is_being_written_leaves_no_part_of_it(tmp_path, kind):
     """The first mebibyte is in the file already when the rank is killed."""

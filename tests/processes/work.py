@@ -63,6 +63,31 @@ def return_unpicklable() -> Unpicklable:
     return Unpicklable()
 
 
+class Unspeakable(Exception):  # noqa: N818
+    """An exception without a text."""
+
+    def __str__(self) -> str:
+        raise TypeError("not as text")
+
+    __repr__ = __str__
+
+
+class UnspeakableValue:
+    """An object without a text; its pickle raises an exception without a text."""
+
+    def __reduce__(self) -> NoReturn:
+        raise Unspeakable
+
+    def __str__(self) -> str:
+        raise Unspeakable
+
+    __repr__ = __str__
+
+
+def return_unspeakable() -> UnspeakableValue:
+    return UnspeakableValue()
+
+
 class UnpicklableError(Exception):
     """Cannot travel, nor print itself."""
 

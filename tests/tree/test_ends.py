@@ -8,6 +8,7 @@ import pytest
 
 from supervise import SupervisorCrashed, TerminateChild, TreeFinished, Wait
 from supervise._tree import supervisor as actor
+from tests.processes.work import Unspeakable
 from tests.tree.actors import PATIENCE_S, gang, ref_of
 
 
@@ -26,6 +27,20 @@ def test_a_tree_whose_handler_fails_stops_its_children_and_answers_everybody(par
     assert isinstance(ear.until(TreeFinished).error.__cause__, ZeroDivisionError)
     assert child.actor_stopped.wait(PATIENCE_S)
     assert ranks.actor_stopped.wait(PATIENCE_S)
+
+
+def test_a_crash_without_a_text_is_an_error_all_the_same(parts, grow, monkeypatch):
+    tree = grow(parts.spec("a"))
+    waiting = tree.ask(Wait(), block=False)
+
+    def fail(*_):
+        raise Unspeakable
+
+    monkeypatch.setattr(actor, "decide", fail)
+    tree.tell(TerminateChild(id="a"))
+    with pytest.raises(SupervisorCrashed, match=r"raised <Unspeakable: repr\(\) failed>") as caught:
+        waiting.get(timeout=PATIENCE_S)
+    assert isinstance(caught.value.__cause__, Unspeakable)
 
 
 def _run(code):

@@ -32,6 +32,7 @@ from supervise import (
     Wait,
 )
 from supervise._tree.lives import Life
+from tests.processes.work import UnspeakableValue
 from tests.tree import work
 from tests.tree.actors import PATIENCE_S, Ear, Gate, Part, gang, ref_of, status_of
 
@@ -271,7 +272,9 @@ def test_a_subscriber_that_comes_late_is_told_who_has_started(parts, grow, ear):
     assert [type(message) for message in ear.take(5)][-1] is TreeFinished
 
 
-@pytest.mark.parametrize("message", ["what?", Start, StartChild(spec=3), TerminateChild(id=3), Subscribe(ref=3)])
+@pytest.mark.parametrize(
+    "message", ["what?", Start, StartChild(spec=3), TerminateChild(id=3), Subscribe(ref=3), UnspeakableValue()]
+)
 def test_what_a_tree_does_not_accept_is_refused_and_harms_nobody(parts, grow, message):
     tree = grow(parts.spec("a"))
     with pytest.raises(SpecError):

@@ -11,7 +11,7 @@ except ImportError:
     import pickle  # type: ignore[no-redef]
 
 from supervise._process.launch import return_value
-from supervise.recording import ErrorHandler, record, traceback_of
+from supervise.recording import ErrorHandler, record, text_of, traceback_of
 
 TYPE_CHECKING = False  # without an import of typing, as in `bootstrap`
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def load(file: BinaryIO) -> Any:
     try:
         return pickle.load(file)
     except AttributeError as error:
-        if "__mp_main__" not in str(error):
+        if "__mp_main__" not in text_of(error):
             raise
         hint = "a rank imports the main module without what is below if __name__ == '__main__'; define it above that"
         raise AttributeError(f"{error}: {hint}") from None

@@ -192,7 +192,9 @@ def _call(settings: Settings) -> int:
         if isinstance(leaving.code, int):
             code = leaving.code
         elif leaving.code is not None:
-            sys.stderr.write(f"{leaving.code}\n")
+            from supervise.recording import text_of
+
+            sys.stderr.write(f"{text_of(leaving.code)}\n")
             code = 1
     except BaseException:
         import traceback

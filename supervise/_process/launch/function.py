@@ -24,6 +24,7 @@ from supervise._process.launch.launched import Launched
 from supervise._process.launch.return_value import OutcomeFile
 from supervise._process.launch.settings import Plain, Settings
 from supervise.errors import SpecError
+from supervise.recording import repr_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -144,11 +145,11 @@ def _pickle(
             return _dumped((fn, args), method, by_value.dump)
         except Exception as second:
             error = second
-    name = getattr(fn, "__qualname__", repr(fn))
+    name = getattr(fn, "__qualname__", None) or repr_of(fn)
     raise SpecError(
         f"rank {rank}: {name} or one of its arguments {_short(args)} cannot be pickled for start method"
-        f" {method!r}: {error}. Define the function at the top level of a module, and pass arguments"
-        f" that pickle; {more}or use start_method='fork'."
+        f" {method!r}: {type(error).__name__}: {text_of(error)}. Define the function at the top level of a module,"
+        f" and pass arguments that pickle; {more}or use start_method='fork'."
     ) from error
 
 

@@ -161,7 +161,10 @@ def send(fd: int, address: Address, value: object) -> None:
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
                 raise
             if not _dumped_by_value(value, file, apart):
-                msg = f"the return value, of type {_name(value)}, cannot be pickled: {error}"
+                from supervise.recording import text_of
+
+                why = f"{type(error).__name__}: {text_of(error)}"
+                msg = f"the return value, of type {_name(value)}, cannot be pickled: {why}"
                 raise TypeError(msg) from error
         table = [_write_apart(file, buffer) for buffer in apart]
         file.write(b"".join(table))
