@@ -279,9 +279,8 @@ def _reified(spec: GangSpec, number: int) -> tuple[dict[int, dict[str, str]], Lo
     except Exception as error:
         if not number or isinstance(error, (OSError, SuperviseError)):  # the caller of the start gets it unchanged
             raise
-        raise SpecError(
-            f"{type(spec.logs_specs).__name__}.reify raised {type(error).__name__}: {text_of(error)}"
-        ) from error
+        what = f"{type(error).__name__}: {text_of(error)}"
+        raise SpecError(f"{type(spec.logs_specs).__name__}.reify raised {what}") from error
     return envs, dest
 
 

@@ -75,9 +75,8 @@ class HostsSupervisor(LoopActor):
         self._travels = travels
         self._load = load
         self._shown = shown
-        self._run_id = next(
-            (env["TORCHELASTIC_RUN_ID"] for env in plan.envs.values() if "TORCHELASTIC_RUN_ID" in env), ""
-        ) or random_run_id(plan.name)
+        given = (env["TORCHELASTIC_RUN_ID"] for env in plan.envs.values() if "TORCHELASTIC_RUN_ID" in env)
+        self._run_id = next(given, "") or random_run_id(plan.name)
         notifies = plan.settings.get("ready") == "notify"
         self._gang = HostsGang(nnodes=plan.nnodes, policy=plan.restart_policy, notifies=notifies)
         self._links: list[HostLink] = []

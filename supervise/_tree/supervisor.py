@@ -364,10 +364,7 @@ class ActorSupervisor(LoopActor):
     # The end
 
     def on_crash(self, error: BaseException) -> None:
-        """Give up after an exception in a handler of the tree.
-
-        Tell every child to stop without waiting for it, and fail all pending replies.
-        """
+        """Give up after an exception in a handler: tell each child to stop, and fail all pending replies."""
         if self.actor_stopped.is_set():
             return
         for row in reversed(self._rows.values()):
