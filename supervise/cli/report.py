@@ -65,9 +65,9 @@ def report(words: Sequence[str]) -> int:
             _write(path, page(run, history, program=program_of(run), version=version()))
             if path != "-":
                 print(path)
-    except BrokenPipeError:
-        raise
     except OSError as error:
+        if error.filename is None:  # of stdout
+            raise
         print(f"supervise report: {complaint(error)}", file=sys.stderr)
         return 1
     return 0

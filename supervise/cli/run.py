@@ -165,7 +165,7 @@ class _Run:
 
     def _print(self) -> int:
         """Print what would run; return the exit code."""
-        from supervise.cli import dry_run
+        from supervise.cli import dry_run, standard_streams
 
         try:
             self._master = ranks.choose_master(self._options.hosts)
@@ -175,7 +175,10 @@ class _Run:
             return program.USAGE
         finally:
             self._master.release()
-        print(*dry_run.lines(self._options, envs), sep="\n", flush=True)
+        try:
+            print(*dry_run.lines(self._options, envs), sep="\n", flush=True)
+        except OSError as error:
+            return standard_streams.failed("run", error)
         return 0
 
     def _prefix(self, rank: int) -> str:
