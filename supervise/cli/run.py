@@ -165,11 +165,13 @@ class _Run:
 
     def _print(self) -> int:
         """Print what would run; return the exit code."""
-        from supervise.cli import dry_run, standard_streams
+        from supervise.cli import dry_run, gang_settings, standard_streams
 
         try:
             self._master = ranks.choose_master(self._options.hosts)
             envs = self._environments()
+            if self._options.engine == "local":
+                gang_settings.check(self._options, envs)
         except (OSError, SuperviseError) as error:
             self._console.error(complaint(error))
             return program.USAGE

@@ -154,6 +154,16 @@ def test_a_file_that_is_not_valid(supervise: Command, content: str, told: str):
     assert len(done.stderr.splitlines()) <= 2
 
 
+@pytest.mark.parametrize("told", ["every role is a service", "the gang has no restart_policy"])
+def test_a_dry_run_refuses_what_a_run_refuses(supervise: Command, told: str):
+    """Also what the checks of the gang find, after those of the file."""
+    [content] = [content for content, message in WRONG.items() if message.startswith(told)]
+    (supervise.tmp_path / "gang.toml").write_text(content)
+    run, dry = supervise.run("--file", "gang.toml"), supervise.run("--dry-run", "--file", "gang.toml")
+    assert (dry.returncode, dry.stdout, dry.stderr) == (run.returncode, "", run.stderr)
+    assert told in dry.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
