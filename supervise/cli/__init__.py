@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _INTERRUPTED = 130
-_NO_READER = 141
 _OF_FILES = ("check", "ls", "show", "logs", "report", "clean", "completion")
 _OF_A_RUNNING_RUN = ("status", "stop", "restart", "signal", "wait", "stacks", "top")
 _COMMANDS = (*_OF_FILES, *_OF_A_RUNNING_RUN)
@@ -60,39 +59,71 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments after the command's name. None: the arguments of this process; then the command also ignores
             signals at its end, so that a late Ctrl-C changes no exit code and shows no traceback.
     """
+    from supervise.cli import standard_streams
+
     words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        standard_streams.open_closed()
     try:
-        return _dispatch(words, own_process=argv is None)
+        code = _dispatch(words, own_process=argv is None)
     except SystemExit as end:  # argparse raises it for --help and wrong usage
-        return end.code if isinstance(end.code, int) else 1
-    except KeyboardInterrupt:  # Ctrl-C before the signal handlers were installed
-        return _INTERRUPTED
+        code = end.code if isinstance(end.code, int) else 1
+    except KeyboardInterrupt:  # before the signal handlers were installed
+        code = _INTERRUPTED
     finally:
         if argv is None:
             import gc
 
             gc.freeze()  # otherwise, the exit searches all objects for garbage: a tenth of the time of a short run
+    return standard_streams.flushed(_command(words), code)
+
+
+def _command(words: list[str]) -> str:
+    """Return the command for a message; "" if the first word is not one."""
+    return words[0] if words and words[0] in ("run", *_COMMANDS) else ""
 
 
 def _dispatch(words: list[str], *, own_process: bool) -> int:
+    if words[:1] == ["help"] and words[1:2] and words[1] in ("run", *_COMMANDS):
+        words = [words[1], "--help"]
+    if words[:1] == ["run"]:
+        return _run(words[1:], own_process=own_process)
+    try:
+        return _print(words)
+    except OSError as error:  # stdout takes no output, or the folder of the runs cannot be read
+        from supervise.cli import standard_streams
+
+        return standard_streams.failed(_command(words), error)
+
+
+def _run(words: list[str], *, own_process: bool) -> int:
+    from supervise.cli import parser, standard_streams
+
+    try:
+        given = parser.read(words)  # first, because --help needs no more
+    except OSError as error:  # stdout takes no help
+        return standard_streams.failed("run", error)
+    from supervise.cli.options import validated
+    from supervise.cli.run import run
+
+    options = validated(*given)
+    if own_process and options.engine == "local":
+        from supervise._gang.shutdown_at_exit import alone
+
+        alone()
+    if own_process and not options.dry_run:
+        standard_streams.show_no_output()
+    return run(options, own_process=own_process)
+
+
+def _print(words: list[str]) -> int:
+    """Run a command that writes to stdout; return its exit code."""
     command = words[0] if words else None
-    if command == "run":
-        from supervise.cli import parser
-
-        given = parser.read(words[1:])  # before the imports below, because --help needs no more
-        from supervise.cli.options import validated
-        from supervise.cli.run import run
-
-        options = validated(*given)
-        if own_process and options.engine == "local":
-            from supervise._gang.shutdown_at_exit import alone
-
-            alone()
-        return run(options, own_process=own_process)
     if command in _COMMANDS:
-        return _report(command, words[1:])
-    if command == "help" and words[1:2] and words[1] in ("run", *_COMMANDS):
-        return _dispatch([words[1], "--help"], own_process=own_process)
+        from importlib import import_module
+
+        code: int = getattr(import_module(f"supervise.cli.{_MODULES.get(command, command)}"), command)(words[1:])
+        return code
     if command in ("-h", "--help", "help"):
         print(_USAGE, end="")
         return 0
@@ -101,28 +132,6 @@ def _dispatch(words: list[str], *, own_process: bool) -> int:
         return 0
     print(_USAGE if command is None else _unknown(words), end="", file=sys.stderr)
     return 2
-
-
-def _report(command: str, words: list[str]) -> int:
-    """Run a command that writes to stdout. If no process reads stdout any more, return the exit code of SIGPIPE."""
-    from importlib import import_module
-
-    try:
-        code: int = getattr(import_module(f"supervise.cli.{_MODULES.get(command, command)}"), command)(words)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        import os
-
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())  # for the flush at the exit of Python
-        os.close(null)
-        return _NO_READER
-    except OSError as error:  # the folder of the runs cannot be read
-        from supervise.cli.complaint import complaint
-
-        print(f"supervise {command}: {complaint(error)}", file=sys.stderr)
-        return 1
-    return code
 
 
 def _unknown(words: list[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from typing import TYPE_CHECKING
@@ -53,9 +52,6 @@ def check(words: Sequence[str]) -> int:
 
 def _complaint(options: Options) -> str | None:
     """Return why the gang cannot be started; None if nothing is known to be wrong."""
-    from supervise._gang.attempt import prepared
-    from supervise.logs import DefaultLogsSpecs
-
     first = 0
     for part in options.parts:
         try:
@@ -65,7 +61,7 @@ def _complaint(options: Options) -> str | None:
         first += part.count
     try:
         envs = ranks.environments(options, run_id="check", master=Master("", ""))
-        prepared({**gang_settings.settings(options, envs), "logs_specs": DefaultLogsSpecs(os.devnull)})
+        gang_settings.check(options, envs)
     except SpecError as error:
         return f"{options.file}: {error}"
     return None

@@ -37,17 +37,21 @@ def clean(words: Sequence[str]) -> int:
 
     Raises:
         SystemExit: With code 2 after an error message, or 0 after the help.
+        OSError: The runs were removed, but stdout takes no output.
     """
     found = options().parse_args(words)
     before = datetime.now(UTC) - timedelta(seconds=min(found.older_than, 1e9))
     removed, freed_bytes, code = 0, 0, 0
+    output = _Output()
     for run in runs_in(runs_dir()):
         young = run.started is None or run.started > before
         if young or run.state == "running" or (found.keep_failed and run.state != "succeeded"):
             continue
         if run.state == "unknown":
             host = one_line(str(run.info.get("host_name")))
-            print(f"kept {one_line(run.name)}: it may still run on host {host}; use supervise clean there, or rm -r")
+            output.line(
+                f"kept {one_line(run.name)}: it may still run on host {host}; use supervise clean there, or rm -r"
+            )
             continue
         used_bytes = _used_bytes(run)
         try:
@@ -56,10 +60,36 @@ def clean(words: Sequence[str]) -> int:
             print(f"supervise clean: {one_line(run.name)}: {error.strerror}", file=sys.stderr)
             code = 1
             continue
-        print(f"removed {one_line(run.name)} ({run.state}, {size(used_bytes)})")
+        output.line(f"removed {one_line(run.name)} ({run.state}, {size(used_bytes)})")
         removed, freed_bytes = removed + 1, freed_bytes + used_bytes
-    print(f"{removed} {'run' if removed == 1 else 'runs'} removed, {size(freed_bytes)}")
+    output.line(f"{removed} {'run' if removed == 1 else 'runs'} removed, {size(freed_bytes)}")
+    output.end()
     return code
+
+
+class _Output:
+    """The output of the command. A stdout that fails does not end the removal: its disk may be the full one."""
+
+    def __init__(self) -> None:
+        """Begin."""
+        self._error: OSError | None = None
+
+    def line(self, text: str) -> None:
+        """Print a line, unless an earlier one failed."""
+        try:
+            if self._error is None:
+                print(text)
+        except OSError as error:
+            self._error = error
+
+    def end(self) -> None:
+        """Raise the first error.
+
+        Raises:
+            OSError: A line could not be printed.
+        """
+        if self._error is not None:
+            raise self._error
 
 
 def _used_bytes(run: RecordedRun) -> int:

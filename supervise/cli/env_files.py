@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 
+from supervise.cli import given_file
+
 _LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z_0-9]*)\s*=\s*(.*)")
 _QUOTED = re.compile(r"""(?:'([^']*)'|"((?:[^"\\]|\\.)*)")\s*(?:#.*)?""")
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
@@ -22,14 +24,15 @@ def read(path: str) -> dict[str, str]:
         argparse.ArgumentTypeError: The file cannot be read, or has a line of another form; the text names both.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(_LARGEST_BYTES + 1)
+        content = given_file.read(path, _LARGEST_BYTES)
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{path!r}: {error.strerror}") from None
+    if len(content) > _LARGEST_BYTES:
+        raise argparse.ArgumentTypeError(f"{path!r} is larger than {_LARGEST_BYTES >> 20} MiB")
+    try:
+        text = content.decode()
     except UnicodeDecodeError:
         raise argparse.ArgumentTypeError(f"{path!r} is not text in UTF-8") from None
-    if len(text) > _LARGEST_BYTES:
-        raise argparse.ArgumentTypeError(f"{path!r} is larger than {_LARGEST_BYTES >> 20} MiB")
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()

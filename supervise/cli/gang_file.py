@@ -9,7 +9,7 @@ import shlex
 import tomllib
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from supervise.cli import option_values, suggestions
+from supervise.cli import given_file, option_values, suggestions
 from supervise.cli.parts import Part
 from supervise.restarts import RestartKind
 from supervise.roles import Readiness
@@ -44,8 +44,7 @@ class GangFile:
         self.path = path
         self._folder = os.path.dirname(os.path.abspath(path))
         try:
-            with open(path, "rb") as file:
-                content = file.read(_LARGEST_BYTES + 1)
+            content = given_file.read(path, _LARGEST_BYTES)
             if len(content) > _LARGEST_BYTES:
                 raise self._error(f"it is larger than {_LARGEST_BYTES >> 20} MiB")
             text = content.decode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from signal import SIGTERM
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,23 @@ def settings(options: Options, envs: Mapping[int, dict[str, str]]) -> GangSettin
     found["cwd"] = part.cwd
     found["ready"], found["ready_timeout_s"] = part.ready, part.ready_timeout_s
     return found
+
+
+def check(options: Options, envs: Mapping[int, dict[str, str]]) -> None:
+    """Check the settings of a gang, as its start does; make no file and start no process.
+
+    Args:
+        options: The validated options.
+        envs: As for `settings`.
+
+    Raises:
+        SpecError: A setting is not valid.
+        OSError: A program does not exist or is not executable.
+    """
+    from supervise._gang.attempt import prepared
+    from supervise.logs import DefaultLogsSpecs
+
+    prepared({**settings(options, envs), "logs_specs": DefaultLogsSpecs(os.devnull)})
 
 
 def _roles(options: Options) -> list[Any]:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import select
 import sys
 import time
 from typing import TYPE_CHECKING
 
+from supervise._opening import open_regular
+from supervise._printable import one_line
 from supervise._views.log_lines import Log, LogLines, LogTimes, logs_of
+from supervise._views.recorded_run import RecordedRun
 from supervise.cli import option_values
+from supervise.cli.complaint import complaint
 from supervise.cli.console import Console
 from supervise.cli.run_commands import parser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from supervise._views.recorded_run import RecordedRun
     from supervise.cli.run_commands import RunParser
 
 SCHEMA_VERSION = 1
@@ -57,16 +61,15 @@ def logs(words: Sequence[str]) -> int:
 
 
 def _show(run: RecordedRun, made: argparse.ArgumentParser, found: argparse.Namespace) -> int:
-    if found.rank is not None and found.rank not in run.logs() and not (found.follow and run.is_running()):
+    may_come = found.follow and run.is_running()
+    if found.rank is not None and found.rank not in run.logs() and not may_come and not _gone(run, found):
         made.error(f"rank {found.rank} of {run.name} has no log")
     now_s = time.time()
     lines = LogLines(LogTimes(run), None if found.since is None else now_s - found.since)
     write = _json(run) if found.json else _plain(run, prefixes=found.rank is None)
     while True:
-        going_on = found.follow and run.is_running()  # before the read, so that all output until the end is shown
-        wanted = [log for log in logs_of(run) if found.rank in (None, log.rank)]
-        if found.stderr:
-            wanted = [log for log in wanted if log.stream == "stderr"]
+        going_on = found.follow and run.is_running()  # before the read, so that all output up to the end is shown
+        wanted = [log for log in logs_of(run) if _is_wanted(log.rank, log.stream, found)]
         for block in lines.look(wanted, time.time()):
             write(block.log, block.at_s, block.lines)
         if not going_on:
@@ -74,8 +77,52 @@ def _show(run: RecordedRun, made: argparse.ArgumentParser, found: argparse.Names
                 write(log, time.time(), [rest])
         sys.stdout.buffer.flush()
         if not going_on:
-            return 0
+            return _told_what_is_gone(RecordedRun(run.path), found)  # again, since its result may be new
         select.select([], [], [], _LOOK_S)
+
+
+def _is_wanted(rank: int, stream: str, found: argparse.Namespace) -> bool:
+    return found.rank in (None, rank) and (stream == "stderr" or not found.stderr)
+
+
+def _told_what_is_gone(run: RecordedRun, found: argparse.Namespace) -> int:
+    """Print which logs cannot be shown; return the exit code: 1 if there are some, and no log can be shown."""
+    gone = _gone(run, found)
+    for (rank, stream), reason in sorted(gone.items()):
+        print(f"supervise logs: rank {rank} has no {stream}.log: {one_line(reason)}", file=sys.stderr)
+    left = [
+        log for log in logs_of(run) if _is_wanted(log.rank, log.stream, found) and (log.rank, log.stream) not in gone
+    ]
+    return 1 if gone and not left else 0
+
+
+def _gone(run: RecordedRun, found: argparse.Namespace) -> dict[tuple[int, str], str]:
+    """Return the wanted logs that were written and cannot be read: rank and stream to reason.
+
+    A run without a result does not say which logs it has written. Then a log that is missing is not known.
+    """
+    paths = {(log.rank, log.stream): log.path for log in logs_of(run)}
+    if run.info.get("engine") != "ray":  # other hosts may have these logs
+        paths = _written(run) | paths
+    reasons = {}
+    for (rank, stream), path in paths.items():
+        if _is_wanted(rank, stream, found):
+            try:
+                os.close(open_regular(path))
+            except OSError as error:
+                reasons[rank, stream] = complaint(error)
+    return reasons
+
+
+def _written(run: RecordedRun) -> dict[tuple[int, str], str]:
+    """Return the logs that the result names: rank and stream to path. The directory may have been moved."""
+    written = {}
+    for stream in ("stdout", "stderr"):
+        named = run.result.get(f"{stream}s")
+        for rank, path in named.items() if isinstance(named, dict) else ():
+            if option_values.is_count(rank) and isinstance(path, str) and path.endswith(f"{os.sep}{stream}.log"):
+                written[int(rank), stream] = os.path.join(run.path, *path.split(os.sep)[-3:])
+    return written
 
 
 def _rank(text: str) -> int:

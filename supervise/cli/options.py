@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from supervise._gang.notify_protocol import HELD_BY_RANK
 from supervise._process.launch import limits
 from supervise.cli import (
     failure_options,
@@ -145,7 +146,8 @@ def validated(parser: Parser, found: argparse.Namespace) -> Options:
     nproc = sum(part.count for part in parts)
     try:
         limits.check_host(nproc, None)
-        limits.check_open_files(nproc, each=limits.held_by_rank(None), shown=0)
+        later = _opened_later(found, parts, nproc)
+        limits.check_open_files(nproc, each=limits.held_by_rank(None), shown=0, later=later)
     except SpecError as error:
         parser.error(str(error))
     output_options.check(parser, found, nproc)
@@ -198,6 +200,14 @@ def validated(parser: Parser, found: argparse.Namespace) -> Options:
         notes=tuple(found.notes),
         stdin=found.stdin,
     )
+
+
+def _opened_later(found: argparse.Namespace, parts: tuple[Part, ...], nproc: int) -> int:
+    """Return the number of descriptors that the run may open after the check of the options."""
+    filters = bool(found.duplicate_stdout_filters) + bool(found.duplicate_stderr_filters)
+    notified = found.heartbeat_timeout or found.output_timeout or any(part.ready == "notify" for part in parts)
+    pipes = 2 if found.stdin == "all" else 0
+    return limits.opened_later(nproc, filters=filters, more=HELD_BY_RANK * bool(notified) + pipes)
 
 
 def stem(path: str) -> str:

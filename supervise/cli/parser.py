@@ -23,6 +23,8 @@ from supervise.cli import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from _typeshed import SupportsWrite
+
 _HELP_COLUMNS = 118
 
 _formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=34, width=_HELP_COLUMNS)
@@ -119,6 +121,10 @@ class Parser(argparse.ArgumentParser):
         width = min(_HELP_COLUMNS, shutil.get_terminal_size((_HELP_COLUMNS, 40)).columns)
         self.formatter_class: Any = partial(_formatter, width=width)
         return super().format_help()
+
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        """Print the help; argparse ignores the error of a stdout that takes no output."""
+        print(self.format_help(), end="", file=file)
 
     def error(self, message: str) -> NoReturn:
         """Print an error message and exit with code 2."""

@@ -8,6 +8,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
+from supervise.cli.given_file import open_without_wait
 from supervise.errors import SpawnError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def command(part: Part) -> tuple[str, ...]:
         return sys.executable, "-m", program, *part.args
     path = _from_cwd(program, part)
     if part.runs_python:
-        with open(path, "rb") as file:  # otherwise each rank reports the error
+        with open(path, "rb", opener=open_without_wait) as file:  # otherwise each rank reports the error
             file.fileno()
         return sys.executable, program, *part.args
     if not _is_found(path, part.env.get("PATH", os.environ.get("PATH", os.defpath))):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import cache
 from typing import TYPE_CHECKING
 
 from supervise.cli import option_values
@@ -148,7 +149,7 @@ def add_options(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="F",
-        type=_env_file,
+        type=cache(_env_file),
         help="read variables from a file of lines K=V; --env takes precedence",
     )
     add_option(
@@ -182,7 +183,7 @@ def add_options(group: argparse._ArgumentGroup) -> None:
         group,
         "--file",
         metavar="FILE",
-        type=_gang_file,
+        type=cache(_gang_file),
         help="run the roles of a file: gang.toml, or a Procfile",
     )
     add_option(

@@ -70,9 +70,9 @@ def report(words: Sequence[str]) -> int:
                 _write(path, content)
             if path != "-":
                 print(path)
-    except BrokenPipeError:
-        raise
     except OSError as error:
+        if error.filename is None:  # of stdout
+            raise
         print(f"supervise report: {complaint(error)}", file=sys.stderr)
         return 1
     return 0

@@ -25,7 +25,7 @@ from supervise.cli.options import title
 from supervise.cli.progress import OF_INTEREST, Progress, has_no_reader
 from supervise.cli.rank_stdin import RankStdin, reads_terminal
 from supervise.cli.run_control import RunControl
-from supervise.cli.run_directory import EventFile, write_info
+from supervise.cli.run_directory import EventFile
 from supervise.cli.sampling import Sampling
 from supervise.cli.signal_inbox import Received, SignalInbox
 from supervise.errors import SuperviseError
@@ -154,7 +154,7 @@ class _Run:
             return
         try:
             self._events = EventFile(directory)
-            write_info(directory, options, run_id=self._run_id, locked=self._events.locked)
+            self._events.write_info(options, run_id=self._run_id)
         except OSError as error:
             self._console.error(f"no events.jsonl: {complaint(error)}")
         self._control.open(directory, self._gang, self._inbox, self._console, engine=options.engine)
@@ -165,17 +165,22 @@ class _Run:
 
     def _print(self) -> int:
         """Print what would run; return the exit code."""
-        from supervise.cli import dry_run
+        from supervise.cli import dry_run, gang_settings, standard_streams
 
         try:
             self._master = ranks.choose_master(self._options.hosts)
             envs = self._environments()
+            if self._options.engine == "local":
+                gang_settings.check(self._options, envs)
         except (OSError, SuperviseError) as error:
             self._console.error(complaint(error))
             return program.USAGE
         finally:
             self._master.release()
-        print(*dry_run.lines(self._options, envs), sep="\n", flush=True)
+        try:
+            print(*dry_run.lines(self._options, envs), sep="\n", flush=True)
+        except OSError as error:
+            return standard_streams.failed("run", error)
         return 0
 
     def _prefix(self, rank: int) -> str:

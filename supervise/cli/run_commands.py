@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from typing import NoReturn
 
+    from _typeshed import SupportsWrite
+
     from supervise._views.recorded_run import RecordedRun
 
 
@@ -21,8 +23,13 @@ class RunParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print an error message and exit with code 2."""
+        """Print an error message and exit with code 2."""
         print(f"{self.prog}: {below_itself(message)}\nTry '{self.prog} --help'.", file=sys.stderr)
         raise SystemExit(2)
+
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        """Print the help; argparse ignores the error of a stdout that takes no output."""
+        print(self.format_help(), end="", file=file)
 
 
 def parser(command: str, description: str, *, run: bool) -> RunParser:

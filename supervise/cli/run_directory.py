@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import asdict
@@ -24,7 +25,11 @@ EVENTS_LOST = "supervise.events.lost"
 
 
 class EventFile:
-    """The file ``events.jsonl``: one JSON object per line, written without buffering."""
+    """The file ``events.jsonl``: one JSON object per line, written without buffering.
+
+    If the run directory was removed, and a restart of ranks has made it again, this file and ``run.json`` are made
+    again as well: without them, no command accepts the directory as a run.
+    """
 
     def __init__(self, directory: str | None) -> None:
         """Open the file to append; create it with mode 0600.
@@ -43,9 +48,25 @@ class EventFile:
         self.error: OSError | None = None
         """The error at the last event that could not be written."""
         self._untold = 0
+        self._written = 0
+        self._info: dict[str, Any] | None = None
+        self._directory = directory
         if directory is not None:
-            self._fd = open_to_append(os.path.join(directory, "events.jsonl"))
-            self.locked = run_host.lock(self._fd)
+            self._open(directory)
+
+    def _open(self, directory: str) -> None:
+        self._fd = open_to_append(os.path.join(directory, "events.jsonl"))
+        self.locked = run_host.lock(self._fd)
+
+    def write_info(self, options: Options, *, run_id: str) -> None:
+        """Write ``run.json``: what was started, when and where.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        assert self._directory is not None  # noqa: S101 - the file is open
+        self._info = _info(options, run_id=run_id, locked=self.locked)
+        _write(self._directory, "run.json", self._info)
 
     def write(self, event: dict[str, Any]) -> None:
         """Append an event; count it as lost if the write fails, for instance on a full disk.
@@ -55,13 +76,32 @@ class EventFile:
         if self._fd < 0:
             return
         try:
+            if not os.fstat(self._fd).st_nlink:
+                self._open_again()
             if self._untold:
                 now = datetime.now(UTC).isoformat()
                 self._append({"event": EVENTS_LOST, "timestamp": now, "count": self._untold}, b"\n")  # ends a torn line
                 self._untold = 0
             self._append(event)
+            self._written += 1
         except OSError as error:
             self.lost, self._untold, self.error = self.lost + 1, self._untold + 1, error
+
+    def _open_again(self) -> None:
+        """Replace a file that was removed; its events are lost.
+
+        Raises:
+            OSError: The directory is gone, or a file cannot be made.
+        """
+        assert self._directory is not None  # noqa: S101 - the file is open
+        removed = self._fd
+        self._open(self._directory)
+        os.close(removed)
+        self.lost, self._untold = self.lost + self._written, self._untold + self._written
+        self._written = 0
+        self.error = FileNotFoundError(errno.ENOENT, "it was removed", os.path.join(self._directory, "events.jsonl"))
+        if self._info is not None:
+            _write(self._directory, "run.json", self._info)
 
     def _append(self, event: dict[str, Any], before: bytes = b"") -> None:
         data = before + json.dumps(event, default=str).encode() + b"\n"
@@ -129,19 +169,15 @@ def _write(directory: str, name: str, whole: dict[str, Any]) -> None:
     whole_file.write(os.path.join(directory, name), data)
 
 
-def write_info(directory: str, options: Options, *, run_id: str, locked: bool) -> None:
-    """Write ``run.json``: the program, the time and the host of the run.
+def _info(options: Options, *, run_id: str, locked: bool) -> dict[str, Any]:
+    """Return the content of ``run.json``.
 
     Args:
-        directory: The run directory.
         options: The validated options.
         run_id: The run ID.
         locked: Whether this process holds a lock on ``events.jsonl``.
-
-    Raises:
-        OSError: It cannot be written.
     """
-    whole = {
+    return {
         "schema_version": INFO_SCHEMA_VERSION,
         "started": datetime.now(UTC).isoformat(),
         "run_id": run_id,
@@ -155,7 +191,6 @@ def write_info(directory: str, options: Options, *, run_id: str, locked: bool) -
         "cwd": os.getcwd(),
         **run_host.identity(locked=locked),
     }
-    _write(directory, "run.json", whole)
 
 
 def _failure(failure: ProcessFailure) -> dict[str, Any]:

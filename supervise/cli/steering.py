@@ -196,6 +196,8 @@ def how_it_ended(target: Target) -> str:
     run = ended_run(target)
     if run is None:
         return f"{target.name}: no process listens; the gang has ended"
+    if run.state in ("running", "unknown"):
+        return f"{target.name}: the connection ended without a reply, and the run has no result yet"
     if run.state == "killed":
         return f"{target.name} has ended: supervise was killed; see: supervise show {target.name}"
     code = run.result.get("exit_code")

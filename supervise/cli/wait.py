@@ -92,8 +92,8 @@ def _still_runs(target: steering.Target, *, as_json: bool) -> int:
 
 
 def _ended(target: steering.Target, *, as_json: bool) -> int:
-    """Print how a run has ended; return the exit code of the run."""
-    run = target.now()
+    """Print how a run has ended; return its exit code."""
+    run = steering.ended_run(target)
     recorded = run.result if run is not None else {}
     code = recorded.get("exit_code")
     if not isinstance(code, int):

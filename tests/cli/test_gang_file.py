@@ -1,11 +1,20 @@
 """``supervise run --file`` and ``supervise check``: roles of a gang.toml, processes of a Procfile."""
 
+import fcntl
+import os
 import re
+import signal
+import subprocess
+import termios
 from pathlib import Path
 
 import pytest
 
-from tests.cli.command import Command
+from tests.cli.command import SUPERVISE, Command, environment
+from tests.cli.test_run_commands import until
+from tests.patience import PATIENCE_S
+
+RUN = ("run", "--no-prefix", "-q")
 
 SHOW = 'echo "$RANK $LOCAL_RANK $WORLD_SIZE $ROLE_NAME $ROLE_RANK $ROLE_WORLD_SIZE"'
 GANG = f"""
@@ -154,6 +163,16 @@ def test_a_file_that_is_not_valid(supervise: Command, content: str, told: str):
     assert len(done.stderr.splitlines()) <= 2
 
 
+@pytest.mark.parametrize("told", ["every role is a service", "the gang has no restart_policy"])
+def test_a_dry_run_refuses_what_a_run_refuses(supervise: Command, told: str):
+    """Also what the checks of the gang find, after those of the file."""
+    [content] = [content for content, message in WRONG.items() if message.startswith(told)]
+    (supervise.tmp_path / "gang.toml").write_text(content)
+    run, dry = supervise.run("--file", "gang.toml"), supervise.run("--dry-run", "--file", "gang.toml")
+    assert (dry.returncode, dry.stdout, dry.stderr) == (run.returncode, "", run.stderr)
+    assert told in dry.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -178,6 +197,46 @@ def test_a_procfile_that_is_not_valid(supervise: Command, content: str, told: st
     """The message has the number of the line."""
     (supervise.tmp_path / "Procfile").write_text(content)
     assert told in supervise.refused("run", "--file", "Procfile").stderr
+
+
+@pytest.mark.parametrize("words", [("run", "--file", "pipe"), ("check", "pipe"), ("run", "--env-file", "pipe", "true")])
+def test_a_pipe_without_a_writer_is_refused(supervise: Command, words: tuple[str, ...]):
+    """At once, without a wait for one."""
+    os.mkfifo(supervise.tmp_path / "pipe")
+    done = supervise.supervise(*words)
+    assert done.returncode == 2
+    assert "the pipe is empty, and no process writes to it" in done.stderr
+
+
+def test_a_script_that_is_a_pipe_does_not_block_the_start(supervise: Command):
+    """Only its rank waits for a writer."""
+    os.mkfifo(supervise.tmp_path / "pipe.py")
+    with supervise.started("-v", "pipe.py") as run:
+        run.hear_error("process.started")
+        run.signal(signal.SIGTERM)
+        assert run.end()[0] == 128 + signal.SIGTERM
+
+
+def test_a_file_from_a_pipe_of_the_shell(supervise: Command):
+    """``--file <(command)`` and ``--env-file <(command)``."""
+    script = "\"$@\" --file <(echo 'a: echo $A') --env-file <(echo A=5)"
+    done = supervise.supervise(*RUN, before=("bash", "-c", script, "bash"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "5\n", "")
+
+
+def test_a_pipe_is_read_to_its_end(supervise: Command):
+    """Also if its content comes in parts: the second is written when the first has been read."""
+    read, write = os.pipe()
+    command = [*SUPERVISE, *RUN, "--file", f"/dev/fd/{read}"]
+    with subprocess.Popen(
+        command, env=environment(supervise.tmp_path), pass_fds=[read], stdout=subprocess.PIPE, text=True
+    ) as process:
+        os.write(write, b"a: echo ")
+        until(lambda: not fcntl.ioctl(read, termios.FIONREAD, bytes(4)).strip(b"\0"))
+        os.close(read)
+        os.write(write, b"5\n")
+        os.close(write)
+        assert process.communicate(timeout=PATIENCE_S)[0] == "5\n"
 
 
 def test_the_help_of_check(supervise: Command):

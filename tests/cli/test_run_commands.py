@@ -192,6 +192,46 @@ def test_logs_follow_a_run_to_its_end(supervise: Command):
         run.end()
 
 
+def to_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def to_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def to_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+
+
+@pytest.mark.parametrize("change", [Path.unlink, to_pipe, to_folder, to_link], ids=["gone", "pipe", "folder", "link"])
+def test_a_log_that_is_gone_is_named(supervise: Command, change: Callable[[Path], None]):
+    """Other logs are shown; if no log can be shown, the command fails."""
+    supervise.run("-q", "-n", "2", "--run-id", "job", "sh", "-c", "echo out; echo err >&2")
+    folder = supervise.directory() / "attempt_0"
+    change(folder / "0" / "stdout.log")
+    done = supervise.supervise("logs", "job", "--rank", "0")
+    assert (done.returncode, done.stdout) == (0, "err\n")
+    assert re.fullmatch(f"supervise logs: rank 0 has no stdout.log: {folder}/0/stdout.log: .+\n", done.stderr)
+    assert told(supervise, "logs", "job", "--rank", "0", "--stderr") == "err\n"
+    change(folder / "0" / "stderr.log")
+    done = supervise.supervise("logs", "job", "--rank", "0")
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 2)
+
+
+def test_streams_that_were_not_redirected_are_no_error(supervise: Command):
+    """They have no logs; nor have runs without any."""
+    supervise.run("-q", "--run-id", "job", "-r", "1", "-t", "0", "sh", "-c", "echo out; echo err >&2")
+    assert told(supervise, "logs", "job") == "[default0]:out\n"
+    supervise.run("-q", "--run-id", "none", "-r", "0", "-t", "0", "true")
+    assert told(supervise, "logs", "none") == ""
+    supervise.run("-q", "--run-id", "merged", "--merge", "sh", "-c", "echo out; echo err >&2")
+    assert told(supervise, "logs", "merged") == "[default0]:out\n[default0]:err\n"
+
+
 def test_logs_without_a_reader_end(supervise: Command):
     """``supervise logs RUN | head`` ends with 141 and without a traceback."""
     supervise.run("-q", "--run-id", "job", "sh", "-c", "yes | head -100000")

@@ -1,6 +1,7 @@
 """events.jsonl and result.json, which machines read."""
 
 import json
+import re
 import signal
 import stat
 from pathlib import Path
@@ -123,3 +124,35 @@ def test_each_result_has_the_form_of_the_schema(supervise: Command, words: tuple
     jsonschema.validate(result, SCHEMA)
     assert result["exit_code"] == done.returncode
     assert done.stderr.endswith("\n".join(result["report"]) + "\n")
+
+
+REMOVES = """
+mkdir second 2>/dev/null || { echo again; exit; }
+directory=$(dirname "$(dirname "$(dirname "$(readlink /proc/$$/fd/1)")")")
+while [ -e "$directory" ]; do rm -rf "$directory"; done
+exit 3
+"""
+
+
+@pytest.mark.parametrize("strategy", ["one_for_all", "one_for_one"])
+def test_a_directory_that_was_removed_is_whole_after_a_restart(supervise: Command, strategy: str):
+    """The restart makes it again, as a run that the commands accept; one line says what is missing."""
+    words = ("--max-restarts", "1", "--backoff", "0", "--strategy", strategy, "--run-id", "job", "sh", "-c", REMOVES)
+    done = supervise.run("-q", *words)
+    assert done.returncode == 0
+    found = re.findall("events are missing in events.jsonl: .*/events.jsonl: it was removed", done.stderr)
+    assert len(found) == len(done.stderr.splitlines()) == 1
+    shown = supervise.supervise("show", "job")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert supervise.supervise("logs", "job").stdout == "[default0]:again\n"
+    assert supervise.supervise("ls").stdout.splitlines()[1].split()[1:3] == ["succeeded", "0"]
+    [lost, *_] = (supervise.directory() / "events.jsonl").read_text().splitlines()
+    assert not lost  # ends what could be a torn line
+
+
+def test_a_directory_that_was_removed_stays_removed_without_a_restart(supervise: Command):
+    """Nothing is written where it was."""
+    done = supervise.run("-q", "--run-id", "job", "sh", "-c", REMOVES)
+    assert done.returncode == 3
+    assert "no result.json: " in done.stderr
+    assert not list((supervise.tmp_path / "runs").iterdir())

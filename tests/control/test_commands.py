@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -257,6 +257,40 @@ def test_wait_exits_as_the_run_did_also_afterwards(supervise: Command, script: s
     done = supervise.supervise("wait", "job", "--json")
     whole = json.loads(done.stdout)
     assert (done.returncode, whole["exit_code"], whole["outcome"]) == (code, code, outcome)
+
+
+@contextmanager
+def closing_connections(path: Path) -> Iterator[None]:
+    """Listen in place of a run; close each connection without a reply."""
+    path.unlink()
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"/proc/self/fd/{folder}/{path.name}")
+        os.close(folder)
+        server.listen()
+
+        def close_all() -> None:
+            with suppress(OSError):  # shut down, below
+                while True:
+                    server.accept()[0].close()
+
+        thread = threading.Thread(target=close_all)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_a_connection_that_ends_is_not_the_end_of_the_run(supervise: Command):
+    """Each command says that there was no reply, and fails."""
+    more = {"signal": ["USR1"], "restart": ["--rank", "0"]}
+    with running(supervise, "sh", "-c", SAYS), closing_connections(supervise.directory() / "control.sock"):
+        for command in ("status", "stop", "stacks", "signal", "restart", "wait"):
+            code, error = refused(supervise, command, "job", *more.get(command, []))
+            assert code == 1
+            assert error.startswith(f"supervise {command}: {supervise.directory().name}: the connection ended without")
 
 
 def test_a_run_that_has_ended_is_said_to_have_ended_and_how(supervise: Command):

@@ -1,7 +1,9 @@
 """A host that runs out of descriptors while its gang runs or ends: nothing is lost, nothing survives, nothing leaks."""
 
 import os
+import re
 import resource
+import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -18,9 +20,12 @@ from supervise._process.containment.groups import members
 from supervise._process.launch import limits
 from supervise._process.launch.fork_server import check_room
 from supervise.events import EventLog
+from tests.patience import PATIENCE_S
 from tests.processes.gangs import each_kind, faulty
 from tests.processes.hosts import pids_of, watched
 from tests.processes.test_containment import DEAF_FORKED
+
+ROOT = Path(__file__).parents[2]
 
 
 def open_fds() -> set[int]:
@@ -193,3 +198,67 @@ def test_r6_a_restart_without_descriptors_is_tried_again_until_there_are_some(tm
         result = gang.wait()
     assert result.outcome == "succeeded"
     assert {each.end.pid for each in result.restarts if each.attempt in (1, 2)} == {None}
+
+
+LIMITED = """
+import re, resource
+import supervise
+
+def work():
+    return 1
+
+if __name__ == "__main__":
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (WANTED, hard))
+    try:
+        print(len(supervise.run(work, n=12)))
+    except supervise.SpecError as error:
+        print(re.search("ulimit -n (.*)", str(error))[1])
+"""
+
+
+@pytest.mark.parametrize("limit", [60, 64])
+def test_the_advised_limit_is_enough_for_a_call(tmp_path, limit):
+    """Whichever check refuses the start: the first, before any file is made, or the last."""
+    script = tmp_path / "script.py"
+    for expected in ("advice", "12"):
+        script.write_text(LIMITED.replace("WANTED", str(limit)))
+        said = in_a_process([sys.executable, str(script)])
+        if expected == "advice":
+            assert int(said) > limit
+            limit = int(said)
+        else:
+            assert said.strip() == "12"
+
+
+@pytest.mark.parametrize("limit", [50, 60, 85])
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--stdin", "all"),
+        ("--duplicate-stdout-filters", "a", "--duplicate-stderr-filters", "b", "--output-timeout", "100", "-t", "3"),
+    ],
+    ids=["usual", "stdin", "filters"],
+)
+def test_the_advised_limit_is_enough_for_a_command(tmp_path, limit, words):
+    """As with the call."""
+    command = [sys.executable, "-m", "supervise", "run", "-q", "--log-dir", str(tmp_path), "-n", "24", *words, "true"]
+    refused = in_a_process(["sh", "-c", f'ulimit -S -n {limit}; exec "$@" 2>&1', "sh", *command])
+    found = re.search("ulimit -n (.*)", refused)
+    assert found is not None
+    assert in_a_process(["sh", "-c", f'ulimit -S -n {found[1]}; exec "$@" 2>&1', "sh", *command]) == ""
+
+
+def in_a_process(command: list[str]) -> str:
+    """Return the output of a command."""
+    done = subprocess.run(
+        command,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        timeout=PATIENCE_S,
+        text=True,
+        check=False,
+    )
+    return done.stdout

@@ -110,6 +110,9 @@ def test_l7_a_console_whose_reader_is_gone_is_one_event(tmp_path, kind, console)
         ("binary", "renamed"),
         ("binary", "rotated"),
         ("binary", "unlinked"),
+        ("binary", "replaced by a pipe"),
+        ("binary", "replaced by a folder"),
+        ("binary", "replaced by a link"),
         ("spawn", "rotated"),
         ("forkserver", "unlinked"),
     ],
@@ -127,6 +130,12 @@ def test_l7_a_log_that_is_moved_away_is_shown_to_its_end(tmp_path, kind, how):
             path.rename(path.with_suffix(".old"))
         if how == "rotated":
             path.touch()
+        elif how == "replaced by a pipe":
+            os.mkfifo(path)
+        elif how == "replaced by a folder":
+            path.mkdir()
+        elif how == "replaced by a link":
+            path.symlink_to("/dev/zero")
         for text in ("second", "third"):
             host.tell(0)
             assert host.hear() == text

@@ -121,13 +121,13 @@ def test_l11_too_few_descriptors_to_know_more_are_no_obstacle(tmp_path):
 import os, resource
 from supervise._process.launch import limits
 real, seen = limits.check_open_files, []
-def check(nprocs, *, each, shown):
+def check(nprocs, *, each, shown, later=0):
     if shown:
         seen.append(shown)
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         needed = nprocs * each + min(seen) // 2 * 2 + limits._open_now() + limits._SPARE
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed - len(seen) % 2, hard))
-    return real(nprocs, each=each, shown=shown)
+    return real(nprocs, each=each, shown=shown, later=later)
 limits.check_open_files = check
 report["outcome"] = start().wait().outcome
 report["seen"] = seen

@@ -19,6 +19,9 @@ _BELL = 1
 With a fork server, the thread also duplicates that of the reports.
 """
 
+_STREAMS = 2
+_LATER = 40
+"""Descriptors, independent of the number of ranks, that the host opens between the first check and the last."""
 
 _MANY = 1000
 """Number of ranks for which every kernel has enough pids."""
@@ -74,13 +77,26 @@ def held_by_rank(start_method: str | None) -> int:
     return _HELD[start_method] + more
 
 
-def check_open_files(nprocs: int, *, each: int, shown: int) -> int:
+def opened_later(nprocs: int, *, filters: int, more: int = 0) -> int:
+    """Return the largest number of descriptors that a start opens between its first check and its last.
+
+    Args:
+        nprocs: Number of ranks.
+        filters: Number of filtered files, for each of which the host reads a log of each rank again.
+        more: Number of further descriptors for each rank.
+    """
+    return _LATER + nprocs * (_STREAMS + filters + more)
+
+
+def check_open_files(nprocs: int, *, each: int, shown: int, later: int = 0) -> int:
     """Compare the number of descriptors that a gang needs with the soft limit.
 
     Args:
         nprocs: Number of ranks.
         each: Number of descriptors for each running rank.
         shown: Number of log files that the host reads.
+        later: Number of descriptors that the host may open before it checks again. They are not required yet, but the
+            advice includes them, so that the advised limit is enough for all checks.
 
     Returns:
         The number of further descriptors that the limit allows.
@@ -95,9 +111,10 @@ def check_open_files(nprocs: int, *, each: int, shown: int) -> int:
     if needed > soft:
         raised = hard == resource.RLIM_INFINITY or needed <= hard
         top = "unlimited" if hard == resource.RLIM_INFINITY else hard
+        advised = needed + later if hard == resource.RLIM_INFINITY else min(needed + later, hard)  # if `raised`
         msg = (
-            f"{nprocs} ranks need about {needed} open files, and the soft limit RLIMIT_NOFILE is {soft}"
-            f" (the hard limit: {top}); raise it with: ulimit -n {needed}"
+            f"{nprocs} ranks need about {advised} open files, and the soft limit RLIMIT_NOFILE is {soft}"
+            f" (the hard limit: {top}); raise it with: ulimit -n {advised}"
             if raised
             else f"{nprocs} ranks need about {needed} open files, which is above the hard limit of {hard}"
             " (RLIMIT_NOFILE): use fewer ranks, or have root raise it"

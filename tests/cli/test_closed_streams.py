@@ -1,0 +1,140 @@
+"""Commands whose stdin, stdout or stderr is closed, or whose stdout takes no output."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from supervise.cli import _COMMANDS
+from tests.cli.command import HANG, SUPERVISE, Command, environment
+from tests.patience import PATIENCE_S
+
+OF_A_RECORDED_RUN = {
+    "check": ("gang.toml",),
+    "ls": (),
+    "show": ("job",),
+    "logs": ("job",),
+    "report": ("job",),
+    "wait": ("job",),
+    "completion": ("bash",),
+    "clean": (),
+}
+OF_A_RUNNING_RUN = {
+    "status": ("job",),
+    "signal": ("job", "CONT"),
+    "stacks": ("job",),
+    "top": ("job", "--json"),
+    "restart": ("job", "--rank", "0"),
+    "stop": ("job",),
+}
+HELP = (("--help",), ("--version",), ("run", "--help"), *((command, "--help") for command in _COMMANDS))
+
+
+def with_streams(supervise: Command, redirection: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with a redirection of the shell."""
+    return subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirection}', "sh", *SUPERVISE, *words],
+        env=environment(supervise.tmp_path),
+        cwd=supervise.tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def record(supervise: Command) -> None:
+    """Record a run named job, and write a gang file."""
+    (supervise.tmp_path / "gang.toml").write_text('[roles.a]\ncommand = "true"\n')
+    assert supervise.run("-q", "--run-id", "job", "echo", "hi").returncode == 0
+
+
+def refusal(command: str, why: str = "Bad file descriptor") -> str:
+    return f"supervise {command}: cannot write to stdout: {why}\n"
+
+
+def test_every_command_is_tested():
+    """In one of the two tables."""
+    assert {*OF_A_RECORDED_RUN, *OF_A_RUNNING_RUN} == set(_COMMANDS)
+
+
+@pytest.mark.parametrize("command", OF_A_RECORDED_RUN)
+def test_a_command_about_files(supervise: Command, command: str):
+    """Closed stdout: an error as of coreutils. Closed stdin or stderr: the same output; no error message on stdout."""
+    record(supervise)
+    words = (command, *OF_A_RECORDED_RUN[command])
+    for redirection in ("2>&-", "<&-", "<&- 2>&-"):
+        done = with_streams(supervise, redirection, *words)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout
+        if command == "clean":
+            record(supervise)
+    assert with_streams(supervise, "2>&-", command, "--nope", "x").stdout == ""
+    done = with_streams(supervise, ">&-", *words)
+    assert (done.returncode, done.stderr) == (1, refusal(command))
+    if command == "clean":
+        record(supervise)
+    assert with_streams(supervise, "<&- >&- 2>&-", *words).returncode == 1
+    if command == "clean":
+        record(supervise)
+    done = with_streams(supervise, ">/dev/full", *words)
+    assert (done.returncode, done.stderr) == (1, refusal(command, "No space left on device"))
+
+
+def test_commands_about_a_running_run(supervise: Command):
+    """They act, and then fail because they cannot print what they did."""
+    with supervise.started("--no-prefix", "--run-id", "job", "sh", "-c", f"echo up; {HANG}") as run:
+        run.hear()
+        for command, words in OF_A_RUNNING_RUN.items():
+            done = with_streams(supervise, ">&-", command, *words)
+            assert (done.returncode, done.stderr) == (1, refusal(command))
+            if command == "restart":
+                run.hear()
+        assert run.end()[0] == 128 + 15
+    with supervise.started("--no-prefix", "--run-id", "job", "sh", "-c", f"echo up; {HANG}") as run:
+        run.hear()
+        for command, words in OF_A_RUNNING_RUN.items():
+            if command != "top":  # ends with the run only
+                done = with_streams(supervise, "<&- 2>&-", command, *words)
+                assert (done.returncode, done.stderr) == (0, "")
+            if command == "restart":
+                run.hear()
+        run.end()
+
+
+@pytest.mark.parametrize("words", HELP, ids=" ".join)
+def test_a_help_that_cannot_be_written(supervise: Command, words: tuple[str, ...]):
+    """It is an error, and no traceback."""
+    command = words[0] if words[1:] else ""
+    done = with_streams(supervise, ">&-", *words)
+    assert (done.returncode, done.stderr) == (1, refusal(command).replace(" :", ":"))
+
+
+def test_a_dry_run_that_cannot_be_written(supervise: Command):
+    """Also if its output is longer than a buffer."""
+    words = ("run", "--dry-run", "-n", "200", "true")
+    for redirection, why in ((">&-", "Bad file descriptor"), (">/dev/full", "No space left on device")):
+        done = with_streams(supervise, redirection, *words)
+        assert (done.returncode, done.stderr) == (1, refusal("run", why))
+    assert with_streams(supervise, "| true; exit 0; :", *words).stderr == ""
+
+
+@pytest.mark.parametrize("redirection", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_run_goes_on(supervise: Command, redirection: str):
+    """Its output is discarded where a stream is closed, and its logs are whole."""
+    script = "echo out; echo err >&2; exit 5"
+    done = with_streams(supervise, redirection, "run", "--no-prefix", "sh", "-c", script)
+    assert done.returncode == 5
+    assert done.stdout == ("out\n" if ">&-" not in redirection.split() else "")
+    assert ("err" in done.stderr) == ("2>&-" not in redirection)
+    logs = supervise.directory() / "attempt_0/0"
+    assert [Path(logs / f"{name}.log").read_text() for name in ("stdout", "stderr")] == ["out\n", "err\n"]
+
+
+@pytest.mark.parametrize("redirection", [">&-", ">/dev/full"])
+def test_clean_removes_all_runs_before_it_fails(supervise: Command, redirection: str):
+    """Its stdout may be on the full disk that it is to empty: it fails afterwards."""
+    record(supervise)
+    record(supervise)
+    assert with_streams(supervise, redirection, "clean").returncode == 1
+    assert not list((supervise.tmp_path / "runs").glob("job_*"))
