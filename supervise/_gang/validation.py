@@ -52,13 +52,10 @@ def checked(spec: GangSpec) -> dict[str, Any]:
     if nprocs := parts[-1].ranks.stop:  # checked first, because the number of ranks may be a mistake
         here = any(part.travels or part.cwd is None for part in parts)  # pickled calls name this process's folder
         limits.check_host(nprocs, None if here else parts[0].cwd)
+        each = held_by_rank(parts, sockets=_needs_sockets(spec, parts))
         filters = bool(spec.duplicate_stdout_filters) + bool(spec.duplicate_stderr_filters)
-        limits.check_open_files(
-            nprocs,
-            each=held_by_rank(parts, sockets=_needs_sockets(spec, parts)),
-            shown=0,
-            later=limits.opened_later(nprocs, filters=filters),
-        )
+        later = limits.opened_later(nprocs, filters=filters)
+        limits.check_open_files(nprocs, each=each, shown=0, later=later)
     args: dict[int, tuple[Any, ...]] = {}
     for part, source in zip(parts, sources, strict=True):
         with naming(part.name):

@@ -187,9 +187,8 @@ class _Run:
         options = self._options
         if not options.prefix:
             return ""
-        role, role_rank = options.titles[rank]
         whole = options.hosts.number * options.nproc + rank
-        return self._console.prefix(options.output.prefix(role, role_rank, rank=whole, local_rank=rank), rank)
+        return self._console.prefix(options.output.prefix(*options.titles[rank], rank=whole, local_rank=rank), rank)
 
     def _supervise(self) -> int:
         self._introduce()
