@@ -40,7 +40,7 @@ def notify(
         stopping: The rank is about to exit, so heartbeats end.
 
     Raises:
-        TypeError: An argument has another type, even if no host listens.
+        TypeError: An argument does not have the type of its annotation. Raised also if no host listens.
         ValueError: `step` is out of range, even if no host listens.
     """
     message = _message(ready, status, step, heartbeat, stopping)

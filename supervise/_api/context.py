@@ -118,7 +118,10 @@ class GangContext(PContext):
 
     @protected
     def _launch(self) -> signal.Signals | None:
-        """Start the gang on its own thread. On the main thread, a handler that raises could leave a lock held."""
+        """Start the gang on a thread of its own; return the signal that arrived during the start, or None.
+
+        Signal handlers run on the main thread, so one that raises cannot leave a lock of pykka or threading held.
+        """
         self._begun = True
         self._hold_signals()
         self._unused.detach()

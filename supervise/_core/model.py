@@ -230,7 +230,8 @@ class Gang:
             kinds: Restart kind of each rank; None: all ranks have that of the policy.
             success: Exit codes that are a success.
             notifies: Ranks that report that they are ready. The others are ready when their processes run.
-            role_of: Number of each rank's role, in ascending order from 0; None: all ranks have one role.
+            role_of: The number of each rank's role. The numbers begin with 0 and never decrease from rank to rank.
+                None: all ranks have one role.
             services: Ranks that are stopped once all other ranks have ended.
             stop_signal: The first signal of each stop that the gang itself decides.
         """

@@ -15,8 +15,8 @@ the ranks and the host, and has seen their ends, it writes a line to the driver'
 So the driver knows at once that nothing runs on that host, and need not wait for the end of the lease.
 
 The keeper kills the ranks and the host in three cases: the lease is over, the host dies, or stdin ends without ``bye``.
-The keeper does not depend on the host and is not its child. So a host that is suspended, or whose interpreter is busy,
-loses its ranks, too.
+The keeper does not depend on the host and is not its child. So the lease also holds for a
+host that is suspended or whose interpreter is busy: when it is over, the keeper kills the ranks and the host.
 """
 
 from __future__ import annotations

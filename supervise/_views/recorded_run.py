@@ -139,7 +139,10 @@ class RecordedRun:
                     yield found
 
     def logs(self) -> dict[int, list[str]]:
-        """Return local rank to the paths of its logs in its newest attempt, stdout first."""
+        """Return the paths of each rank's logs in its newest attempt, stdout first: rank to paths.
+
+        The rank is local, or global if the directory has all hosts.
+        """
         found: dict[int, tuple[int, list[str]]] = {}
         for attempt, folder in self._attempts():
             for entry in os.scandir(folder):

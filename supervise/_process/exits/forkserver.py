@@ -63,8 +63,8 @@ class ForkServerChild(GroupLeader):
     def give_up(self) -> Exit | None:
         """Return the exit without waiting for the server's report; None if the server may still report it.
 
-        The exit code is that of the kernel, or None if the kernel does not know it. The host cannot always wait for EOF
-        of the pipe: after a kill of the server, another process may still hold the write end.
+        If there is an exit, its code is the one that the kernel still has, or else None. The host cannot always wait
+        for EOF of the pipe: after a kill of the server, another process may still hold the write end.
         """
         try:
             seen = None if self._number_is_anothers() else reading(self.pid)

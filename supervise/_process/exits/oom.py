@@ -60,7 +60,7 @@ class Counters:
         self._based = True
 
     def killed_for_memory(self, pid: int | None) -> bool:
-        """Return whether the OOM killer has probably killed a dead process.
+        """Return whether a process that has ended was probably killed by the OOM killer.
 
         If so, one kill counts as explained from then on.
 
@@ -78,7 +78,8 @@ class Counters:
         If so, the kill counts as explained from then on.
 
         Args:
-            peak_bytes: The peak memory of the process, which must be at least half of the limit of that cgroup.
+            peak_bytes: The peak memory of the process; None if unknown. A cgroup counts only if this is at least half
+                of its limit.
         """
         with self._lock:
             large = (path for path in self._files_elsewhere() if _is_large(peak_bytes, path))

@@ -167,7 +167,7 @@ def release(read_end: int) -> None:
 
 
 def prepare(read_end: int) -> None:
-    """Do the steps that need no group.
+    """Set the signal and O_ASYNC, the steps of arming that need no group.
 
     So `arm` is a single system call right after the start of the process.
     """
