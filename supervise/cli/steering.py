@@ -196,7 +196,7 @@ def how_it_ended(target: Target) -> str:
     run = ended_run(target)
     if run is None:
         return f"{target.name}: no process listens; the gang has ended"
-    if run.state in ("running", "unknown"):
+    if run.state in ("running", "unknown") and not run.result:
         return f"{target.name}: the connection ended without a reply, and the run has no result yet"
     if run.state == "killed":
         return f"{target.name} has ended: supervise was killed; see: supervise show {target.name}"

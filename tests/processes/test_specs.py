@@ -320,8 +320,8 @@ with start_processes("main", work.run_source, {{0: ({source!r},)}}, None, Defaul
 LOADING = {
     "no guard": (
         "from supervise import start_processes\ndef f():\n    pass\nGO\n",
-        "RuntimeError",
-        "An attempt has been made to start a new process",
+        "SpecError",
+        "start the gang under `if __name__ == '__main__':`",
     ),
     "below the guard": (
         "if __name__ == '__main__':\n    def f():\n        pass\n    GO\n",
