@@ -197,10 +197,11 @@ def test_a_rank_that_failed_too_is_shown_with_the_first_line_of_its_exception():
         run(raise_lines, 2, start_method="fork", strategy="one_for_one")
 
 
-def test_a_program_without_the_guard_of_the_main_module_is_told_in_one_sentence(tmp_path: Path):
-    """The report has no frame of the import of the program."""
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_program_without_the_guard_of_the_main_module_is_told_in_one_sentence(tmp_path: Path, method: str):
+    """With spawn, the report has no frame of the import of the program; a fork server imports it by code of Python."""
     program = tmp_path / "unguarded.py"
-    program.write_text("import supervise\n\ndef f(): ...\n\nsupervise.run(f, 1)\n")
+    program.write_text(f"import supervise\n\ndef f(): ...\n\nsupervise.run(f, 1, start_method={method!r})\n")
     done = subprocess.run(
         [sys.executable, program],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -210,7 +211,8 @@ def test_a_program_without_the_guard_of_the_main_module_is_told_in_one_sentence(
         check=False,
     )
     report = done.stderr.partition("GangFailed: ")[2]
-    assert f'  Traceback (most recent call last):\n    File "{program}", line 5, in <module>\n' in report
+    first = "" if method == "forkserver" else "  Traceback (most recent call last):\n"
+    assert f'{first}    File "{program}", line 5, in <module>\n' in report
     assert "the program starts a gang while a rank imports it; start the gang under `if __name__ ==" in report
     assert "bootstrapping" not in done.stdout + done.stderr
 

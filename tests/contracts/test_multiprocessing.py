@@ -220,6 +220,12 @@ forkserver._forkserver._stop()
     assert run(source).strip() == "True", NEW + "the mask of the fork server: it need not be seen to any more"
 
 
+def test_a_worker_that_imports_the_main_module_is_known_by_an_attribute():
+    import inspect
+
+    assert "'_inheriting'" in inspect.getsource(spawn._check_not_importing_main), NEW + "a missing main guard"
+
+
 def test_the_main_thread_waits_for_others_by_a_private_function():
     assert callable(threading._shutdown)
     assert threading.Thread(daemon=True)._daemonic is True, "threading has changed: how a thread is a daemon"

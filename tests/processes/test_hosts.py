@@ -98,7 +98,7 @@ def test_a_script_that_is_gone_is_an_error_and_no_hang(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", ["spawn", "forkserver"])
 def test_a_script_without_a_guard_is_an_error_and_no_hang(tmp_path, kind):
-    """Its import in the worker would start a gang in turn; multiprocessing's own message says what to do."""
+    """Its import in the worker would start a gang in turn; the message says what to do."""
     (tmp_path / "script.py").write_text(HOST + MAIN.replace('if __name__ == "__main__":', "if True:"))
     found = host(tmp_path, "script.py", kind, capture_output=True)
     assert "RESULT succeeded" not in found.stdout

@@ -178,6 +178,11 @@ def _preparation(method: StartMethod) -> tuple[list[str], bytes]:
     """
     from multiprocessing import context, process, reduction, resource_tracker, spawn
 
+    if getattr(process.current_process(), "_inheriting", False):  # as multiprocessing itself finds out
+        raise SpecError(
+            "the program starts a gang while a rank imports it; start the gang under `if __name__ == '__main__':`,"
+            f" or use start_method='fork' instead of {method!r}"
+        )
     main = sys.modules.get("__main__")
     if main is not None and not hasattr(main, "__spec__"):  # `python -m pdb` before 3.13 has removed it
         main.__spec__ = None  # as in every script
@@ -185,13 +190,7 @@ def _preparation(method: StartMethod) -> tuple[list[str], bytes]:
         resource_tracker.ensure_running()  # all ranks share it
     if method == "forkserver":
         ensure_server()
-    try:
-        data = spawn.get_preparation_data("supervise")
-    except RuntimeError:
-        raise SpecError(
-            "the program starts a gang while a rank imports it; start the gang under `if __name__ == '__main__':`,"
-            f" or use start_method='fork' instead of {method!r}"
-        ) from None
+    data = spawn.get_preparation_data("supervise")
     data.pop("dir", None)  # the launch sets it
     key: Any = process.AuthenticationString  # type: ignore[attr-defined]
     data["authkey"] = key(data["authkey"])  # in a worker of Celery, its type does not pickle
