@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import signal
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,6 +38,16 @@ def polite() -> None:
     notify(ready=True)
     while True:
         signal.pause()
+
+
+def patient(folder: str) -> None:
+    """Say in the folder that SIGTERM has come, and end with exit code 7 when it has the file ``go``."""
+    told = Path(folder, "told")
+    signal.signal(signal.SIGTERM, lambda *_: told.touch())
+    notify(ready=True)
+    while not Path(folder, "go").exists():
+        threading.Event().wait(0.01)
+    os._exit(7)
 
 
 SLEEP: dict[str, Any] = {"name": "sleep", "entrypoint": "sleep", "args": {0: ("1000",), 1: ("1000",)}}

@@ -12,7 +12,7 @@ import pykka
 import pytest
 
 from supervise import Status, Supervisor, aio
-from tests.aio.ranks import POLITE, SLEEP, STUBBORN, run, square, until, until_exists
+from tests.aio.ranks import POLITE, SLEEP, STUBBORN, patient, run, square, until, until_exists
 from tests.patience import PATIENCE_S
 
 ROOT = Path(aio.__file__).parent.parent.parent
@@ -146,22 +146,21 @@ def test_a_timeout_of_the_exit_is_a_timeout():
     run(main())
 
 
-def test_a_canceled_close_goes_on_with_its_own_timeout():
+def test_a_canceled_close_goes_on_with_its_own_timeout(tmp_path):
     async def main():
         signals = Signals()
-        gang = aio.Gang(**POLITE, event_sink=signals)
+        args = {0: (str(tmp_path),)}
+        gang = aio.Gang(name="patient", entrypoint=patient, args=args, ready="notify", event_sink=signals)
 
         async def close():
             async with gang:
                 await gang.signal(signal.SIGSTOP)
                 await gang.close(1000.0)
 
-        async def closing():
-            return gang._closing is not None
-
         task = asyncio.ensure_future(close())
-        await until(closing)
+        await until_exists(tmp_path / "told")
         task.cancel()
+        (tmp_path / "go").touch()
         await ended(task)
         assert (await gang.wait()).ends[0].exitcode == 7
         assert signals.sent.count(("SIGTERM", "close")) == 1

@@ -99,10 +99,12 @@ def hanging() -> None:
 
 
 def listening() -> None:
-    signal.signal(signal.SIGUSR1, lambda *_: say(f"heard {rank()}"))
+    """Say a line at each SIGUSR1; not in a handler, which may run while the line before is being written."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     say(f"ready {rank()}")
     while True:
-        signal.pause()
+        signal.sigwait({signal.SIGUSR1})
+        say(f"heard {rank()}")
 
 
 def begun(folder: str) -> None:
