@@ -30,6 +30,14 @@ def now_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
+def _read(path: Path) -> str:
+    """Return the content of a file in /proc; "" if the descriptor is closed by now."""
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
+
+
 class Kept:
     """A host, its keeper, and ranks."""
 
@@ -78,7 +86,7 @@ class Kept:
     def await_known(self, rank: int) -> None:
         """Wait until the keeper holds a pidfd of a rank."""
         infos, deadline_s = Path(f"/proc/{self.pid}/fdinfo"), time.monotonic() + PATIENCE_S
-        while f"\nPid:\t{rank}\n" not in "".join(path.read_text() for path in infos.iterdir()):
+        while f"\nPid:\t{rank}\n" not in "".join(map(_read, infos.iterdir())):
             assert time.monotonic() < deadline_s
 
     def has_ended(self) -> bool:
