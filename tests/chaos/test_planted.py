@@ -1,6 +1,10 @@
 """The chaos finds what it is for: each bug that is planted makes it fail, and it says why."""
 
 import re
+import signal
+import threading
+import time
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +14,7 @@ from tests.chaos.driver import run, silenced
 from tests.chaos.machine import BrokenError, Chaos, Tally
 from tests.chaos.scripts import Script
 from tests.chaos.shapes import Spec
+from tests.patience import PATIENCE_S
 
 
 @pytest.mark.stress
@@ -65,8 +70,20 @@ def test_a_bug_that_is_planted_in_restarts_is_found_by_a_plan(bug):
         machine = Planned()
         machine.new_gang(FAILS if "counted" in bug else DEAF, "wait")
         if "beside" in bug:
+            _await_ignores(machine.cases[0].pids()[0], signal.SIGTERM)
             machine.restart_or_terminate_ranks(number=0, kind=RestartRanks, ranks=frozenset({0}))
         for _ in range(12):
             machine.let_time_pass(number=0)
         with pytest.raises(BrokenError, match=planted.IN_LIVES[bug][1]):
             machine.teardown()
+
+
+def _await_ignores(pid, sig):
+    """Wait until a rank ignores a signal: until then, the signal would end it."""
+    deadline_s, pause = time.monotonic() + PATIENCE_S, threading.Event()
+    while True:
+        found = re.search(r"^SigIgn:\t(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+        if int(found[1], 16) >> (sig - 1) & 1:
+            return
+        assert time.monotonic() < deadline_s
+        pause.wait(0.01)
