@@ -6,6 +6,7 @@ import os
 import sys
 
 from supervise.errors import SpecError
+from supervise.recording import repr_of
 
 GRACE_S = 30.0
 """The default grace: seconds from the first signal to SIGKILL."""
@@ -31,7 +32,7 @@ def check_seconds(what: str, value: object, *, above_zero: bool = False) -> None
         return
     most = " above 0, or None" if above_zero else ", 0 or more"
     end = f", at most {LONGEST_S}" if number and value > LONGEST_S else ""  # type: ignore[operator]
-    raise SpecError(f"{what} is {value!r}; it is a number of seconds{most}{end}")
+    raise SpecError(f"{what} is {repr_of(value)}; it is a number of seconds{most}{end}")
 
 
 def usual_grace_s() -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,34 @@ from supervise.errors import SpecError
 from supervise.recording import repr_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import ParamSpec, TypeVar
+
     from supervise._core.model import Gang
 
+    P = ParamSpec("P")
+    T = TypeVar("T")
 
+
+def _refusing(check: Callable[P, T]) -> Callable[P, T]:
+    """Return `check`, which raises `SpecError` also if a method of the checked value raises, such as its `__repr__`.
+
+    Any other exception of a check would end the gang, because the Supervisor would take it for its own mistake.
+    """
+
+    @functools.wraps(check)
+    def refusing(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return check(*args, **kwargs)
+        except SpecError:
+            raise
+        except BaseException as error:  # user code may raise anything
+            raise SpecError(f"the message has a value that cannot be checked: it raised {repr_of(error)}") from error
+
+    return refusing
+
+
+@_refusing
 def as_signal(what: str, value: Any) -> signal.Signals:
     """Return the signal for a `Signals` member or a number.
 
@@ -25,6 +51,7 @@ def as_signal(what: str, value: Any) -> signal.Signals:
         raise SpecError(f"{what} is {value!r}; give a signal, such as signal.SIGTERM") from None
 
 
+@_refusing
 def checked_ranks(ranks: Any, nprocs: int) -> frozenset[int]:
     """Return a set of local ranks; None means all ranks.
 
@@ -41,6 +68,7 @@ def checked_ranks(ranks: Any, nprocs: int) -> frozenset[int]:
     return wanted
 
 
+@_refusing
 def requested_ranks(ranks: Any, gang: Gang, name: str) -> frozenset[int]:
     """Return the ranks of a request to restart or to terminate ranks.
 
@@ -56,12 +84,14 @@ def requested_ranks(ranks: Any, gang: Gang, name: str) -> frozenset[int]:
     return wanted
 
 
+@_refusing
 def check_timeout(timeout: float | None) -> None:
     """Raise `SpecError` unless `timeout` is a number of seconds or None."""
     if timeout is not None:
         check_seconds("timeout", timeout)
 
 
+@_refusing
 def check_ref(value: Any) -> None:
     """Raise `SpecError` for a value that is not the ref of an actor."""
     if isinstance(value, type) or not (hasattr(value, "actor_urn") and callable(getattr(value, "tell", None))):

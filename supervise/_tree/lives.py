@@ -21,6 +21,7 @@ from supervise._tree.monitor import NOPROC, watch
 from supervise._tree.ref import TreeRef
 from supervise.errors import ChildFailedError, SpecError, SuperviseError
 from supervise.messages import Close, GangFinished, Start, Subscribe
+from supervise.recording import repr_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -185,7 +186,7 @@ def life_of(ref: object, report: Callable[..., object], child_id: str) -> Life:
         SpecError: `ref` is not the ref of an actor.
     """
     if not isinstance(ref, pykka.ActorRef):
-        raise SpecError(f"a start function returned {ref!r}; return the ref of the actor, or None")
+        raise SpecError(f"a start function returned {repr_of(ref)}; return the ref of the actor, or None")
     if isinstance(ref, TreeRef):
         return TreeLife(ref, report, child_id)
     gang = issubclass(ref.actor_class, LoopActor) and hasattr(ref.actor_class, "launch")

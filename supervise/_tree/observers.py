@@ -11,6 +11,7 @@ import pykka
 from supervise._runtime.future import Reply
 from supervise._seconds import check_seconds
 from supervise.errors import SpecError
+from supervise.recording import repr_of
 from supervise.trees import ChildStarted, TreeFinished
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Subscribers:
             SpecError: `to` is not the ref of an actor.
         """
         if isinstance(to, type) or not (hasattr(to, "actor_urn") and callable(getattr(to, "tell", None))):
-            raise SpecError(f"ref is {to!r}; give the ref of an actor, such as its self.actor_ref")
+            raise SpecError(f"ref is {repr_of(to)}; give the ref of an actor, such as its self.actor_ref")
         if to.actor_urn in self._refs:
             return
         self._refs[to.actor_urn] = to

@@ -26,6 +26,7 @@ from supervise._tree.ref import TreeRef
 from supervise._tree.row import Row
 from supervise._tree.validation import checked_specs, stray
 from supervise.errors import SpecError, SuperviseError
+from supervise.recording import repr_of
 from supervise.restarts import RestartPolicy
 
 if TYPE_CHECKING:
@@ -172,11 +173,11 @@ class ActorSupervisor(LoopActor):
         if isinstance(message, trees.StartChild):
             spec = message.spec
             if not isinstance(spec, trees.ChildSpec):
-                raise SpecError(f"spec is {spec!r}; give a ChildSpec")
+                raise SpecError(f"spec is {repr_of(spec)}; give a ChildSpec")
             self._rows.setdefault(spec.id, Row(spec))
             event = ts.AddAsked(key, spec.id, spec.restart or self._policy.restart)
         elif not isinstance(message.id, str):
-            raise SpecError(f"id is {message.id!r}; give the id of a child, a string")
+            raise SpecError(f"id is {repr_of(message.id)}; give the id of a child, a string")
         elif isinstance(message, trees.TerminateChild):
             event = ts.TerminateAsked(key, message.id)
         else:

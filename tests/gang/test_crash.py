@@ -12,6 +12,8 @@ from supervise import (
     Close,
     GangFinished,
     Poll,
+    RestartRanks,
+    Signal,
     SpecError,
     Start,
     Status,
@@ -125,6 +127,27 @@ def test_a_message_without_a_text_is_refused_and_harms_no_rank():
         with pytest.raises(SpecError, match=r"does not accept <UnspeakableValue: repr\(\) failed>"):
             gang.supervisor.ask(UnspeakableValue(), timeout=PATIENCE_S)
         gang.supervisor.tell(UnspeakableValue())
+        assert gang.supervisor.ask(Status(), timeout=PATIENCE_S).phase == "running"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Wait(timeout=UnspeakableValue()),
+        Close(death_sig=UnspeakableValue()),
+        Signal(sig=SIGTERM, ranks=UnspeakableValue()),
+        Signal(sig=SIGTERM, ranks={UnspeakableValue()}),
+        RestartRanks(ranks={UnspeakableValue()}),
+        Subscribe(ref=UnspeakableValue()),
+    ],
+    ids=["timeout", "death_sig", "ranks", "a rank", "a rank to restart", "ref"],
+)
+def test_a_message_with_a_value_whose_methods_raise_is_refused_and_harms_no_rank(message):
+    with FakeGang(2) as gang:
+        gang.supervisor.ask(Start(), timeout=PATIENCE_S)
+        with pytest.raises(SpecError, match=r"<Unspeakable(Value)?: repr\(\) failed>"):
+            gang.supervisor.ask(message, timeout=PATIENCE_S)
+        gang.supervisor.tell(message)
         assert gang.supervisor.ask(Status(), timeout=PATIENCE_S).phase == "running"
 
 

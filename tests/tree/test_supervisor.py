@@ -313,6 +313,24 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(make, says):
         make()
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        StartChild(spec=UnspeakableValue()),
+        TerminateChild(id=UnspeakableValue()),
+        Subscribe(ref=UnspeakableValue()),
+        Wait(timeout=UnspeakableValue()),
+    ],
+    ids=["spec", "id", "ref", "timeout"],
+)
+def test_a_message_with_a_value_without_a_text_is_refused_and_harms_no_child(parts, grow, message):
+    tree = grow(parts.spec("a"))
+    with pytest.raises(SpecError, match=r"<UnspeakableValue: repr\(\) failed>"):
+        tree.ask(message, timeout=PATIENCE_S)
+    tree.tell(message)
+    assert tree.ask(Status(), timeout=PATIENCE_S).phase == "running"
+
+
 def test_the_error_of_a_tree_survives_pickling():
     error = pickle.loads(pickle.dumps(RestartLimitExceeded("why", child_id="a")))
     assert (str(error), error.child_id) == ("why", "a")
