@@ -5,16 +5,40 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from supervise.cli import program
+from supervise.cli import gang_settings, log_specs, program, ranks, standard_streams
+from supervise.cli.complaint import refusal
+from supervise.errors import SuperviseError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from supervise.cli.console import Console
     from supervise.cli.options import Options
     from supervise.cli.parts import Part
 
 _OF_SUPERVISE = ("SUPERVISE_RECORD", "PYTHONPATH")
 """Variables that record exceptions of Python programs. They are valid only below the supervise that sets them."""
+
+
+def main(options: Options, run_id: str, console: Console) -> int:
+    """Print what would run, or refuse what a run would refuse; return the exit code."""
+    try:
+        master = ranks.choose_master(options.hosts)
+        try:
+            envs = ranks.environments(options, run_id=run_id, master=master)
+        finally:
+            master.release()
+        if options.engine == "local":
+            log_specs.check(options)
+            gang_settings.check(options, envs)
+    except (OSError, SuperviseError) as error:
+        console.error(refusal(error, options.log_dir))
+        return program.USAGE
+    try:
+        print(*lines(options, envs), sep="\n", flush=True)
+    except OSError as error:
+        return standard_streams.failed("run", error)
+    return 0
 
 
 def lines(options: Options, envs: Mapping[int, Mapping[str, str]]) -> list[str]:

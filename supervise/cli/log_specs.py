@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING
 
+from supervise._folders import not_a_folder
 from supervise.cli.runs_dir import make_runs_dir
 from supervise.logs import DefaultLogsSpecs
 
@@ -31,3 +34,20 @@ def of(options: Options) -> DefaultLogsSpecs:
     """
     layout = MergedLogsSpecs if options.output.merge else DefaultLogsSpecs
     return layout(options.log_dir or make_runs_dir(), options.redirects, options.tee, set(options.ranks_shown) or None)
+
+
+def check(options: Options) -> None:
+    """Check that the log directory can be used or made, and make nothing.
+
+    Raises:
+        OSError: It cannot; the error is that of `of`.
+    """
+    if not (path := options.log_dir) or path == os.devnull:
+        return
+    nearest = os.path.abspath(path)
+    while not os.path.lexists(nearest):
+        nearest = os.path.dirname(nearest)
+    if not os.path.isdir(nearest):
+        raise not_a_folder(nearest)
+    if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise PermissionError(errno.EACCES, "log_dir cannot be written to", path)

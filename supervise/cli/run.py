@@ -17,7 +17,7 @@ from supervise._control.service import StopAsked
 from supervise._gang.rank_variables import Master
 from supervise._views.wording import shortened
 from supervise.cli import exit_code, program, ranks, reaping
-from supervise.cli.complaint import complaint
+from supervise.cli.complaint import complaint, is_of_a_file, refusal
 from supervise.cli.console import Console, library_log
 from supervise.cli.job_control import JobControl
 from supervise.cli.keep_result import keep_result
@@ -112,7 +112,9 @@ class _Run:
                 return program.start_code(error)
             rank += part.count
         if self._options.dry_run:
-            return self._print()
+            from supervise.cli import dry_run
+
+            return dry_run.main(self._options, self._run_id, self._console)
         try:
             return self._refused() or self._supervise()
         finally:
@@ -123,10 +125,8 @@ class _Run:
         try:
             self._prepare()
         except (OSError, ImportError, SuperviseError) as error:
-            of_a_file = isinstance(error, NotADirectoryError) or getattr(error, "filename", None) is not None
-            advice = "; give --log-dir a writable directory" if self._options.log_dir else ""
-            self._console.error(f"{complaint(error)}{advice if of_a_file else ''}")
-            return program.USAGE if of_a_file or isinstance(error, SuperviseError) else _INTERNAL
+            self._console.error(refusal(error, self._options.log_dir))
+            return program.USAGE if is_of_a_file(error) or isinstance(error, SuperviseError) else _INTERNAL
         return 0
 
     def _prepare(self) -> None:
@@ -162,26 +162,6 @@ class _Run:
 
     def _environments(self) -> dict[int, dict[str, str]]:
         return ranks.environments(self._options, run_id=self._run_id, master=self._master)
-
-    def _print(self) -> int:
-        """Print what would run; return the exit code."""
-        from supervise.cli import dry_run, gang_settings, standard_streams
-
-        try:
-            self._master = ranks.choose_master(self._options.hosts)
-            envs = self._environments()
-            if self._options.engine == "local":
-                gang_settings.check(self._options, envs)
-        except (OSError, SuperviseError) as error:
-            self._console.error(complaint(error))
-            return program.USAGE
-        finally:
-            self._master.release()
-        try:
-            print(*dry_run.lines(self._options, envs), sep="\n", flush=True)
-        except OSError as error:
-            return standard_streams.failed("run", error)
-        return 0
 
     def _prefix(self, rank: int) -> str:
         options = self._options

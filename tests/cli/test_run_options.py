@@ -168,6 +168,22 @@ def test_exit_code_from_a_rank_that_was_stopped(supervise: Command):
     assert supervise.run("-n", "2", "--exit-code-from", "0", "sh", "-c", script).returncode == 143
 
 
+@pytest.mark.parametrize("log_dir", ["file", "file/below", "sealed", "sealed/below"])
+def test_a_dry_run_refuses_a_log_directory_that_a_run_refuses(supervise: Command, log_dir: str):
+    if os.geteuid() == 0 and log_dir.startswith("sealed"):
+        pytest.skip("root may write to every folder")
+    (supervise.tmp_path / "file").touch()
+    (supervise.tmp_path / "sealed").mkdir(mode=0o500)
+    told = [supervise.run(*dry, "--log-dir", log_dir, "true") for dry in ((), ("--dry-run",))]
+    assert [(each.returncode, each.stdout) for each in told] == [(2, ""), (2, "")]
+    assert all(each.stderr.endswith("; give --log-dir a writable directory\n") for each in told)
+
+
+def test_a_dry_run_makes_no_log_directory(supervise: Command):
+    assert supervise.run("--dry-run", "--log-dir", "new/logs", "true").returncode == 0
+    assert list(supervise.tmp_path.iterdir()) == []
+
+
 def test_the_lines_of_a_dry_run_run_the_ranks(supervise: Command):
     """They are lines of a shell; nothing is started or made."""
     (supervise.tmp_path / "w.py").write_text(
