@@ -66,7 +66,7 @@ class SpawnError(SuperviseError):
 
     Args:
         msg: What happened; shown after `what`.
-        local_rank: The rank because of which the start failed.
+        local_rank: The rank because of which the start failed; after a close, the first that was not ready.
         exitcode: Its exit code, negative for a signal, if it ran and ended before it was ready; else None.
         what: What the rank did, such as ``hung before all ranks were ready``; shown after the rank.
     """

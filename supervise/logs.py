@@ -169,7 +169,7 @@ class LogsSpecs(ABC):
 
 
 class DefaultLogsSpecs(LogsSpecs):
-    """PyTorch's log layout. New folders are private (0700); no file is deleted or moved.
+    """PyTorch's log layout. New folders are private (0700). No file is deleted; a log that exists is renamed.
 
     ::
 

@@ -166,7 +166,7 @@ class Stacks(Ask["dict[int, RankStacks]"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribe(Ask["None"]):
-    """Send lifecycle messages to `ref`: first those of the present attempt so far, then each new one."""
+    """Send lifecycle messages to `ref`: first those of the present life of each rank, then each new one."""
 
     ref: pykka.ActorRef[Any]
 
@@ -288,6 +288,7 @@ class WorkerStarted:
     local_rank: int
     pid: int
     started_ns: int
+    """Time at which the launch of the process began."""
     attempt: int = 0
     """Number of the rank's life; the first is 0."""
 

@@ -34,8 +34,9 @@ class RestartPolicy:
     within_s: float | None = None
     """Seconds for which a restart counts; None: all restarts count."""
     backoff: float = 1.0
-    """Seconds before the first restart. Each consecutive restart doubles the delay, up to a minute; a value of a minute
-    or more stays as it is. The delay varies at random by a quarter, so that many machines do not restart at once."""
+    """Seconds before the first restart. Each earlier restart, or each within `within_s`, doubles the delay, up to
+    a minute; a value of a minute or more stays as it is. The delay varies at random by a quarter, so that many machines
+    do not restart at once."""
     restart: RestartKind = "transient"
     """The restart kind of each rank, or of each child of a tree whose spec has none."""
     uncounted_exit_codes: frozenset[int] = frozenset()

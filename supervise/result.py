@@ -250,7 +250,7 @@ class RankEnd:
     """Its role in the end of the gang, or of its life. A ``bystander`` was stopped by supervise, a
     ``terminated`` rank at the request of the caller."""
     started_ns: int
-    """Time of the start, monotonic nanoseconds."""
+    """Time at which the launch of the process began, monotonic nanoseconds."""
     ended_ns: int
     """Time of the exit, monotonic nanoseconds."""
     core_dumped: bool = False

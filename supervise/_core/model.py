@@ -328,6 +328,12 @@ class Gang:
         return self.ranks[local_rank].attempt < self.attempt
 
     @property
+    def first_unready(self) -> int:
+        """The first rank that was not launched or has not reported that it is ready; if there is none, the last."""
+        unready = (number for number, rank in enumerate(self.ranks) if number >= self.launched or not rank.ready)
+        return next(unready, self.nprocs - 1)
+
+    @property
     def left_out(self) -> frozenset[int]:
         """The ranks that were left out at the last restart of all ranks."""
         return frozenset(filter(self.is_left_out, range(self.nprocs)))

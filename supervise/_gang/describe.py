@@ -152,7 +152,7 @@ class Describer:
             pid=fact.pid,
             executable_name=part.what,
             command_args=[str(arg) for arg in args] if part.kind == "binary" else None,
-            start_duration_s=_seconds(self._attempt_ns, now_ns),
+            start_duration_s=_seconds(fact.started_ns, now_ns),
         )
 
     def _start_failed(self, fact: steps.WorkerFailedToStart) -> Event:
@@ -202,7 +202,7 @@ class Describer:
 
     def _exited(self, fact: facts.RankExited) -> Event:
         end, code = fact.end, fact.end.exitcode
-        fine = code == 0 and end.complaint is None
+        fine = code in self.attempt.spec.success_exit_codes and end.complaint is None
         return self._rank(
             "supervise.process.exited",
             "info" if fine or not fact.by_itself else self._failed_level,

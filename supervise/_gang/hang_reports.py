@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from supervise import _threads
 from supervise._core import steps
+from supervise._folders import open_folder
 from supervise._gang.describe import StacksTaken
 from supervise._printable import one_line
 from supervise.stacks import group_stacks
@@ -177,16 +178,27 @@ def _write(folder: str, head: str, found: Mapping[int, RankStacks]) -> str:
             kernel = " ".join(part for part in (thread.state, thread.wchan, thread.syscall) if part)
             lines.append(f"  thread {thread.name or thread.tid}: {kernel}")
             lines += [f"    {frame.function} ({frame.file}:{frame.line})" for frame in thread.frames]
-    for number in itertools.count(1):
-        path = os.path.join(folder, f"stacks-{number}.txt")
-        try:
-            with open(path, "x", encoding="utf-8", errors="backslashreplace") as file:
-                file.writelines(f"{one_line(line)}\n" for line in lines)
-        except FileExistsError:
-            continue
-        except OSError:
-            break
-        return path
+    try:
+        at = open_folder(folder)
+    except OSError:
+        return ""
+
+    def private(name: str, flags: int) -> int:
+        return os.open(name, flags, 0o600, dir_fd=at)
+
+    try:
+        for number in itertools.count(1):
+            name = f"stacks-{number}.txt"
+            try:
+                with open(name, "x", encoding="utf-8", errors="backslashreplace", opener=private) as file:
+                    file.writelines(f"{one_line(line)}\n" for line in lines)
+            except FileExistsError:
+                continue
+            except OSError:
+                break
+            return os.path.join(folder, name)
+    finally:
+        os.close(at)
     return ""
 
 

@@ -383,7 +383,7 @@ class GangRunner:
             replies.result = self.result()
         message = say.GangFinished(result=replies.result, error=replies.error)
         self.events.finish(message)
-        replies.publish(SpawnError("the gang was closed before every rank ran", local_rank=self.gang.launched))
+        replies.publish(SpawnError("the gang was closed before every rank ran", local_rank=self.gang.first_unready))
         self._subscribers.finish(message)
         if self.attempt.spec.plain is not None:
             self._owner.stop(block=False)  # the stop also ends the processes that the ranks have left in their groups

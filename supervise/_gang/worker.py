@@ -91,7 +91,7 @@ class Worker(LoopActor):
         self._launched: Launched | None = None
         self._process: Process | None = None
         self._outcome: return_value.OutcomeFile | None = None
-        self._pid = 0
+        self._pid = self._launch_ns = 0
         self._read_end = -1
         self._watched: set[int] = set()
         self._retry_s = _FIRST_RETRY_S
@@ -147,6 +147,7 @@ class Worker(LoopActor):
     # Start
 
     def _launch(self) -> None:
+        self._launch_ns = time.monotonic_ns()
         try:
             launched = self._launcher.launch()
         except UnreapedError as unreaped:
@@ -203,9 +204,7 @@ class Worker(LoopActor):
         else:  # the process is already dead, and other code of the host has reaped it
             self.loop.post(self._guarded, self._exited)
         self._owner.tell(
-            say.WorkerStarted(
-                local_rank=self._rank, pid=self._pid, started_ns=time.monotonic_ns(), attempt=self._attempt
-            )
+            say.WorkerStarted(local_rank=self._rank, pid=self._pid, started_ns=self._launch_ns, attempt=self._attempt)
         )
 
     # Exit

@@ -12,7 +12,7 @@ from supervise._logs.files import last_lines, no_room
 from supervise._printable import one_line
 from supervise._views.failure_text import WHY_LINES, clean, first_and_last, recorded, without_our_frames
 from supervise._views.story import ERRNO, stopped_by_us
-from supervise._views.wording import ending, seconds, spans
+from supervise._views.wording import ending, seconds, shortened, spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _FAULTS = ("hung: ", "was not ready within ")
 """Beginnings of the messages of ranks that failed while they ran."""
 _ROWS = 10
+_LONGEST_CAUSE = 120
 
 
 def plain(text: str, _style: str) -> str:
@@ -255,8 +256,8 @@ def _cause(end: RankEnd, how: str, failure: ProcessFailure | None, story: Story)
 def _raised(failure: ProcessFailure) -> str:
     """Return the recorded exception of a rank in one line: ``ValueError: the 7th shard is empty``."""
     if (fault := _fault(failure)) is not None:
-        return fault[:120]
+        return shortened(fault, _LONGEST_CAUSE)
     if failure.error_file_data.get("message") == "<NONE>":
         return "an exception without a readable record"
     message = failure.message.get("message") if isinstance(failure.message, dict) else failure.message
-    return clean(str(message))[0][:120] or "an exception"
+    return shortened(clean(str(message))[0], _LONGEST_CAUSE) or "an exception"

@@ -79,7 +79,8 @@ class SupervisedElasticAgent(SimpleElasticAgent):  # type: ignore[misc]  # PyTor
             gate: Whether a program waits until its lifeline is armed.
 
         Raises:
-            SpecError: `grace` is not a number of seconds. The error is raised when the ranks start.
+            ValueError: `grace` is not a number.
+            SpecError: `grace` is negative or too large. The error is raised when the ranks start.
         """
         super().__init__(dataclasses.replace(spec, monitor_interval=_TURN_S), exit_barrier_timeout, shutdown_timeout)
         self._interval_s = spec.monitor_interval

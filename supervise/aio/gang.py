@@ -317,7 +317,7 @@ class Gang:
         return found
 
     def events(self, *, buffer_size: int = BUFFER_SIZE) -> Events:
-        """Return an iterator over the events of the gang. It begins with those of the present attempt so far.
+        """Return an iterator over the events of the gang. It begins with those of the present life of each rank.
 
         The iterator yields the messages of a Supervisor to its subscribers, and ends after `GangFinished`. Each call
         makes one consumer with its own buffer; a slow one delays neither the gang nor other consumers. If the buffer is

@@ -64,6 +64,8 @@ def _of_engine(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Ho
         parser.error("--file and --engine ray exclude each other: all ranks on Ray run one PROGRAM")
     if found.keep_going or found.strategy not in (None, "one_for_all"):
         parser.error("a gang on Ray is all or nothing; omit --strategy and --keep-going, or --engine ray")
+    if found.restart not in (None, "transient"):
+        parser.error("a gang on Ray restarts as a whole after a failure; omit --restart, or --engine ray")
     return Hosts(port=found.master_port)
 
 

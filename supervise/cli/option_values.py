@@ -171,7 +171,7 @@ def signal_list(text: str) -> tuple[Signals, ...]:
 def directory(text: str) -> str:
     """Return the path of a directory."""
     if not text:
-        raise argparse.ArgumentTypeError("'' is not a directory; omit the option for a new temporary directory")
+        raise argparse.ArgumentTypeError("'' is not a directory; omit the option for the default directory")
     return text
 
 

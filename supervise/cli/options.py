@@ -152,11 +152,11 @@ def validated(parser: Parser, found: argparse.Namespace) -> Options:
         parser.error(str(error))
     output_options.check(parser, found, nproc)
     health_options.check(parser, found)
-    result_options.check(parser, found, nproc, lambda: output_options.span(nproc))
+    nnodes = found.nnodes if found.engine == "ray" else 1
+    result_options.check(parser, found, nproc * nnodes, lambda: output_options.span(nproc * nnodes))
     stdin_options.check(parser, found, nproc)
     redirects, tee = output_options.streams(found.redirects, found.tee, nproc)
     hosts, shown = host_options.hosts(parser, found), found.local_ranks_filter
-    nnodes = found.nnodes if found.engine == "ray" else 1
     if nnodes > 1:
         parts = tuple(replace(part, count=part.count * nnodes) for part in parts)
         redirects, tee = ({rank: each[rank % nproc] for rank in range(nproc * nnodes)} for each in (redirects, tee))

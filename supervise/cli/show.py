@@ -75,7 +75,7 @@ class _Story:
             case "process.exited" if isinstance(rank, int):
                 how = _how(event)
                 self.states[rank] = f"ended, {how}"
-                if self.first_failure is None and not self._stopping and event["exit_code"] != 0:
+                if self.first_failure is None and not self._stopping and event["level"] == "error":
                     self.first_failure = rank, how
             case "process.restarting" if isinstance(rank, int):
                 self.restarts.append(f"rank {rank} ended ({_how(event)}); restart {int(event['attempt'])} of this rank")

@@ -85,9 +85,11 @@ class RaySupervisor(HostsSupervisor):
             placement_strategy: Placement strategy of Ray: ``STRICT_SPREAD`` (each host on another node), ``SPREAD``,
                 ``PACK`` or ``STRICT_PACK``.
             placement_timeout_s: Seconds within which the cluster must have room for all hosts.
-            lease_s: If the driver cannot reach a host for this many seconds, the ranks of the host are killed there.
-            restart_policy: When and how often the whole gang is restarted; None for never. Ray chooses the hosts again
-                at each restart. Restarts are counted for the whole gang, also when a node joins the cluster.
+            lease_s: If the driver cannot reach a host for this many seconds, the ranks of the host are killed there. At
+                least 1.
+            restart_policy: When and how often the whole gang is restarted, with ``restart="transient"``; None for
+                never. Ray chooses the hosts again at each restart. Restarts are counted for the whole gang, also when a
+                node joins the cluster.
             log_line_prefixes: Rank to the prefix of its shown lines; ``[<name><rank>]:`` by default.
             timeout: Seconds from the start after which the gang is stopped, with the outcome ``timed_out``.
             event_sink: Function that is called on the gang's thread with every event as a dictionary, also with those

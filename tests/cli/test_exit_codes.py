@@ -195,6 +195,7 @@ def test_torchruns_words_for_one_node_change_nothing(supervise: Command, words: 
         (["--engine", "ray", "--node-rank", "0", "true"], "--node-rank and --engine ray exclude each other"),
         (["--engine", "ray", "--keep-going", "true"], "a gang on Ray is all or nothing"),
         (["--engine", "ray", "--strategy", "one_for_one", "true"], "a gang on Ray is all or nothing"),
+        (["--engine", "ray", "--restart", "permanent", "true"], "a gang on Ray restarts as a whole after a failure"),
         (["--engine", "ray", "--virtual-local-rank", "true"], "Ray chooses the hosts, their order and GPUs"),
         (["--nnodes=1:4", "true"], "supervise run starts a fixed number of hosts; give one number, such as --nnodes 4"),
         (["--nnodes=0", "true"], "'0' is not a number of hosts; give 1 or more"),
@@ -217,6 +218,10 @@ def test_torchruns_words_for_one_node_change_nothing(supervise: Command, words: 
         (["--signals-to-handle", ",", "true"], "',' names no signal; give names, such as SIGTERM,SIGINT"),
         (["-q", "-v", "true"], "-q and -v contradict each other; omit one of them"),
         (["--exit-code-from", "1", "true"], "--exit-code-from names rank 1; the ranks are 0 only"),
+        (
+            ["--engine", "ray", "--nnodes", "2", "-n", "2", "--exit-code-from", "4", "true"],
+            "--exit-code-from names rank 4; the ranks are 0 to 3",
+        ),
         (["--exit-code-from", "x", "true"], "'x' is not a rank; give a number, or root-cause"),
         (["--log-dir", os.devnull, "-t", "3", "true"], "--tee needs files, and --log-dir /dev/null keeps none"),
         (["--log-dir", os.devnull, "-r", "0:1", "true"], "--redirects needs files, and --log-dir /dev/null keeps"),

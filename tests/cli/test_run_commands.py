@@ -283,7 +283,10 @@ def test_a_name_that_is_not_one_run(supervise: Command):
 
 
 def test_of_runs_with_the_same_name_the_one_that_runs_is_shown(supervise: Command):
-    """As for the commands that send requests: a run of the same program that has ended does not hide it."""
+    """As for the commands that send requests: a run of the same program that has ended does not hide it.
+
+    If none runs, it is the newest with exactly this run ID.
+    """
     supervise.run("--run-id", "job", "echo", "old")
     with supervise.started("--run-id", "job", "sh", "-c", f"echo new; {HANG}") as run:
         run.hear()
@@ -291,7 +294,31 @@ def test_of_runs_with_the_same_name_the_one_that_runs_is_shown(supervise: Comman
         assert re.match(r"job_\w+: running\n", told(supervise, "show", "job"))
         run.signal(signal.SIGTERM)
         run.end()
-    assert "2 runs are named 'job'" in supervise.supervise("logs", "job").stderr
+    assert told(supervise, "logs", "job") == "[default0]:new\n"
+    supervise.run("--run-id", "job-b", "true")
+    assert told(supervise, "logs", "job") == "[default0]:new\n"
+    assert "3 runs are named 'jo'" in supervise.supervise("logs", "jo").stderr
+
+
+def test_a_folder_with_the_name_of_a_run_does_not_hide_it(supervise: Command):
+    supervise.run("--run-id", "train", "true")
+    (supervise.tmp_path / "train").mkdir()
+    assert re.match(r"train_\w+: succeeded\n", told(supervise, "show", "train"))
+    assert "./train is not the directory of a run" in supervise.supervise("show", "./train").stderr
+
+
+def test_an_end_that_is_no_failure_is_not_shown_as_one(supervise: Command):
+    """An exit code that counts as a success, and a rank that a request has restarted; supervise was killed."""
+    words = ("-n", "2", "--run-id", "job", "--success-exit-codes", "0,3", "--", "sh", "-c")
+    script = f'[ "$RANK" = 0 ] && exit 3; echo up; {HANG}'
+    with supervise.started(*words, script) as run:
+        run.hear()
+        until(lambda: "ended, exit code 3" in told(supervise, "show", "job"))
+        told(supervise, "restart", "job", "--rank", "1")
+        run.signal(signal.SIGKILL)
+        run.process.wait()
+    shown = told(supervise, "show", "job")
+    assert shown.endswith("  rank 0: ended, exit code 3\n  rank 1: running\n")
 
 
 @pytest.mark.parametrize("what", ["fifo", "link", "list", "deep", "sequence"])

@@ -179,6 +179,11 @@ def test_a_dry_run_refuses_a_log_directory_that_a_run_refuses(supervise: Command
     assert all(each.stderr.endswith("; give --log-dir a writable directory\n") for each in told)
 
 
+def test_the_exit_code_of_a_run_on_ray_may_be_that_of_a_rank_of_any_host():
+    words = ("--engine", "ray", "--nnodes", "2", "-n", "2", "--exit-code-from", "3", "true")
+    assert parse(words).exit_code_from == 3
+
+
 def test_a_dry_run_makes_no_log_directory(supervise: Command):
     assert supervise.run("--dry-run", "--log-dir", "new/logs", "true").returncode == 0
     assert list(supervise.tmp_path.iterdir()) == []

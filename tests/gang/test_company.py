@@ -5,6 +5,7 @@ import errno
 import os
 import signal
 import threading
+import time
 from signal import SIGTERM
 
 import pykka
@@ -297,3 +298,15 @@ def test_a_worker_that_a_stranger_stops_closes_the_gang_instead():
         assert stopping.get(timeout=PATIENCE_S) is True
         assert gang.supervisor.is_alive()
         assert ask(gang, Poll()).outcome == "stopped"
+
+
+def test_a_start_has_the_time_at_which_its_launch_began():
+    """A short program may have ended before its host gets the processor again."""
+    with FakeGang(1, launchers={0: FakeLauncher(held=True)}) as gang, Recorder() as recorder:
+        ask(gang, Subscribe(ref=recorder.ref))
+        starting = gang.supervisor.ask(Start(), block=False)
+        assert gang.launchers[0].asked.wait(PATIENCE_S)
+        launched_ns = time.monotonic_ns()
+        gang.launchers[0].release()
+        starting.get(timeout=PATIENCE_S)
+        assert recorder.wait_for(WorkerStarted).started_ns <= launched_ns

@@ -154,6 +154,18 @@ def test_n2_a_success_after_readiness_is_a_success(tmp_path):
         assert gang.wait().outcome == "succeeded"
 
 
+def test_n2_a_close_before_readiness_names_a_rank_that_was_not_ready(tmp_path):
+    """Also if all ranks run."""
+    with prepared(tmp_path, "binary", [OBEYS] * 3, ready="notify") as gang:
+        reply = begin(gang, 3)
+        make_ready(gang, 0)
+        row(gang, 0, "ready")
+        gang.close()
+        with pytest.raises(SpawnError, match="rank 1 did not start: the gang was closed") as failed:
+            reply.get(timeout=PATIENCE_S)
+        assert failed.value.local_rank == 1
+
+
 @each_kind
 def test_n3_a_rank_that_is_not_ready_in_time_fails_the_start(tmp_path, kind):
     late = "rank [01] did not start: was not ready within 2 s"

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -324,7 +325,7 @@ def test_w6_a_watchdog_leaves_no_thread_and_no_socket(tmp_path):
 
 
 def test_w6_each_gang_has_its_own_file_of_stacks_in_a_shared_folder(tmp_path):
-    """Without the folder, the event names no file."""
+    """Only this user may read it. Without the folder, the event names no file."""
     logs = DefaultLogsSpecs(str(tmp_path / "logs"))
     paths = []
     for _ in range(3):
@@ -335,6 +336,8 @@ def test_w6_each_gang_has_its_own_file_of_stacks_in_a_shared_folder(tmp_path):
             beat(gang, 0, len(paths))
             paths.append(gang.await_event("supervise.gang.stacks")["path"])
             gang.close()
+            if len(paths) == 1:
+                assert stat.S_IMODE(Path(paths[0]).stat().st_mode) == 0o600
     assert [Path(path).name for path in paths] == ["stacks-1.txt", "stacks-2.txt", ""]
 
 
