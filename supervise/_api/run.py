@@ -105,8 +105,8 @@ def run(
         OSError: A rank could not be started, or a folder cannot be used; no rank is left running.
         SpawnError: A rank did not start for another reason; no rank is left running.
         KeyboardInterrupt: SIGINT arrived; no rank is left running.
-        SignalException: Another termination signal arrived, for which the program has no handler of its own; no rank
-            is left running.
+        SignalException: Another termination signal arrived, and the program's own handler, if any, has not raised; no
+            rank is left running.
     """
     if not isinstance(fn, str) and not callable(fn):
         raise SpecError(f"fn is {shown(fn)}; give a function (not what its call returns), or a program's name or path")

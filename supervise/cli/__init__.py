@@ -27,7 +27,7 @@ usage: supervise run [OPTIONS] [--] PROGRAM [ARGS...]
        supervise completion SHELL
        supervise --version
 
-Start a gang of processes, know which one failed first and why, and leave nothing behind.
+Start a gang of processes, know which one failed first and why, and leave no process behind.
 
 commands:
   run         run PROGRAM on several ranks of this machine (see: supervise run --help)
@@ -127,7 +127,7 @@ def _print(words: list[str]) -> int:
     if command in ("-h", "--help", "help"):
         print(_USAGE, end="")
         return 0
-    if command == "--version":
+    if command in ("--version", "-V"):
         print(f"supervise {version()}")
         return 0
     print(_USAGE if command is None else _unknown(words), end="", file=sys.stderr)

@@ -39,7 +39,7 @@ def check(words: Sequence[str]) -> int:
         print(_USAGE, end="")
         return 0
     if not words or words[-1].startswith("-"):
-        print(_USAGE, end="", file=sys.stderr)
+        print(f"{_USAGE}\nsupervise check: no FILE is given as the last word", file=sys.stderr)
         return program.USAGE
     options = parse([*words[:-1], "--file", words[-1]], command="check")
     complaint = _complaint(options)

@@ -27,7 +27,7 @@ def completion(words: Sequence[str]) -> int:
         print(_USAGE, end="")
         return 0
     if len(words) != 1 or words[0] not in SHELLS:
-        print(_USAGE, end="", file=sys.stderr)
+        print(f"{_USAGE}\nsupervise completion: give one of {', '.join(SHELLS)}", file=sys.stderr)
         return 2
     with open(os.path.join(FOLDER, words[0]), encoding="utf-8") as file:
         print(file.read(), end="")

@@ -249,6 +249,7 @@ def test_2_for_a_log_directory_that_is_none(supervise: Command):
 def test_the_command_itself(supervise: Command):
     """Help and version go to stdout; a missing or unknown command is wrong usage."""
     assert supervise.supervise("--version").stdout.startswith("supervise ")
+    assert supervise.supervise("-V").stdout == supervise.supervise("--version").stdout
     assert "usage: supervise run" in supervise.supervise("--help").stdout
     assert "--shutdown-timeout DUR" in supervise.run("--help").stdout
     assert supervise.supervise().returncode == 2
