@@ -248,7 +248,8 @@ class ActorSupervisor(LoopActor):
             return
         if not life.ended:
             self._tell(trees.ChildDown(id=row.spec.id, reason=error, normal=False), row)
-        row.reason, row.life = error, None
+            row.reason = error
+        row.life = None
         expired = ts.StopExpired(row.spec.id, row.number)
         self._events.emit(expired, row)
         self._step(expired)

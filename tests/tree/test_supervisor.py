@@ -156,6 +156,18 @@ def test_an_on_start_that_takes_too_long_is_a_start_that_failed(parts, grow, ear
         adding.get(timeout=PATIENCE_S)
 
 
+def test_an_on_start_that_does_not_end_either_is_abandoned_and_stays_the_cause(parts, grow, monkeypatch):
+    monkeypatch.setattr(Life, "start_limit_s", 0.05)
+    gate = Gate()
+    tree = grow(parts.spec("a"))
+    waiting = tree.ask(Wait(), block=False)
+    tree.tell(StartChild(spec=parts.slow("b", gate, shutdown_s=0.05)))
+    with pytest.raises(SuperviseError) as caught:
+        waiting.get(timeout=PATIENCE_S)
+    assert "has not started in time" in str(caught.value.__cause__)
+    gate.open()
+
+
 def test_an_actor_that_dies_at_once_in_on_start_is_a_start_that_failed(grow):
     class Stillborn(pykka.ThreadingActor):
         def on_start(self):
