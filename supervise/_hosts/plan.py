@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 
 _MOST_HOSTS = 100_000
 _FIELDS = {"grace": "grace_s"}
+_OF_EACH_HOST = frozenset(
+    [
+        *("start_method", "grace", "cwd", "containment", "success_exit_codes", "ready", "ready_timeout_s", "watchdog"),
+        *("log_max_bytes", "duplicate_stdout_filters", "duplicate_stderr_filters", "stop_signal", "strategy"),
+    ]
+)
+"""The settings of a gang that each host applies to its own ranks. The others concern one machine only."""
 LEAST_LEASE_S = 1.0
 
 
@@ -154,6 +161,7 @@ def make_plan(
     if timeout is not None:
         check_seconds("timeout", timeout, above_zero=True)
     _check_policy(restart_policy)
+    _check_settings(settings or {})
     if logs_specs is None:
         logs_specs = DefaultLogsSpecs(tee=Std.ALL)
     plan = HostsPlan(
@@ -186,6 +194,15 @@ def _check_policy(policy: RestartPolicy | None) -> None:
             f"restart_policy has restart={policy.restart!r}; a gang over several hosts restarts as a whole after a"
             " failure, so give restart='transient'"
         )
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    if unknown := settings.keys() - _OF_EACH_HOST:
+        raise SpecError(
+            f"unknown setting: {min(unknown)}; a gang over several hosts has {', '.join(sorted(_OF_EACH_HOST))}"
+        )
+    if (strategy := settings.get("strategy", "one_for_all")) != "one_for_all":
+        raise SpecError(f"strategy is {strategy!r}; a gang over several hosts is all or nothing: give one_for_all")
 
 
 def _arguments(args: object, world: int) -> dict[int, tuple[Any, ...]]:
@@ -231,8 +248,6 @@ def _check_as_hosts(plan: HostsPlan) -> None:
             raise SpecError(
                 f"host {order.number} (its rank 0 is the global rank {plan.rank(order.number, 0)}): {error}"
             ) from None
-        except TypeError as error:
-            raise SpecError(f"unknown setting: {error}") from None
 
 
 def random_run_id(name: str) -> str:
