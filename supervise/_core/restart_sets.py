@@ -62,6 +62,18 @@ def signal_started(gang: Gang, local_rank: int, decision: Decision) -> bool:
     return True
 
 
+def reason_of_signal(gang: Gang, local_rank: int) -> str:
+    """Return why supervise signals a rank while the gang goes on."""
+    rank, found = gang.ranks[local_rank], gang.set_of.get(local_rank)
+    if rank.terminated:
+        return "terminate"
+    if rank.fault is not None:
+        return "fault"
+    if rank.dismissed or found is None:
+        return "close"
+    return "restart" if local_rank not in found.down else "peer_failed"
+
+
 def _kill(gang: Gang, found: RestartSet, decision: Decision) -> None:
     found.killed = True
     targets = frozenset(rank for rank in found.pending if rank not in gang.starting)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from supervise import messages as say
-from supervise._core import facts, steps
+from supervise._core import facts, restart_sets, steps
 from supervise._core.decide import decide
 from supervise._core.model import Gang
 from supervise._core.verdict import judge
@@ -254,7 +254,7 @@ class GangRunner:
                 self._report_dead()
                 self._loop.post(self._guarded, self._all_reaped)  # after the reports
             case steps.SendSignal():
-                self.signal(action.ranks, action.sig, self.gang.stop.reason or "close", action.escalation)
+                self.signal(action.ranks, action.sig, self.gang.stop.reason or "", action.escalation)
             case steps.SetTimer():
                 self.timers.set(action)
             case steps.ReportUnkillable():
@@ -307,11 +307,12 @@ class GangRunner:
         self.step(steps.AllReaped(recorded=recorded, taken_ns=time.monotonic_ns()))
 
     def signal(self, ranks: frozenset[int], sig: signal.Signals, reason: str, escalation: int = 0) -> None:
-        """Signal the groups of these ranks. If supervise sends a signal other than SIGKILL, SIGCONT follows."""
+        """Signal the groups of these ranks. SIGCONT follows, except after SIGKILL and after a signal of the user."""
         self.ranks.deliver(ranks, sig, wake=reason != "user" and sig != signal.SIGKILL)
         if self.events.listens("info"):
             for rank in sorted(ranks):
-                self.events.emit(Signaled(rank, self.gang.ranks[rank].pid, sig, reason, escalation))
+                why = reason or restart_sets.reason_of_signal(self.gang, rank)
+                self.events.emit(Signaled(rank, self.gang.ranks[rank].pid, sig, why, escalation))
 
     def _look_for_suspended(self) -> None:
         if not self._halted:

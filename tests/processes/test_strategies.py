@@ -19,6 +19,7 @@ from supervise import (
     Subscribe,
     SuperviseError,
     TerminateRanks,
+    Watchdog,
     WorkerExited,
     WorkerRestarting,
     WorkerStarted,
@@ -480,6 +481,23 @@ def test_r5_a_rank_that_ignores_sigterm_is_killed_after_the_grace_and_restarted(
         gang.ask(RestartRanks({0}))
         assert lives(gang) == ["0:1"]
         gang.await_event("supervise.process.exited", local_rank=0, exit_signal="SIGKILL", spontaneous=False)
+
+
+@pytest.mark.parametrize("kind", ["a restart", "a termination", "a failure below", "a hang"])
+def test_e3_a_signal_to_a_rank_of_a_gang_that_goes_on_has_its_reason(tmp_path, kind):
+    strategy = "rest_for_one" if kind == "a failure below" else "one_for_one"
+    watchdog = Watchdog(output_timeout_s=1.0, action="fail", stacks=False) if kind == "a hang" else None
+    with faulty(tmp_path, "binary", [LIFE] * 3, strategy=strategy, watchdog=watchdog) as gang:
+        lives(gang, 3)
+        if kind == "a restart":
+            gang.supervisor.tell(RestartRanks({2}))
+        elif kind == "a termination":
+            gang.supervisor.tell(TerminateRanks({2}))
+        elif kind == "a failure below":
+            gang.tell(1, "3")
+        reasons = {"a restart": "restart", "a termination": "terminate", "a failure below": "peer_failed"}
+        signaled = gang.await_event("supervise.process.signaled", local_rank=2)
+        assert signaled["reason"] == reasons.get(kind, "fault")
 
 
 def test_r5_a_close_in_the_backoff_of_all_ranks_replaces_no_life(tmp_path):
