@@ -200,8 +200,9 @@ class LineStream:
             self._held += chunk
             return first + self._piece()
         start, self._held = self._held, chunk[end + 1 :]
-        lines = chunk[:end].replace(b"\n", self._between)
-        return b"".join((first, self.prefix, start, lines, b"\n", self._piece()))
+        lines = chunk.replace(b"\n", self._between)
+        whole = memoryview(lines)[: len(lines) - len(self._held) - len(self._between)]  # a slice would be a copy
+        return b"".join((first, self.prefix, start, whole, b"\n", self._piece()))
 
     def _piece(self) -> bytes:
         """Return the beginning of a line that exceeds the limit; empty if the line does not."""
