@@ -19,7 +19,7 @@ def find_run(word: str) -> RecordedRun:
     """Return a run by the path of its directory, or by the beginning of its name in the default folder.
 
     If runs with such a name are running, those that have ended do not count. Of several runs that have ended and whose
-    run ID is the word, the newest counts. A folder that is no run does not count unless the word has a slash.
+    run ID is the word, the newest counts. A folder that does not hold a run counts only if the word has a slash.
 
     Args:
         word: The path or the beginning of the name.

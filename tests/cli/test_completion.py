@@ -67,7 +67,8 @@ def test_an_unknown_shell(supervise: Command):
     done = supervise.supervise("completion", "tcsh")
     assert (done.returncode, done.stdout) == (2, "")
     assert 'eval "$(supervise completion bash)"' in done.stderr
-    assert supervise.supervise("completion", "--help").stdout == done.stderr
+    usage = supervise.supervise("completion", "--help").stdout
+    assert done.stderr == f"{usage}\nsupervise completion: give one of bash, zsh, fish\n"
 
 
 @pytest.fixture
