@@ -65,12 +65,12 @@ def signal_started(gang: Gang, local_rank: int, decision: Decision) -> bool:
 def reason_of_signal(gang: Gang, local_rank: int) -> str:
     """Return why supervise signals a rank while the gang goes on."""
     rank, found = gang.ranks[local_rank], gang.set_of.get(local_rank)
+    if rank.dismissed or found is None:  # a service, or what a rank has left in its group
+        return "close"
     if rank.terminated:
         return "terminate"
     if rank.fault is not None:
         return "fault"
-    if rank.dismissed or found is None:
-        return "close"
     return "restart" if local_rank not in found.down else "peer_failed"
 
 

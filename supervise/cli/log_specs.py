@@ -40,7 +40,7 @@ def check(options: Options) -> None:
     """Check that the log directory can be used or made, and make nothing.
 
     Raises:
-        OSError: It cannot; the error is that of `of`.
+        OSError: It cannot.
     """
     if not (path := options.log_dir) or path == os.devnull:
         return
