@@ -60,6 +60,9 @@ class FakeProcess:
     `ignored` may have SIGKILL as well, for a process that survives it.
     """
 
+    noticed_ns: int | None = None
+    """No thread waits for its end."""
+
     def __init__(self, *, ignored: Iterable[signal.Signals] = ()) -> None:
         """Create a running process that ignores some signals."""
         self.pid: int = next(_PIDS)
@@ -74,8 +77,7 @@ class FakeProcess:
     @property
     def signals(self) -> list[signal.Signals]:
         """The signals sent to it so far, in order; a copy."""
-        with self._changed:
-            return list(self._signals)
+        return list(self._signals)
 
     @property
     def ended(self) -> bool:
@@ -108,11 +110,6 @@ class FakeProcess:
     def fileno(self) -> int:
         """Return the descriptor that becomes readable at its end; -1 after `close`."""
         return self._fd
-
-    @property
-    def noticed_ns(self) -> int | None:
-        """Always None: no thread waits for its end."""
-        return None
 
     def ring_if_dead(self) -> None:
         """Do nothing: its end makes the descriptor readable at once."""
@@ -153,6 +150,10 @@ class FakeProcess:
     def kernel_state(self) -> str:
         """Return ``S``, or ``Z`` after the end."""
         return "Z" if self.ended else "S"
+
+    def survivor(self) -> tuple[int, str] | None:
+        """Return the pid and the state; None after the end."""
+        return None if self.ended else (self.pid, "S")
 
     def close(self) -> None:
         """Close the descriptor and end the process. Idempotent."""

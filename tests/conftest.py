@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import psutil
 import pykka
@@ -44,17 +44,17 @@ STARTED_HERE: set[int] = set()
 """Pids of the processes that this process itself started during the current test."""
 
 
-def _remember_children(module: ModuleType, name: str) -> None:
-    """Make ``module.name``, which starts a process and returns its pid, note that pid."""
-    start: Callable[..., int] = getattr(module, name)
+def _remember_children(owner: object, name: str) -> None:
+    """Make ``owner.name``, which starts a process and returns its pid, or pid and pidfd, note that pid."""
+    start: Callable[..., Any] = getattr(owner, name)
 
     @functools.wraps(start)
-    def remembering(*args: object, **kwargs: object) -> int:
-        pid = start(*args, **kwargs)
-        STARTED_HERE.add(pid)
-        return pid
+    def remembering(*args: object, **kwargs: object) -> object:
+        started = start(*args, **kwargs)
+        STARTED_HERE.add(started[0] if isinstance(started, tuple) else started)
+        return started
 
-    setattr(module, name, remembering)
+    setattr(owner, name, remembering)
 
 
 # At import, hence before any module of ours can take the plain function with `from os import ...`.

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pykka
 
 from supervise._core.steps import TailEnded
-from supervise._gang.attempt import Source
 from supervise._gang.orders import Drain
 from supervise._gang.patient_tail import PatientTail
+from supervise._gang.tail_specs import Source
 from supervise._logs import sinks
 from supervise._printable import as_prefix
 from supervise._runtime.future import Reply

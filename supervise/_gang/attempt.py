@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from supervise._gang import rank_paths, validation
 from supervise._gang.notify_protocol import address_of, variables
 from supervise._gang.pickled_calls import pickled_calls
 from supervise._gang.spec import GangSettings, GangSpec
+from supervise._gang.tail_specs import add_tails, sources_of
 from supervise._gang.texts import argv_of
-from supervise._logs import sinks
-from supervise._logs.files import make_ready, move_aside
-from supervise._printable import as_prefix
+from supervise._logs.files import make_ready
 from supervise._process.containment import escapees
 from supervise._process.launch import interpreter
+from supervise._process.launch.environment import ProgramEnvironment, SharedEnvironment
 from supervise._process.launch.launch_spec import LaunchSpec, Streams
 from supervise._process.launch.program_launcher import ProgramLauncher
 from supervise._process.lifeline.lifeline import Lifeline
@@ -26,13 +25,15 @@ from supervise.logs import DefaultLogsSpecs, validate_full_rank
 from supervise.recording import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from supervise._gang.rank_spec import RankSpec
-    from supervise._gang.worker import Launcher
+    from supervise._gang.tail_specs import Source, TailSpec
     from supervise._process.containment.escapees import Contained
     from supervise._process.launch.forks import Row
     from supervise._process.launch.function import StartMethod
+    from supervise._process.launch.launched import Launcher
+    from supervise._process.launch.posix_spawn import FoundPrograms
     from supervise.destinations import LogsDest
 
 _WINDOWS: Mapping[frozenset[StartMethod | None], int] = {frozenset({"forkserver"}): 32, frozenset({"fork"}): 8}
@@ -48,28 +49,6 @@ _KEPT_LIVES = 8
 """Limit on the lives whose paths are kept, so that endless restarts of a rank do not use more and more memory."""
 _FIELDS = {"grace": "grace_s", "timeout": "timeout_s"}
 """Argument to field of `GangSpec`, for arguments whose field has another name."""
-
-
-class Source(NamedTuple):
-    """A file that a rank writes, and the prefix of its lines."""
-
-    local_rank: int
-    path: str
-    prefix: bytes
-    prompts: bool = False
-    """Whether the beginning of a line is shown soon, for a person who answers it on a terminal."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class TailSpec:
-    """One destination and the files that it shows."""
-
-    name: str
-    sink: sinks.Sink
-    sources: list[Source]
-    streams: tuple[str, ...]
-    """The streams of the ranks that are shown: ``stdout``, ``stderr``."""
-    line_filter: Callable[[bytes], bool] | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -139,7 +118,9 @@ class Attempt:
     def sources(self, rank: int) -> dict[str, list[Source]]:
         """Return the shown files that the present life of a rank writes: stream to its sources."""
         shown = {"stdout": self.dest.tee_stdouts, "stderr": self.dest.tee_stderrs}
-        return {name: list(_sources(self.spec, {rank: paths[rank]})) for name, paths in shown.items() if rank in paths}
+        return {
+            name: list(sources_of(self.spec, {rank: paths[rank]})) for name, paths in shown.items() if rank in paths
+        }
 
     def again(self, number: int, left_out: frozenset[int]) -> Attempt:
         """Return a later attempt of the same gang, without the ranks in `left_out`; see `make_attempt`."""
@@ -255,7 +236,7 @@ def make_attempt(
     )
     try:
         attempt.launchers = list(_launchers(attempt))
-        _add_tails(attempt)
+        add_tails(attempt.tails, spec, dest)
     except BaseException:
         attempt.close()
         raise
@@ -294,33 +275,41 @@ def _env(spec: GangSpec, env: Mapping[str, str], number: int) -> dict[str, str]:
 
 
 def _launchers(attempt: Attempt) -> Iterator[Launcher]:
+    found: FoundPrograms = {}  # for the first lives only, because a program may be replaced before a later one
     for part in attempt.spec.parts:
         environ = environ_of(attempt.spec, part)
         for rank in part.ranks:
-            yield _launcher(attempt, rank, attempt.number, environ)
+            yield _launcher(attempt, rank, attempt.number, environ, found)
 
 
-def environ_of(spec: GangSpec, part: RankSpec) -> Mapping[Any, Any]:
+def environ_of(spec: GangSpec, part: RankSpec) -> SharedEnvironment | Mapping[str, str]:
     """Return the host's environment in the form in which the launch of a rank of this role takes it."""
-    return _encoded(spec.environ) if part.kind == "binary" else spec.environ
+    return SharedEnvironment(spec.environ) if part.kind == "binary" else spec.environ
 
 
-def _launcher(attempt: Attempt, rank: int, life: int, environ: Mapping[Any, Any]) -> Launcher:
+def _launcher(
+    attempt: Attempt,
+    rank: int,
+    life: int,
+    environ: SharedEnvironment | Mapping[str, str],
+    found: FoundPrograms | None = None,
+) -> Launcher:
     spec, contained, dest = attempt.spec, attempt.contained, attempt.dest
     part = spec.of(rank)
     assert contained is not None  # noqa: S101 - made with the attempt
     binary = part.kind == "binary"
     take = spec.pickled.get if spec.restart_policy else spec.pickled.pop  # the last launch closes copied descriptors
     notify = variables(address_of(spec.notify_token, rank, life), spec.heartbeat_timeout_s) if spec.notify_token else {}
-    own: Mapping[Any, Any] = {**attempt.envs[rank], **contained.env(rank), **notify}
+    own = {**attempt.envs[rank], **contained.env(rank), **notify}
     how = LaunchSpec(
-        env={**environ, **(_encoded(own) if binary else own)},
+        env=ProgramEnvironment(environ, own) if isinstance(environ, SharedEnvironment) else {**environ, **own},
         cwd=part.cwd,
         streams=Streams(stdout=dest.stdouts[rank], stderr=dest.stderrs[rank]),
         stdin=spec.stdin.get(rank),
         line=attempt.line,
         enter=contained.enter(rank),
         gate=spec.gate and binary,
+        found=found,
     )
     launcher: Launcher
     if isinstance(part.entrypoint, str):
@@ -351,50 +340,3 @@ def _bound(launcher: Launcher, cpus: frozenset[int]) -> Launcher:
     from supervise._process.launch import numa
 
     return numa.BoundLauncher(launcher.launch, cpus)
-
-
-def _encoded(env: Mapping[str, str]) -> dict[bytes, bytes]:
-    """Encode an environment as the kernel takes it. This is done once for all ranks, not at each launch."""
-    return {os.fsencode(key): os.fsencode(value) for key, value in env.items()}
-
-
-def _sources(spec: GangSpec, paths: Mapping[int, str]) -> Iterator[Source]:
-    """Yield the files of ranks that are shown."""
-    prefixes = spec.log_line_prefixes or {}
-    for rank, path in sorted(paths.items()):
-        if path and path != os.devnull:
-            prefix = as_prefix(prefixes.get(rank, spec.default_prefix(rank)))
-            prompts = rank in spec.stdin and os.isatty(spec.stdin[rank].fd)
-            yield Source(local_rank=rank, path=path, prefix=prefix.encode(), prompts=prompts)
-
-
-def _add_tails(attempt: Attempt) -> None:
-    """Add the Tails one by one, so that a failed attempt can close the sinks that are already open."""
-    spec, dest, tails = attempt.spec, attempt.dest, attempt.tails
-    outs, errs = list(_sources(spec, dest.tee_stdouts)), list(_sources(spec, dest.tee_stderrs))
-    for name, stream, found in (("stdout", spec.consoles[0], outs), ("stderr", spec.consoles[1], errs)):
-        sink = sinks.console(stream) if found else None
-        if sink is None:
-            continue
-        if tails and sinks.same_destination(tails[0].sink, sink):  # because two writers would mix their lines
-            sink.close()
-            tails[0].name, tails[0].streams = "console", ("stdout", "stderr")
-            tails[0].sources += found
-        else:
-            tails.append(TailSpec(name=name, sink=sink, sources=found, streams=(name,)))
-    for name, path, filters, found in (
-        ("filtered_stdout", dest.filtered_stdout, spec.duplicate_stdout_filters, outs),
-        ("filtered_stderr", dest.filtered_stderr, spec.duplicate_stderr_filters, errs),
-    ):
-        if filters and path and not path.startswith(os.devnull):
-            move_aside(path)
-            needles = [needle.encode() for needle in filters]
-            keep = partial(_holds_any, needles)
-            streams = (name.removeprefix("filtered_"),)
-            tails.append(
-                TailSpec(name=name, sink=sinks.file_sink(path), sources=found, streams=streams, line_filter=keep)
-            )
-
-
-def _holds_any(needles: list[bytes], line: bytes) -> bool:
-    return any(needle in line for needle in needles)

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from supervise._gang.attempt import Attempt, TailSpec
+    from supervise._gang.attempt import Attempt
     from supervise._gang.event_emitter import EventEmitter
     from supervise._gang.notify_sockets import NotifySockets
     from supervise._gang.tail import Tail
+    from supervise._gang.tail_specs import TailSpec
     from supervise._logs.reader import LogReader
     from supervise._logs.trim import Trimming
     from supervise._runtime.loop import Loop

@@ -30,7 +30,7 @@ from supervise.recording import repr_of, text_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from supervise._gang.attempt import Source
+    from supervise._gang.tail_specs import Source
     from supervise._logs.reader import LogReader
     from supervise._logs.screen import Screen
     from supervise._logs.sinks import Sink

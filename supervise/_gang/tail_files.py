@@ -11,7 +11,7 @@ from supervise._logs.sinks import lines_to
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from supervise._gang.attempt import Source
+    from supervise._gang.tail_specs import Source
     from supervise._logs.screen import Screen
     from supervise._logs.sinks import Sink
     from supervise._logs.trim import Trimming

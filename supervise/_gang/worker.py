@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from supervise import _platform as platform
 from supervise import messages as say
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from supervise._process.containment.groups import Member
     from supervise._process.exits.handle import Exit, Process
     from supervise._process.exits.slots import ExitSlots
-    from supervise._process.launch.launched import Launched
+    from supervise._process.launch.launched import Launched, Launcher
     from supervise._runtime.loop import Loop, Timer
 
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.01, 1.0
@@ -35,18 +35,6 @@ _SERVER_PATIENCE_S = 5.0
 _REAP_S = 5.0
 """Time for which the report of a failed start waits until the killed process is reaped."""
 _STOPS = frozenset({signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
-
-
-class Launcher(Protocol):
-    """Object that starts the process of one rank. `supervise.testing` has fakes of it."""
-
-    def launch(self) -> Launched:
-        """Start the process without waiting for it.
-
-        Raises:
-            UnreapedError: The process was started and killed, but is not reaped.
-            Exception: There is no process.
-        """
 
 
 class Worker(LoopActor):
@@ -353,10 +341,17 @@ class Worker(LoopActor):
             self._owner.tell(say.WorkerStopped(local_rank=self._rank, pid=self._pid, sig=sig))
 
     def _report_stuck(self) -> None:
-        """Report that the process survived SIGKILL, with its state in the kernel."""
-        if self._process is not None:
-            state = self._process.kernel_state()
-            self._owner.tell(steps.WorkerUnkillable(local_rank=self._rank, pid=self._pid, state=state))
+        """Report a process that survived SIGKILL. None has if the loop could not run before the deadline."""
+        if self._process is None:
+            return
+        left = self._process.survivor()
+        if left is not None:
+            self._owner.tell(steps.WorkerUnkillable(local_rank=self._rank, pid=left[0], state=left[1]))
+        elif not self._reaped:
+            self._exited()
+        else:
+            self._unwatch_members()
+            self._watch_group()
 
     # Descriptors
 

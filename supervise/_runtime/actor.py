@@ -77,24 +77,42 @@ class _Stopped(threading.Event):
     Each message needs the flag several times, and `is_set` of the base class takes longer.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self) -> None:  # not that of the base class, because most actors have no waiter
+        self._flag = False
+        self._waiters: threading.Condition | None = None
         self._process = _process
+
+    @property
+    def _cond(self) -> threading.Condition:
+        """The condition of the base class, which makes it for each event."""
+        with _making:
+            if self._waiters is None:
+                self._waiters = threading.Condition(threading.Lock())
+            return self._waiters
 
     def is_set(self) -> bool:
         return self._process is not _process or self._flag
+
+    def set(self) -> None:
+        with _making:
+            self._flag = True
+            waiters = self._waiters
+        if waiters is not None:
+            with waiters:
+                waiters.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
         return self.is_set() or super().wait(timeout)
 
 
+_making = threading.Lock()
 _process = object()
 """Identity of this process. A forked child gets a new object."""
 
 
 def _replace_in_child() -> None:
-    global _process  # noqa: PLW0603 - the process has one value
-    _process = object()
+    global _process, _making
+    _process, _making = object(), threading.Lock()
 
 
 fork_hooks.register("actor", in_child=_replace_in_child)

@@ -7,7 +7,7 @@ import heapq
 import itertools
 import logging
 import math
-import selectors
+import select
 import threading
 import time
 from collections import deque
@@ -80,7 +80,7 @@ class Loop:
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._watched: dict[int, Callable[[], object]] = {}
-        self._selector: selectors.BaseSelector
+        self._selector: select.epoll
         self._wake_fd: WakeFd | None = None
         self._awake = True
         self._ending = False
@@ -97,7 +97,7 @@ class Loop:
 
         The thread is a daemon. Any other thread would block the exit of the interpreter.
         """
-        self._selector = selectors.DefaultSelector()
+        self._selector = select.epoll()
         try:
             self._wake_fd = WakeFd()
             self.watch(self._wake_fd.fileno(), self._wake_fd.clear)
@@ -164,7 +164,7 @@ class Loop:
 
     def watch(self, fd: int, callback: Callable[[], object]) -> None:
         """Call `callback` whenever `fd` is readable. Call this on the loop's thread."""
-        self._selector.register(fd, selectors.EVENT_READ)
+        self._selector.register(fd, select.EPOLLIN)
         self._watched[fd] = callback
 
     def unwatch(self, fd: int) -> None:
@@ -173,15 +173,13 @@ class Loop:
         A child between vfork and exec holds a copy of the descriptor. So if the descriptor were closed without
         `unwatch`, the kernel's epoll set would keep a stale entry that stays ready.
         """
-        self._watched.pop(fd, None)
-        try:
-            self._selector.unregister(fd)
-        except (KeyError, ValueError, OSError):
-            log.debug("descriptor %d was not watched", fd)
+        if self._watched.pop(fd, None) is not None:
+            with contextlib.suppress(OSError, ValueError):  # user code has closed one of the descriptors
+                self._selector.unregister(fd)
 
     def poll(self) -> None:
         """Call the callbacks of the descriptors that are ready now. Call this on the loop's thread."""
-        self._serve(self._selector.select(0))
+        self._serve(self._poll(0))
 
     def run(self) -> None:
         """Run the loop until `end`. The loop's thread calls this method."""
@@ -195,7 +193,7 @@ class Loop:
                 if self._ending and not self._ready:
                     break
                 self._awake = False
-                found = self._selector.select(0.0 if self._ready else self._until_timer())
+                found = self._poll(0 if self._ready else self._until_timer())
                 self._awake = True  # before the callbacks, because a post by one of them needs no wake-up
                 self._serve(found)
         except BaseException as error:
@@ -240,8 +238,11 @@ class Loop:
             return _LONGEST_SELECT_S
         return min(max(0.0, timers[0][0] - time.monotonic()), _LONGEST_SELECT_S)
 
-    def _serve(self, found: list[tuple[selectors.SelectorKey, int]]) -> None:
-        ready = [(key.fd, self._watched.get(key.fd)) for key, _ in found]
+    def _poll(self, timeout_s: float) -> list[tuple[int, int]]:
+        return self._selector.poll(timeout_s, max(1, len(self._watched)))
+
+    def _serve(self, found: list[tuple[int, int]]) -> None:
+        ready = [(fd, self._watched.get(fd)) for fd, _ in found]
         for fd, callback in ready:
             if callback is not None and self._watched.get(fd) is callback:  # no earlier callback has unwatched it
                 self._guard(callback)

@@ -10,9 +10,9 @@ import pykka
 import pytest
 
 from supervise._core.steps import TailEnded
-from supervise._gang.attempt import Source
 from supervise._gang.orders import Drain
 from supervise._gang.tail import Tail
+from supervise._gang.tail_specs import Source
 from supervise._logs.sinks import CancelToken
 
 TIMEOUT_S = 10.0

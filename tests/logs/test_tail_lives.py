@@ -15,9 +15,9 @@ import pytest
 
 from supervise._append import forget_reader, open_to_append, tell_reader
 from supervise._core.steps import TailEnded
-from supervise._gang.attempt import Source
 from supervise._gang.orders import ChangeFiles, Drain
 from supervise._gang.tail_files import readers
+from supervise._gang.tail_specs import Source
 from supervise._logs import watch as watching
 from supervise._logs.lines import LineStream
 from supervise._logs.reader import LogReader

@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from supervise._core.steps import TailEnded
-from supervise._gang.attempt import Source
 from supervise._gang.orders import ChangeFiles, Drain
 from supervise._gang.tail_files import readers
+from supervise._gang.tail_specs import Source
 from supervise._logs import watch as watching
 from supervise._logs.files import move_aside
 from supervise._logs.sinks import CancelToken, console

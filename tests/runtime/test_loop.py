@@ -375,16 +375,16 @@ def test_an_idle_loop_does_not_wake(lost, monkeypatch):
     timeouts, asleep = [], threading.Semaphore(0)
     loop = Loop("idle", lost=lost.put)
     loop.start()
-    select = loop._selector.select
+    poll = loop._poll
 
     def counting(timeout):
         timeouts.append(timeout)
         if timeout:
             asleep.release()
-        return select(timeout)
+        return poll(timeout)
 
     def begin():
-        loop._selector.select = counting
+        loop._poll = counting
         loop.call_later(3600, lambda: None)
         loop.call_later(0.001, lambda: None).cancel()
 

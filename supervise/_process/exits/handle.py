@@ -88,6 +88,12 @@ class Process(Protocol):
     def kernel_state(self) -> str:
         """Return the state letter of /proc, such as D or t; "?" if it cannot be read."""
 
+    def survivor(self) -> tuple[int, str] | None:
+        """Return pid and state of a process that is left: the leader, or a member of its group; None if none is.
+
+        Reaps a dead leader; `reap` returns its exit.
+        """
+
     def close(self) -> None:
         """Close the descriptors, which the caller has unwatched before. Idempotent."""
 

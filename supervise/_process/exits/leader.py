@@ -263,6 +263,23 @@ class GroupLeader(ABC):
         seen = look(self.pid)
         return "?" if seen is None else seen.state
 
+    def survivor(self) -> tuple[int, str] | None:
+        """Return pid and state of a process that is left: the leader, or a member of its group; None if none is.
+
+        Reaps a dead leader; `reap` returns its exit.
+        """
+        pid = self.pid
+        if self._ended is not None or self.reap() is not None:
+            try:
+                living = self.members() if self.group_alive() else []
+            except OSError:  # too few descriptors to find out
+                return pid, "?"
+            if not living:
+                return None
+            pid = living[0].pid
+        seen = look(pid)
+        return pid, "?" if seen is None else seen.state
+
     def close(self) -> None:
         """Close the descriptors, which the caller has unwatched before. Idempotent."""
         held, self._members = self._members, ()

@@ -13,6 +13,7 @@ from supervise._process.files import clear_of_stdio, close
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from supervise._process.launch.posix_spawn import FoundPrograms
     from supervise._process.lifeline.lifeline import Lifeline
 
 
@@ -95,3 +96,5 @@ class LaunchSpec:
     """
     gate: bool = False
     """Whether a program waits until its lifeline is armed."""
+    found: FoundPrograms | None = None
+    """The programs that were found for other ranks of the gang; None: search for the program."""

@@ -1,11 +1,11 @@
-"""The result of a launch."""
+"""The result of a launch, and the interface of the launchers."""
 
 from __future__ import annotations
 
 import os
 import signal
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from supervise._process.exits.handle import Process
@@ -52,3 +52,15 @@ class Launched:
                 os.kill(pid, signal.SIGKILL)
             raise
         return replace(self, process=process)
+
+
+class Launcher(Protocol):
+    """Object that starts the process of one rank. `supervise.testing` has fakes of it."""
+
+    def launch(self) -> Launched:
+        """Start the process without waiting for it.
+
+        Raises:
+            UnreapedError: The process was started and killed, but is not reaped.
+            Exception: There is no process.
+        """

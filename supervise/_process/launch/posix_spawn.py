@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from supervise import _platform as platform
 from supervise._process.launch.dispositions import ALL_BUT_HANGUP
+from supervise._process.launch.environment import ProgramEnvironment, block_of, encoded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import ModuleType
+
+FoundPrograms = dict[tuple[str, bytes | None, str | None], str]
+"""Program, PATH and working directory to the path of the program."""
 
 glibc: ModuleType | None = None
 if platform.GLIBC:
@@ -48,6 +52,7 @@ def spawn(
     arm: int | None = None,
     hold: bool = False,
     session: bool = True,
+    found: FoundPrograms | None = None,
 ) -> tuple[int, int]:
     """Start a program in a session of its own, with default signals and an empty mask; return its pid and its pidfd.
 
@@ -63,18 +68,19 @@ def spawn(
             program's group.
         hold: Whether to open a pidfd. The returned pidfd is -1 if that was not possible, or if `ARMS` is not set.
         session: Whether the program gets a session of its own. Otherwise it gets only a process group of its own.
+        found: Programs that were found before, to which the call adds this one; None: search for the program.
 
     Raises:
         OSError: The program could not be started; ``filename`` is the program or `cwd`.
     """
     program, env = argv[0], _coded(env)
     try:
-        path = program if os.path.dirname(program) else find(program, env, cwd)
+        path = program if os.path.dirname(program) else _found(program, env, cwd, found)
         if glibc is not None:
             started: tuple[int, int] = glibc.posix_spawn(
                 path,
                 argv,
-                [name + b"=" + value for name, value in env.items()],
+                block_of(env),
                 cwd=cwd,
                 file_actions=_actions(stdio, fds),
                 setsigdef=ALL_BUT_HANGUP,
@@ -100,6 +106,16 @@ def spawn(
         error.filename = program  # the caller's name, not the path in PATH
         raise
     return pid, -1
+
+
+def _found(program: str, env: Mapping[bytes, bytes], cwd: str | None, found: FoundPrograms | None) -> str:
+    key = program, env.get(b"PATH"), cwd
+    path = found.get(key) if found is not None else None
+    if path is None:
+        path = find(program, env, cwd)
+        if found is not None:
+            found[key] = path
+    return path
 
 
 def _actions(stdio: tuple[int | None, int | None, int | None], fds: Sequence[int]) -> list[tuple[Any, ...]]:
@@ -175,9 +191,9 @@ def find(program: str, env: Mapping[str, str] | Mapping[bytes, bytes], cwd: str 
 
 def _coded(env: Mapping[str, str] | Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
     """Return an environment as bytes. The environment of a program is encoded already."""
-    if isinstance(next(iter(env), b""), bytes):
+    if isinstance(env, ProgramEnvironment) or isinstance(next(iter(env), b""), bytes):
         return cast("Mapping[bytes, bytes]", env)
-    return {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
+    return encoded(cast("Mapping[str, str]", env))
 
 
 def may_execute(path: str) -> bool:

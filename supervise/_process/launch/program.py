@@ -75,6 +75,7 @@ def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: S
                 arm=read_end,
                 hold=platform.PIDFD,
                 session=how.stdin is None or not how.stdin.foreground,
+                found=how.found,
             )
             if not posix_spawn.ARMS:
                 _arm(read_end, pid)
