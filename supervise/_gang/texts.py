@@ -9,6 +9,8 @@ from supervise.errors import SpecError
 from supervise.recording import repr_of, text_of
 
 _LONGEST = 80
+_PLAIN = (str, int, float, bool)
+"""Types whose `__str__` does not raise."""
 
 
 def shown(value: object) -> str:
@@ -45,6 +47,8 @@ def argv_of(program: str, args: tuple[Any, ...], rank: int) -> list[str]:
 def _argument(arg: object, number: int, rank: int) -> str:
     if isinstance(arg, bytes):
         return os.fsdecode(arg)
+    if type(arg) in _PLAIN:  # an exception of a signal handler must not be taken for one of these
+        return str(arg)
     try:
         return str(arg)
     except Exception as error:

@@ -163,7 +163,7 @@ def record():
 @_defect("function.fork.value.", "function.fork.raises.", "binary.none.value.", "binary.none.code7.", tee="all")
 def shown_lines():
     """Shown lines have another prefix."""
-    plan = importlib.import_module("supervise._gang.attempt")
+    plan = importlib.import_module("supervise._gang.tail_specs")
     source = plan.Source
     plan.Source = lambda **given: source(**{**given, "prefix": given["prefix"] + b" "})
 

@@ -269,6 +269,7 @@ class GroupLeader(ABC):
         Reaps a dead leader; `reap` returns its exit.
         """
         pid = self.pid
+        self.ring_if_dead()
         if self._ended is not None or self.reap() is not None:
             try:
                 living = self.members() if self.group_alive() else []
