@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from supervise import DefaultLogsSpecs, Start, Std, Supervisor, Wait
 from supervise._process.launch import posix_spawn
+from tests.patience import PATIENCE_S
 from tests.processes.gangs import without_glibc
 
 
@@ -102,3 +104,27 @@ def test_a_number_up_to_the_limit_of_open_files_is_passed_on():
     finally:
         for fd in (low, high, between):
             os.close(fd)
+
+
+def test_each_rank_has_the_variables_of_the_host_and_its_own(tmp_path, monkeypatch):
+    """In the order of a dictionary that was updated: an own variable takes the place of the host's."""
+    monkeypatch.setenv("FIRST", "host's")
+    monkeypatch.setenv("SECOND", "host's")
+    envs = {rank: {"FIRST": str(rank), "LAST": "x" * rank} for rank in range(5)} | {5: {"SECOND": "another's"}}
+    gang = Supervisor.start(
+        name="each",
+        entrypoint="env",
+        args=dict.fromkeys(envs, ("-0",)),
+        envs={rank: dict(env) for rank, env in envs.items()},
+        logs_specs=DefaultLogsSpecs(str(tmp_path), redirects=Std.OUT),
+    )
+    try:
+        gang.ask(Start(), timeout=PATIENCE_S)
+        result = gang.ask(Wait(timeout=PATIENCE_S))
+    finally:
+        gang.stop(timeout=PATIENCE_S)
+    for rank, own in envs.items():
+        words = Path(result.stdouts[rank]).read_text().split("\0")[:-1]
+        expected = [f"{name}={value}" for name, value in {**os.environ, **own}.items()]
+        assert [word for word in words if word in expected] == expected
+        assert len({word.partition("=")[0] for word in words}) == len(words)
