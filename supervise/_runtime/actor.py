@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pykka
 from pykka import messages as pykka_messages
@@ -77,26 +77,23 @@ class _Stopped(threading.Event):
     Each message needs the flag several times, and `is_set` of the base class takes longer.
     """
 
-    def __init__(self) -> None:  # not that of the base class, because most actors have no waiter
+    _waiters: threading.Condition
+    """The condition of the base class. It is made for the first waiter, because most events have none."""
+
+    def __init__(self) -> None:  # not that of the base class, which makes the condition
         self._flag = False
-        self._waiters: threading.Condition | None = None
         self._process = _process
 
     @property
     def _cond(self) -> threading.Condition:
-        """The condition of the base class, which makes it for each event."""
-        with _making:
-            if self._waiters is None:
-                self._waiters = threading.Condition(threading.Lock())
-            return self._waiters
+        return cast("threading.Condition", vars(self).setdefault("_waiters", threading.Condition(threading.Lock())))
 
     def is_set(self) -> bool:
         return self._process is not _process or self._flag
 
     def set(self) -> None:
-        with _making:
-            self._flag = True
-            waiters = self._waiters
+        self._flag = True  # first: a waiter that makes the condition after the next line looks at the flag
+        waiters = getattr(self, "_waiters", None)
         if waiters is not None:
             with waiters:
                 waiters.notify_all()
@@ -105,14 +102,13 @@ class _Stopped(threading.Event):
         return self.is_set() or super().wait(timeout)
 
 
-_making = threading.Lock()
 _process = object()
 """Identity of this process. A forked child gets a new object."""
 
 
 def _replace_in_child() -> None:
-    global _process, _making
-    _process, _making = object(), threading.Lock()
+    global _process  # noqa: PLW0603 - the process has one value
+    _process = object()
 
 
 fork_hooks.register("actor", in_child=_replace_in_child)

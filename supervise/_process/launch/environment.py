@@ -45,9 +45,9 @@ class SharedEnvironment:
 
     def _frame(self, own: Mapping[bytes, bytes]) -> tuple[Block, list[int]]:
         """Return a block for these names, and the offset of the pointer to each of these variables."""
-        texts = _texts({**self.variables, **own})
-        order = {name: number * _POINTER.size for number, name in enumerate({**self.variables, **own})}
-        return Block(array(texts), (texts,)), [order[name] for name in own]
+        whole = {**self.variables, **own}
+        texts, place = _texts(whole), {name: number * _POINTER.size for number, name in enumerate(whole)}
+        return Block(array(texts), (texts,)), [place[name] for name in own]
 
 
 class ProgramEnvironment(Mapping[bytes, bytes]):
