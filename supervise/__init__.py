@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from supervise._api.run import run as run
     from supervise._api.tail_log import TailLog as TailLog
     from supervise._api.tail_log import tail_logfile as tail_logfile
-    from supervise._gang.ref import SupervisorRef as SupervisorRef
     from supervise._gang.supervisor import Supervisor as Supervisor
+    from supervise._gang.supervisor import SupervisorRef as SupervisorRef
     from supervise._process.launch.numa import AffinityMode as AffinityMode
     from supervise._process.launch.numa import NumaOptions as NumaOptions
     from supervise._process.launch.stack_signal import enable_stacks as enable_stacks
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from supervise._torch.start import start_processes as start_processes
     from supervise._torch.subprocess_handler import SubprocessHandler as SubprocessHandler
     from supervise._torch.subprocess_handler import get_subprocess_handler as get_subprocess_handler
+    from supervise._tree.lives import TreeRef as TreeRef
     from supervise._tree.monitor import monitor as monitor
-    from supervise._tree.ref import TreeRef as TreeRef
     from supervise._tree.supervisor import ActorSupervisor as ActorSupervisor
     from supervise.destinations import LogsDest as LogsDest
     from supervise.errors import ChildFailedError as ChildFailedError
@@ -99,8 +99,7 @@ if TYPE_CHECKING:
     from supervise.watchdog import Watchdog as Watchdog
 
 _HOMES = {
-    "_gang.ref": ("SupervisorRef",),
-    "_gang.supervisor": ("Supervisor",),
+    "_gang.supervisor": ("Supervisor", "SupervisorRef"),
     "_api.base": ("PContext",),
     "_api.run": ("run",),
     "_torch.contexts": ("MultiprocessContext", "SubprocessContext"),
@@ -109,7 +108,7 @@ _HOMES = {
     "_api.tail_log": ("TailLog", "tail_logfile"),
     "_process.launch.numa": ("AffinityMode", "NumaOptions"),
     "_process.launch.stack_signal": ("enable_stacks",),
-    "_tree.ref": ("TreeRef",),
+    "_tree.lives": ("TreeRef",),
     "_tree.monitor": ("monitor",),
     "_tree.supervisor": ("ActorSupervisor",),
     "_torch.redirects": ("get_std_cm", "redirect", "redirect_stderr", "redirect_stdout"),

@@ -1,10 +1,26 @@
-"""Entry point of ``python -m supervise``, the same as the command ``supervise``."""
+"""Entry point of ``python -m supervise`` and of the command ``supervise``."""
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # built-in, whereas the import of `signal` takes a millisecond
+import os
 import sys
 
-from supervise.cli import main
 
-if __name__ == "__main__":  # not when a spawned worker imports its main module
+def _is_program() -> bool:
+    """Return whether this process is the command. A spawned worker of user code imports its main module, too."""
+    return __name__ == "__main__" or (__name__ == "supervise.__main__" and os.path.basename(sys.argv[0]) == "supervise")
+
+
+if _is_program():
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        # Ctrl-C during the imports that follow shows no traceback
+        _signal.signal(_signal.SIGINT, lambda *_: os._exit(128 + _signal.SIGINT))
+    if sys.argv[0] == __file__ and not sys.flags.safe_path and sys.path[0] not in os.environ.get("PYTHONPATH", ""):
+        # The current folder, which Python puts first for -m: a file of user code there must not hide a module
+        del sys.path[0]
+
+from supervise.cli import main  # noqa: E402
+
+if __name__ == "__main__":
     sys.exit(main())

@@ -1,4 +1,7 @@
-"""Features of this kernel, C library and Python.
+"""Features of this kernel, C library and Python, decided by use.
+
+Python may have a function although the kernel is older, or although a sandbox refuses the system call: a seccomp
+profile of a container answers ENOSYS, EPERM or EACCES.
 
 The environment variable ``SUPERVISE_WITHOUT``, a list such as ``pidfd,inotify``, disables features in this process and
 its workers: to test a fallback, or because a kernel or sandbox implements one wrongly.
@@ -6,15 +9,19 @@ its workers: to test a fallback, or because a kernel or sandbox implements one w
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import signal
+from functools import cache
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NAMES = frozenset({"pidfd", "group", "inotify", "glibc"})
 """Names for ``SUPERVISE_WITHOUT``; ``group`` is the signal to a group through the pidfd of its leader."""
 _WITHOUT = frozenset(filter(None, os.environ.get("SUPERVISE_WITHOUT", "").split(",")))
-
-PIDFD = hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal") and "pidfd" not in _WITHOUT
-"""Whether pidfds report exits to the loop; otherwise one thread for each worker waits."""
 
 INOTIFY = "inotify" not in _WITHOUT
 """Whether inotify reports writes to files; otherwise the files are polled every 50 ms."""
@@ -25,25 +32,83 @@ GLIBC = "glibc" not in _WITHOUT
 PIDFD_SIGNAL_PROCESS_GROUP = 4
 """A flag of pidfd_send_signal, which Linux has since 6.9."""
 
+_REFUSALS = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES})
+_CLONE3 = 435
 
-def _group_signals() -> bool:
-    if not PIDFD or "group" in _WITHOUT:
-        return False
+
+def _pidfds() -> tuple[bool, bool]:
+    """Return whether pidfds work, and whether a group can be signaled by the pidfd of its leader."""
+    if "pidfd" in _WITHOUT or not (hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")):
+        return False, False
     try:
         fd = os.pidfd_open(os.getpid())
-    except OSError:
-        return False
+    except OSError as error:
+        return error.errno in {errno.EMFILE, errno.ENFILE}, False
     try:
-        signal.pidfd_send_signal(fd, 0, None, PIDFD_SIGNAL_PROCESS_GROUP)
-    except ProcessLookupError:  # the kernel knows the flag, and this process does not lead a group
-        return True
+        signal.pidfd_send_signal(fd, 0)
+        if _error_of(os.waitid, os.P_PIDFD, fd, os.WEXITED | os.WNOHANG) != errno.ECHILD:  # EINVAL before Linux 5.4
+            return False, False
+        group = _error_of(signal.pidfd_send_signal, fd, 0, None, PIDFD_SIGNAL_PROCESS_GROUP)
     except OSError:
-        return False
-    else:
-        return True
+        return False, False
     finally:
+        os.close(fd)
+    return True, "group" not in _WITHOUT and group in {0, errno.ESRCH}  # ESRCH: this process does not lead a group
+
+
+def _error_of(call: Callable[..., object], *args: object) -> int:
+    """Return the errno of a call; 0 if it succeeds."""
+    try:
+        call(*args)
+    except OSError as error:
+        return error.errno or 0
+    return 0
+
+
+PIDFD, GROUP_BY_PIDFD = _pidfds()
+"""Whether pidfds report exits to the loop; otherwise one thread for each worker waits. Whether a group can be signaled
+through the pidfd of its leader, also after the leader was reaped."""
+
+
+@cache
+def refused(*, functions: bool) -> str:
+    """Return the name and the error of a system call that every start needs and that is refused; "" if there is none.
+
+    Args:
+        functions: Whether the start is that of functions, which need more calls than programs.
+    """
+    calls: dict[str, Callable[[], object]] = {
+        "epoll_create1": lambda: select.epoll().close(),
+        "eventfd2": lambda: os.close(os.eventfd(0)),
+        "pipe2": _pipe,
+        "waitid": lambda: os.waitid(os.P_PID, os.getpid(), os.WEXITED | os.WNOHANG),
+    }
+    if functions:
+        calls["memfd_create"] = lambda: os.close(os.memfd_create("supervise"))
+    found = ((name, _error_of(call)) for name, call in calls.items())
+    return next((_refusal(name, error) for name, error in found if error in _REFUSALS), "")
+
+
+def _pipe() -> None:
+    for fd in os.pipe():
         os.close(fd)
 
 
-GROUP_BY_PIDFD = _group_signals()
-"""Whether a group can be signaled through the pidfd of its leader, also after the leader was reaped."""
+def refused_thread() -> str:
+    """Return the same for the call that makes threads, after a thread could not be started."""
+    try:
+        import ctypes  # lazy: only after an error
+
+        libc = ctypes.CDLL(None, use_errno=True)
+    except (ImportError, OSError):
+        return ""
+    libc.syscall(_CLONE3, None, ctypes.c_size_t(0))  # EINVAL if it works, and with ENOSYS the C library uses clone
+    error = ctypes.get_errno()
+    return _refusal("clone3", error) if error in {errno.EPERM, errno.EACCES} else ""
+
+
+def _refusal(name: str, error: int) -> str:
+    return (
+        f"the kernel refuses the system call {name} ({os.strerror(error)}), which every start needs;"
+        " the cause is probably a sandbox, such as the seccomp profile of a container"
+    )

@@ -22,9 +22,14 @@ _compiled = cache(re.compile)  # at the first use, since that takes a millisecon
 def printable(text: str) -> str:
     r"""Return `text` without escape sequences and control characters; ``\n`` and ``\t`` stay.
 
-    Control characters are those of C0 and C1, and those that change the direction of writing.
+    Control characters are those of C0 and C1, and those that change the direction of writing. A carriage return before
+    other text ends a line, because nothing of a text may be lost that is not a progress bar.
     """
-    return text if text.isprintable() else _compiled(_REMOVED).sub("", text)
+    if text.isprintable():
+        return text
+    if "\r" in text:
+        text = _compiled(r"\r+(?!\n|\r|\Z)").sub("\n", text)
+    return _compiled(_REMOVED).sub("", text)
 
 
 def one_line(text: str) -> str:

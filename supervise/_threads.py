@@ -6,6 +6,8 @@ import errno
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from supervise import _platform as platform
+
 if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator
@@ -44,4 +46,4 @@ def no_process(what: str) -> Iterator[None]:
 
 def none_left(what: str, error: RuntimeError) -> OSError:
     """Return the `OSError` to raise instead of the bare `RuntimeError` of a failed thread start."""
-    return OSError(errno.EAGAIN, f"no thread for {what}: {error}; {_LIMITS}")
+    return OSError(errno.EAGAIN, f"no thread for {what}: {error}; {platform.refused_thread() or _LIMITS}")

@@ -4,7 +4,7 @@
 Exception
 ├── SuperviseError               base class of the exceptions that only supervise has
 │   ├── SpecError                a setting or message is not valid; no process was started (also a RuntimeError)
-│   ├── SpawnError               a rank did not start, or hung before all ranks were ready
+│   ├── SpawnError               a rank did not start, or hung or ended before all ranks were ready
 │   ├── UnkillableError          a process outlived SIGKILL
 │   ├── SupervisorCrashed        a handler inside supervise raised; the ranks were killed
 │   ├── GangFailed               a gang did not succeed, with its result; `supervise.run` raises it
@@ -16,6 +16,8 @@ An `OSError` that a start raises keeps its own class, errno and file name.
 """
 
 from __future__ import annotations
+
+import sys
 
 TYPE_CHECKING = False  # instead of importing typing into every worker
 if TYPE_CHECKING:
@@ -46,8 +48,26 @@ def _restore(cls: type[BaseException], args: tuple[Any, ...]) -> BaseException:
     return cls.__new__(cls, *args)
 
 
+def _encodable(text: str) -> str:
+    """Return `text` with escapes for the characters that ``sys.stdout`` cannot encode."""
+    try:
+        return text.encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding)
+    except (AttributeError, LookupError, TypeError, ValueError):  # no usual text stream
+        return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 class _Portable(Exception):  # noqa: N818  a mixin, never raised
-    """A mixin that pickles an exception by class, `args` and attributes, independent of the arguments of `__init__`."""
+    """A mixin of exceptions that are pickled and printed without errors.
+
+    An exception is pickled by class, `args` and attributes, independent of the arguments of `__init__`. Characters of
+    its text that ``sys.stdout`` cannot encode, such as lone surrogates, are escaped.
+    """
+
+    def __str__(self) -> str:
+        return _encodable(super().__str__())
+
+    def __repr__(self) -> str:
+        return _encodable(super().__repr__())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), self.args), self.__dict__
@@ -129,12 +149,12 @@ class GangFailed(SuperviseError):  # noqa: N818  named like pykka's exceptions
     """The traceback of the rank that failed first, as Python prints it in the rank; ``""`` if none was recorded."""
 
     def __init__(self, result: RunProcsResult, *, timeout_s: float | None = None) -> None:
-        from supervise._views import failure_report, failure_text, story
+        from supervise._story import failure_report
 
         self.result = result
         root = result.root_cause
-        self.rank_traceback = failure_text.traceback_of(result.failures[root]) if root in result.failures else ""
-        rows = failure_report.lines(result, story.of_result(result, timeout_s=timeout_s))
+        self.rank_traceback = failure_report.traceback_of(result.failures[root]) if root in result.failures else ""
+        rows = failure_report.lines(result, failure_report.of_result(result, timeout_s=timeout_s))
         super().__init__("\n".join(rows).removeprefix("supervise: "))
         self._set_cause()
 
@@ -153,7 +173,7 @@ class GangFailed(SuperviseError):  # noqa: N818  named like pykka's exceptions
         return f"supervise: {self}".split("\n")
 
 
-class _RankTraceback(Exception):  # noqa: N818  a carrier of text, as in concurrent.futures
+class _RankTraceback(_Portable):
     """The traceback of a rank, as text."""
 
 

@@ -1,8 +1,8 @@
 """Structured events. Silent until the application configures logging, except for a gang that has failed.
 
-Events go through structlog. If the application has configured structlog, that configuration applies; otherwise events
-go to the standard library's logger ``supervise``. Without a listener no event is built and structlog is not imported.
-This module changes no logging configuration. Environments are never logged.
+If the application has configured structlog, events go through structlog; otherwise they go to the standard library's
+logger ``supervise``. Without a listener no event is built. This module does not import structlog, and changes no
+logging configuration. Environments are never logged.
 
 Events are delivered on the gang's thread, at once and in order. So all events have arrived when a wait is answered. A
 listener must not block: a handler that writes to a full pipe or a stopped terminal delays its gang. Put a
@@ -16,9 +16,12 @@ import contextvars
 import itertools
 import logging
 import os
+import select
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from supervise._record import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping
@@ -79,13 +82,12 @@ class EventLog:
         chain = self._listener(level)
         if chain is None and self._sink is None:
             return
-        from datetime import UTC, datetime  # lazy: a tenth of the import time, and most gangs have no listener
-
+        now_s, now_ns = divmod(time.time_ns(), 1_000_000_000)
         whole = {
             "event": event,
             "level": level,
             "schema_version": SCHEMA_VERSION,
-            "timestamp": datetime.now(UTC).isoformat(),
+            "timestamp": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now_s))}.{now_ns // 1000:06d}+00:00",
             "monotonic_ns": time.monotonic_ns(),
             **self._common,
             "attempt": int(self._common.get("attempt", 0)),
@@ -115,17 +117,13 @@ class EventLog:
             say_at_last(text, logging.ERROR)
 
     def _listener(self, level: str) -> Sink | None:
-        try:
-            if "structlog" in sys.modules:
-                import structlog  # waits if another thread is importing it
-
-                if structlog.is_configured():
-                    return _through(structlog.get_logger("supervise"))
-            if not _logger.isEnabledFor(_NUMBERS[level]) or not _has_listener():
-                return None
-            return _through(_standard())
-        except (ImportError, OSError):  # for example EMFILE during the import: drop the event, keep the gang
+        structlog = sys.modules.get("structlog")  # not imported here: see `_gang.later_modules`
+        is_configured = getattr(structlog, "is_configured", None)
+        if structlog is not None and is_configured is not None and is_configured():
+            return _through(structlog.get_logger("supervise"))
+        if not _logger.isEnabledFor(_NUMBERS[level]) or not _has_listener():
             return None
+        return _log
 
 
 def say_at_last(text: str, level: int) -> None:
@@ -166,8 +164,6 @@ def _is_configured() -> bool:
 
 def _takes_a_line(stream: Any) -> bool:
     """Return whether a write to `stream` will not block, as far as the kernel can tell."""
-    import select
-
     if stream is None:
         return False
     try:
@@ -179,22 +175,17 @@ def _takes_a_line(stream: Any) -> bool:
     return any(flags & select.POLLOUT for _, flags in poll.poll(0))
 
 
-def _standard() -> Any:
-    """Return a structlog logger over the standard library's, without changing structlog's configuration."""
-    import structlog
+def _log(event: dict[str, Any]) -> None:
+    """Log an event by the standard library: a readable message, and the event as the record's attribute ``supervise``.
 
-    return structlog.wrap_logger(
-        _logger,
-        processors=[structlog.contextvars.merge_contextvars, _as_record],
-        wrapper_class=structlog.stdlib.BoundLogger,
-    )
-
-
-def _as_record(_logger: object, _method: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
-    """Render an event for logging: a readable message, with the event as the record's attribute ``supervise``."""
-    shown = {k: v for k, v in event.items() if k not in _NOT_IN_MESSAGE and v is not None}
+    If the application uses structlog, the event has its context variables.
+    """
+    level = event.pop("level")
+    merge = getattr(sys.modules.get("structlog.contextvars"), "merge_contextvars", None)
+    whole = dict(event if merge is None else merge(None, level, event))
+    shown = {k: v for k, v in whole.items() if k not in _NOT_IN_MESSAGE and v is not None}
     fields = " ".join(f"{key}={value!r}" for key, value in shown.items())
-    return (f"{event['event']} {fields}",), {"extra": {"supervise": dict(event)}}
+    getattr(_logger, level)(f"{whole['event']} {fields}", extra={"supervise": whole})
 
 
 _NOT_IN_MESSAGE = {"event", "level", "schema_version", "timestamp", "monotonic_ns", "host_name", "seq"}

@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from abc import ABC, abstractmethod
 from enum import IntFlag
 
-from supervise._folders import is_own, make_folders, make_new_folder, not_a_folder, open_folder
+from supervise._files import accessible, is_own, make_folders, make_new_folder, not_a_folder, open_folder
 from supervise.errors import SpecError
 
 TYPE_CHECKING = False  # instead of importing typing into every worker
@@ -23,8 +24,6 @@ __all__ = ["DefaultLogsSpecs", "LogsSpecs", "Std", "to_map", "validate_full_rank
 _VALUE_REGEX = r"^[0123]$"
 _MAPPING_REGEX = r"^(\d+:[0123],)*(\d+:[0123])$"
 _PRIVATE = 0o700
-LEAST_LOG_BYTES = 64 * 1024
-"""The smallest accepted bound of the size of a log."""
 _TEMP_PREFIX = "torchelastic_"
 
 
@@ -337,7 +336,7 @@ def _check_log_dir(path: str) -> None:
     if os.path.exists(path) and not os.path.isdir(path):
         raise NotADirectoryError(f"log_dir: {path} is not a directory")
     _make_private_dirs(path)
-    if not os.access(path, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+    if not accessible(path, os.W_OK | os.X_OK):
         import errno
 
         raise PermissionError(errno.EACCES, "log_dir cannot be written to", path)
@@ -368,7 +367,16 @@ def _make_private_dirs(path: str) -> None:
 
 def _new_temp_dir() -> str:
     """Create a private folder in the system's temporary folder and return its path."""
-    import tempfile
+    if "tempfile" not in sys.modules and not os.environ.keys() & {"TEMP", "TMP"}:
+        parent = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - a private folder below
+        path = os.path.join(parent, f"{_TEMP_PREFIX}{os.urandom(8).hex()}")
+        try:
+            os.mkdir(path, _PRIVATE)
+        except OSError:  # another folder may be usable
+            pass
+        else:
+            return path
+    import tempfile  # lazy: it takes a thirtieth of the time of the first gang
 
     return tempfile.mkdtemp(prefix=_TEMP_PREFIX)
 

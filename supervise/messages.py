@@ -6,8 +6,10 @@ Every mapping is keyed by local rank, a number in ``range(nprocs)``. Times are n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
+
+from supervise._record import record
 
 if TYPE_CHECKING:
     from signal import Signals
@@ -24,10 +26,20 @@ Phase = Literal["new", "starting", "running", "stopping", "restarting", "finishe
 
 
 RankState = Literal[
-    "waiting", "starting", "ready", "suspended", "stopping", "backoff", "finished", "failed", "terminated"
+    "waiting",
+    "starting",
+    "ready",
+    "suspended",
+    "returned",
+    "stopping",
+    "backoff",
+    "finished",
+    "failed",
+    "terminated",
 ]
-"""The state of a rank. ``waiting``: for its launch. ``suspended``: by SIGSTOP or SIGTSTP. ``backoff``: it waits for its
-restart."""
+"""The state of a rank. ``waiting``: for its launch. ``suspended``: by SIGSTOP or SIGTSTP. ``returned``: with
+``hold_returned``, its function has returned, and its process runs until all functions have returned. ``backoff``: it
+waits for its restart."""
 
 
 if TYPE_CHECKING:
@@ -78,7 +90,7 @@ class Start(Bare, Ask["dict[int, int]"]):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Wait(Ask["_Reply_co"]):
     """Request the result. The reply comes when the gang has finished; any number of waits may be open."""
 
@@ -106,7 +118,7 @@ class Status(Bare, Ask["GangStatus"]):
     """Request a `GangStatus` now."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Close(Ask["RunProcsResult | None"]):
     """Stop the gang. The reply is the result, sent when all processes of the gang are gone. Idempotent."""
 
@@ -119,16 +131,21 @@ class Close(Ask["RunProcsResult | None"]):
     a number bounds the whole stop."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Signal(Ask["frozenset[int]"]):
-    """Send a signal to the process groups of running ranks. The reply is the set of ranks that were signaled."""
+    """Send a signal to running ranks. The reply is the set of ranks that were signaled."""
 
     sig: Signals
     ranks: frozenset[int] | None = None
     """Which ranks; None is all running ranks."""
+    group: bool = False
+    """Whether the signal also goes to the processes that a rank has started, by its process group.
+
+    Most of them do not handle a signal such as SIGUSR1, which then ends them.
+    """
 
 
-@dataclass(frozen=True, slots=True)
+@record(kw_only=False)
 class RestartRanks(Ask["dict[int, int]"]):
     """Restart exactly these ranks, whatever the strategy.
 
@@ -141,7 +158,7 @@ class RestartRanks(Ask["dict[int, int]"]):
     ranks: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True)
+@record(kw_only=False)
 class TerminateRanks(Ask["dict[int, int]"]):
     """Stop exactly these ranks, which stay down until a `RestartRanks`. Their ends are not failures.
 
@@ -153,7 +170,7 @@ class TerminateRanks(Ask["dict[int, int]"]):
     ranks: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Stacks(Ask["dict[int, RankStacks]"]):
     """Request the stacks of the threads of running ranks. The reply is ``{rank: RankStacks}``, in at most 2.5 s.
 
@@ -164,21 +181,21 @@ class Stacks(Ask["dict[int, RankStacks]"]):
     """Which ranks; None is all running ranks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Subscribe(Ask["None"]):
     """Send lifecycle messages to `ref`: first those of the present life of each rank, then each new one."""
 
     ref: pykka.ActorRef[Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Unsubscribe(Ask["None"]):
     """Send no more lifecycle messages to `ref`."""
 
     ref: pykka.ActorRef[Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankStatus:
     """The present state of one rank."""
 
@@ -197,7 +214,7 @@ class RankStatus:
     """Seconds since the last heartbeat or higher step of its present life."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GangStatus:
     """The reply to `Status`."""
 
@@ -215,7 +232,7 @@ class GangStatus:
     """The present state of each rank."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SoFar(Ask["RunProcsResult | None"]):
     """Request a partial result. The reply covers the ranks that have ended; it is None if none of them failed.
 
@@ -230,14 +247,14 @@ class SoFar(Ask["RunProcsResult | None"]):
 # Sent to subscribers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GangStarted:
     """All ranks are ready."""
 
     pids: dict[int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GangRestarting:
     """An attempt has failed, its processes are gone, and another attempt will start."""
 
@@ -252,7 +269,7 @@ class GangRestarting:
     """Local ranks that do not start again: temporary ones that have ended, and those that the caller had terminated."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GangFinished:
     """The gang has ended and will not restart. The last message, sent exactly once."""
 
@@ -262,7 +279,7 @@ class GangFinished:
     """Why there is no result; otherwise None."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WorkerRestarting:
     """A rank has ended or was stopped, no process of it is left, and it will start again; the others continue.
 
@@ -281,7 +298,7 @@ class WorkerRestarting:
 # Sent by Workers to the Supervisor, and by the Supervisor to subscribers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WorkerStarted:
     """A rank's process runs. Worker -> Supervisor."""
 
@@ -293,7 +310,7 @@ class WorkerStarted:
     """Number of the rank's life; the first is 0."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WorkerReady:
     """A rank with ``ready="notify"`` has reported that it is ready. Supervisor -> subscribers."""
 
@@ -305,7 +322,7 @@ class WorkerReady:
     """Number of the rank's life; the first is 0."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WorkerHung:
     """A rank has given no sign for too long; see `Watchdog`. Supervisor -> subscribers, once until its next sign."""
 
@@ -322,7 +339,7 @@ class WorkerHung:
     """The last status that it has reported."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WorkerExited:
     """A rank's process has ended and is reaped. Worker -> Supervisor, exactly once per rank and life."""
 
@@ -351,7 +368,7 @@ class WorkerExited:
     """Number of the rank's life; the first is 0."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WorkerStopped:
     """A signal (SIGSTOP, SIGTTIN, ...) has suspended a rank's process until SIGCONT. Worker -> Supervisor."""
 

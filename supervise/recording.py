@@ -27,6 +27,7 @@ _NOT_AVAILABLE = "<N/A>"
 _NS_PER_S = 1_000_000_000
 _LARGEST_RECORD = (4 << 20) - 4096
 """Bytes; `result.MOST_BYTES` are read."""
+_MOST_FRAMES = 50
 _KEPT = _LARGEST_RECORD // 2 // 12
 """Number of characters that fit into half a record, even if JSON needs twelve bytes for each."""
 
@@ -88,7 +89,7 @@ class ErrorHandler:
         """
         import json
 
-        from supervise._opening import read_regular
+        from supervise._files import read_regular
         from supervise.result import MOST_BYTES, load_record
 
         content, time_ns = read_regular(rootcause_error_file, MOST_BYTES)
@@ -138,7 +139,7 @@ class ErrorHandler:
             return
         import json
 
-        from supervise._opening import read_regular
+        from supervise._files import read_regular
         from supervise.result import MOST_BYTES, load_record
 
         try:
@@ -213,8 +214,9 @@ def _record(handler: ErrorHandler, e: Exception) -> None:
 def record_uncaught(e: BaseException, now_ns: int) -> None:
     """Write the uncaught exception `e` to the error file, unless the file already has a record.
 
-    The first write has no traceback, because formatting a traceback imports modules. Meanwhile another rank may fail,
-    and supervise may stop this rank before the imports are done. The second write adds the traceback.
+    The first write has file, line and function of each frame only, because formatting a traceback imports modules.
+    Meanwhile another rank may fail, and supervise may stop this rank before the imports are done. The second write has
+    the whole traceback.
 
     Args:
         e: Any exception.
@@ -230,16 +232,33 @@ def record_uncaught(e: BaseException, now_ns: int) -> None:
     if "supervise.errors" in sys.modules and isinstance(e, sys.modules["supervise.errors"].ChildFailedError):
         _record(handler, e)
         return
-    text = _shortened(f"{type(e).__name__}: {text_of(e)}").encode("utf-16-be", "surrogatepass").hex()
-    text = "".join(f"\\u{text[at : at + 4]}" for at in range(0, len(text), 4))  # JSON without the module
-    extra = f'{{"py_callstack": "{text}", "timestamp": "{now_ns // _NS_PER_S}"}}'
-    _write_file(path, f'{{"message": {{"message": "{text}", "extraInfo": {extra}}}}}'.encode(), now_ns)
+    message = _shortened(f"{type(e).__name__}: {text_of(e)}")
+    extra = f'{{"py_callstack": "{_in_json(_frames_of(e) + message)}", "timestamp": "{now_ns // _NS_PER_S}"}}'
+    _write_file(path, f'{{"message": {{"message": "{_in_json(message)}", "extraInfo": {extra}}}}}'.encode(), now_ns)
     _write_file(path, _record_of(e, now_ns).encode(), now_ns)
+
+
+def _in_json(text: str) -> str:
+    """Return the content of a JSON string, without the module `json`."""
+    code = text.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{code[at : at + 4]}" for at in range(0, len(code), 4))
+
+
+def _frames_of(e: BaseException) -> str:
+    """Return the frames of a traceback as Python prints them, but without source lines; of many, the last."""
+    rows: list[str] = []
+    trace = e.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        rows = [*rows[-_MOST_FRAMES:], f'  File "{code.co_filename}", line {trace.tb_lineno}, in {code.co_name}\n']
+        trace = trace.tb_next
+    return "Traceback (most recent call last):\n" + "".join(rows)
 
 
 def _record_of(e: BaseException, now_ns: int) -> str:
     """Return the record of `e` in PyTorch's format."""
-    import json
+    with _StandardLibrary():
+        import json
 
     message, traceback = f"{type(e).__name__}: {text_of(e)}", traceback_of(e)
     extra = {"py_callstack": traceback, "timestamp": str(now_ns // _NS_PER_S)}
@@ -263,7 +282,7 @@ def _write_file(path: str, content: bytes, time_ns: int | None) -> None:
 
     A symbolic link to a file is replaced, since it may be planted. A link of another user on the path is an error.
     """
-    from supervise._folders import open_folder
+    from supervise._files import open_folder
 
     folder, name = os.path.split(path)
     at = open_folder(folder)
@@ -297,7 +316,7 @@ def _replace(name: str, content: bytes, time_ns: int | None, at: int) -> None:
 
 
 def _mark(name: str, time_ns: int | None, at: int) -> None:
-    """Create the empty file that `_opening.is_mark` recognizes; keep an existing file."""
+    """Create the empty file that `_files.is_mark` recognizes; keep an existing file."""
     import stat
 
     try:
@@ -311,7 +330,7 @@ def _is_stream(path: str, name: str, at: int) -> bool:
     """Return whether `path` is a character device or a named pipe, directly or by a link of this user."""
     import stat
 
-    from supervise._folders import is_own
+    from supervise._files import is_own
 
     try:
         found = os.lstat(name, dir_fd=at)
@@ -357,8 +376,13 @@ def repr_of(value: object) -> str:
 
 def traceback_of(e: BaseException) -> str:
     """Return the traceback of `e` as Python prints it; never raise."""
-    import traceback
-    import warnings
+    with _StandardLibrary():
+        # The module traceback imports ast, tokenize and unicodedata only while it formats
+        import ast  # noqa: F401
+        import tokenize  # noqa: F401
+        import traceback
+        import unicodedata  # noqa: F401
+        import warnings
 
     with warnings.catch_warnings():
         # Python 3.15 warns of a main module without a loader, as multiprocessing creates it; warnings may be errors
@@ -371,6 +395,31 @@ def traceback_of(e: BaseException) -> str:
             return "".join(
                 ["Traceback (most recent call last):\n", *frames, f"{type(e).__name__}: {text_of(e)}\n", note]
             )
+
+
+class _StandardLibrary:
+    """A context whose imports find modules of the standard library, even if files of user code have their names.
+
+    The folder of a script is first in `sys.path`, so a file ``traceback.py`` beside the script hides the module.
+    """
+
+    def __enter__(self) -> None:
+        self._path = sys.path
+        self._hidden: dict[str, Any] = {}
+        folder = os.path.dirname(getattr(os, "__file__", None) or "")
+        if folder not in self._path:  # a frozen program
+            return
+        own = (folder, os.path.join(folder, "lib-dynload"))
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            foreign = isinstance(file, str) and not file.startswith((f"{folder}{os.sep}", own[1]))
+            if foreign and name.partition(".")[0] in sys.stdlib_module_names:
+                self._hidden[name] = sys.modules.pop(name)
+        sys.path = [each for each in self._path if each in own]
+
+    def __exit__(self, *_: object) -> None:
+        sys.path = self._path
+        sys.modules.update(self._hidden)
 
 
 def _warn(text: str) -> None:

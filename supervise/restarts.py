@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Literal, get_args
-
-from supervise._seconds import check_seconds
+from supervise._record import record
+from supervise._settings import POLICY
+from supervise._settings import RestartKind as RestartKind
+from supervise._settings import Strategy as Strategy
 from supervise.errors import SpecError
 
 _LONGEST_BACKOFF_S = 60.0
 
-RestartKind = Literal["transient", "permanent", "temporary"]
-"""After which end a rank or a child of a tree restarts: a failure, any end, or none."""
-Strategy = Literal["one_for_all", "one_for_one", "rest_for_one"]
-"""Which other ranks or children the failure of one concerns: all, none, or those started after it."""
 
-
-@dataclass(frozen=True, slots=True)
+@record(kw_only=False)
 class RestartPolicy:
     """When supervise restarts ranks: after which kinds of ends, how often, and with what delay.
 
@@ -34,9 +27,10 @@ class RestartPolicy:
     within_s: float | None = None
     """Seconds for which a restart counts; None: all restarts count."""
     backoff: float = 1.0
-    """Seconds before the first restart. Each earlier restart, or each within `within_s`, doubles the delay, up to
-    a minute; a value of a minute or more stays as it is. The delay varies at random by a quarter, so that many machines
-    do not restart at once."""
+    """Seconds before the first restart. Each consecutive restart doubles the delay, up to a minute; a value of a minute
+    or more stays as it is. A failure more than `within_s` after the last restart begins again. In a tree, and in a gang
+    over several hosts, each restart within `within_s` doubles it. The delay varies at random by a quarter, so that many
+    machines do not restart at once."""
     restart: RestartKind = "transient"
     """The restart kind of each rank, or of each child of a tree whose spec has none."""
     uncounted_exit_codes: frozenset[int] = frozenset()
@@ -46,15 +40,8 @@ class RestartPolicy:
     """Exit codes after which the gang ends at once. For gangs only."""
 
     def __post_init__(self) -> None:
-        most = self.max_restarts
-        if not isinstance(most, int) or isinstance(most, bool) or not 0 <= most <= sys.maxsize:
-            raise SpecError(f"max_restarts is {self.max_restarts!r}; it is a number of restarts, 0 or more")
-        if self.within_s is not None:
-            check_seconds("within_s", self.within_s, above_zero=True)
-        check_seconds("backoff", self.backoff)
-        check_restart_kind(self.restart)
-        for name in ("uncounted_exit_codes", "never_restart_exit_codes"):
-            object.__setattr__(self, name, exit_codes(name, getattr(self, name)))
+        for row in POLICY.values():
+            object.__setattr__(self, row.name, row.checked(getattr(self, row.name)))
         check_disjoint(
             uncounted_exit_codes=self.uncounted_exit_codes, never_restart_exit_codes=self.never_restart_exit_codes
         )
@@ -69,39 +56,6 @@ class RestartPolicy:
     def delay_s(self, earlier: int) -> float:
         """Return the delay in seconds, without jitter, of a restart after `earlier` restarts that count."""
         return min(self.backoff * 2.0 ** min(earlier, 32), max(_LONGEST_BACKOFF_S, self.backoff))
-
-
-def check_restart_kind(value: object) -> None:
-    """Refuse a value that is not a restart kind.
-
-    Raises:
-        SpecError: Names the value.
-    """
-    if value not in get_args(RestartKind):
-        raise SpecError(f"restart is {value!r}; it is one of {', '.join(get_args(RestartKind))}")
-
-
-def check_strategy(value: object) -> None:
-    """Refuse a value that is not a strategy.
-
-    Raises:
-        SpecError: Names the value.
-    """
-    if value not in get_args(Strategy):
-        raise SpecError(f"strategy is {value!r}; it is one of {', '.join(get_args(Strategy))}")
-
-
-def exit_codes(name: str, value: object) -> frozenset[int]:
-    """Return a set of exit codes.
-
-    Raises:
-        SpecError: The value is not a collection of exit codes; names the setting and the value.
-    """
-    if isinstance(value, Collection) and not isinstance(value, (str, bytes)):
-        codes = [code for code in value if isinstance(code, int) and not isinstance(code, bool) and -65 < code < 256]
-        if len(codes) == len(value):
-            return frozenset(codes)
-    raise SpecError(f"{name} is {value!r}; give a set of exit codes: 0 to 255, or -N for signal N")
 
 
 def check_disjoint(**sets: frozenset[int]) -> None:

@@ -8,9 +8,10 @@ import os
 import stat
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
-from supervise._opening import is_mark, read_regular
+from supervise._files import is_mark, read_regular
+from supervise._record import NamedTuple, record
 
 if TYPE_CHECKING:
     from typing import Self
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 Outcome = Literal["succeeded", "failed", "stopped", "timed_out"]
 """How a gang ended."""
 
-Role = Literal["root_cause", "concurrent_failure", "bystander", "finished", "lost", "terminated"]
+Role = Literal["root_cause", "concurrent_failure", "bystander", "finished", "lost", "unkillable", "terminated"]
 """The role of a rank in the end of its gang."""
 
 CauseOrder = Literal["clock", "receipt"]
@@ -29,6 +30,9 @@ __all__ = ["ProcessFailure", "RankEnd", "RankRestart", "RunProcsResult"]
 _NOT_AVAILABLE = "<N/A>"
 _NO_TRACEBACK = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 _NS_PER_S = 1_000_000_000
+
+LOST_SINCE = ": lost since "
+"""The part of the message of a rank that was lost with its host, between the host and the time."""
 
 MOST_BYTES = 4 << 20
 """The largest error file that is read: it holds a message and a traceback of 1 MiB each."""
@@ -236,7 +240,16 @@ class ProcessFailure:
             return _NOT_AVAILABLE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def lost_with(failure: ProcessFailure) -> str | None:
+    """Return how a rank was lost with its host, such as ``lost with host 1, node-b``; None if it was not."""
+    host, lost, _ = str(failure.message).partition("\n")[0].partition(LOST_SINCE)
+    if not lost or not host.startswith("host ") or isinstance(failure.message, dict):
+        return None
+    number, _, where = host.partition(" (")
+    return f"lost with {number}, {where.partition(',')[0]}" if where else f"lost with {number}"
+
+
+@record
 class RankEnd:
     """The end of one rank, whether it failed or not."""
 
@@ -248,7 +261,8 @@ class RankEnd:
     """Exit code, ``-N`` for signal N; None if the exit status was lost."""
     role: Role
     """Its role in the end of the gang, or of its life. A ``bystander`` was stopped by supervise, a
-    ``terminated`` rank at the request of the caller."""
+    ``terminated`` rank at the request of the caller. A ``lost`` rank was lost with its host, and an ``unkillable`` one
+    survived SIGKILL."""
     started_ns: int
     """Time at which the launch of the process began, monotonic nanoseconds."""
     ended_ns: int
@@ -271,10 +285,11 @@ class RankEnd:
     """Path of its stderr; ``""`` if it is not redirected."""
     host: str = ""
     """Name of its host in a gang over several hosts, else ``""``. Then `local_rank` is the rank on that host, and the
-    times, the pid and the paths are those of that host: times of different hosts are not comparable."""
+    times, the pid and the paths are those of that host: times of different hosts are not comparable. If the rank was
+    lost with its host, they are times of this process: that of the start of the host's ranks, and that of the loss."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(kw_only=False)
 class RankRestart:
     """One replaced life of a rank."""
 
@@ -336,7 +351,7 @@ class RunProcsResult:
     def _repr_html_(self) -> str:
         """Return HTML for a notebook: the outcome, and a bar for each rank."""
         import supervise
-        from supervise._views import small_timeline
+        from supervise._story import small_timeline
 
         good = self.outcome == "succeeded" and not self.failures
         return small_timeline.of_result(self, "" if good else str(supervise.GangFailed(self)))

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
-from supervise._seconds import check_seconds
+from supervise._record import record
+from supervise._settings import FOLDER, of_roles
+from supervise._settings import KillMode as KillMode
+from supervise._settings import Readiness as Readiness
 from supervise.errors import SpecError
-from supervise.restarts import check_restart_kind
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
 
-    from supervise.restarts import RestartKind
-
-Readiness = Literal["exec", "notify"]
-"""When a rank is ready: when its process runs, or when it has reported ``READY=1``."""
+    from supervise._settings import RestartKind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Role:
     """The ranks of a gang that run the same program or function. A rank's number within its role is its role rank.
 
@@ -51,20 +49,16 @@ class Role:
     """Restart kind of the ranks; None for the kind of the gang's `restart_policy`."""
     service: bool = False
     """Whether the ranks serve the other roles: they are stopped when every rank of every other role has ended."""
+    kill_mode: KillMode | None = None
+    """Destination of the first signal of a stop; None for that of the gang."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise SpecError(f"the name of a role is {self.name!r}; give a text, such as 'trainer'")
         try:
-            self._check()
+            for row in of_roles():
+                value = getattr(self, row.name)
+                if row.kind is not FOLDER and not (value is None and row.role == "inherited"):
+                    row.checked(value)
         except SpecError as error:
             raise SpecError(f"role {self.name!r}: {error}") from None
-
-    def _check(self) -> None:
-        if self.ready not in get_args(Readiness):
-            raise SpecError(f"ready is {self.ready!r}; it is one of {', '.join(get_args(Readiness))}")
-        check_seconds("ready_timeout_s", self.ready_timeout_s, above_zero=True)
-        if self.restart is not None:
-            check_restart_kind(self.restart)
-        if not isinstance(self.service, bool):
-            raise SpecError(f"service is {self.service!r}; give True or False")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from supervise._printable import one_line
+from supervise._record import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ _LIBRARIES = ("/lib/python3", "/site-packages/", "/dist-packages/", "<frozen ")
 """Parts of the paths of files that are not the user's code."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StackFrame:
     """One call of a Python function."""
 
@@ -27,7 +27,7 @@ class StackFrame:
     """Line number; 0 if it is unknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ThreadStack:
     """One thread of a rank. A text that the source does not give is ""; a number is None."""
 
@@ -45,7 +45,7 @@ class ThreadStack:
     """The system call that the thread executes, by name or number; needs the permission to trace the process."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankStacks:
     """The threads of one rank, the main thread first."""
 

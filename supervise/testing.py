@@ -18,31 +18,72 @@ import os
 import signal
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import pykka
 
-from supervise._collected import Collected
-from supervise._gang import validation
 from supervise._gang.attempt import Attempt
 from supervise._gang.rank_spec import RankSpec
 from supervise._gang.spec import GangSpec
 from supervise._gang.supervisor import Supervisor
-from supervise._process.exits.handle import Exit
+from supervise._process.exits.leader import Exit
 from supervise._process.launch.fork_server import ServerStatus
-from supervise._process.launch.launched import Launched
-from supervise._seconds import GRACE_S
+from supervise._process.launch.program import Launched
+from supervise._settings import GANG, GRACE_S
 from supervise.destinations import LogsDest
 from supervise.errors import SuperviseError
 from supervise.messages import Close
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
-    from supervise._gang.ref import SupervisorRef
+    from supervise._gang.supervisor import SupervisorRef
     from supervise._process.containment.groups import Member
     from supervise.events import Sink
+
+
+# Items that one thread adds and another waits for. The fakes and recorders of `supervise.testing` use them
+
+
+T = TypeVar("T")
+
+
+class Collected(Generic[T]):
+    """Thread-safe list of items, on which a thread can wait."""
+
+    def __init__(self) -> None:
+        """Begin with no item."""
+        self._items: list[T] = []
+        self._changed = threading.Condition()
+
+    def add(self, item: T) -> None:
+        """Add an item. Callable from any thread."""
+        with self._changed:
+            self._items.append(item)
+            self._changed.notify_all()
+
+    def copy(self) -> list[T]:
+        """Return the items so far."""
+        with self._changed:
+            return list(self._items)
+
+    def wait_for(self, wanted: Callable[[T], bool], what: str, timeout: float) -> T:
+        """Return the first item that is `wanted`.
+
+        Raises:
+            TimeoutError: No such item came within `timeout` seconds; the text names `what`.
+        """
+
+        def found() -> list[T]:
+            return [item for item in self._items if wanted(item)][:1]
+
+        with self._changed:
+            if not self._changed.wait_for(found, timeout):
+                msg = f"no {what} in {timeout} s; what came: {self._items}"
+                raise TimeoutError(msg)
+            return found()[0]
+
 
 __all__ = ["EventRecorder", "FakeGang", "FakeLauncher", "FakeProcess", "Recorder"]
 
@@ -121,12 +162,17 @@ class FakeProcess:
     give_up = reap
 
     def signal_group(self, sig: signal.Signals) -> bool:
+        """Record the signal, and end the process and its group if the signal is fatal."""
+        if sig not in self.ignored and sig not in _SURVIVED:
+            self._group_left = False
+        return self.signal_process(sig)
+
+    def signal_process(self, sig: signal.Signals) -> bool:
         """Record the signal, and end the process if the signal is fatal."""
         with self._changed:
             self._signals.append(sig)
             self._changed.notify_all()
         if sig not in self.ignored and sig not in _SURVIVED:
-            self._group_left = False
             self.exit(-sig)
         return True
 
@@ -287,7 +333,8 @@ class FakeGang:
 
     def __enter__(self) -> Self:
         """Start the Supervisor."""
-        validation.check_times(self._spec)
+        GANG["grace"].checked(self._spec.grace_s)
+        GANG["timeout"].checked(self._spec.timeout_s)
         ranks = self.launchers
         plan = Attempt(
             spec=self._spec,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from supervise._seconds import check_seconds
+from supervise._record import record
+from supervise._settings import OF_ROLES, check_seconds
 from supervise.errors import SpecError
-from supervise.restarts import check_restart_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +21,7 @@ TreePhase = Literal["new", "starting", "running", "stopping", "finished"]
 """The phases of a tree, in this order. It is ``running`` when every child has started for the first time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ChildSpec:
     """How a tree starts, restarts and stops one child.
 
@@ -51,7 +50,7 @@ class ChildSpec:
                 f"such as functools.partial(MyActor.start, argument)"
             )
         if self.restart is not None:
-            check_restart_kind(self.restart)
+            OF_ROLES["restart"].checked(self.restart)
         if self.shutdown_s is not None:
             check_seconds(f"shutdown_s of {self.id!r}", self.shutdown_s)
 
@@ -59,7 +58,7 @@ class ChildSpec:
 # Messages to a tree, in addition to Start, Wait, Status, Subscribe and Unsubscribe
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StartChild:
     """Add a child as the last one. The reply is its ref once it has started; None if its `start` returned None.
 
@@ -69,7 +68,7 @@ class StartChild:
     spec: ChildSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TerminateChild:
     """Stop a child, and leave it stopped until `RestartChild`. The reply is None, and comes when the child is gone.
 
@@ -79,14 +78,14 @@ class TerminateChild:
     id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RestartChild:
     """Restart a child; a running child is stopped first. No other child is affected. The reply is the new ref."""
 
     id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ChildStatus:
     """One child in a `TreeStatus`."""
 
@@ -97,7 +96,7 @@ class ChildStatus:
     """How often it was started after its first start."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TreeStatus:
     """The reply of a tree to `Status`."""
 
@@ -113,7 +112,7 @@ class TreeStatus:
 # Messages to subscribers of a tree
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ChildStarted:
     """A child has started: `on_start` of an actor has run; all ranks of a gang, or children of a tree, have started."""
 
@@ -121,7 +120,7 @@ class ChildStarted:
     ref: pykka.ActorRef[Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ChildDown:
     """A child has ended, or could not be started."""
 
@@ -131,7 +130,7 @@ class ChildDown:
     normal: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ChildRestarting:
     """A child has failed. It restarts when all children that must stop first are gone."""
 
@@ -145,7 +144,7 @@ class ChildRestarting:
     """How long the tree waits before the first of these starts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TreeFinished:
     """No actor or process of the tree is left. The last message, exactly once, and the reply to `Wait` after a stop."""
 
@@ -156,7 +155,7 @@ class TreeFinished:
 # The message of `monitor`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Down:
     """An actor that is monitored has ended."""
 

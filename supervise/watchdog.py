@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from supervise._seconds import check_seconds
+from supervise._record import record
+from supervise._settings import WATCHDOG
+from supervise._settings import HangAction as HangAction
 from supervise.errors import SpecError
 
-HangAction = Literal["report", "fail"]
-"""What follows a hang: a report only, or also the failure of the rank."""
 HangTier = Literal["heartbeat", "output"]
 """What was missing: heartbeats and steps of `supervise.notify`, or output in the rank's logs."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(kw_only=False)
 class Watchdog:
     """When a rank counts as hung, and what happens then. At least one timeout is needed.
 
@@ -39,10 +38,5 @@ class Watchdog:
     def __post_init__(self) -> None:
         if self.heartbeat_timeout_s is None and self.output_timeout_s is None:
             raise SpecError("a Watchdog needs heartbeat_timeout_s or output_timeout_s, in seconds")
-        for name in ("heartbeat_timeout_s", "output_timeout_s"):
-            if getattr(self, name) is not None:
-                check_seconds(name, getattr(self, name), above_zero=True)
-        if self.action not in get_args(HangAction):
-            raise SpecError(f"action is {self.action!r}; it is one of {', '.join(get_args(HangAction))}")
-        if not isinstance(self.stacks, bool):
-            raise SpecError(f"stacks is {self.stacks!r}; give True or False")
+        for row in WATCHDOG.values():
+            row.checked(getattr(self, row.name))

@@ -27,11 +27,50 @@ import pykka
 import pytest
 from hypothesis import HealthCheck, settings
 
-from supervise import SpecError
-from supervise._process.containment import cgroup
 from supervise._process.launch import posix_spawn
 from supervise._runtime.main_thread import bell_for_this_thread
 from tests import surroundings
+from tests.breaking import breaking
+from tests.faults import holes, no_launch, no_threads, py_spy, scarce_pidfds, system_call, temporary_folder
+from tests.kernels import own_control_groups
+from tests.parts import pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_report_header
+from tests.times import (
+    collecting_takes,
+    console_ends_at_once,
+    heartbeats_are_not_read,
+    idle_clients_go_at_once,
+    impatient_console,
+    impatient_server,
+    short_slices,
+    short_start_limit,
+    slow_clients_go_soon,
+    stuck_destination_is_given_up_soon,
+)
+
+__all__ = [
+    "breaking",
+    "collecting_takes",
+    "console_ends_at_once",
+    "heartbeats_are_not_read",
+    "holes",
+    "idle_clients_go_at_once",
+    "impatient_console",
+    "impatient_server",
+    "no_launch",
+    "no_threads",
+    "py_spy",
+    "pytest_addoption",
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+    "pytest_report_header",
+    "scarce_pidfds",
+    "short_slices",
+    "short_start_limit",
+    "slow_clients_go_soon",
+    "stuck_destination_is_given_up_soon",
+    "system_call",
+    "temporary_folder",
+]
 
 surroundings.reset()  # before the first test, and in the worker processes of xdist
 # How long an example takes says more about the machine's other work than about the code.
@@ -67,6 +106,7 @@ for _module, _name in (
     (sys.modules["_posixsubprocess"], "fork_exec"),
 ):
     _remember_children(_module, _name)
+posix_spawn._replaced = lambda: ""  # the functions above are no debugger's
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -128,7 +168,7 @@ def _no_leaks(_one_household: None) -> Iterator[None]:
     _keep_fork_server()
     STARTED_HERE.clear()
     processes, threads, fds = _descendants(), set(threading.enumerate()), _open_fds()
-    actors, groups = set(_actors()), _control_groups()
+    actors, groups = set(_actors()), own_control_groups()
     yield
     _keep_fork_server()
     left = [
@@ -252,16 +292,8 @@ def _await_fds(before: dict[int, str]) -> list[str]:
     return [f"descriptor: {fd} -> {target}" for fd, target in left.items()]
 
 
-def _control_groups() -> set[Path]:
-    """Return the control groups that gangs of this process have made."""
-    try:
-        return set(Path(cgroup.own_folder()).glob(f"supervise-{os.getpid()}-*"))
-    except (SpecError, OSError):  # there is no tree in which they could be
-        return set()
-
-
 def _remove_control_groups(before: set[Path]) -> list[str]:
-    left = sorted(_control_groups() - before)
+    left = sorted(own_control_groups() - before)
     for group in left:
         for folder, _, _ in os.walk(group, topdown=False):
             with suppress(OSError):  # a process is in it

@@ -33,7 +33,7 @@ def stubborn(rank, ranks, below):
     signal.signal(signal.SIGTERM, lambda *_: pathlib.Path(__file__).with_name(str(os.getpid())).touch())
     notify(ready=True)
     while True:
-        signal.pause()
+        signal.sigtimedwait([], 0.05)
 
 def make_app(jobs, make=service.make_app):
     app = make(jobs)
@@ -157,7 +157,7 @@ def test_gangs_are_started_listed_watched_and_ended_over_http(tmp_path: Path) ->
         refusals = [
             (post("/gangs", json={"job": "rm"}), 422, "job is 'rm'; it is one of primes, stubborn, held"),
             (post("/gangs", json={"job": "primes", "ranks": 0}), 422, "greater than or equal to 1"),
-            (post("/gangs", json={"job": "primes", "below": 0}), 422, "rank [01] did not start"),
+            (post("/gangs", json={"job": "primes", "below": 0}), 422, "rank [01] ended before it was ready"),
             (get(f"/gangs/{long['id']}"), 404, f"no gang has the number {long['id']}"),
             (get("/gangs/77/events"), 404, "no gang has the number 77"),
         ]

@@ -1,27 +1,17 @@
 """The example runs under any launcher that sets torchrun's variables, or under none."""
 
-import itertools
 import os
 import re
-import socket
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
+
 PROGRAM = Path(__file__).parent.parent / "examples" / "wordcount.py"
 TIMEOUT_S = 50
-_PORTS = itertools.count(20_000 + os.getpid() % 10_000)
-"""Below the range from which the kernel gives ports to programs that do not choose."""
-
-
-def _free_port() -> int:
-    for port in _PORTS:
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-    raise AssertionError
 
 
 def _start(rank: int, size: int, port: int, *args: str) -> subprocess.Popen[str]:
@@ -64,7 +54,7 @@ def _alone(*args: str) -> str:
 @pytest.mark.parametrize("size", [2, 4, 7])
 def test_ranks_together_count_what_one_rank_counts(size: int) -> None:
     """The table of a gang is that of one rank, and the shares add up to it."""
-    port = _free_port()
+    port = free_port()
     outputs = _outputs([_start(rank, size, port) for rank in range(size)])
     assert _table(outputs[0]) == _table(_alone())
     total = re.match(r"([\d,]+) words", _table(outputs[0]))
@@ -78,7 +68,7 @@ def test_every_line_belongs_to_one_rank_wherever_the_shares_end(tmp_path: Path) 
     (tmp_path / "a.txt").write_text("one\n\nthe other\nthe\u2019s\n" * 3 + "the last", "utf-8")
     (tmp_path / "b.txt").write_text("", "utf-8")
     (tmp_path / "c.txt").write_text("é", "utf-8")
-    port = _free_port()
+    port = free_port()
     outputs = _outputs([_start(rank, 9, port, "--corpus", str(tmp_path)) for rank in range(9)])
     assert _table(outputs[0]) == _table(_alone("--corpus", str(tmp_path)))
     assert "15 words, 6 of them different" in outputs[0]
@@ -86,7 +76,7 @@ def test_every_line_belongs_to_one_rank_wherever_the_shares_end(tmp_path: Path) 
 
 def test_a_rank_told_to_fail_says_who_it_is_in_a_traceback() -> None:
     """The failing rank needs no peer to fail."""
-    with _start(2, 4, _free_port(), "--fail-rank", "2") as rank:
+    with _start(2, 4, free_port(), "--fail-rank", "2") as rank:
         stdout, stderr = rank.communicate(timeout=TIMEOUT_S)
     assert (rank.returncode, stdout) == (1, "")
     assert stderr.startswith("Traceback (most recent call last):\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import logging
 import signal
 import threading
@@ -12,26 +14,127 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pykka
 
+from supervise import _threads
 from supervise import messages as ask
-from supervise._api import own_thread, signals
+from supervise._api import signals
 from supervise._api.base import PContext
 from supervise._api.signals import protected
-from supervise._api.tail_state import TailState
-from supervise._gang.ask_checks import as_signal
+from supervise._gang.asks import as_signal
 from supervise._gang.attempt import first_attempt
 from supervise._gang.supervisor import Supervisor
+from supervise._runtime.actor import Inbox
 from supervise._runtime.future import Reply
 from supervise._runtime.wakeup import remaining
-from supervise._seconds import LONGEST_S, check_seconds, usual_grace_s
+from supervise._settings import LONGEST_S, check_seconds, usual_grace_s
 from supervise.errors import SignalException
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Unpack
 
+    from supervise._gang.attempt import Attempt
     from supervise._gang.spec import GangSettings
     from supervise.messages import GangStatus
     from supervise.result import RunProcsResult
+
+
+# The start of a gang's actor on the gang's own thread
+#
+# Python runs signal handlers on the main thread only, so a handler that raises cannot leave a lock of pykka or
+# threading held.
+
+
+def prepare(
+    attempt: Attempt, make: Callable[[], pykka.ActorRef[Supervisor]], box: Reply[pykka.ActorRef[Supervisor]]
+) -> threading.Thread:
+    """Return the gang's thread, not started yet.
+
+    Args:
+        attempt: Closed if the actor cannot be started.
+        make: Starts the actor. The actor must not start a thread.
+        box: Receives the actor or the error.
+    """
+    return threading.Thread(
+        target=_begin, args=(attempt, make, box), name=f"supervise-{attempt.spec.name}", daemon=True
+    )
+
+
+def start(thread: threading.Thread, attempt: Attempt, box: Reply[pykka.ActorRef[Supervisor]]) -> None:
+    """Start `thread` from another thread. In the caller, a handler that raises could leave a lock of threading held."""
+    what = f"the supervisor of {attempt.spec.name!r}"
+
+    def start() -> None:
+        try:
+            _threads.start(thread, what)
+        except BaseException as error:
+            attempt.close()
+            box.fail(error)
+
+    try:
+        _thread.start_new_thread(start, ())
+    except RuntimeError as error:
+        attempt.close()
+        box.fail(_threads.none_left(what, error))
+
+
+def give_up(box: Reply[pykka.ActorRef[Supervisor]]) -> None:
+    """Stop the actor as soon as it has started. The caller does not wait, because a signal handler has raised in it."""
+    box.add_done_callback(partial(_stop, box))
+
+
+def run_gang(supervisor: pykka.ActorRef[Supervisor]) -> None:
+    """Run a gang to its end on the thread that started it. The gang has no thread of its own."""
+    inbox = supervisor.actor_inbox
+    assert isinstance(inbox, Inbox)  # noqa: S101 - made by us
+    inbox.loop.run()
+
+
+def _begin(
+    attempt: Attempt, make: Callable[[], pykka.ActorRef[Supervisor]], box: Reply[pykka.ActorRef[Supervisor]]
+) -> None:
+    try:
+        supervisor = make()
+    except BaseException as error:
+        attempt.close()
+        box.fail(error)
+        return
+    box.set(supervisor)
+    run_gang(supervisor)
+
+
+def _stop(box: Reply[pykka.ActorRef[Supervisor]]) -> None:
+    with contextlib.suppress(BaseException):  # the actor was not started
+        box.get(timeout=0).stop(block=False)
+
+
+class _Grace(int):
+    """The type of the default timeout of `close`. It equals the default of PyTorch, and is not an `int` of a caller."""
+
+
+_GRACE = _Grace(30)
+
+
+# The stand-in for PyTorch's ``TailLog`` objects in a context of supervise
+
+
+class TailState:
+    """Stand-in for a ``TailLog`` of a context: reports whether the context was closed."""
+
+    def __init__(self) -> None:
+        self._stopped = False
+
+    def start(self) -> None:
+        """Do nothing: the gang shows its logs itself."""
+
+    def stop(self) -> None:
+        """Note that the context was closed."""
+        self._stopped = True
+
+    def stopped(self) -> bool:
+        """Whether the context was closed."""
+        return self._stopped
+
 
 log = logging.getLogger("supervise")
 
@@ -67,7 +170,7 @@ class GangContext(PContext):
         self._supervisor: pykka.ActorRef[Supervisor] | None = None
         self._outcome: Reply[RunProcsResult] | None = None
         self._result: RunProcsResult | None = None
-        self._came: signal.Signals | None = None
+        self._came: signals.Recorded | None = None
         self._pids: dict[int, int] = {}
         self._begun = False
         self._closed = False
@@ -113,11 +216,11 @@ class GangContext(PContext):
             self._refuse()
         came = self._launch() or signals.recorded()
         if came is not None:
-            self._end(came, self._spec.grace_s)
+            self._end(came.sig, self._spec.grace_s)
             signals.raise_signal(came)
 
     @protected
-    def _launch(self) -> signal.Signals | None:
+    def _launch(self) -> signals.Recorded | None:
         """Start the gang on a thread of its own; return the signal that arrived during the start, or None.
 
         Signal handlers run on the main thread, so one that raises cannot leave a lock of pykka or threading held.
@@ -127,23 +230,23 @@ class GangContext(PContext):
         self._unused.detach()
         box: Reply[pykka.ActorRef[Supervisor]] = Reply()
         make = partial(Supervisor.start_attempt, self._attempt, own_thread=False)
-        self._thread = own_thread.prepare(self._attempt, make, box)
+        self._thread = prepare(self._attempt, make, box)
         try:
-            own_thread.start(self._thread, self._attempt, box)
+            start(self._thread, self._attempt, box)
             signals.wait_for(box, heed=False)
             self._supervisor = box.get(timeout=0)
             weakref.finalize(self, _dispose, self._supervisor)
             begun = _reply(self._supervisor.ask(ask.Start(), block=False))
             while not signals.wait_for(begun):
                 if (came := signals.recorded()) is not None:
-                    self._stop(came, self._spec.grace_s)
+                    self._stop(came.sig, self._spec.grace_s)
                     return came
             self._pids = begun.get(timeout=0)
             self._outcome = _reply(self._supervisor.ask(ask.Wait(), block=False))
         except BaseException:
             if self._supervisor is None:  # a signal handler of the application has raised before the Supervisor existed
-                own_thread.give_up(box)
-            self._stop(signal.SIGTERM, self._spec.grace_s)
+                give_up(box)
+            self._came = self._stop(signal.SIGTERM, self._spec.grace_s)
             raise
         return None
 
@@ -209,7 +312,7 @@ class GangContext(PContext):
 
     def _repr_html_(self) -> str:
         """Return HTML for a notebook: the result as a picture, or the state of each rank."""
-        from supervise._views import small_timeline
+        from supervise._story import small_timeline
 
         if self._result is not None:
             return self._result._repr_html_()
@@ -217,15 +320,16 @@ class GangContext(PContext):
 
     # End
 
-    def close(self, death_sig: signal.Signals | None = None, timeout: float = 30) -> None:
+    def close(self, death_sig: signal.Signals | None = None, timeout: float = _GRACE) -> None:
         """Stop every rank; return when each process is reaped and the logs are shown. Idempotent.
 
         After a `wait` that has returned a result, end the leftovers of the ranks, with the same timeout. A signal
-        that arrives during the close does not interrupt it; a second one sends SIGKILL at once.
+        that arrives during the close does not interrupt it; a second one sends SIGKILL at once. SIGHUP, a different
+        signal within a second, and the same signal within 50 ms do not count as the second one.
 
         Args:
             death_sig: The first signal, sent to all process groups at once; None for SIGTERM.
-            timeout: Seconds until SIGKILL: one deadline for all ranks.
+            timeout: Seconds until SIGKILL: one deadline for all ranks. If it is left out, the grace of the gang.
 
         Raises:
             UnkillableError: A process survived SIGKILL; all others are reaped.
@@ -233,25 +337,26 @@ class GangContext(PContext):
             RuntimeError: The caller is on the gang's own thread (a listener of its events). Nothing was done.
         """
         first = death_sig or signal.SIGTERM
+        timeout = self._spec.grace_s if timeout is _GRACE else timeout
         try:
             self._close(death_sig=first, timeout=timeout)
         finally:
             if not self._closed:  # a subclass's `_close` does not end the Supervisor
                 self._end(first, timeout)
         came, self._came = self._came or signals.recorded(), None
-        if came is not None and not signals.is_second():
+        if came is not None and came.kills is None:
             signals.hand_over(came)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         """Close the gang with its own grace. If a `SignalException` ends the block, its signal is the first signal."""
-        self.close(error.sigval if isinstance(error, SignalException) else None, self._spec.grace_s)
+        self.close(error.sigval if isinstance(error, SignalException) else None)
 
     def _close(self, death_sig: signal.Signals, timeout: float = 30) -> None:
         """End every rank; keep a signal that arrives meanwhile for `close`. PyTorch's name, for subclasses."""
         self._came = self._end(death_sig, timeout) or self._came
 
     @protected
-    def _end(self, death_sig: signal.Signals, timeout: float) -> signal.Signals | None:
+    def _end(self, death_sig: signal.Signals, timeout: float) -> signals.Recorded | None:
         """Stop the gang; return the signal that arrived meanwhile; None if none arrived, or if it was not the first."""
         self._check_thread("close")
         timeout = min(max(timeout, 0.0), LONGEST_S)
@@ -279,7 +384,7 @@ class GangContext(PContext):
                 f"{call}() on the gang's own thread, which delivers events, would deadlock; call it on another thread"
             )
 
-    def _stop(self, death_sig: signal.Signals, timeout: float) -> signal.Signals | None:
+    def _stop(self, death_sig: signal.Signals, timeout: float) -> signals.Recorded | None:
         supervisor, first = self._supervisor, None
         if supervisor is None or (self._closed and self._left is None):
             self._closed = True
@@ -289,12 +394,10 @@ class GangContext(PContext):
             closed = _reply(supervisor.ask(ask.Close(death_sig=death_sig, timeout=timeout), block=False))
             while not signals.wait_for(closed):
                 came = signals.recorded()
-                if came is None:
-                    continue
-                if first is not None or signals.is_second() or not self._pids:
-                    supervisor.ask(ask.Close(death_sig=signal.SIGKILL, timeout=0.0), block=False)
-                else:
+                if came is not None and came.kills is None:
                     first = came
+                elif came is not None and came.kills:
+                    supervisor.ask(ask.Close(death_sig=signal.SIGKILL, timeout=0.0), block=False)
             self._await_leave(self._left or _leaving(supervisor))
             self._left = None
             self._result = closed.get(timeout=0)

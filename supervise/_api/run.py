@@ -15,8 +15,8 @@ import pykka
 from supervise._api import signals
 from supervise._api.context import GangContext
 from supervise._gang.spec import SharedSettings
-from supervise._gang.texts import shown
 from supervise._process.launch import limits
+from supervise._settings import GANG, shown
 from supervise.errors import GangFailed, SignalException, SpawnError, SpecError
 from supervise.logs import DefaultLogsSpecs, Std
 
@@ -30,6 +30,9 @@ _PACKAGES = (
     os.path.join(os.path.dirname(pykka.__file__), ""),
 )
 """The folders with the files whose frames are left out of an exception of `run`."""
+
+_NOT_OF_RUN = frozenset(("entrypoint", "args", "envs", "roles", "stop_signal"))
+"""The settings of a gang that `run` has as `fn` and `args`, or lacks."""
 
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
@@ -110,7 +113,7 @@ def run(
     """
     if not isinstance(fn, str) and not callable(fn):
         raise SpecError(f"fn is {shown(fn)}; give a function (not what its call returns), or a program's name or path")
-    if unknown := settings.keys() - RunSettings.__optional_keys__:
+    if unknown := settings.keys() - (GANG.keys() - _NOT_OF_RUN):
         raise TypeError(f"run() got an unexpected keyword argument {min(unknown)!r}")
     calls = _calls(n, args)
     outcome = _outcome(fn, calls, _environments(envs, len(calls)), settings)

@@ -13,14 +13,16 @@ import signal
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from supervise._api.uncovered import put_off
+from supervise._record import NamedTuple
 from supervise._runtime import fork_hooks
-from supervise._runtime.main_thread import bell_for_this_thread, waits
-from supervise._runtime.marked import Marked
+from supervise._runtime.main_thread import Marked, bell_for_this_thread, waits
 from supervise._runtime.wakeup import remaining
+from supervise._second_signal import is_repetition, means_now
 from supervise.errors import SignalException
+
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from supervise._runtime.main_thread import MainBell
     from supervise._runtime.wakeup import Bell
 
+
+if TYPE_CHECKING:
     Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
 log = logging.getLogger("supervise")
@@ -41,6 +45,16 @@ protected = Marked()
 """Decorator for functions in which a signal is recorded, not raised. The caller must call `deliver` after them."""
 
 
+class Recorded(NamedTuple):
+    """A signal that the handler has recorded."""
+
+    sig: signal.Signals
+    at_s: float
+    """Monotonic time."""
+    kills: bool | None
+    """Whether it asks for SIGKILL at once; None for the first signal."""
+
+
 class _Desk:
     """The process-wide state of signal handling."""
 
@@ -48,9 +62,14 @@ class _Desk:
         self.gangs: set[object] = set()
         """The holders of the handlers: one object per gang."""
         self.old: dict[signal.Signals, Handler] = {}
-        self.recorded: deque[signal.Signals] = deque()
-        self.delivered = 0
-        """Number of signals raised since the first of the present gangs began."""
+        self.recorded: deque[Recorded] = deque()
+        self.last: tuple[signal.Signals, float] | None = None
+        """The last signal that was raised, or recorded as the first one, and its monotonic time.
+
+        None if there is none since the first of the present gangs began.
+        """
+        self.has_warned = False
+        """Whether a warning about a start outside of the main thread was logged. Once is enough for a process."""
         self.bell: Bell | MainBell | None = None
         """Wakes the protected function that waits; None if none waits."""
 
@@ -61,22 +80,26 @@ _desk = _Desk()
 def _terminate_process_handler(signum: int, frame: FrameType | None) -> None:
     """Raise `SignalException`, or record the signal while the main thread is in a protected function.
 
+    A signal that belongs to the same event as the last one is recorded in user code as well: raised there, it would
+    interrupt the `except` or ``with`` that is about to close the gang. The next wait raises it.
+
     Raises:
         SignalException: The main thread was in user code.
     """
     if not _desk.gangs:
         _pass_on(signum, frame)
         return
-    sig = signal.Signals(signum)
-    if protected.on_stack(frame):
-        _desk.recorded.append(sig)
+    sig, at_s = signal.Signals(signum), time.monotonic()
+    inside, last = protected.on_stack(frame), _desk.last
+    if inside or (last is not None and is_repetition(sig, last[0], at_s - last[1])):
+        kills = None if last is None else means_now(sig, last[0], at_s - last[1])
+        _desk.last = last or (sig, at_s)
+        _desk.recorded.append(Recorded(sig, at_s, kills))
         bell = _desk.bell
         if bell is not None:
             bell.ring()
         return
-    if put_off(signum, frame):
-        return
-    _desk.delivered += 1
+    _desk.last = sig, at_s
     raise _exception(sig)
 
 
@@ -126,15 +149,17 @@ def hold(names: str | None = None) -> object:
         names: Comma-separated names; None for those in the environment.
     """
     if threading.current_thread() is not threading.main_thread():
-        log.warning(
-            "signal handlers were not installed: the gang is started in thread %r, not in the main thread;"
-            " a signal to this process ends it as if there were no gang",
-            threading.current_thread().name,
-        )
+        if not _desk.has_warned:
+            _desk.has_warned = True
+            log.warning(
+                "signal handlers were not installed: the gang is started in thread %r, not in the main thread;"
+                " a signal to this process ends it as if there were no gang",
+                threading.current_thread().name,
+            )
         return None
     if not _desk.gangs:
         restore()
-        _desk.delivered = 0
+        _desk.last = None
         _desk.recorded.clear()
     gang = object()
     _desk.gangs.add(gang)
@@ -198,16 +223,11 @@ def wait_for(reply: Reply[Any], timeout: float | None = None, *, heed: bool = Tr
     return reply.done()
 
 
-def recorded() -> signal.Signals | None:
+def recorded() -> Recorded | None:
     """Remove and return the oldest recorded signal; None if there is none, and always outside of the main thread."""
     if threading.current_thread() is not threading.main_thread() or not _desk.recorded:
         return None
     return _desk.recorded.popleft()
-
-
-def is_second() -> bool:
-    """Whether a signal was raised since the present gangs began."""
-    return _desk.delivered > 0
 
 
 def deliver() -> None:
@@ -216,26 +236,26 @@ def deliver() -> None:
     Raises:
         SignalException: A signal was recorded.
     """
-    sig = recorded()
-    if sig is not None:
-        raise_signal(sig)
+    came = recorded()
+    if came is not None:
+        raise_signal(came)
 
 
-def raise_signal(sig: signal.Signals) -> None:
+def raise_signal(came: Recorded) -> None:
     """Raise a recorded signal as the handler would.
 
     Raises:
         SignalException: Always.
     """
-    _desk.delivered += 1
-    raise _exception(sig)
+    _desk.last = came.sig, came.at_s
+    raise _exception(came.sig)
 
 
-def hand_over(sig: signal.Signals) -> None:
+def hand_over(came: Recorded) -> None:
     """Raise again a signal that arrived during a close, for the handler that is in place after the close."""
     if _desk.gangs:
-        raise_signal(sig)
-    signal.raise_signal(sig)
+        raise_signal(came)
+    signal.raise_signal(came.sig)
 
 
 def is_handled_otherwise(sig: signal.Signals) -> bool:

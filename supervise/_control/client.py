@@ -11,8 +11,7 @@ import struct
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from supervise._control.protocol import VERSION, request_line
-from supervise._control.socket_file import connected, peer
+from supervise._control.protocol import VERSION, connected, peer, request_line
 from supervise.errors import SuperviseError
 
 if TYPE_CHECKING:

@@ -10,23 +10,329 @@ import itertools
 import logging
 import os
 import select
+import socket
 import time
+from collections import deque
 from functools import partial
+from signal import Signals
 from typing import TYPE_CHECKING, Any
 
+import pykka
+
 from supervise import messages as say
-from supervise._control.connection import Connection
-from supervise._control.protocol import Refusal, answer_line, error_line, parse
-from supervise._control.requests import message_of, refusal_of, result_of
-from supervise._control.service import StopAsked
-from supervise._control.socket_file import peer
+from supervise._control.protocol import MOST_LINE_BYTES, Refusal, StopAsked, answer_line, error_line, parse, peer, shown
+from supervise._printable import printable
+from supervise._settings import check_seconds
+from supervise.errors import SpecError
+from supervise.recording import text_of
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from supervise._control.service import Service
+    from supervise._control.protocol import Request, Service
+    from supervise._runtime.future import Reply
     from supervise._runtime.loop import Loop, Timer
+    from supervise.result import RunProcsResult
+    from supervise.stacks import RankStacks
+
+
+# One client of the control server: its buffers, with their bounds, and the requests that wait for an answer
+
+
+MOST_PENDING = 8
+"""How many requests of a client may wait for an answer. More stay in the socket, whose buffer is bounded."""
+_CALM_BYTES = 256 << 10
+"""A client with more unread answers than this is not read."""
+
+
+class Connection:
+    """A connected client. Used on the server's thread; no method blocks."""
+
+    def __init__(self, end: socket.socket, pid: int) -> None:
+        """Take over a connected socket.
+
+        Args:
+            end: The socket.
+            pid: Process ID of the client.
+        """
+        end.setblocking(False)
+        self.end = end
+        self.pid = pid
+        self.pending: dict[int, tuple[str, str | int | None, Reply[Any]]] = {}
+        """Number to name, ``id`` and reply of each request that waits for its answer."""
+        self.unsent_bytes = 0
+        self.progress_s = time.monotonic()
+        """When the client last sent a request, or read a part of an answer."""
+        self.events = select.EPOLLIN
+        """What the server's epoll set watches."""
+        self.is_half_closed = False
+        """Whether the client has closed its sending side."""
+        self._received = bytearray()
+        self._unsent: deque[memoryview] = deque()
+
+    def receive(self) -> bool:
+        """Read what has arrived, up to the length of a line; return whether more may come.
+
+        Raises:
+            OSError: The connection is broken.
+        """
+        try:
+            data = self.end.recv(MOST_LINE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return True
+        self._received += data
+        self.is_half_closed = not data
+        return bool(data)
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether its next request may be handled."""
+        return len(self.pending) < MOST_PENDING and self.unsent_bytes < _CALM_BYTES
+
+    @property
+    def has_line(self) -> bool:
+        """Whether a request has arrived and is not handled yet."""
+        return b"\n" in self._received
+
+    def next_line(self) -> bytes | None:
+        """Return the next request; None until it is complete.
+
+        Raises:
+            Refusal: It is longer than allowed.
+        """
+        end = self._received.find(b"\n", 0, MOST_LINE_BYTES)
+        if end < 0:
+            if len(self._received) >= MOST_LINE_BYTES:
+                raise Refusal("too-long", f"the line has more than {MOST_LINE_BYTES} bytes")
+            return None
+        line = bytes(self._received[:end])
+        del self._received[: end + 1]
+        self.progress_s = time.monotonic()
+        return line
+
+    def send(self, line: bytes) -> None:
+        """Send a line, now or when the client reads.
+
+        Raises:
+            OSError: The connection is broken.
+        """
+        if not self._unsent:
+            self.progress_s = time.monotonic()
+        self._unsent.append(memoryview(line))
+        self.unsent_bytes += len(line)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send as much as the client's socket takes.
+
+        Raises:
+            OSError: The connection is broken.
+        """
+        while self._unsent:
+            try:
+                sent = self.end.send(self._unsent[0], socket.MSG_NOSIGNAL)
+            except (BlockingIOError, InterruptedError):
+                return
+            self.unsent_bytes -= sent
+            self.progress_s = time.monotonic()
+            rest = self._unsent[0][sent:]
+            if rest:
+                self._unsent[0] = rest
+            else:
+                self._unsent.popleft()
+
+    def wanted_events(self) -> int:
+        """Return the events to watch: input unless a request is waiting, and output if an answer is waiting."""
+        reads = self.may_ask and not self.is_half_closed and not self.has_line
+        return (select.EPOLLIN if reads else 0) | (select.EPOLLOUT if self._unsent else 0)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the client has closed its sending side and has received all its answers."""
+        return self.is_half_closed and not self.pending and not self._unsent and not self.has_line
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the client has received the answers to all its requests."""
+        return not self.pending and not self._unsent
+
+    def close(self) -> None:
+        """Close the connection and abandon its requests."""
+        self.pending.clear()
+        self._unsent.clear()
+        with contextlib.suppress(OSError):  # not connected any more
+            self.end.shutdown(socket.SHUT_RDWR)  # a forked child may hold a copy of the descriptor
+        self.end.close()
+
+
+# The requests of the control protocol: their arguments become messages to a gang, and its replies become JSON
+
+
+_ARGUMENTS = {
+    "status": frozenset[str](),
+    "pids": frozenset[str](),
+    "stop": frozenset({"signal", "timeout"}),
+    "restart": frozenset({"ranks"}),
+    "signal": frozenset({"signal", "ranks", "group"}),
+    "stacks": frozenset({"ranks"}),
+    "wait": frozenset({"timeout"}),
+}
+"""Request to its arguments."""
+
+
+def message_of(request: Request) -> object:  # noqa: PLR0911 - one case per request
+    """Return the message that a request sends to the gang.
+
+    Raises:
+        Refusal: The request does not exist, or an argument is not valid.
+    """
+    if request.name not in _ARGUMENTS:
+        known = ", ".join(_ARGUMENTS)
+        raise Refusal("bad-request", f"{shown(request.name)} is not a request; this server accepts {known}")
+    given = request.arguments
+    if unknown := sorted(given.keys() - _ARGUMENTS[request.name]):
+        raise Refusal("bad-request", f"{request.name} has no argument {shown(unknown[0])}")
+    match request.name:
+        case "status":
+            return say.Status()
+        case "pids":
+            return say.Pids()
+        case "stop":
+            return say.Close(death_sig=_signal(given.get("signal")), timeout=_timeout(given))
+        case "restart":
+            return say.RestartRanks(_some_ranks(given))
+        case "signal":
+            if (sig := _signal(given.get("signal"))) is None:
+                raise Refusal("invalid", "'signal' is missing; give a name, such as \"SIGUSR1\", or a number")
+            return say.Signal(sig=sig, ranks=_ranks(given), group=_flag(given, "group"))
+        case "stacks":
+            return say.Stacks(ranks=_ranks(given))
+        case _:
+            return say.Wait(timeout=_timeout(given))
+
+
+def _timeout(given: Mapping[str, Any]) -> float | None:
+    value = given.get("timeout")
+    if value is None:
+        return None
+    try:
+        check_seconds("timeout", value)
+    except SpecError as error:
+        raise Refusal("invalid", str(error)) from None
+    return float(value)
+
+
+def _signal(value: object) -> Signals | None:
+    if value is None:
+        return None
+    try:
+        if isinstance(value, str):
+            return Signals[f"SIG{value.upper().removeprefix('SIG')}"]
+        if isinstance(value, int) and not isinstance(value, bool):
+            return Signals(value)
+    except (KeyError, ValueError):
+        pass
+    raise Refusal("invalid", f"'signal' is {shown(value)}; give a name, such as \"SIGTERM\", or a number")
+
+
+def _flag(given: Mapping[str, Any], name: str) -> bool:
+    value = given.get(name)
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    raise Refusal("invalid", f"'{name}' is {shown(value)}; give true or false")
+
+
+def _ranks(given: Mapping[str, Any]) -> frozenset[int] | None:
+    value = given.get("ranks")
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(each, int) and not isinstance(each, bool) for each in value):
+        raise Refusal("invalid", f"'ranks' is {shown(value)}; give a list of local ranks, such as [0, 2]")
+    return frozenset(value)
+
+
+def _some_ranks(given: Mapping[str, Any]) -> frozenset[int]:
+    ranks = _ranks(given)
+    if not ranks:
+        raise Refusal("invalid", "'ranks' is missing or empty; give a list of local ranks, such as [0, 2]")
+    return ranks
+
+
+# Answers
+
+
+def result_of(name: str, value: Any) -> dict[str, Any]:
+    """Return the JSON result of a request.
+
+    Args:
+        name: The request.
+        value: The gang's reply to its message.
+    """
+    return _RESULTS[name](value)
+
+
+def refusal_of(error: BaseException) -> Refusal:
+    """Return the error reply for the exception with which a gang has replied."""
+    text = printable(text_of(error)) or type(error).__name__
+    if isinstance(error, pykka.ActorDeadError):
+        return Refusal("ended", "the gang has ended")
+    return Refusal("invalid" if isinstance(error, SpecError) else "failed", text)
+
+
+def _status(status: say.GangStatus) -> dict[str, Any]:
+    fields = say.RankStatus.__dataclass_fields__
+    return {
+        "pid": os.getpid(),
+        "phase": status.phase,
+        "attempt": status.attempt,
+        "running": sorted(status.running),
+        "leftovers": sorted(status.leftovers),
+        "waiters": status.waiters,
+        "ranks": {rank: {name: getattr(row, name) for name in fields} for rank, row in sorted(status.ranks.items())},
+    }
+
+
+def _pids(pids: dict[int, int]) -> dict[str, Any]:
+    return {"pids": dict(sorted(pids.items()))}
+
+
+def _reached(ranks: frozenset[int]) -> dict[str, Any]:
+    return {"ranks": sorted(ranks)}
+
+
+def _stacks(stacks: dict[int, RankStacks]) -> dict[str, Any]:
+    from supervise.stacks import group_stacks  # lazy: few runs get this request
+
+    return {"groups": group_stacks(stacks), "ranks": {rank: _rank_stacks(each) for rank, each in stacks.items()}}
+
+
+def _rank_stacks(stacks: RankStacks) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(stacks)
+
+
+def _end(result: RunProcsResult | None) -> dict[str, Any]:
+    if result is None:
+        return {"finished": False, "outcome": None, "root_cause": None, "exit_codes": {}}
+    return {
+        "finished": True,
+        "outcome": result.outcome,
+        "root_cause": result.root_cause,
+        "exit_codes": {rank: end.exitcode for rank, end in sorted(result.ends.items())},
+    }
+
+
+_RESULTS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "status": _status,
+    "pids": _pids,
+    "stop": _end,
+    "restart": _pids,
+    "signal": _reached,
+    "stacks": _stacks,
+    "wait": _end,
+}
+
 
 log = logging.getLogger("supervise")
 
@@ -81,8 +387,8 @@ class Clients:
         refusal = None
         if uid not in (0, os.geteuid()):
             refusal = Refusal("refused", f"this run belongs to user {os.geteuid()}, and you are user {uid}")
-        elif len(self._clients) >= MOST_CLIENTS:
-            refusal = Refusal("too-many", f"{MOST_CLIENTS} clients are connected already; try again later")
+        elif len(self._clients) >= MOST_CLIENTS and not self._make_room():
+            refusal = Refusal("too-many", f"{MOST_CLIENTS} clients wait for answers already; try again later")
         if refusal is not None or self._epoll is None:
             with contextlib.suppress(OSError):
                 client.send(error_line(refusal or Refusal("ended", "the gang has ended")))
@@ -91,6 +397,15 @@ class Clients:
         self._epoll.register(end, client.events)
         self._clients[end.fileno()] = client
         self._look = self._look or self._loop.call_later(_LOOK_S, self._look_at_clients)
+
+    def _make_room(self) -> bool:
+        """Drop the client that has been idle for the longest time; return whether there was an idle one."""
+        idle = [client for client in self._clients.values() if client.is_served and not client.has_line]
+        if idle:
+            self._drop(
+                min(idle, key=lambda client: client.progress_s), Refusal("idle", "another client needs the place")
+            )
+        return bool(idle)
 
     def finish(self) -> None:
         """Take no more requests; call `served` once the answers to all open requests are sent."""

@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
-from typing import Any, NamedTuple, NoReturn
+import os
+import socket
+import stat
+import struct
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from supervise._files import open_folder
+from supervise._process.files import clear_of_stdio
+from supervise._record import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from signal import Signals
+
+    import pykka
+
 
 VERSION = 1
 MOST_LINE_BYTES = 64 << 10
@@ -100,3 +117,164 @@ def _is_integer(value: object) -> bool:
 
 def _no_number(text: str) -> NoReturn:
     raise ValueError(text)
+
+
+# The gang that clients of a control server ask, and the notification to the owner of the server
+
+
+class StopAsked(NamedTuple):
+    """A client asks for a stop of the gang."""
+
+    sig: Signals | None
+    """The first signal; None for that of the gang."""
+    pid: int
+    """Process ID of the client."""
+
+
+class Service(NamedTuple):
+    """The gang that the clients of a server ask, and the limits of their requests."""
+
+    gang: pykka.ActorRef[Any]
+    """The Supervisor."""
+    on_stop: Callable[[StopAsked], object] | None
+    """Called on the server's thread before a stop is requested. Must not block."""
+    without: frozenset[str]
+    """The requests that this kind of gang does not accept."""
+
+
+# The listening socket and its file: made private, found stale or in use, removed at the end
+
+
+LONGEST_NAME = 80
+"""The longest file name, in bytes. The kernel limits the address to 107 bytes, and a prefix precedes the name."""
+_BACKLOG = 64
+_CREDENTIALS = struct.Struct("iII")
+
+
+def peer(end: socket.socket) -> tuple[int, int]:
+    """Return pid and uid, from the kernel, of the process that connected a socket, or that listens on it."""
+    pid, uid, _ = _CREDENTIALS.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return pid, uid
+
+
+def connected(path: str) -> socket.socket:
+    """Return a non-blocking socket that is connected to the socket file at `path`.
+
+    Raises:
+        OSError: There is no such file, no process listens (ECONNREFUSED), the permission is missing, or too many
+            clients are waiting (EAGAIN).
+    """
+    folder = open_folder(os.path.dirname(path))
+    try:
+        return _connected(folder, os.path.basename(path), path)
+    finally:
+        os.close(folder)
+
+
+def _connected(folder: int, name: str, path: str) -> socket.socket:
+    end = _new_socket()
+    try:
+        end.connect(_address(folder, name))
+    except OSError as error:
+        end.close()
+        raise OSError(error.errno, error.strerror, path) from None
+    return end
+
+
+def _address(folder: int, name: str) -> str:
+    """Return an address that is short even if the path of the folder is long."""
+    return f"/proc/self/fd/{folder}/{name}"
+
+
+def _new_socket() -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    return socket.socket(fileno=clear_of_stdio(made.detach()))
+
+
+class SocketFile:
+    """A listening socket at a path, with mode 0600. Only `open` may raise."""
+
+    def __init__(self, path: str) -> None:
+        """Describe the file; nothing is made yet."""
+        self.path = os.path.abspath(path)
+        self.listener: socket.socket | None = None
+        self._folder = -1
+        self._identity: tuple[int, int] | None = None
+        """Device and inode of the file, so that `remove` removes no other file."""
+
+    def open(self) -> None:
+        """Make the file, in place of one that a dead process has left.
+
+        The socket is bound to a temporary name, and the file is renamed when the socket listens. Otherwise a client
+        could find a socket that does not listen yet, and take it for a stale one.
+
+        Raises:
+            FileExistsError: A process listens there already, or the file is not a socket.
+            OSError: The file cannot be made. In both cases `filename` is the path.
+        """
+        name = os.path.basename(self.path)
+        try:
+            self._folder = clear_of_stdio(open_folder(os.path.dirname(self.path)))
+            self._check_unused(name)
+            self._listen(name)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError) and error.filename != self.path:
+                raise OSError(error.errno, error.strerror or str(error), self.path) from error
+            raise
+
+    def _check_unused(self, name: str) -> None:
+        try:
+            found = os.lstat(name, dir_fd=self._folder)
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(found.st_mode):
+            raise FileExistsError(errno.EEXIST, "a file that is not a socket is there already", self.path)
+        try:
+            _connected(self._folder, name, self.path).close()
+        except OSError as error:
+            if error.errno == errno.ECONNREFUSED:  # its process has ended
+                return
+            if error.errno != errno.EAGAIN:  # EAGAIN: its queue of connections is full
+                raise
+        raise FileExistsError(errno.EADDRINUSE, "another process listens there already", self.path)
+
+    def _listen(self, name: str) -> None:
+        self.listener = _new_socket()
+        os.fchmod(self.listener.fileno(), 0o600)  # Linux gives the mode to the file that `bind` makes
+        new = f".{os.urandom(4).hex()}"
+        self.listener.bind(_address(self._folder, new))
+        try:
+            self.listener.listen(_BACKLOG)
+            found = os.lstat(new, dir_fd=self._folder)
+            os.rename(new, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(new, dir_fd=self._folder)
+            raise
+        self._identity = found.st_dev, found.st_ino
+
+    def remove(self) -> None:
+        """Remove the file unless another has replaced it. Idempotent; callable from any thread."""
+        identity, self._identity = self._identity, None
+        if identity is None:
+            return
+        name = os.path.basename(self.path)
+        with contextlib.suppress(OSError):  # the folder may have been removed
+            found = os.lstat(name, dir_fd=self._folder)
+            if (found.st_dev, found.st_ino) == identity:
+                os.unlink(name, dir_fd=self._folder)
+
+    def close(self) -> None:
+        """Close the descriptors of the socket and the folder. The file stays unless `remove` was called. Idempotent."""
+        listener, self.listener = self.listener, None
+        if listener is not None:
+            listener.close()
+        folder, self._folder = self._folder, -1
+        if folder >= 0:
+            os.close(folder)
+
+    def forget(self) -> None:
+        """Close a forked child's copies of the descriptors. The file belongs to the parent."""
+        self._identity = None
+        self.close()

@@ -9,8 +9,7 @@ import socket
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from supervise._control.service import Service
-from supervise._control.socket_file import SocketFile
+from supervise._control.protocol import Service, SocketFile
 from supervise._process.files import clear_of_stdio
 from supervise._runtime import fork_hooks
 from supervise._runtime.loop import Loop
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     import pykka
 
     from supervise._control.clients import Clients
-    from supervise._control.service import StopAsked
+    from supervise._control.protocol import StopAsked
 
 log = logging.getLogger("supervise")
 

@@ -9,14 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from supervise import messages as say
-from supervise._core import facts, requests, restart_sets, role_close, services, steps, stopping, strategy
+from supervise._core import batches, requests, steps, stopping, strategy
 from supervise._core.verdict import judge
 from supervise.recording import text_of
 
 if TYPE_CHECKING:
-    from supervise._core.facts import Decision
     from supervise._core.model import Gang
-    from supervise._core.steps import Event
+    from supervise._core.steps import Decision, Event
 
 NOT_READY = "ended before it was ready"
 """The reason why a start has failed."""
@@ -30,7 +29,7 @@ def decide(gang: Gang, event: Event) -> Decision:
     Raises:
         TypeError: `event` is not an event.
     """
-    decision = facts.Decision()
+    decision = steps.Decision()
     _advance(gang, event, decision)
     _settle(gang, decision)
     return decision
@@ -45,24 +44,31 @@ def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C90
         case steps.WorkerFailedToStart():
             _failed_to_start(gang, event, decision)
         case steps.WorkerUnkillable():
-            stopping.give_up(gang, event, decision)
+            batches.give_up(gang, event, decision)
             stopping.stop(gang, "peer_failed", decision)
         case steps.RankReady():
             _ready(gang, event, decision)
         case steps.RankFaulted():
             _faulted(gang, event, decision)
+        case steps.RankReturned():
+            _returned(gang, event, decision)
         case steps.GroupEmptied():
             gang.leftovers.discard(event.local_rank)
-            restart_sets.advance(gang, event.local_rank, decision)
+            batches.advance(gang, event.local_rank, decision)
         case steps.TailEnded():
-            gang.drain.tails = max(0, gang.drain.tails - 1)
+            gang.drain.lasting -= event.drained
+            gang.drain.tails = max(0, gang.drain.tails - (not event.drained))
             decision.tell(event)
+        case steps.TailDrained():
+            gang.drain.lasting += 1
+            gang.drain.tails -= 1
         case steps.Swept():
-            gang.sweep.state = "done"
             if event.leaked:
-                decision.tell(facts.Leaked(found=event, pids=gang.pids))
-        case steps.RanksSwept():
-            restart_sets.swept(gang, event, decision)
+                decision.tell(steps.Leaked(found=event, pids=gang.pids))
+            if event.key:
+                batches.swept(gang, event.key, decision)
+            else:
+                gang.stop.state = "swept"
         case steps.RestartAsked():
             requests.restart_asked(gang, event, decision)
         case steps.TerminateAsked():
@@ -99,18 +105,14 @@ def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C90
 
 
 def _timer_expired(gang: Gang, event: steps.TimerExpired, decision: Decision) -> None:
-    if event.key is not None:
-        restart_sets.timer_expired(gang, event, decision)
-        return
     match event.name:
-        case "grace":
-            if not role_close.kill(gang, decision):
-                stopping.kill(gang, decision)
-        case "kill":
-            stopping.report_unkillable(gang, decision)
+        case "grace" | "kill":
+            batches.timer_expired(gang, event, decision)
         case "drain":
-            if gang.drain.begun and gang.drain.pending:
+            if (gang.drain.begun and gang.drain.pending) or (gang.drain.last and gang.drain.lasting):
                 decision.do(steps.AbandonTails())
+        case "backoff" if event.key:
+            batches.enqueue(gang, event.key, decision)
         case "backoff":
             _next_attempt(gang, decision)
         case "deadline":
@@ -136,12 +138,12 @@ def _started(gang: Gang, event: say.WorkerStarted, decision: Decision) -> None:
     decision.tell(event)
     if gang.phase == "starting":
         _launch(gang, decision)
-    elif gang.phase == "running":
-        if not restart_sets.signal_started(gang, event.local_rank, decision) and rank.ready:
-            restart_sets.ready(gang, event.local_rank, decision)
-        restart_sets.launch(gang, decision)
-    else:
-        stopping.signal_started(gang, event.local_rank, decision)
+        return
+    batches.signal_started(gang, event.local_rank, decision)
+    if gang.phase == "running":
+        if rank.ready and event.local_rank not in gang.batch_of:
+            batches.ready(gang, event.local_rank, decision)
+        batches.launch(gang, decision)
 
 
 def _ready(gang: Gang, event: steps.RankReady, decision: Decision) -> None:
@@ -156,8 +158,8 @@ def _ready(gang: Gang, event: steps.RankReady, decision: Decision) -> None:
     if gang.phase == "starting":
         _launch(gang, decision)
     else:
-        restart_sets.ready(gang, event.local_rank, decision)
-        restart_sets.launch(gang, decision)
+        batches.ready(gang, event.local_rank, decision)
+        batches.launch(gang, decision)
 
 
 def _faulted(gang: Gang, event: steps.RankFaulted, decision: Decision) -> None:
@@ -174,9 +176,19 @@ def _faulted(gang: Gang, event: steps.RankFaulted, decision: Decision) -> None:
         strategy.faulted(gang, event, decision)
 
 
+def _returned(gang: Gang, event: steps.RankReturned, decision: Decision) -> None:
+    """Hold a rank whose function has returned, unless its exit has a consequence for the ranks that still run."""
+    rank = gang.ranks[event.local_rank]
+    rank.returned = True
+    if rank.ready and rank.kind != "permanent":
+        gang.held.add(event.local_rank)
+    else:
+        decision.do(steps.ReleaseRanks(frozenset({event.local_rank})))
+
+
 def _fail_start(gang: Gang, local_rank: int, why: str, decision: Decision) -> None:
     """Fail the first start, because a rank was not ready in time, or failed before all ranks were ready."""
-    failure = facts.StartFailed(local_rank, why)
+    failure = steps.StartFailed(local_rank, why)
     gang.start_failure = gang.start_failure or failure
     decision.tell(failure)
     stopping.stop(gang, "start_failed", decision)
@@ -188,6 +200,7 @@ def _failed_to_start(gang: Gang, event: steps.WorkerFailedToStart, decision: Dec
     if gang.ranks[event.local_rank].attempt:
         _life_failed_to_start(gang, event, decision)
         return
+    batches.advance(gang, event.local_rank, decision)
     gang.start_failure = gang.start_failure or event
     stopping.stop(gang, "start_failed", decision)
 
@@ -195,7 +208,7 @@ def _failed_to_start(gang: Gang, event: steps.WorkerFailedToStart, decision: Dec
 def _not_assembled(gang: Gang, event: steps.NotAssembled, decision: Decision) -> None:
     """Treat an attempt that has no files or actors like a failed launch of the first rank that restarts."""
     local_rank = next(number for number in range(gang.nprocs) if not gang.is_left_out(number))
-    gang.launched, gang.sweep.state = local_rank + 1, "done"  # no process was started since the last sweep
+    gang.launched, gang.stop.state = local_rank + 1, "swept"  # no process was started since the last sweep
     _failed_to_start(gang, steps.WorkerFailedToStart(local_rank, event.error, event.at_ns), decision)
 
 
@@ -214,7 +227,7 @@ def _life_failed_to_start(gang: Gang, event: steps.WorkerFailedToStart, decision
 def _exited(gang: Gang, event: say.WorkerExited, decision: Decision) -> None:
     rank = gang.ranks[event.local_rank]
     spontaneous = by_itself(gang, event)
-    decision.tell(facts.RankExited(end=event, by_itself=spontaneous, started_ns=rank.started_ns))
+    decision.tell(steps.RankExited(event, spontaneous, gang.failed(event), rank.started_ns))
     if event.local_rank in gang.unkillable:
         return
     gang.move(event.local_rank, "ended")
@@ -226,13 +239,13 @@ def _exited(gang: Gang, event: say.WorkerExited, decision: Decision) -> None:
 
 
 def _after_end(gang: Gang, local_rank: int, decision: Decision) -> None:
-    restart_sets.advance(gang, local_rank, decision)
+    batches.advance(gang, local_rank, decision)
     if gang.phase == "starting" and (gang.notifies or gang.ranks[local_rank].pid is None):
         _ended_in_start(gang, local_rank, decision)
     if gang.phase == "running":
         if gang.stop_on_failure:
             strategy.heed(gang, local_rank, decision)
-        restart_sets.launch(gang, decision)
+        batches.launch(gang, decision)
 
 
 def _ended_in_start(gang: Gang, local_rank: int, decision: Decision) -> None:
@@ -255,7 +268,7 @@ def by_itself(gang: Gang, event: say.WorkerExited) -> bool:
         return False
     if excused_ns is not None and event.ended_ns >= excused_ns:
         return False
-    return not gang.stop.signaled or event.ended_ns < gang.stop.reaped_ns
+    return not gang.stop.signaled or event.ended_ns < gang.reaped_ns
 
 
 def _excuse(gang: Gang, event: steps.PeersStopped) -> None:
@@ -281,7 +294,7 @@ def _heed_all(gang: Gang, decision: Decision) -> None:
 # The life of a gang
 
 
-def _settle(gang: Gang, decision: Decision) -> None:
+def _settle(gang: Gang, decision: Decision) -> None:  # noqa: C901 - one condition a phase
     """Leave the present phase if the condition for its end is met."""
     if gang.phase == "starting" and gang.launched == gang.nprocs and not (gang.starting or gang.unready):
         gang.phase = "running"
@@ -289,20 +302,26 @@ def _settle(gang: Gang, decision: Decision) -> None:
         _heed_all(gang, decision)
         if gang.phase == "running":
             requests.resume(gang, decision)
+    if gang.held and gang.phase == "running" and gang.all_returned:
+        decision.do(steps.ReleaseRanks(frozenset(gang.held)))
+        gang.held.clear()
     if gang.services:
-        services.stop_idle(gang, decision)
-    if gang.stop.turn is not None:
-        role_close.proceed(gang, decision)
+        strategy.stop_idle(gang, decision)
+    if gang.stop.order:
+        batches.proceed(gang, gang.stop, decision)
     stopped = gang.phase == "stopping" and (gang.stop.signaled or gang.drain.begun)
     if gang.idle and (gang.phase == "running" or stopped):
         _conclude(gang, decision)
+    if gang.drain.lasting and gang.phase in ("restarting", "finished"):
+        stopping.drain_leftovers(gang, decision)
+        return
     if gang.phase == "restarting" and not gang.leftovers:
         _restart(gang, decision)
     if gang.phase == "finished" and not gang.leftovers:
-        if not gang.end_asked or gang.sweep.state == "done":
+        if not gang.end_asked or gang.stop.state == "swept":
             decision.do(steps.AnswerClose())
         else:
-            stopping.sweep(gang, decision)
+            batches.sweep(gang.stop, decision)
 
 
 def _conclude(gang: Gang, decision: Decision) -> None:
@@ -331,25 +350,19 @@ def may_restart(gang: Gang) -> bool:
     policy = gang.policy
     if policy is None or gang.end_asked or gang.stop.reason != "peer_failed" or gang.unkillable:
         return False
-    if gang.strategy != "one_for_all" or policy.never_restart_exit_codes & set(_cause_codes(gang)):
+    if gang.strategy != "one_for_all":
         return False
-    return not _counts(gang) or len(policy.counting(gang.restarts_ns, _end_ns(gang))) < policy.max_restarts
+    return not gang.backoff.gives_up(policy, _end_ns(gang), _cause_codes(gang, judge(gang)))
 
 
-def _cause_codes(gang: Gang) -> list[int | None]:
+def _cause_codes(gang: Gang, verdict: steps.Verdict) -> list[int | None]:
     """Return the exit codes that caused the restart, that of the root cause first.
 
     None for a rank that failed while it ran.
     """
-    ranks = [gang.ranks[number] for number in judge(gang).blamed]
+    ranks = [gang.ranks[number] for number in verdict.blamed]
     ranks = [rank for rank in ranks if rank.kind != "temporary"] or ranks
     return [rank.end.exitcode if rank.fault is None and rank.end is not None else None for rank in ranks]
-
-
-def _counts(gang: Gang) -> bool:
-    """Return whether the restart of all ranks counts toward the limit."""
-    codes = gang.policy.uncounted_exit_codes if gang.policy is not None else frozenset()
-    return not codes or _cause_codes(gang)[0] not in codes
 
 
 def _end_ns(gang: Gang) -> int:
@@ -361,31 +374,22 @@ def _restart(gang: Gang, decision: Decision) -> None:
     # A process that survived SIGKILL may hold a port or a GPU that the next attempt needs
     if gang.unkillable or gang.policy is None:
         stopping.finish(gang, decision)
-    elif gang.sweep.state != "done":
-        stopping.sweep(gang, decision)
+    elif gang.stop.state != "swept":
+        batches.sweep(gang.stop, decision)
     elif not gang.restart_announced:
-        gang.counts = _counts(gang)
-        counting = gang.policy.counting(gang.all_restarts_ns, _end_ns(gang))
-        delay_s = gang.policy.delay_s(len(counting))
-        if not gang.counts:
-            delay_s = max(delay_s, strategy.LEAST_UNCOUNTED_S)
         verdict = judge(gang)  # before a request terminates the rank that failed
-        if requests.begin_backoff(gang, decision):
-            delay_s = 0.0
+        found = gang.backoff.next(gang.policy, _end_ns(gang), _cause_codes(gang, verdict))
+        skipped = requests.begin_backoff(gang, decision)
         if gang.restarting:
-            gang.restart_announced = True
-            decision.do(steps.AnnounceRestart(delay_s, verdict))
+            gang.restart_announced, gang.backoff = True, found
+            decision.do(steps.AnnounceRestart(0.0 if skipped else found.delay_s, verdict))
         else:
             stopping.finish(gang, decision)
 
 
 def _next_attempt(gang: Gang, decision: Decision) -> None:
-    if gang.phase != "restarting" or not gang.restart_announced or gang.policy is None:
+    if gang.phase != "restarting" or not gang.restart_announced:
         return
-    now_ns = _end_ns(gang)
-    if gang.counts:
-        gang.restarts_ns = (*gang.policy.counting(gang.restarts_ns, now_ns), now_ns)
-    gang.all_restarts_ns = (*gang.policy.counting(gang.all_restarts_ns, now_ns), now_ns)
     causes = judge(gang).blamed
     for local_rank, rank in enumerate(gang.ranks):
         if gang.stays_down(rank):  # the role of the rank's end is final

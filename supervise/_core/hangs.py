@@ -5,7 +5,9 @@ This module is pure.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from supervise._record import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

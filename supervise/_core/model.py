@@ -8,18 +8,20 @@ from __future__ import annotations
 from signal import Signals
 from typing import TYPE_CHECKING, Literal
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+from supervise._core.backoff import Backoff
 
-    from supervise._core.facts import StartFailed
-    from supervise._core.steps import RankFaulted, Reason, StopOrder, WorkerFailedToStart, WorkerUnkillable
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from supervise._core.steps import RankFaulted, Reason, StartFailed, StopOrder, WorkerFailedToStart, WorkerUnkillable
     from supervise.messages import Phase, WorkerExited
     from supervise.restarts import RestartKind, RestartPolicy, Strategy
 
-RankState = Literal["waiting", "starting", "running", "overdue", "ended", "lost"]
+RankState = Literal["waiting", "starting", "running", "overdue", "ended", "unkillable"]
 """The states of a rank.
 
-``overdue``: its launch was still pending when the wait after SIGKILL expired. ``lost``: its process survived SIGKILL.
+``overdue``: its launch was still pending when the wait after SIGKILL expired. ``unkillable``: its process
+survived SIGKILL.
 """
 
 
@@ -29,6 +31,7 @@ class Rank:
     __slots__ = (
         *(
             "attempt",
+            "backoff",
             "by_itself",
             "caused",
             "dismissed",
@@ -41,9 +44,8 @@ class Rank:
             "pid",
             "ready",
             "recorded_ns",
-            "restarted_ns",
         ),
-        *("restarts", "started_ns", "state", "streak", "terminated", "told"),
+        *("restarts", "returned", "started_ns", "state", "terminated", "told"),
     )
 
     def __init__(self, kind: RestartKind, *, notifies: bool = False) -> None:
@@ -53,10 +55,8 @@ class Rank:
         """Whether the rank reports that it is ready. Otherwise it is ready when its process runs."""
         self.restarts = 0
         """Number of replaced lives."""
-        self.streak = 0
-        """Number of consecutive restarts that the rank's ends have caused. The backoff depends on it."""
-        self.restarted_ns = 0
-        """The time at which an end of the rank last caused a restart."""
+        self.backoff = Backoff()
+        """The restarts that the rank's ends have caused."""
         self.begin_life(0)
 
     def begin_life(self, attempt: int) -> None:
@@ -74,6 +74,8 @@ class Rank:
         If there is one, the rank's end is a cause, with any exit code.
         """
         self.end: WorkerExited | None = None
+        self.returned = False
+        """Whether its function has returned while its process still runs; only in a gang that holds such ranks."""
         self.by_itself = False
         """Whether the rank ended before the first signal."""
         self.recorded_ns: int | None = None
@@ -87,7 +89,7 @@ class Rank:
         An end after this time is not a cause.
         """
         self.told = False
-        """Whether a restart set has signaled the rank. If so, the rank's end is not a cause."""
+        """Whether a batch has signaled the rank while the gang goes on. If so, the rank's end is not a cause."""
         self.heeded = False
         """Whether the strategy has dealt with the rank's end."""
         self.caused: Literal["counted", "uncounted", "terminated", ""] = ""
@@ -99,28 +101,71 @@ class Rank:
         self.terminated = False
         """Whether the caller requested the end of the rank, so that the rank stays down."""
         self.dismissed = False
-        """Whether the rank is a service that is stopped because all ranks of other roles have ended."""
+        """Whether the rank is a service that is stopped, or not started again, as all ranks of other roles have ended.
+
+        If so, the rank's end is not a cause.
+        """
 
 
-class RestartSet:
-    """Ranks that are stopped together, and then start again or stay down. A rank is in at most one set."""
+class Batch:
+    """Ranks that are stopped together, and what follows for them.
 
-    __slots__ = ("delay_s", "down", "killed", "number", "pending", "ranks", "state")
+    The batch of all ranks is the stop of the gang, and ends with the gang. While the gang goes on, a rank is in at most
+    one batch; when nothing of the batch is left and it is swept, its ranks start again or stay down.
+    """
 
-    def __init__(self, number: int) -> None:
+    __slots__ = (
+        *("death_sig", "killed", "number", "order", "pending", "ranks", "timeout_s", "turn"),
+        *("delay_s", "down", "reason", "state", "sweep_s"),
+    )
+
+    def __init__(self, ranks: Iterable[int], number: int = 0) -> None:
         self.number = number
-        """Number of the set. Its timers and its sweep have this number as their key."""
-        self.state: Literal["stopping", "sweeping", "waiting"] = "stopping"
-        """``waiting``: the backoff runs."""
-        self.ranks: set[int] = set()
+        """Number of the batch, 0 for the stop of the gang. Its timers and its sweep have this number as their key."""
+        self.ranks = set(ranks)
         self.pending: set[int] = set()
-        """Ranks that have a process, a leftover, or a pending launch."""
+        """Ranks that have a process, a leftover, or a pending launch, and are not given up. Empty before the stop."""
+
+        # The escalation
+        self.death_sig = Signals.SIGTERM
+        """The first signal."""
+        self.timeout_s = 0.0
+        """Time from the first signal to SIGKILL."""
+        self.order: StopOrder = ""
+        self.turn: int | None = None
+        """The lowest role that was signaled. The later roles were signaled, too, if they had anything left.
+
+        None before the stop; the number of roles before the first signal.
+        """
+        self.killed = False
+        """Whether SIGKILL was sent to the role of `turn`. Nothing is left of later roles, unless they were killed."""
+
+        # The fate
+        self.reason: Reason | None = None
+        """The first reason to end the gang. None if the gang goes on, or if only leftovers are stopped."""
+        self.state: Literal["stopping", "sweeping", "swept"] = "stopping"
+        """``swept``: the search for escaped processes has ended. Ranks that start again wait for the backoff."""
+        self.sweep_s: float | None = None
+        """Time from SIGTERM to SIGKILL for escaped processes. None: `grace_s`, until the sweep begins."""
         self.down: set[int] = set()
-        """Ranks that stay down."""
+        """Ranks that stay down. The others start again, if the gang goes on."""
         self.delay_s = 0.0
         """Delay before the restart, without jitter."""
-        self.killed = False
-        """Whether SIGKILL was sent."""
+
+    @property
+    def signaled(self) -> bool:
+        """Whether the stop has begun. In the stop of the gang, a later end of a rank is not a cause."""
+        return self.turn is not None
+
+    @property
+    def grace_s(self) -> float:
+        """Time from the first signal to SIGKILL, which is 0 if the first signal is SIGKILL."""
+        return grace_of(self.death_sig, self.timeout_s)
+
+
+def grace_of(death_sig: Signals, timeout_s: float) -> float:
+    """Return the time from the first signal to SIGKILL, which is 0 if the first signal is SIGKILL."""
+    return 0.0 if death_sig == Signals.SIGKILL else timeout_s
 
 
 class Ask:
@@ -137,64 +182,26 @@ class Ask:
         """Number of the gang's attempt at the time of the request."""
 
 
-class Stop:
-    """The stop of the present attempt."""
-
-    __slots__ = ("death_sig", "killed", "order", "reaped_ns", "reason", "signaled", "timeout_s", "turn", "turn_killed")
-
-    def __init__(self) -> None:
-        self.reason: Reason | None = None
-        """The first reason. None if there is no stop, or if only leftovers are stopped."""
-        self.death_sig = Signals.SIGTERM
-        """The first signal."""
-        self.timeout_s = 0.0
-        """Time from the first signal to SIGKILL."""
-        self.signaled = False
-        """Whether the first signal was sent. A later end of a rank is not a cause."""
-        self.reaped_ns = 0
-        """The time at which all dead ranks were reaped.
-
-        A rank that had died before this time ended by itself, even if its end is reported later.
-        """
-        self.killed = False
-        """Whether SIGKILL was sent to all ranks."""
-        self.order: StopOrder = ""
-        self.turn: int | None = None
-        """The role that is being stopped now. No lower role was signaled yet.
-
-        None if all roles are stopped at once.
-        """
-        self.turn_killed = False
-        """Whether SIGKILL was sent to the role of `turn`."""
-
-
 class Drain:
     """The wait for output and return values after all ranks have ended."""
 
-    __slots__ = ("begun", "tails", "values")
+    __slots__ = ("begun", "last", "lasting", "tails", "values")
 
     def __init__(self) -> None:
         self.tails = 0
-        """Number of Tails that have not ended."""
+        """Number of Tails that have not shown all output of the ranks."""
+        self.lasting = 0
+        """Number of Tails that show what leftovers write."""
+        self.last = False
+        """Whether these Tails were ordered to end, because no leftover remains."""
         self.values = False
         """Whether the return values are still to be loaded."""
         self.begun = False
 
     @property
     def pending(self) -> bool:
-        """Whether a Tail has not ended, or the return values are not loaded."""
+        """Whether a Tail has not shown all output of the ranks, or the return values are not loaded."""
         return self.tails > 0 or self.values
-
-
-class Sweep:
-    """The search for escaped processes."""
-
-    __slots__ = ("state", "timeout_s")
-
-    def __init__(self) -> None:
-        self.state: Literal["due", "asked", "done"] = "due"
-        self.timeout_s: float | None = None
-        """Time from SIGTERM to SIGKILL, if a later close has shortened it. None: the timeout of the stop."""
 
 
 class Gang:
@@ -250,21 +257,16 @@ class Gang:
         self.stop_signal = stop_signal
         self.attempt = 0
         """Number of the present attempt, which all ranks began together. The first one is 0."""
-        self.all_restarts_ns: tuple[int, ...] = ()
-        """Monotonic times of the restarts of the whole gang, also of those that do not count.
-
-        The backoff depends on them.
-        """
+        self.backoff = Backoff()
+        """The restarts of the whole gang, and of single ranks. If single ranks restart, only its count is used."""
         self.asks: dict[int, Ask] = {}
         """Pending requests by key."""
-        self.sets_made = 0
-        """Number of restart sets so far."""
+        self.batches_made = 0
+        """Number of batches so far, without the stops of the gang."""
         kind: RestartKind = policy.restart if policy is not None else "transient"
         self.ranks = [Rank(each, notifies=number in notifies) for number, each in enumerate(kinds or (kind,) * nprocs)]
         self.notifies = bool(notifies)
         """Whether the start waits until a rank has reported that it is ready."""
-        self.restarts_ns: tuple[int, ...] = ()
-        """Monotonic times of the restarts that count toward the limit."""
         self.phase: Phase = "new"
         self.begin_attempt()
 
@@ -288,10 +290,10 @@ class Gang:
 
         It is set only if that end is the root cause with any exit code.
         """
-        self.sets: dict[int, RestartSet] = {}
-        """Restart sets by number."""
-        self.set_of: dict[int, RestartSet] = {}
-        """Rank to the restart set that has the rank."""
+        self.batches: dict[int, Batch] = {}
+        """Batches by number. Empty if the whole gang is being stopped."""
+        self.batch_of: dict[int, Batch] = {}
+        """Rank to the one of these batches that has the rank."""
         self.queue: list[int] = []
         """Ranks whose next life is to be launched, in order."""
         self.starting: set[int] = set()
@@ -300,16 +302,23 @@ class Gang:
         """The ranks in this state; `move` maintains it."""
         self.unready: set[int] = set()
         """Running ranks that are not ready; `move` maintains it."""
+        self.held: set[int] = set()
+        """Running ranks whose functions have returned, and that are not released; `move` maintains it."""
         self.ended: dict[int, None] = dict.fromkeys(down)
         """Ranks in the order in which their ends were reported."""
         self.leftovers: set[int] = set()
         """Reaped ranks whose process group is not empty."""
         self.unkillable: dict[int, WorkerUnkillable] = {}
         """Rank to the report that its process survived SIGKILL."""
-        self.stop, self.drain, self.sweep = Stop(), Drain(), Sweep()
+        self.stop = Batch(range(self.nprocs))
+        """The stop of the present attempt."""
+        self.reaped_ns = 0
+        """The time at which all dead ranks were reaped, before the first signal of the stop.
+
+        A rank that had died before this time ended by itself, even if its end is reported later.
+        """
+        self.drain = Drain()
         self.restart_announced = False
-        self.counts = True
-        """Whether the announced restart counts toward the limit."""
 
     def stays_down(self, rank: Rank) -> bool:
         """Return whether a restart of all ranks leaves a rank out.
@@ -346,7 +355,14 @@ class Gang:
     @property
     def idle(self) -> bool:
         """Whether no rank is starting, is running or is to be restarted."""
-        return not (self.running or self.starting or self.sets or self.queue)
+        return not (self.running or self.starting or self.batches or self.queue)
+
+    @property
+    def all_returned(self) -> bool:
+        """Whether every rank has ended or is held, apart from services."""
+        if self.starting or self.queue or self.batches or len(self.running) > len(self.held) + len(self.services):
+            return False
+        return self.running <= self.held | self.services
 
     def failed(self, end: WorkerExited) -> bool:
         """Return whether a rank ended without success. An end before the rank was ready is never a success."""
@@ -382,6 +398,7 @@ class Gang:
         self.starting.discard(local_rank)
         self.running.discard(local_rank)
         self.unready.discard(local_rank)
+        self.held.discard(local_rank)
         if state == "starting":
             self.starting.add(local_rank)
         elif state == "running":

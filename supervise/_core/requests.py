@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from supervise._core import restart_sets, steps, stopping
+from supervise._core import batches, steps, stopping
 from supervise._core.model import Ask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from supervise._core.facts import Decision
     from supervise._core.model import Gang
+    from supervise._core.steps import Decision
+
 
 _TERMINATED = "a later request terminated one of the ranks"
 
@@ -33,15 +34,15 @@ def _restart_now(gang: Gang, ranks: Iterable[int], decision: Decision) -> None:
     fresh = []
     _lift(gang, ranks)
     for local_rank in sorted(ranks):
-        found = gang.set_of.get(local_rank)
+        found = gang.batch_of.get(local_rank)
         if found is not None:
             found.down.discard(local_rank)
-            if found.state == "waiting":
+            if found.state == "swept":
                 decision.do(steps.SetTimer(name="backoff", delay_s=0.0, key=found.number))
         elif local_rank not in gang.queue:
             fresh.append(local_rank)
     if fresh:
-        restart_sets.check_empty(gang, restart_sets.begin(gang, fresh, decision), decision)
+        batches.stop(gang, fresh, decision)
 
 
 def _lift(gang: Gang, ranks: Iterable[int]) -> None:
@@ -66,17 +67,17 @@ def terminate_asked(gang: Gang, event: steps.TerminateAsked, decision: Decision)
 
 def _terminate_in_backoff(gang: Gang, ranks: Iterable[int], decision: Decision) -> None:
     """Keep these ranks down when all ranks restart. No process of these ranks is left."""
-    restart_sets.fail_asks(gang, ranks, decision, _TERMINATED)
+    batches.fail_asks(gang, ranks, decision, _TERMINATED)
     for local_rank in gang.restarting.intersection(ranks):
         gang.ranks[local_rank].terminated = True
-    restart_sets.answer(gang, ranks, decision, "terminate")
+    batches.answer(gang, ranks, decision, "terminate")
 
 
 def _terminate_now(gang: Gang, ask: Ask, decision: Decision) -> None:
-    restart_sets.fail_asks(gang, ask.ranks, decision, _TERMINATED)
+    batches.fail_asks(gang, ask.ranks, decision, _TERMINATED)
     fresh = []
     for local_rank in sorted(ask.ranks):
-        found = gang.set_of.get(local_rank)
+        found = gang.batch_of.get(local_rank)
         if found is not None:
             gang.ranks[local_rank].terminated = True
             found.down.add(local_rank)
@@ -86,18 +87,12 @@ def _terminate_now(gang: Gang, ask: Ask, decision: Decision) -> None:
         elif local_rank in gang.running or local_rank in gang.starting:
             gang.ranks[local_rank].terminated = True
             fresh.append(local_rank)
-    sets = {gang.set_of[rank].number for rank in ask.ranks if rank in gang.set_of}
     if fresh:
-        made = restart_sets.begin(gang, fresh, decision)
-        made.down.update(fresh)
-        sets.add(made.number)
-    for number in sets:
-        found = gang.sets[number]
-        if found.state == "waiting":
-            restart_sets.leave_down(gang, found, decision)
-        else:
-            restart_sets.check_empty(gang, found, decision)
-    restart_sets.answer(gang, [rank for rank in ask.ranks if rank not in gang.set_of], decision, "terminate")
+        batches.stop(gang, fresh, decision).down.update(fresh)
+    for number in {gang.batch_of[rank].number for rank in ask.ranks if rank in gang.batch_of}:
+        if gang.batches[number].state == "swept":
+            batches.leave_down(gang, gang.batches[number], decision)
+    batches.answer(gang, [rank for rank in ask.ranks if rank not in gang.batch_of], decision, "terminate")
 
 
 def begin_backoff(gang: Gang, decision: Decision) -> bool:

@@ -1,21 +1,24 @@
-"""The inputs and outputs of the core: events and actions. The facts are in `facts`.
+"""The inputs and outputs of the core: events, actions and facts.
 
-The classes are named tuples, because the definition of a dataclass takes Python four times as long, at every import.
+The classes are named tuples, because the definition of a dataclass takes Python far longer, at every import.
 """
 
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
+from supervise._record import NamedTuple
 from supervise.messages import Bare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from signal import Signals
+    from typing import TypeAlias
 
     from supervise.messages import WorkerExited, WorkerStarted
     from supervise.result import Outcome, Role
+
 
 Reason = Literal["peer_failed", "close", "timeout", "start_failed"]
 """The reason why a gang is stopped."""
@@ -72,6 +75,12 @@ class RankFaulted(NamedTuple):
     """Monotonic time."""
 
 
+class RankReturned(NamedTuple):
+    """The function of a rank has returned; its process waits for its release. Worker -> Supervisor."""
+
+    local_rank: int
+
+
 class GroupEmptied(NamedTuple):
     """The process group of a reaped rank is empty. Worker -> Supervisor."""
 
@@ -85,13 +94,12 @@ class Swept(NamedTuple):
     """Escaped processes: local rank (None if it is unknown) to pids."""
     ended: bool = False
     """Whether the escaped processes have ended. False if containment is ``group``, which only reports them."""
+    key: int = 0
+    """Number of a batch; 0 for the sweep of the gang."""
 
 
-class RanksSwept(NamedTuple):
-    """The sweep of a restart set has ended."""
-
-    number: int
-    found: Swept = Swept()
+class TailDrained(Bare):
+    """A Tail has shown what the ranks wrote, and follows leftovers until the next drain. Tail -> Supervisor."""
 
 
 class TailEnded(NamedTuple):
@@ -101,6 +109,8 @@ class TailEnded(NamedTuple):
     remaining_bytes: int = 0
     """Bytes that the ranks wrote and the Tail did not show. The files of the ranks have these bytes."""
     error: str | None = None
+    drained: bool = False
+    """Whether `TailDrained` came before."""
 
 
 # Events: requests, and answers to actions
@@ -166,8 +176,8 @@ class TimerExpired(NamedTuple):
     """
 
     name: TimerName
-    key: int | None = None
-    """Number of a restart set; None for a timer of the gang."""
+    key: int = 0
+    """Number of a batch; 0 for a timer of the gang."""
 
 
 class RestartAsked(NamedTuple):
@@ -230,12 +240,18 @@ class SendSignal(NamedTuple):
     escalation: int
 
 
+class ReleaseRanks(NamedTuple):
+    """Let these ranks exit, whose functions have returned."""
+
+    ranks: frozenset[int]
+
+
 class SetTimer(NamedTuple):
     """Report `TimerExpired` in `delay_s`. The timer replaces an earlier timer of the same name and key."""
 
     name: TimerName
     delay_s: float
-    key: int | None = None
+    key: int = 0
     only_sooner: bool = False
     """Whether an earlier timer stays if it would expire sooner."""
 
@@ -247,7 +263,10 @@ class ReportUnkillable(NamedTuple):
 
 
 class DrainTails(Bare):
-    """Order the Tails to show all output and then end. All ranks are reaped."""
+    """Order the Tails to show all output and then end. All ranks are reaped.
+
+    A Tail that shows the output of leftovers reports `TailDrained` instead, and ends after a second order.
+    """
 
 
 class AbandonTails(Bare):
@@ -263,10 +282,14 @@ class SweepUp(NamedTuple):
 
     timeout_s: float
     """Time from SIGTERM to SIGKILL."""
+    ranks: frozenset[int] | None = None
+    """The ranks whose present lives are swept; None for the whole gang."""
+    key: int = 0
+    """Number of a batch; 0 for the sweep of the gang."""
 
 
 class HurrySweep(NamedTuple):
-    """Make the running sweep send SIGKILL after this time, unless the sweep sends it sooner anyway."""
+    """Make the running sweep of the gang send SIGKILL after this time, unless the sweep sends it sooner anyway."""
 
     timeout_s: float
 
@@ -296,23 +319,14 @@ class AnnounceRestart(NamedTuple):
     """The verdict on the attempt that failed. Requests that came during its stop do not change its causes."""
 
 
-class SweepRanks(NamedTuple):
-    """Search for escaped processes of these ranks' present lives, as in `SweepUp`; then report `RanksSwept`."""
-
-    number: int
-    """Number of the restart set."""
-    ranks: frozenset[int]
-    timeout_s: float
-
-
 class AnnounceRestarts(NamedTuple):
     """Tell subscribers that these ranks will restart.
 
-    Set the timer ``backoff`` of the restart set to `delay_s` with jitter.
+    Set the timer ``backoff`` of the batch to `delay_s` with jitter.
     """
 
     number: int
-    """Number of the restart set."""
+    """Number of the batch."""
     ranks: tuple[int, ...]
     delay_s: float
     """Delay without jitter."""
@@ -369,10 +383,10 @@ if TYPE_CHECKING:
         | WorkerUnkillable
         | RankReady
         | RankFaulted
+        | RankReturned
         | GroupEmptied
         | TailEnded
         | Swept
-        | RanksSwept
         | RestartAsked
         | TerminateAsked
     )
@@ -381,6 +395,7 @@ if TYPE_CHECKING:
         | AnswerStart
         | ReapAll
         | SendSignal
+        | ReleaseRanks
         | SetTimer
         | ReportUnkillable
         | DrainTails
@@ -388,7 +403,6 @@ if TYPE_CHECKING:
         | LoadValues
         | SweepUp
         | HurrySweep
-        | SweepRanks
         | AnnounceRestart
         | AnnounceRestarts
         | RelaunchRank
@@ -398,3 +412,85 @@ if TYPE_CHECKING:
         | Publish
         | AnswerClose
     )
+
+
+# The decision of the core on an event: actions, and facts for events and subscribers
+
+
+class RankExited(NamedTuple):
+    """A rank has exited."""
+
+    end: WorkerExited
+    by_itself: bool
+    """Whether the rank ended before the first signal."""
+    failed: bool
+    """Whether it ended without success."""
+    started_ns: int
+    """Monotonic time of the start of the rank's process."""
+
+
+class StartFailed(NamedTuple):
+    """The first start has failed, because a rank was not ready in time, or failed before all ranks were ready."""
+
+    local_rank: int
+    why: str
+
+
+class LifeReplaced(NamedTuple):
+    """The next life of a rank is about to be launched."""
+
+    local_rank: int
+    attempt: int
+    """Number of the replaced life."""
+    counted: bool
+    """Whether two conditions hold: the end of this life caused the restart, and the restart counts toward the limit."""
+
+
+class GangStopping(NamedTuple):
+    """A stop of the gang has begun."""
+
+    reason: Reason
+
+
+class Leaked(NamedTuple):
+    """A sweep has found escaped processes."""
+
+    found: Swept
+    pids: Mapping[int, int]
+    """Rank to pid of the process that supervise has started for the rank."""
+
+
+if TYPE_CHECKING:
+    Fact: TypeAlias = (
+        WorkerStarted
+        | WorkerFailedToStart
+        | WorkerUnkillable
+        | TailEnded
+        | RankExited
+        | StartFailed
+        | RankReady
+        | RankFaulted
+        | LifeReplaced
+        | GangStopping
+        | Leaked
+    )
+
+
+class Decision:
+    """The actions and facts that follow from an event."""
+
+    __slots__ = ("actions", "facts")
+
+    def __init__(self) -> None:
+        self.actions: list[Action] = []
+        """Effects to carry out, in this order."""
+        self.facts: list[Fact] = []
+        """Occurrences to report before any action is carried out."""
+
+    def do(self, *actions: Action) -> None:
+        """Add actions."""
+        self.actions += actions
+
+    def tell(self, fact: Fact) -> None:
+        """Add a fact."""
+        self.facts.append(fact)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from supervise._core import restart_sets, stopping
+from supervise._core import batches, stopping
 
 if TYPE_CHECKING:
     from supervise._core import steps
-    from supervise._core.facts import Decision
     from supervise._core.model import Gang, Rank
+    from supervise._core.steps import Decision
     from supervise.messages import WorkerExited
     from supervise.restarts import RestartPolicy
     from supervise.result import Role
-
-LEAST_UNCOUNTED_S = 0.1
-"""Minimum delay of a restart that does not count toward the limit."""
 
 
 # The end of a rank
@@ -24,7 +21,7 @@ LEAST_UNCOUNTED_S = 0.1
 def heed(gang: Gang, local_rank: int, decision: Decision) -> None:
     """Apply the strategy and the policy to the end of a rank of a running gang, once."""
     rank = gang.ranks[local_rank]
-    if rank.heeded or rank.told or rank.terminated or rank.end is None or local_rank in gang.set_of:
+    if rank.heeded or rank.told or rank.terminated or rank.end is None or local_rank in gang.batch_of:
         return  # supervise has stopped the rank, so its end causes nothing more
     rank.heeded = True
     if gang.policy is None:
@@ -32,8 +29,8 @@ def heed(gang: Gang, local_rank: int, decision: Decision) -> None:
             _stop_peers(gang, local_rank, decision)
     elif _wants_restart(gang, rank, rank.end):
         _restart(gang, gang.policy, local_rank, rank.end, decision)
-    if gang.phase in ("starting", "running") and local_rank not in gang.set_of:
-        restart_sets.fail_asks(gang, {local_rank}, decision, restart_sets.FAILED)
+    if gang.phase in ("starting", "running") and local_rank not in gang.batch_of:
+        batches.fail_asks(gang, {local_rank}, decision, batches.FAILED)
 
 
 def _wants_restart(gang: Gang, rank: Rank, end: WorkerExited) -> bool:
@@ -52,7 +49,7 @@ def _stop_peers(gang: Gang, local_rank: int, decision: Decision) -> None:
     elif gang.strategy == "rest_for_one":
         above = _alive_above(gang, local_rank)
         if above:
-            restart_sets.stop_for_good(gang, above, decision)
+            batches.stop_for_good(gang, above, decision)
 
 
 def _alive_above(gang: Gang, local_rank: int) -> list[int]:
@@ -61,8 +58,8 @@ def _alive_above(gang: Gang, local_rank: int) -> list[int]:
 
 
 def is_to_start(gang: Gang, local_rank: int) -> bool:
-    """Return whether a rank waits for its next life, or is in a restart set."""
-    return local_rank in gang.queue or local_rank in gang.set_of
+    """Return whether a rank waits for its next life, or is in a batch."""
+    return local_rank in gang.queue or local_rank in gang.batch_of
 
 
 def faulted(gang: Gang, event: steps.RankFaulted, decision: Decision) -> None:
@@ -77,7 +74,7 @@ def faulted(gang: Gang, event: steps.RankFaulted, decision: Decision) -> None:
     else:
         above = gang.strategy == "rest_for_one" and policy is None and gang.stop_on_failure
         ranks = [local_rank, *(_alive_above(gang, local_rank) if above else ())]
-        restart_sets.stop_for_good(gang, ranks, decision)
+        batches.stop_for_good(gang, ranks, decision)
 
 
 def _restart(gang: Gang, policy: RestartPolicy, local_rank: int, end: WorkerExited | None, decision: Decision) -> None:
@@ -93,38 +90,26 @@ def _restart(gang: Gang, policy: RestartPolicy, local_rank: int, end: WorkerExit
         return
     code = end.exitcode if end is not None else None
     at_ns = end.ended_ns if end is not None else rank.fault.at_ns if rank.fault is not None else 0
-    counted = code not in policy.uncounted_exit_codes
-    counting = policy.counting(gang.restarts_ns, at_ns)
-    if code in policy.never_restart_exit_codes or (counted and len(counting) >= policy.max_restarts):
+    if gang.backoff.gives_up(policy, at_ns, [code]):
         gang.culprit = local_rank
         stopping.stop(gang, "peer_failed", decision)
         return
-    if counted:
-        gang.restarts_ns = (*counting, at_ns)
-    rank.caused = "counted" if counted else "uncounted"
+    gang.backoff = gang.backoff.next(policy, at_ns, [code])
+    rank.backoff = rank.backoff.next(policy, at_ns, [code])
+    rank.caused = "counted" if rank.backoff.counted else "uncounted"
     ranks = [local_rank]
     if gang.strategy == "rest_for_one" and failed:
         ranks += [above for above in range(local_rank + 1, gang.nprocs) if _follows(gang, above)]
-    found = restart_sets.begin(gang, ranks, decision)
+    found = batches.stop(gang, ranks, decision)
     down = [above for above in ranks[1:] if gang.ranks[above].kind == "temporary"]
-    restart_sets.keep_down(gang, found, down, decision)
-    found.delay_s = max(found.delay_s, _delay_s(policy, rank, at_ns, counted=counted))
-    restart_sets.check_empty(gang, found, decision)
+    batches.keep_down(gang, found, down, decision)
+    found.delay_s = max(found.delay_s, rank.backoff.delay_s)
 
 
 def _follows(gang: Gang, above: int) -> bool:
     """Return whether the failure of a lower rank also stops a rank, or starts it again."""
     rank = gang.ranks[above]
     return gang.lives(above) or not (rank.terminated or rank.kind == "temporary")
-
-
-def _delay_s(policy: RestartPolicy, rank: Rank, at_ns: int, *, counted: bool) -> float:
-    """Return the backoff of a rank. It doubles with each consecutive restart."""
-    if policy.within_s is not None and at_ns - rank.restarted_ns > policy.within_s * 1e9:
-        rank.streak = 0
-    delay_s = policy.delay_s(rank.streak)
-    rank.streak, rank.restarted_ns = rank.streak + 1, at_ns
-    return delay_s if counted else max(delay_s, LEAST_UNCOUNTED_S)
 
 
 def role_of(gang: Gang, local_rank: int) -> Role:
@@ -139,3 +124,29 @@ def role_of(gang: Gang, local_rank: int) -> Role:
     if not rank.by_itself or rank.end is None:
         return "bystander"
     return "concurrent_failure" if gang.failed(rank.end) else "finished"
+
+
+# The end of services: they are stopped once the ranks of all other roles have ended
+
+
+def stop_idle(gang: Gang, decision: Decision) -> None:
+    """Stop the services once no rank of another role runs or will start again.
+
+    Services of several roles are stopped one role at a time, the last role first.
+    """
+    if gang.phase != "running" or len(gang.running) + len(gang.starting) > len(gang.services):
+        return
+    left = [rank for rank in range(gang.nprocs) if _goes_on(gang, rank)]
+    if not left or any(rank not in gang.services for rank in left):
+        return
+    last = gang.role_of[left[-1]]
+    ranks = [rank for rank in left if gang.role_of[rank] == last]
+    serving = [rank for rank in ranks if rank not in gang.batch_of or rank not in gang.batch_of[rank].down]
+    for rank in serving:  # the others have failed for good
+        gang.ranks[rank].dismissed = True
+    if serving:  # otherwise all of them are being stopped
+        batches.stop_for_good(gang, ranks, decision)
+
+
+def _goes_on(gang: Gang, local_rank: int) -> bool:
+    return local_rank in gang.running or local_rank in gang.starting or is_to_start(gang, local_rank)

@@ -6,12 +6,234 @@ steps that these states allow: it stops children in reverse order and starts the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
-from supervise._core import tree_state as ts
+from supervise._core.backoff import Backoff
 
 if TYPE_CHECKING:
-    from supervise._core.tree_state import Action, Child, Event, Outcome, Problem, Tree
+    from supervise.restarts import RestartKind, RestartPolicy, Strategy
+    from supervise.trees import ChildState, TreePhase
+
+
+# The state of a supervision tree, its events and its actions
+
+
+Problem = Literal["", "unknown", "present", "ending", "ended", "failed", "terminated", "abandoned"]
+"""The reason why an ask fails.
+
+``ending``: the tree was already ending. ``ended``: the tree was stopped while the ask was pending.
+"""
+Outcome = Literal["stopped", "not_started", "gave_up", "abandoned"]
+"""The reason why a tree ends."""
+ALIVE = ("starting", "ready", "stopping")
+"""The states in which the child may have an actor, for whose end the tree has to wait."""
+
+
+@dataclass(slots=True)
+class Child:
+    """One child, through all of its lives."""
+
+    id: str
+    kind: RestartKind
+    added: bool = False
+    """Whether `AddAsked` added the child and the child was never ready.
+
+    If its start fails, only the asker gets the error.
+    """
+    state: ChildState = "waiting"
+    life: int = 0
+    """Number of the lives that were started. An event of an earlier life is ignored."""
+    doomed: bool = False
+    """Whether the child is alive and is to be stopped in its turn."""
+    then: Literal["waiting", "finished", "terminated", "removed"] = "finished"
+    """The state of the child once its actor is gone."""
+    was_ready: bool = False
+    hold_s: float = 0.0
+    """Time to wait before the next start of the child."""
+
+
+@dataclass(slots=True)
+class Tree:
+    """The state of a tree. Children are in the order in which they start."""
+
+    strategy: Strategy
+    policy: RestartPolicy
+    children: dict[str, Child] = field(default_factory=dict)
+    phase: TreePhase = "new"
+    backoff: Backoff = field(default_factory=lambda: Backoff(by_count=True))
+    """The restarts of all children."""
+    asks: dict[int, tuple[str, Literal["ready", "gone"]]] = field(default_factory=dict)
+    """Asks that are not answered yet: key of the ask to the child and the moment for which the ask waits."""
+    outcome: Outcome | None = None
+    """The reason why the tree ends. The first reason stays."""
+    culprit: str = ""
+    """The child because of which the tree ends."""
+
+
+# Events
+
+
+@dataclass(slots=True, frozen=True)
+class StartAsked:
+    """The start of the tree's children is requested."""
+
+
+@dataclass(slots=True, frozen=True)
+class StopAsked:
+    """The end of the tree is requested."""
+
+
+@dataclass(slots=True, frozen=True)
+class Ready:
+    """A life has started."""
+
+    id: str
+    life: int
+
+
+@dataclass(slots=True, frozen=True)
+class Ignored:
+    """The start function has returned None, so there is no actor to wait for."""
+
+    id: str
+    life: int
+
+
+@dataclass(slots=True, frozen=True)
+class Ended:
+    """A life has ended, or could not be started. Its cleanup may still run."""
+
+    id: str
+    life: int
+    normal: bool
+    at_ns: int = 0
+    """Monotonic time."""
+
+
+@dataclass(slots=True, frozen=True)
+class Gone:
+    """No process and no thread of a life remains. The event follows the `Ended` of this life."""
+
+    id: str
+    life: int
+
+
+@dataclass(slots=True, frozen=True)
+class StopExpired:
+    """A life that was stopped, or that has ended, was not gone in time."""
+
+    id: str
+    life: int
+
+
+@dataclass(slots=True, frozen=True)
+class BackoffExpired:
+    """The backoff of a child has expired."""
+
+    id: str
+
+
+@dataclass(slots=True, frozen=True)
+class AddAsked:
+    """A `StartChild` arrived."""
+
+    key: int
+    id: str
+    kind: RestartKind
+
+
+@dataclass(slots=True, frozen=True)
+class TerminateAsked:
+    """A `TerminateChild` arrived."""
+
+    key: int
+    id: str
+
+
+@dataclass(slots=True, frozen=True)
+class RestartAsked:
+    """A `RestartChild` arrived."""
+
+    key: int
+    id: str
+
+
+Ask = AddAsked | TerminateAsked | RestartAsked
+Event = StartAsked | StopAsked | Ready | Ignored | Ended | Gone | StopExpired | BackoffExpired | Ask
+
+
+# Actions
+
+
+@dataclass(slots=True, frozen=True)
+class Start:
+    """Call the start function of a child. `Ready`, `Ignored` or `Ended` follows."""
+
+    id: str
+    life: int
+
+
+@dataclass(slots=True, frozen=True)
+class Stop:
+    """Tell a life to stop, unless it has ended. `Gone` or `StopExpired` follows."""
+
+    id: str
+    life: int
+
+
+@dataclass(slots=True, frozen=True)
+class SetBackoff:
+    """Report `BackoffExpired` after `delay_s`."""
+
+    id: str
+    delay_s: float
+
+
+@dataclass(slots=True, frozen=True)
+class CancelBackoff:
+    """Cancel the timer of `BackoffExpired`."""
+
+    id: str
+
+
+@dataclass(slots=True, frozen=True)
+class Restarting:
+    """Tell subscribers that the children `ids` restart after the failure of the child `id`."""
+
+    id: str
+    ids: tuple[str, ...]
+    delay_s: float
+
+
+@dataclass(slots=True, frozen=True)
+class Answer:
+    """Answer an ask: with the ref of the child, with None, or with an error."""
+
+    key: int
+    problem: Problem = ""
+
+
+@dataclass(slots=True, frozen=True)
+class Started:
+    """Every child has been started for the first time."""
+
+
+@dataclass(slots=True, frozen=True)
+class Stopping:
+    """Report that the tree ends, and why. From then on, every child is stopped. A subscriber gets this report once."""
+
+    outcome: Outcome
+    id: str
+    """The child because of which the tree ends. Empty after a stop."""
+
+
+@dataclass(slots=True, frozen=True)
+class Publish:
+    """Set all pending replies, because every actor of the tree has ended."""
+
+
+Action = Start | Stop | SetBackoff | CancelBackoff | Restarting | Answer | Started | Stopping | Publish
 
 
 def decide(tree: Tree, event: Event) -> list[Action]:
@@ -27,44 +249,44 @@ def decide(tree: Tree, event: Event) -> list[Action]:
 
 def _advance(tree: Tree, event: Event, actions: list[Action]) -> None:
     match event:
-        case ts.StartAsked():
+        case StartAsked():
             tree.phase = "starting" if tree.phase == "new" else tree.phase
-        case ts.StopAsked():
+        case StopAsked():
             _end(tree, "stopped", "", actions)
-        case ts.BackoffExpired():
+        case BackoffExpired():
             child = tree.children.get(event.id)
             if child is not None and child.state == "backoff":
                 child.state, child.hold_s = "waiting", 0.0
-        case ts.AddAsked() | ts.TerminateAsked() | ts.RestartAsked():
+        case AddAsked() | TerminateAsked() | RestartAsked():
             _asked(tree, event, actions)
         case _:
             child = tree.children.get(event.id)
-            if child is not None and child.life == event.life and child.state in ts.ALIVE:
+            if child is not None and child.life == event.life and child.state in ALIVE:
                 _life_changed(tree, child, event, actions)
 
 
 def _life_changed(
     tree: Tree,
     child: Child,
-    event: ts.Ready | ts.Ignored | ts.Ended | ts.Gone | ts.StopExpired,
+    event: Ready | Ignored | Ended | Gone | StopExpired,
     actions: list[Action],
 ) -> None:
     match event:
-        case ts.Ready():
+        case Ready():
             if child.state == "starting":
                 child.state = "ready"
                 _was_ready(tree, child, actions)
-        case ts.Ignored():
+        case Ignored():
             if child.state == "starting" and not child.doomed:
                 child.then = "removed" if child.kind == "temporary" else "finished"
                 _was_ready(tree, child, actions)
             _gone(tree, child, actions)
-        case ts.Ended():
+        case Ended():
             if child.state != "stopping":
                 _ended(tree, child, event, actions)
-        case ts.Gone():
+        case Gone():
             _gone(tree, child, actions)
-        case ts.StopExpired():
+        case StopExpired():
             if child.state == "stopping":
                 child.state = "abandoned"
                 _answer(tree, child.id, ("ready", "gone"), "abandoned", actions)
@@ -78,11 +300,11 @@ def _was_ready(tree: Tree, child: Child, actions: list[Action]) -> None:
         _answer(tree, child.id, ("ready",), "", actions)
 
 
-def _ended(tree: Tree, child: Child, event: ts.Ended, actions: list[Action]) -> None:
+def _ended(tree: Tree, child: Child, event: Ended, actions: list[Action]) -> None:
     """Handle a life that has ended by itself: restart the children that the strategy names, or give up."""
     starting = child.state == "starting"
     child.state = "stopping"
-    actions.append(ts.Stop(child.id, child.life))
+    actions.append(Stop(child.id, child.life))
     if child.doomed:  # the child is in a set that is being stopped, so its end does not count
         return
     if starting and event.normal:
@@ -104,12 +326,11 @@ def _ended(tree: Tree, child: Child, event: ts.Ended, actions: list[Action]) -> 
 
 def _restart(tree: Tree, cause: Child, at_ns: int, actions: list[Action]) -> None:
     """Restart `cause`, and the children that the strategy restarts with it, if the intensity allows another one."""
-    counting = tree.policy.counting(tree.restarts_ns, at_ns)
-    if len(counting) >= tree.policy.max_restarts:
+    if tree.backoff.gives_up(tree.policy, at_ns):
         cause.then = "terminated"
         _end(tree, "gave_up", cause.id, actions)
         return
-    tree.restarts_ns = (*counting, at_ns)
+    tree.backoff = tree.backoff.next(tree.policy, at_ns)
     cause.then = "waiting"
     members = _set_of(tree, cause)
     for child in members:
@@ -122,14 +343,14 @@ def _restart(tree: Tree, cause: Child, at_ns: int, actions: list[Action]) -> Non
             _cancel_backoff(child, actions)
             child.state = "waiting"
     again = [child for child in members if _will_start(child)]
-    delay_s = tree.policy.delay_s(len(counting))
+    delay_s = tree.backoff.delay_s
     hold_s = max(
         delay_s, *(child.hold_s for child in members)
     )  # an earlier backoff begins again, and is never shortened
     for child in again:
         child.hold_s = 0.0
     again[0].hold_s = hold_s
-    actions.append(ts.Restarting(cause.id, tuple(child.id for child in again), delay_s))
+    actions.append(Restarting(cause.id, tuple(child.id for child in again), delay_s))
 
 
 def _set_of(tree: Tree, cause: Child) -> list[Child]:
@@ -142,7 +363,7 @@ def _set_of(tree: Tree, cause: Child) -> list[Child]:
 
 def _will_start(child: Child) -> bool:
     """Return whether the next step of this child is a start, unless another event intervenes."""
-    return child.state in ("waiting", "backoff") or (child.state in ts.ALIVE and _leaves(child, "waiting"))
+    return child.state in ("waiting", "backoff") or (child.state in ALIVE and _leaves(child, "waiting"))
 
 
 def _leaves(child: Child, then: str) -> bool:
@@ -166,13 +387,13 @@ def _end(tree: Tree, outcome: Outcome, culprit: str, actions: list[Action]) -> N
     if tree.phase in ("stopping", "finished"):
         return
     tree.phase, tree.outcome, tree.culprit = "stopping", outcome, culprit
-    actions.append(ts.Stopping(outcome, culprit))
+    actions.append(Stopping(outcome, culprit))
     for child in tree.children.values():
         _answer(tree, child.id, ("ready",), "ended", actions)
         _cancel_backoff(child, actions)
         if child.state in ("waiting", "backoff"):
             child.state = "terminated"
-        elif child.state in ts.ALIVE:
+        elif child.state in ALIVE:
             child.doomed = True
             child.then = "removed" if child.then == "removed" else "terminated"
 
@@ -180,21 +401,21 @@ def _end(tree: Tree, outcome: Outcome, culprit: str, actions: list[Action]) -> N
 # Asks
 
 
-def _asked(tree: Tree, event: ts.Ask, actions: list[Action]) -> None:
+def _asked(tree: Tree, event: Ask, actions: list[Action]) -> None:
     child = tree.children.get(event.id)
     problem: Problem = ""
     if tree.phase not in ("starting", "running"):
         problem = "ending"
-    elif isinstance(event, ts.AddAsked):
+    elif isinstance(event, AddAsked):
         problem = "present" if child is not None else ""
     elif child is None:
         problem = "unknown"
     if problem:
-        actions.append(ts.Answer(event.key, problem))
-    elif isinstance(event, ts.AddAsked):
-        tree.children[event.id] = ts.Child(id=event.id, kind=event.kind, added=True)
+        actions.append(Answer(event.key, problem))
+    elif isinstance(event, AddAsked):
+        tree.children[event.id] = Child(id=event.id, kind=event.kind, added=True)
         tree.asks[event.key] = event.id, "ready"
-    elif isinstance(event, ts.RestartAsked):
+    elif isinstance(event, RestartAsked):
         assert child is not None  # noqa: S101 - else it is unknown
         tree.asks[event.key] = event.id, "ready"
         _restart_one(tree, child, actions)
@@ -211,7 +432,7 @@ def _restart_one(tree: Tree, child: Child, actions: list[Action]) -> None:
         if other.state == "backoff":
             _cancel_backoff(other, actions)
             other.state = "waiting"
-    if child.state in ts.ALIVE:
+    if child.state in ALIVE:
         child.doomed = child.doomed or child.state != "stopping"
         child.then = "waiting"
     else:
@@ -231,7 +452,7 @@ def _terminate_one(tree: Tree, child: Child, actions: list[Action]) -> None:
             other.hold_s = max(other.hold_s, child.hold_s)
     child.hold_s = 0.0
     child.then = "removed" if child.kind == "temporary" else "terminated"
-    if child.state in ts.ALIVE:
+    if child.state in ALIVE:
         child.doomed = child.doomed or child.state != "stopping"
     else:
         _cancel_backoff(child, actions)
@@ -243,12 +464,12 @@ def _answer(tree: Tree, name: str, waiting_for: tuple[str, ...], problem: Proble
     for key, (asked, moment) in list(tree.asks.items()):
         if asked == name and moment in waiting_for:
             del tree.asks[key]
-            actions.append(ts.Answer(key, problem))
+            actions.append(Answer(key, problem))
 
 
 def _cancel_backoff(child: Child, actions: list[Action]) -> None:
     if child.state == "backoff":
-        actions.append(ts.CancelBackoff(child.id))
+        actions.append(CancelBackoff(child.id))
 
 
 # Steps
@@ -258,16 +479,16 @@ def _settle(tree: Tree, actions: list[Action]) -> None:
     """Stop and start the children whose turn it is; then check whether the start or the tree has ended."""
     _stop_next(tree, actions)
     if tree.phase == "stopping":
-        if not any(child.state in ts.ALIVE for child in tree.children.values()):
+        if not any(child.state in ALIVE for child in tree.children.values()):
             tree.phase = "finished"
-            actions.append(ts.Publish())
+            actions.append(Publish())
     elif tree.phase != "new":
         _start_next(tree, actions)
         if tree.phase == "starting" and all(
             child.state in ("ready", "finished", "terminated") and not child.doomed for child in tree.children.values()
         ):
             tree.phase = "running"
-            actions.append(ts.Started())
+            actions.append(Started())
 
 
 def _keeps_order(tree: Tree) -> bool:
@@ -283,7 +504,7 @@ def _stop_next(tree: Tree, actions: list[Action]) -> None:
             return
         if child.doomed and child.state in ("starting", "ready"):
             child.state = "stopping"
-            actions.append(ts.Stop(child.id, child.life))
+            actions.append(Stop(child.id, child.life))
             if in_order:
                 return
 
@@ -301,10 +522,10 @@ def _start_next(tree: Tree, actions: list[Action]) -> None:
             return
         if child.state == "waiting" and child.hold_s:
             child.state = "backoff"
-            actions.append(ts.SetBackoff(child.id, child.hold_s))
+            actions.append(SetBackoff(child.id, child.hold_s))
             if in_order:
                 return
         elif child.state == "waiting":
             child.state, child.life = "starting", child.life + 1
-            actions.append(ts.Start(child.id, child.life))
+            actions.append(Start(child.id, child.life))
             return

@@ -34,8 +34,8 @@ def judge(gang: Gang) -> Verdict:
         finished = rank.by_itself and not gang.failed(end)
         roles[end.local_rank] = "terminated" if rank.terminated else "finished" if finished else "bystander"
     for local_rank in gang.unkillable:
-        roles.setdefault(local_rank, "lost")
-    if ranks := _with_lost(gang, causes):
+        roles.setdefault(local_rank, "unkillable")
+    if ranks := _with_unkillable(gang, causes):
         roles |= dict.fromkeys(ranks, "concurrent_failure")
         roles[ranks[0]] = "root_cause"
         return Verdict(outcome="failed", roles=roles, blamed=tuple(ranks), kind="cause")
@@ -64,10 +64,11 @@ def _is_cause(gang: Gang, end: WorkerExited) -> bool:
     """Return whether the end of a rank is a cause.
 
     One of these holds: the rank failed while it ran, its end is a failure by itself, or its end made the strategy stop
-    the gang. The end of a terminated rank is never a cause.
+    the gang. The end of a terminated rank is never a cause, nor is that of a dismissed service: it was running, or was
+    about to start again, when no other rank needed it.
     """
     rank = gang.ranks[end.local_rank]
-    if rank.terminated:
+    if rank.terminated or rank.dismissed:
         return False
     if rank.fault is not None:
         return True
@@ -83,11 +84,11 @@ def _by_itself(gang: Gang, end: WorkerExited) -> bool:
     rank = gang.ranks[end.local_rank]
     if rank.told:
         return False
-    raised_first = end.error_ns is not None and end.error_ns < gang.stop.reaped_ns  # recorded after the reap
+    raised_first = end.error_ns is not None and end.error_ns < gang.reaped_ns  # recorded after the reap
     return raised_first or rank.by_itself or rank.recorded_ns is not None
 
 
-def _with_lost(gang: Gang, causes: list[WorkerExited]) -> list[int]:
+def _with_unkillable(gang: Gang, causes: list[WorkerExited]) -> list[int]:
     """Return the ranks that are causes. They include ranks that failed while they ran and then survived SIGKILL."""
     found = [(_when(gang, end)[0], end.local_rank) for end in causes]
     for local_rank in gang.unkillable:

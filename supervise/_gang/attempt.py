@@ -3,38 +3,191 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from supervise._gang import rank_paths, validation
-from supervise._gang.notify_protocol import address_of, variables
-from supervise._gang.pickled_calls import pickled_calls
+from supervise._gang import later_modules, validation
+from supervise._gang.notify_protocol import new_address, variables, without_host_variables
+from supervise._gang.rank_spec import naming
 from supervise._gang.spec import GangSettings, GangSpec
-from supervise._gang.tail_specs import add_tails, sources_of
-from supervise._gang.texts import argv_of
-from supervise._logs.files import make_ready
+from supervise._gang.validation import argv_of
+from supervise._logs.files import make_ready, move_aside
+from supervise._printable import as_prefix
 from supervise._process.containment import escapees
-from supervise._process.launch import interpreter
+from supervise._process.launch import limits
 from supervise._process.launch.environment import ProgramEnvironment, SharedEnvironment
-from supervise._process.launch.launch_spec import LaunchSpec, Streams
-from supervise._process.launch.program_launcher import ProgramLauncher
-from supervise._process.lifeline.lifeline import Lifeline
+from supervise._process.launch.program import LaunchSpec, ProgramLauncher, Streams
+from supervise._process.lifeline import Lifeline
+from supervise._record import NamedTuple
+from supervise.destinations import LogsDest
 from supervise.errors import SpecError, SuperviseError
 from supervise.logs import DefaultLogsSpecs, validate_full_rank
 from supervise.recording import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from typing import TextIO
 
     from supervise._gang.rank_spec import RankSpec
-    from supervise._gang.tail_specs import Source, TailSpec
+    from supervise._logs.screen import Screen
+    from supervise._logs.sinks import Sink
     from supervise._process.containment.escapees import Contained
     from supervise._process.launch.forks import Row
-    from supervise._process.launch.function import StartMethod
-    from supervise._process.launch.launched import Launcher
+    from supervise._process.launch.function import Pickled
+    from supervise._process.launch.hold import Hold
     from supervise._process.launch.posix_spawn import FoundPrograms
-    from supervise.destinations import LogsDest
+    from supervise._process.launch.program import Launcher
+    from supervise._settings import StartMethod
+
+
+# Parts of a `LogsDest`: the log paths of some ranks
+
+
+_BY_RANK = ("stdouts", "stderrs", "tee_stdouts", "tee_stderrs", "error_files")
+
+
+def of_ranks(dest: LogsDest, ranks: Collection[int]) -> LogsDest:
+    """Return a `LogsDest` with the paths of only these ranks."""
+    own = LogsDest()
+    for name in _BY_RANK:
+        getattr(own, name).update((rank, path) for rank, path in getattr(dest, name).items() if rank in ranks)
+    return own
+
+
+def replace(dest: LogsDest, rank: int, own: LogsDest) -> None:
+    """Replace the paths of a rank by its paths in `own`."""
+    for name in _BY_RANK:
+        getattr(dest, name).pop(rank, None)
+        getattr(dest, name).update(getattr(own, name))
+
+
+def keep(dest: LogsDest, past: LogsDest, ranks: Collection[int]) -> None:
+    """Give these ranks the paths of their past lives, whose logs are not shown any more."""
+    for rank in ranks:
+        old = of_ranks(past, (rank,))
+        old.tee_stdouts, old.tee_stderrs = {}, {}
+        replace(dest, rank, old)
+    for name in _BY_RANK:
+        setattr(dest, name, dict(sorted(getattr(dest, name).items())))
+
+
+# The destinations of a gang's shown output, and the files that each shows
+
+
+class Source(NamedTuple):
+    """A file that a rank writes, and the prefix of its lines."""
+
+    local_rank: int
+    path: str
+    prefix: bytes
+    prompts: bool = False
+    """Whether the beginning of a line is shown soon, for a person who answers it on a terminal."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class TailSpec:
+    """One destination and the files that it shows."""
+
+    name: str
+    sink: Sink
+    sources: list[Source]
+    streams: tuple[str, ...]
+    """The streams of the ranks that are shown: ``stdout``, ``stderr``."""
+    line_filter: Callable[[bytes], bool] | None = None
+    screen: Screen | None = None
+    """How the destination shows unfinished lines; None: it shows the states of a rewritten line as lines."""
+
+
+def sources_of(spec: GangSpec, paths: Mapping[int, str]) -> Iterator[Source]:
+    """Yield the files of ranks that are shown."""
+    prefixes = spec.log_line_prefixes or {}
+    for rank, path in sorted(paths.items()):
+        if path and path != os.devnull:
+            prefix = as_prefix(prefixes.get(rank, spec.default_prefix(rank)))
+            prompts = rank in spec.stdin and os.isatty(spec.stdin[rank].fd)
+            yield Source(local_rank=rank, path=path, prefix=prefix.encode(), prompts=prompts)
+
+
+def add_tails(tails: list[TailSpec], spec: GangSpec, dest: LogsDest) -> None:
+    """Add the Tails one by one, so that a failed attempt can close the sinks that are already open."""
+    outs, errs = list(sources_of(spec, dest.tee_stdouts)), list(sources_of(spec, dest.tee_stderrs))
+    if not (outs or errs or spec.duplicate_stdout_filters or spec.duplicate_stderr_filters):
+        return
+    from supervise._logs import sinks  # lazy: most gangs have no Tail
+
+    for name, stream, found in (("stdout", spec.consoles[0], outs), ("stderr", spec.consoles[1], errs)):
+        sink = sinks.console(stream) if found else None
+        if sink is None:
+            continue
+        if tails and sinks.same_destination(tails[0].sink, sink):  # because two writers would mix their lines
+            sink.close()
+            tails[0].name, tails[0].streams = "console", ("stdout", "stderr")
+            tails[0].sources += found
+        else:
+            screen = spec.screen or _notebook_screen(stream)
+            tails.append(TailSpec(name=name, sink=sink, sources=found, streams=(name,), screen=screen))
+    for name, path, filters, found in (
+        ("filtered_stdout", dest.filtered_stdout, spec.duplicate_stdout_filters, outs),
+        ("filtered_stderr", dest.filtered_stderr, spec.duplicate_stderr_filters, errs),
+    ):
+        if filters and path and not path.startswith(os.devnull):
+            move_aside(path)
+            needles = [needle.encode() for needle in filters]
+            keep = partial(_holds_any, needles)
+            streams = (name.removeprefix("filtered_"),)
+            tails.append(
+                TailSpec(name=name, sink=sinks.file_sink(path), sources=found, streams=streams, line_filter=keep)
+            )
+
+
+def _notebook_screen(stream: TextIO) -> Screen | None:
+    """Return the row of a notebook's stream; None for any other stream."""
+    if not any(base.__module__.startswith("ipykernel.") for base in type(stream).__mro__):
+        return None
+    from supervise._logs.screen import NotebookScreen  # lazy: most gangs are not in a notebook
+
+    return NotebookScreen()
+
+
+def _holds_any(needles: list[bytes], line: bytes) -> bool:
+    return any(needle in line for needle in needles)
+
+
+# The calls of a gang's functions. They are pickled in the caller's thread, before any process starts
+
+
+def pickled_calls(
+    parts: Iterable[RankSpec], args: Mapping[int, tuple[Any, ...]], cpus: Mapping[int, frozenset[int]]
+) -> dict[int, Pickled]:
+    """Return local rank to pickled call, for those ranks in `args` whose calls must be pickled."""
+    pickled: dict[int, Pickled] = {}
+    for part in parts:
+        if part.travels:
+            own = {part.role_rank(rank): args[rank] for rank in part.ranks if rank in args}
+            near = {part.role_rank(rank): cpus[rank] for rank in part.ranks if rank in cpus}
+            with naming(part.name):  # so that an error names the role and the role rank
+                made = _calls_of_role(part, own, near)
+            pickled |= {part.ranks[role_rank]: call for role_rank, call in made.items()}
+    return pickled
+
+
+def _calls_of_role(
+    part: RankSpec, args: Mapping[int, tuple[Any, ...]], cpus: Mapping[int, frozenset[int]]
+) -> dict[int, Pickled]:
+    own_main = validation.has_own_main(part.entrypoint, args)
+    fn, method = cast("Callable[..., Any]", part.entrypoint), cast("StartMethod", part.start_method)
+    calls = {rank: (fn, given) for rank, given in args.items()}
+    if cpus and method == "forkserver":  # the server, which is not bound, forks the ranks
+        from supervise._process.launch import numa
+
+        calls |= {rank: (numa.OnCpus(fn, near), args[rank]) for rank, near in cpus.items() if rank in args}
+    from supervise._process.launch.function import pickle_calls  # a gang of programs does not need it
+
+    return pickle_calls(calls, method, own_main=own_main)
+
 
 _WINDOWS: Mapping[frozenset[StartMethod | None], int] = {frozenset({"forkserver"}): 32, frozenset({"fork"}): 8}
 """Start methods of a gang to its launch window, if the window is not 1.
@@ -47,8 +200,6 @@ _MOST = "TORCHELASTIC_MAX_RESTARTS"
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _KEPT_LIVES = 8
 """Limit on the lives whose paths are kept, so that endless restarts of a rank do not use more and more memory."""
-_FIELDS = {"grace": "grace_s", "timeout": "timeout_s"}
-"""Argument to field of `GangSpec`, for arguments whose field has another name."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -63,6 +214,8 @@ class Attempt:
     contained: Contained | None = None
     """The containment. None only in tests without processes."""
     launchers: list[Launcher] = field(default_factory=list)
+    addresses: dict[int, str] = field(default_factory=dict)
+    """The addresses of the notify sockets of the present lives; empty if the ranks have none."""
     tails: list[TailSpec] = field(default_factory=list)
     window: int = 1
     """Largest number of pending launches."""
@@ -97,14 +250,14 @@ class Attempt:
         spec, dest = self.spec, self.dest
         assert self.contained is not None  # noqa: S101 - made with the attempt
         envs, found = self._paths_of(life)
-        own = rank_paths.of_ranks(found, (rank,))
+        own = of_ranks(found, (rank,))
         make_ready(own)
         if spec.of(rank).travels and rank not in spec.pickled:
             spec.pickled.update(pickled_calls([spec.of(rank)], {rank: spec.args[rank]}, spec.cpus))
         self.contained.begin_life(rank, life)
         self.envs[rank] = envs[rank]
-        rank_paths.replace(dest, rank, own)
-        self.launchers[rank] = _launcher(self, rank, life, environ_of(spec, spec.of(rank)))
+        replace(dest, rank, own)
+        self.launchers[rank] = _launcher(self, rank, environ_of(spec, spec.of(rank)))
 
     def _paths_of(self, life: int) -> tuple[dict[int, dict[str, str]], LogsDest]:
         """Return the environments and the log paths for all ranks' lives with this number, from one call of `reify`."""
@@ -128,7 +281,7 @@ class Attempt:
 
     def new_files(self) -> LogsDest:
         """Return the log paths of the ranks that this attempt starts."""
-        return rank_paths.of_ranks(self.dest, set(range(self.nprocs)) - self.left_out)
+        return of_ranks(self.dest, set(range(self.nprocs)) - self.left_out)
 
     def close(self) -> None:
         """Release the lifeline, the master port, destinations of logs, control groups, and empty log folders."""
@@ -175,33 +328,49 @@ def prepared(settings: GangSettings) -> GangSpec:
         SpecError: A setting is not valid, or a call cannot be pickled. The text names the rank.
         TypeError: A keyword is not the name of a setting.
     """
-    if unknown := settings.keys() - GangSettings.__required_keys__ - GangSettings.__optional_keys__:
-        raise TypeError(f"a gang has no argument {min(unknown)!r}")
-    given: dict[str, Any] = {_FIELDS.get(key, key): value for key, value in settings.items()}
-    numa_options = given.pop("numa_options", None)
-    spec = GangSpec(**given)
-    changes = validation.checked(spec)
+    found = validation.checked(settings)
+    numa_options = found.pop("numa_options")
     if numa_options is not None:
         from supervise._process.launch import numa
 
-        changes["cpus"] = numa.cpus_of_ranks(changes["args"], numa_options)
-    for method in {part.start_method if part.travels else None: None for part in changes["parts"]}:
-        interpreter.check(method)
-    changes["pickled"] = pickled_calls(changes["parts"], changes["args"], changes.get("cpus", {}))
-    if spec.logs_specs is None:
-        changes["logs_specs"] = default = DefaultLogsSpecs()
-        changes["remove_folders"] = default._remove_empty  # noqa: SLF001 - not part of the public API
-    if spec.rank_variables:
+        found["cpus"] = numa.cpus_of_ranks(found["args"], numa_options)
+    parts: tuple[RankSpec, ...] = found["parts"]
+    for method in {part.start_method if part.travels else None: None for part in parts}:
+        if method is not None or getattr(sys, "frozen", False):
+            from supervise._process.launch import function  # lazy: a gang of programs does not need it
+
+            function.check(method)
+    found["pickled"] = pickled_calls(parts, found["args"], found.get("cpus", {}))
+    if found["logs_specs"] is None:
+        found["logs_specs"] = default = DefaultLogsSpecs()
+        found["remove_folders"] = default._remove_empty  # noqa: SLF001 - not part of the public API
+    found["environ"] = environ = without_host_variables(os.environ)
+    if found["rank_variables"]:
         from supervise._gang import rank_variables
 
-        most = spec.restart_policy.max_restarts if spec.restart_policy is not None else 0
-        changes["master"] = master = rank_variables.master_of_environment(spec.environ)
-        changes["envs"] = rank_variables.with_variables(
-            changes["parts"], changes["envs"], master, name=spec.name, max_restarts=most
+        policy = found["restart_policy"]
+        found["master"] = master = rank_variables.master_of_environment(environ)
+        found["envs"] = rank_variables.with_variables(
+            parts,
+            found["envs"],
+            master,
+            name=found["name"],
+            max_restarts=policy.max_restarts if policy is not None else 0,
         )
-    for name, value in changes.items():
-        object.__setattr__(spec, name, value)  # not shared yet; `replace` would cost as much as all checks
-    return spec
+    limits.check_arguments(
+        (
+            (
+                rank,
+                argv_of(part.what, found["args"][rank], rank) if part.kind == "binary" else (),
+                found["envs"][rank],
+            )
+            for part in parts
+            for rank in part.ranks
+            if part.start_method in (None, "spawn")
+        ),
+        environ,
+    )
+    return GangSpec(**found)
 
 
 def make_attempt(
@@ -223,7 +392,7 @@ def make_attempt(
         spec.master.hold()
     envs, dest = _reified(spec, number)
     if past is not None:
-        rank_paths.keep(dest, past, left_out)
+        keep(dest, past, left_out)
     methods = {part.start_method for part in spec.parts}
     attempt = Attempt(
         spec=spec,
@@ -237,6 +406,7 @@ def make_attempt(
     try:
         attempt.launchers = list(_launchers(attempt))
         add_tails(attempt.tails, spec, dest)
+        later_modules.load(spec, tails=bool(attempt.tails))
     except BaseException:
         attempt.close()
         raise
@@ -279,7 +449,7 @@ def _launchers(attempt: Attempt) -> Iterator[Launcher]:
     for part in attempt.spec.parts:
         environ = environ_of(attempt.spec, part)
         for rank in part.ranks:
-            yield _launcher(attempt, rank, attempt.number, environ, found)
+            yield _launcher(attempt, rank, environ, found)
 
 
 def environ_of(spec: GangSpec, part: RankSpec) -> SharedEnvironment | Mapping[str, str]:
@@ -290,7 +460,6 @@ def environ_of(spec: GangSpec, part: RankSpec) -> SharedEnvironment | Mapping[st
 def _launcher(
     attempt: Attempt,
     rank: int,
-    life: int,
     environ: SharedEnvironment | Mapping[str, str],
     found: FoundPrograms | None = None,
 ) -> Launcher:
@@ -299,8 +468,10 @@ def _launcher(
     assert contained is not None  # noqa: S101 - made with the attempt
     binary = part.kind == "binary"
     take = spec.pickled.get if spec.restart_policy else spec.pickled.pop  # the last launch closes copied descriptors
-    notify = variables(address_of(spec.notify_token, rank, life), spec.heartbeat_timeout_s) if spec.notify_token else {}
-    own = {**attempt.envs[rank], **contained.env(rank), **notify}
+    own = {**attempt.envs[rank], **contained.env(rank)}
+    if spec.notifies:
+        attempt.addresses[rank] = address = new_address()
+        own |= variables(address, spec.heartbeat_timeout_s)
     how = LaunchSpec(
         env=ProgramEnvironment(environ, own) if isinstance(environ, SharedEnvironment) else {**environ, **own},
         cwd=part.cwd,
@@ -308,6 +479,7 @@ def _launcher(
         stdin=spec.stdin.get(rank),
         line=attempt.line,
         enter=contained.enter(rank),
+        make_hold=_make_hold() if spec.hold_returned and not binary else None,
         gate=spec.gate and binary,
         found=found,
     )
@@ -334,6 +506,12 @@ def _launcher(
             plain=spec.plain,
         )
     return _bound(launcher, spec.cpus[rank]) if rank in spec.cpus else launcher
+
+
+def _make_hold() -> Callable[[], Hold]:
+    from supervise._process.launch.hold import Hold  # lazy: most gangs hold no ranks
+
+    return Hold
 
 
 def _bound(launcher: Launcher, cpus: frozenset[int]) -> Launcher:

@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 from signal import Signals
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from supervise import messages as say
-from supervise._core import facts, steps
-from supervise._gang.hung import Hung
-from supervise.events import Event
+from supervise._core import steps
+from supervise._core.steps import StartFailed
+from supervise._files import last_lines
+from supervise._printable import one_line
+from supervise._record import NamedTuple
+from supervise.errors import SpawnError
+from supervise.events import Event, EventLog, say_at_last
 from supervise.messages import Bare
 from supervise.recording import text_of
+from supervise.result import ProcessFailure, RankEnd, RunProcsResult, lost_with
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
     from typing import TypeAlias
 
+    from supervise._core.model import Gang
+    from supervise._core.steps import Verdict, WorkerFailedToStart
     from supervise._gang.attempt import Attempt
-    from supervise.result import ProcessFailure, RunProcsResult
+    from supervise._gang.notify_sockets import RankNotes
+    from supervise._gang.spec import GangSpec
+    from supervise.messages import GangFinished, WorkerExited, WorkerHung
+    from supervise.result import Role
+
+
+# The fact that a rank hangs
+
+
+class Hung(NamedTuple):
+    """A rank hangs."""
+
+    message: WorkerHung
+    waiting: tuple[int, ...]
+    """Ranks that are silent because they wait for the rank that hangs."""
 
 
 class AttemptStarting(Bare):
@@ -25,13 +49,15 @@ class AttemptStarting(Bare):
 
 
 class Signaled(NamedTuple):
-    """A signal was sent to the process group of a rank."""
+    """A signal was sent to a rank."""
 
     local_rank: int
     pid: int | None
     sig: Signals
     reason: str
     escalation: int
+    target: str
+    """Destination of the signal: ``group``, the process group of the rank, or ``process``, its own process."""
 
 
 class LogFailed(NamedTuple):
@@ -61,7 +87,7 @@ class StacksTaken(NamedTuple):
 
 if TYPE_CHECKING:
     Told = say.WorkerStopped | say.WorkerRestarting | say.GangStarted | say.GangRestarting | say.GangFinished
-    Fact: TypeAlias = facts.Fact | Told | AttemptStarting | Signaled | LogFailed | LogTrimmed | Hung | StacksTaken
+    Fact: TypeAlias = steps.Fact | Told | AttemptStarting | Signaled | LogFailed | LogTrimmed | Hung | StacksTaken
 
 
 class Describer:
@@ -78,7 +104,7 @@ class Describer:
         match fact:
             case say.WorkerStarted():
                 return [self._started(fact, now_ns)]
-            case facts.RankExited():
+            case steps.RankExited():
                 return [self._exited(fact)]
             case steps.RankReady():
                 return [self._rank("supervise.process.ready", "info", fact.local_rank)]
@@ -88,11 +114,11 @@ class Describer:
                 return [self._hung(fact)]
             case StacksTaken():
                 return [Event("supervise.gang.stacks", "warning", {"path": fact.path, "places": list(fact.places)})]
-            case facts.StartFailed():
+            case steps.StartFailed():
                 return [self._not_ready(fact)]
             case say.WorkerRestarting():
                 return [self._rank_restarting(fact)]
-            case facts.LifeReplaced():
+            case steps.LifeReplaced():
                 return []
             case steps.WorkerFailedToStart():
                 return [self._start_failed(fact)]
@@ -104,7 +130,7 @@ class Describer:
                 return [self._rank("supervise.process.stopped", "warning", fact.local_rank, **fields)]
             case Signaled():
                 return [self._signaled(fact)]
-            case facts.Leaked():
+            case steps.Leaked():
                 return self._leaked(fact)
             case LogFailed():
                 fields = {"log_iostream": fact.iostream, "path": fact.path, "error": fact.error}
@@ -118,7 +144,7 @@ class Describer:
                 return [self._starting()]
             case say.GangStarted():
                 return [Event("supervise.gang.started", "info", {"duration_s": _seconds(self._attempt_ns, now_ns)})]
-            case facts.GangStopping():
+            case steps.GangStopping():
                 return [Event("supervise.gang.stopping", "info", {"reason": fact.reason})]
             case say.GangRestarting():
                 return self._restarting(fact)
@@ -178,7 +204,7 @@ class Describer:
             waiting=[self.global_rank(rank) for rank in fact.waiting],
         )
 
-    def _not_ready(self, fact: facts.StartFailed) -> Event:
+    def _not_ready(self, fact: steps.StartFailed) -> Event:
         return self._rank(
             "supervise.process.start_failed",
             self._failed_level,
@@ -197,15 +223,14 @@ class Describer:
             signal=fact.sig.name,
             reason=fact.reason,
             escalation=fact.escalation,
-            target="group",
+            target=fact.target,
         )
 
-    def _exited(self, fact: facts.RankExited) -> Event:
+    def _exited(self, fact: steps.RankExited) -> Event:
         end, code = fact.end, fact.end.exitcode
-        fine = code in self.attempt.spec.success_exit_codes and end.complaint is None
         return self._rank(
             "supervise.process.exited",
-            "info" if fine or not fact.by_itself else self._failed_level,
+            self._failed_level if fact.failed and fact.by_itself else "info",
             end.local_rank,
             pid=end.pid,
             exit_code=code if code is not None and code >= 0 else None,
@@ -232,7 +257,7 @@ class Describer:
             exit_signal=signal_name(-code) if code is not None and code < 0 else None,
         )
 
-    def _leaked(self, fact: facts.Leaked) -> list[Event]:
+    def _leaked(self, fact: steps.Leaked) -> list[Event]:
         events = []
         for local_rank, descendants in fact.found.leaked.items():
             fields = {
@@ -329,6 +354,8 @@ def _error_type(failure: ProcessFailure) -> str:
     """Return the type of an exception, the name of a signal, or an exit code."""
     if isinstance(failure.message, dict):
         return str(failure.message.get("message", "")).partition(":")[0]
+    if (lost := lost_with(failure)) is not None:
+        return lost
     if not failure.pid:
         return "not started"
     return signal_name(-failure.exitcode) if failure.exitcode < 0 else f"exit code {failure.exitcode}"
@@ -348,3 +375,241 @@ def whole_number(text: str | None, default: int) -> int:
         return default if text is None else int(text)
     except ValueError:
         return default
+
+
+# The result of a gang, built from the verdict of the core
+
+
+OUT_OF_MEMORY = "out of memory suspected"
+"""Beginning of the message of a failure, if the cgroup of the rank counted an OOM kill."""
+_KNOWN_BY_CODE = ("To enable traceback see:", "Signal ")
+"""Beginnings of texts that give no more information than the exit code."""
+_HUNG = "hung: "
+"""Beginning of the reason of a hang."""
+_CAUSE_CHARS = 300
+LOST_CODE = 255
+"""`ProcessFailure.exitcode`, which is always a number, for an exit status that is lost."""
+
+
+def rank_end(end: WorkerExited, role: Role, started_ns: int, attempt: Attempt) -> RankEnd:
+    """Return the public record of the end of a rank."""
+    stderr = attempt.dest.stderrs.get(end.local_rank, "")
+    return RankEnd(
+        local_rank=end.local_rank,
+        pid=end.pid or None,
+        exitcode=end.exitcode,
+        role=role,
+        started_ns=started_ns,
+        ended_ns=end.ended_ns,
+        core_dumped=end.core_dumped,
+        max_rss_bytes=end.max_rss_bytes,
+        cpu_time_s=end.cpu_time_s,
+        oom_kill=end.oom_kill,
+        stdout_log=attempt.dest.stdouts.get(end.local_rank, ""),
+        stderr_log=stderr,
+        stderr_tail=_last_words(end, stderr),
+    )
+
+
+def build_result(gang: Gang, verdict: Verdict, attempt: Attempt, values: Mapping[int, Any]) -> RunProcsResult:
+    """Build the result that every `Wait` gets.
+
+    Args:
+        gang: The state of the gang.
+        verdict: The verdict on the gang.
+        attempt: The last attempt.
+        values: Local rank to return value, if all ranks exited with code 0.
+    """
+    result = RunProcsResult(
+        stdouts=dict(attempt.dest.stdouts), stderrs=dict(attempt.dest.stderrs), outcome=verdict.outcome
+    )
+    if not verdict.blamed:
+        result.return_values = {rank: values.get(rank) for rank in range(attempt.nprocs)}
+    to_wall_ns = time.time_ns() - time.monotonic_ns()
+    stopped = verdict.kind == "stopped"
+    for rank in verdict.blamed:
+        result.failures[rank] = _failure(gang, rank, attempt, to_wall_ns, stopped=stopped)
+    for rank, role in sorted(verdict.roles.items()):
+        end, started_ns = gang.ranks[rank].end, gang.ranks[rank].started_ns
+        if end is not None:
+            result.ends[rank] = rank_end(end, role, started_ns, attempt)
+            continue
+        stderr = attempt.dest.stderrs.get(rank, "")
+        result.ends[rank] = RankEnd(
+            local_rank=rank,
+            pid=gang.unkillable[rank].pid,
+            exitcode=None,
+            role=role,
+            started_ns=started_ns,
+            ended_ns=time.monotonic_ns(),
+            stdout_log=attempt.dest.stdouts.get(rank, ""),
+            stderr_log=stderr,
+            stderr_tail=last_lines(stderr),
+        )
+    return result
+
+
+def _last_words(end: WorkerExited, path: str) -> str:
+    """Return the last lines of a rank's stderr. If the file was empty at the end of the rank, do not read it."""
+    return last_lines(path) if end.log_bytes.get(path) else ""
+
+
+def _failure(gang: Gang, rank: int, attempt: Attempt, to_wall_ns: int, *, stopped: bool) -> ProcessFailure:
+    end = gang.ranks[rank].end
+    if end is None:
+        stuck = gang.unkillable.get(rank)
+        if stuck is not None:
+            message = f"PID {stuck.pid} outlived SIGKILL; its state in the kernel is {stuck.state}"
+            return ProcessFailure.of(rank, stuck.pid, LOST_CODE, "", message=message)
+        message = f"rank {rank} was not started: the gang was closed first"
+        return ProcessFailure.of(rank, 0, -gang.stop.death_sig, "", message=message)
+    fault = gang.ranks[rank].fault
+    recorded = end.error_ns is not None
+    if fault is not None and end.error_ns is not None and end.error_ns > fault.at_ns:
+        recorded = False  # an exception that the stop of the faulty rank has caused
+    message = fault.why if fault is not None else end.complaint or ""
+    if fault is None and not stopped and not gang.ranks[rank].ready and end.exitcode in gang.success:
+        message = f"ended with {_code(end)} before it was ready"
+    if end.oom_kill:
+        message = f"{OUT_OF_MEMORY}: killed by the kernel (SIGKILL, PID {end.pid}) as its memory cgroup was full"
+    if rank == gang.culprit and not gang.failed(end):
+        message = f"exited with code {end.exitcode}; its restart kind is permanent, and no restart is left"
+    if stopped and end.exitcode == 0:
+        message = f"stopped by {gang.stop.death_sig.name} before the gang's end; exited with code 0"
+    return ProcessFailure.of(
+        rank,
+        end.pid,
+        LOST_CODE if end.exitcode is None else end.exitcode,
+        "" if (stopped or fault is not None) and not recorded else attempt.dest.error_files.get(rank, ""),
+        message=message,
+        timestamp_ns=end.ended_ns + to_wall_ns,
+    )
+
+
+def failed_line(name: str, title: str, result: RunProcsResult) -> str:
+    """Return one line about a failed gang: the rank, the cause and the path of a log.
+
+    Args:
+        name: Name of the gang.
+        title: The title of the first rank in `result.failures`.
+        result: The result.
+    """
+    rank, root = next(iter(result.failures.items()))
+    recorded = root.message.get("message") if isinstance(root.message, dict) else None
+    if not root.pid or lost_with(root) is not None:  # the rank has no exit status
+        recorded = root.message
+    if recorded is None:
+        how = f"exit code {root.exitcode}" if root.exitcode >= 0 else root.signal_name()
+        recorded = how if str(root.message).startswith(_KNOWN_BY_CODE) else f"{how}: {root.message}"
+    logs = [path for path in (result.stderrs.get(rank), root.error_file) if path and os.path.isabs(path)]
+    where = f"; see {logs[0]}" if logs else ""
+    cause = one_line(str(recorded))
+    cause = cause if len(cause) <= _CAUSE_CHARS else f"{cause[:_CAUSE_CHARS]} ..."
+    who = one_line(f"{name} failed: {title}")
+    process = f"pid {root.pid}" if root.pid else "no process"
+    return f"supervise: {who} ({process}): {cause}{one_line(where)}"
+
+
+def start_error(
+    gang: Gang,
+    failure: WorkerFailedToStart | StartFailed,
+    notes: Callable[[int], RankNotes | None],
+    spec: GangSpec,
+) -> Exception:
+    """Return the exception for the sender of the `Start`. An `OSError` keeps its class, errno and file name."""
+    if isinstance(failure, StartFailed):
+        return _not_ready_error(gang, failure, notes(failure.local_rank), spec)
+    error, rank = failure.error, failure.local_rank
+    if isinstance(error, OSError) and error.errno is not None:
+        raised: Exception = OSError(
+            error.errno, f"{spec.title(rank)} could not be started: {error.strerror}", error.filename
+        )
+    else:
+        raised = SpawnError(f"{spec.role_of_error(rank)}{type(error).__name__}: {text_of(error)}", local_rank=rank)
+    raised.__cause__ = error
+    return raised
+
+
+def _not_ready_error(gang: Gang, failure: StartFailed, notes: RankNotes | None, spec: GangSpec) -> SpawnError:
+    end = gang.ranks[failure.local_rank].end
+    why, code, what = failure.why, None, "did not start"
+    if end is not None and gang.ranks[failure.local_rank].fault is None:
+        what, why, code = why, _code(end), end.exitcode
+    if why.startswith(_HUNG):
+        why, what = why.removeprefix(_HUNG), "hung before all ranks were ready"
+    if notes is not None and notes.status:
+        why = f"{why}; its last status: {notes.status}"
+    why = f"{spec.role_of_error(failure.local_rank)}{why}"
+    return SpawnError(why, local_rank=failure.local_rank, exitcode=code, what=what)
+
+
+def _code(end: WorkerExited) -> str:
+    if end.exitcode is None:
+        return "a lost exit status"
+
+    how = f"exit code {end.exitcode}" if end.exitcode >= 0 else signal_name(-end.exitcode)
+    return f"{how}, out of memory suspected" if end.oom_kill else how
+
+
+# The emission of a gang's events
+
+
+class EventEmitter:
+    """Emitter of the events of one gang. Used on the gang's loop."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        """Take the common fields of all events from `attempt`, which is the first attempt."""
+        now_ns = time.monotonic_ns()
+        first, spec = attempt.envs.get(0, {}), attempt.spec
+        self._describer = Describer(attempt, now_ns, now_ns)
+        role = None if spec.role_of else first.get("ROLE_NAME")  # each rank has its own
+        common = {"gang": spec.name, "run_id": first.get("TORCHELASTIC_RUN_ID"), "role": role}
+        self._log = EventLog({**common, "attempt": _number_of(attempt)}, sink=spec.event_sink)
+
+    def listens(self, level: str = "warning") -> bool:
+        """Return whether an event of this level would reach a listener."""
+        return self._log.listens(level)
+
+    def global_ranks(self, local_ranks: Iterable[int]) -> dict[int, int]:
+        """Return local rank to the rank that events name.
+
+        If two ranks would have the same name, events name the local rank.
+        """
+        found = {local: self._describer.global_rank(local) for local in local_ranks}
+        return found if len(set(found.values())) == len(found) else {local: local for local in found}
+
+    def begin(self, attempt: Attempt) -> None:
+        """Describe this attempt from now on. It is the first one, or that of a restart."""
+        now_ns = time.monotonic_ns()
+        begun_ns = now_ns if attempt is self._describer.attempt else self._describer.begun_ns
+        self._describer = Describer(attempt, begun_ns, now_ns)
+        self._log.renew(attempt=_number_of(attempt))
+        self.emit(AttemptStarting())
+
+    def emit(self, fact: Fact) -> None:
+        """Emit the events for `fact`. Without a listener, do not describe `fact`."""
+        if self._log.listens("error"):
+            for event in self._describer.describe(fact, time.monotonic_ns()):
+                self._log.emit(event.name, event.level, **event.fields)
+
+    def finish(self, fact: GangFinished) -> None:
+        """Emit the last events.
+
+        Without a listener, show a failure in one line, unless the caller gets an exception.
+        """
+        self.emit(fact)
+        spec, result = self._describer.attempt.spec, fact.result
+        if result is not None and result.outcome == "failed" and spec.plain is None and spec.shows_failure:
+            title = spec.title(next(iter(result.failures)))
+            self._log.show_at_last(failed_line(spec.name, title, result))
+
+    def disk_full(self, iostream: str, error: OSError) -> None:
+        """Report a disk that is full when the ranks have ended. Without a listener, report it on stderr."""
+        text = f"{error.strerror}; what the ranks wrote or recorded last may be missing"
+        if not self._log.listens("warning"):
+            say_at_last(one_line(f"supervise: {error.filename}: {text}"), logging.WARNING)
+        self.emit(LogFailed(iostream, error.filename, str(OSError(error.errno, text, error.filename))))
+
+
+def _number_of(attempt: Attempt) -> int:
+    return whole_number(attempt.envs.get(0, {}).get("TORCHELASTIC_RESTART_COUNT"), 0)

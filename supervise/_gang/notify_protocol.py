@@ -1,14 +1,13 @@
-"""Notify protocol of systemd: the variables of a rank's environment, and the content of a datagram.
-
-This module is pure.
-"""
+"""Notify protocol of systemd: the variables of a rank's environment, and the content of a datagram."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+import os
+from typing import TYPE_CHECKING
 
 from supervise._printable import one_line
+from supervise._record import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,9 +47,13 @@ def without_host_variables(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in _OF_THE_HOST}
 
 
-def address_of(token: str, rank: int, life: int) -> str:
-    """Return the address of the socket of a life, in the abstract namespace."""
-    return f"@supervise/{token}/{rank}/{life}"
+def new_address() -> str:
+    """Return an address for the socket of one life, in the abstract namespace.
+
+    Every user of the machine can read the addresses that are in use (/proc/net/unix). So each life has an address of
+    its own that no other process can guess, and bind, before the life begins.
+    """
+    return f"@supervise/{os.urandom(16).hex()}"
 
 
 def variables(address: str, watchdog_s: float | None) -> dict[str, str]:

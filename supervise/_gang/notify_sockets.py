@@ -13,11 +13,12 @@ import struct
 import time
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
-from supervise._gang.notify_protocol import address_of, parse, variables
-from supervise._process.containment.senders import is_of_rank
+from supervise._gang.notify_protocol import parse
+from supervise._process.containment.procfs import is_of_rank
 from supervise._process.files import clear_of_stdio
+from supervise._record import NamedTuple
 from supervise._runtime import fork_hooks
 
 if TYPE_CHECKING:
@@ -97,22 +98,16 @@ class NotifySockets:
     ready ranks, at most every 0.1 s. So the regular heartbeats of many ranks cost only one wake-up.
     """
 
-    def __init__(
-        self, loop: Loop, told: Callable[[Told], object], *, token: str = "", watchdog_s: float | None = None
-    ) -> None:
+    def __init__(self, loop: Loop, told: Callable[[Told], object]) -> None:
         """Begin without sockets.
 
         Args:
             loop: The gang's loop.
             told: Function that is called on the loop, also by `read_now`. The function may call every method, also
                 `close`.
-            token: Part of the addresses; "" for a random one.
-            watchdog_s: Seconds within which each rank must send a heartbeat; None if it need not.
         """
         self._loop = loop
         self._told = told
-        self._watchdog_s = watchdog_s
-        self._token = token or os.urandom(8).hex()
         self._sockets: dict[int, _Socket] = {}
         """Rank to its open socket."""
         self._notes: dict[int, RankNotes] = {}
@@ -124,22 +119,18 @@ class NotifySockets:
         """The timer for the next reading of the calm sockets; None while the loop watches the epoll set."""
         _alive.add(self)
 
-    def open(self, rank: int, life: int) -> dict[str, str]:
+    def open(self, rank: int, address: str) -> None:
         """Make the socket for the next life of a rank, before its launch. Close the socket of the earlier life.
 
         Args:
             rank: Local rank.
-            life: Number of the rank's life, from 0.
-
-        Returns:
-            Variables for the environment of the rank.
+            address: The address, from `new_address`.
 
         Raises:
             OSError: No descriptor is left; the text names the rank.
         """
         self.close(rank)
         self._notes[rank] = RankNotes()
-        address = address_of(self._token, rank, life)
         try:
             if self._calm is None:
                 self._calm = select.epoll()
@@ -154,7 +145,6 @@ class NotifySockets:
             self._close_calm_if_unused()
             msg = f"{os.strerror(error.errno or 0)}: local rank {rank} gets no notify socket"
             raise OSError(error.errno, msg) from error
-        return variables(address, self._watchdog_s)
 
     def launched(self, rank: int, pid: int, *, awaits_ready: bool = True) -> None:
         """Begin to read the socket of a rank. Its earlier datagrams are in the queue. No effect after `close`.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
+from supervise._record import NamedTuple
 from supervise.messages import Bare
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from signal import Signals
 
     from supervise._logs.reader import LogReader
@@ -18,11 +20,17 @@ class Launch(Bare):
 
 
 class Deliver(NamedTuple):
-    """Send a signal to the rank's process group. Supervisor -> Worker."""
+    """Send a signal to the rank's process group, or to its own process. Supervisor -> Worker."""
 
     sig: Signals
+    group: bool
+    """Whether the signal goes to the whole group."""
     wake: bool = False
-    """Whether to send SIGCONT after `sig`. A suspended process handles a signal only after SIGCONT."""
+    """Whether to send SIGCONT to the group after `sig`. A suspended process handles a signal only after SIGCONT."""
+
+
+class Release(Bare):
+    """Let the rank exit, whose function has returned. Supervisor -> Worker."""
 
 
 class LookForStop(Bare):
@@ -38,10 +46,16 @@ class Leave(Bare):
 
 
 class Drain(NamedTuple):
-    """Show the remaining output, then end. Every rank is already reaped. Supervisor -> Tail."""
+    """Show the remaining output, then end. Every rank is already reaped. Supervisor -> Tail.
+
+    A Tail that shows files of `left` does not end, but reports `TailDrained`, and follows these files until the next
+    `Drain`.
+    """
 
     sizes: dict[str, int]
     """Path of each file to the number of its bytes to show."""
+    left: Mapping[str, int] = MappingProxyType({})
+    """Path of each file that processes may still write to the number of its bytes to show until the next `Drain`."""
 
 
 class ChangeFiles(NamedTuple):

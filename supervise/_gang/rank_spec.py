@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from supervise._gang.notify_protocol import HELD_BY_RANK
 from supervise._process.launch import limits
+from supervise._record import NamedTuple
+from supervise._settings import GANG
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from supervise._process.launch.function import StartMethod
-    from supervise.restarts import RestartKind
-    from supervise.roles import Readiness
+    from supervise._settings import KillMode, Readiness, RestartKind, StartMethod
 
 
 class RankSpec(NamedTuple):
@@ -31,10 +31,11 @@ class RankSpec(NamedTuple):
     cwd: str | None = None
     name: str = ""
     ready: Readiness = "exec"
-    ready_timeout_s: float = 60.0
+    ready_timeout_s: float = GANG["ready_timeout_s"].default
     restart: RestartKind | None = None
     """The restart kind; None for that of the policy."""
     service: bool = False
+    kill_mode: KillMode = "group"
 
     @property
     def kind(self) -> Literal["function", "binary"]:
@@ -71,10 +72,10 @@ def naming(role: str) -> Iterator[None]:
         raise SpecError(f"role {role!r}: {error}") from error.__cause__
 
 
-def held_by_rank(parts: Sequence[RankSpec], *, sockets: bool) -> int:
+def held_by_rank(parts: Sequence[RankSpec], *, sockets: bool, holds: bool) -> int:
     """Return the number of descriptors that the host holds for each running rank.
 
     It is rounded up if the roles differ.
     """
     held = sum(len(part.ranks) * limits.held_by_rank(part.start_method) for part in parts)
-    return HELD_BY_RANK * sockets + -(-held // max(1, sum(len(part.ranks) for part in parts)))
+    return HELD_BY_RANK * sockets + holds + -(-held // max(1, sum(len(part.ranks) for part in parts)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -10,30 +11,32 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from supervise._core.steps import TailsStarted
+from supervise._files import no_room
 from supervise._gang import orders
 from supervise._gang.describe import LogFailed, LogTrimmed
-from supervise._gang.error_files import recorded_ns
 from supervise._gang.rank_spec import held_by_rank
-from supervise._gang.worker import Worker
-from supervise._logs.files import make_ready, no_room, size_of
-from supervise._logs.sinks import CancelToken
+from supervise._gang.worker import Worker, recorded_ns
+from supervise._logs.files import make_ready, size_of
 from supervise._process.exits.slots import ExitSlots
 from supervise._process.launch import limits
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
-    import signal
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from supervise._gang.attempt import Attempt
-    from supervise._gang.event_emitter import EventEmitter
+    from supervise._gang.attempt import Attempt, TailSpec
+    from supervise._gang.describe import EventEmitter
     from supervise._gang.notify_sockets import NotifySockets
     from supervise._gang.tail import Tail
-    from supervise._gang.tail_specs import TailSpec
     from supervise._logs.reader import LogReader
+    from supervise._logs.sinks import CancelToken
     from supervise._logs.trim import Trimming
     from supervise._runtime.loop import Loop
     from supervise.messages import WorkerExited
+
+_LEFT_BYTES = 8 << 20
+"""The most bytes of a log that are shown of what the processes of a rank write after the end of the rank."""
+_TOO_MUCH_LEFT = f"processes wrote more than {_LEFT_BYTES >> 20} MiB after the end of their rank; the rest is not shown"
 
 
 class RankActors:
@@ -70,7 +73,7 @@ class RankActors:
         self.slots = ExitSlots()
         self._trimming = _trimming(attempt, partial(loop.post, self._log_trimmed), self._log_trimmed)
         self._untrimmed = False
-        self._spoiled = False
+        self._spoiled = self._drained = False
         self.abandoned_tails = 0
         """Number of Tails that had already started when `assemble` failed. Each of them reports its end."""
         self._roomy = True
@@ -87,7 +90,7 @@ class RankActors:
             msg = f"{attempt.spec.name}: an earlier start of this gang has failed half-way; make another gang"
             raise SpecError(msg)
         shown = sum(len(tail.sources) for tail in attempt.tails)
-        each = held_by_rank(attempt.spec.parts, sockets=self._sockets is not None)
+        each = held_by_rank(attempt.spec.parts, sockets=self._sockets is not None, holds=attempt.spec.hold_returned)
         try:
             spare = limits.check_open_files(attempt.nprocs, each=each, shown=2 * shown)
             self._roomy = True
@@ -111,8 +114,9 @@ class RankActors:
 
     def _new_tail(self, tail: TailSpec) -> pykka.ActorRef[Tail]:
         from supervise._gang.tail import Tail  # lazy: most gangs have no Tail
+        from supervise._logs.sinks import CancelToken
 
-        attempt, abandon = self._attempt, CancelToken()
+        abandon = CancelToken()
         self._abandons.append(abandon)
         return Tail.start(
             name=tail.name,
@@ -124,7 +128,7 @@ class RankActors:
             on_error=partial(self._loop.post, self._log_failed, tail.name),
             warns=not self._events.listens(),
             follows_writers=self._roomy and tail.sink.is_console,
-            screen=attempt.spec.screen,
+            screen=tail.screen,
             trimming=self._trimming,
         )
 
@@ -150,7 +154,7 @@ class RankActors:
 
     def _new_worker(self, rank: int, life: int) -> pykka.ActorRef[Worker]:
         if self._sockets is not None:
-            self._sockets.open(rank, life)
+            self._sockets.open(rank, self._attempt.addresses[rank])
         return Worker.start(
             self._loop,
             local_rank=rank,
@@ -196,7 +200,7 @@ class RankActors:
 
     def _change_files(self, number: int, tail: pykka.ActorRef[Tail], rank: int, sizes: dict[str, int | None]) -> None:
         """Order a Tail to show the files of a rank's present life, and no longer those of its past life."""
-        from supervise._gang.tail_files import readers
+        from supervise._gang.tail import readers
 
         for feed in self._joined.get((number, rank), ()):  # a Tail that is blocked or has ended does not do it
             feed.writer_ended()
@@ -207,7 +211,7 @@ class RankActors:
             shown,
             spec.line_filter,
             follow_writers=self._roomy and spec.sink.is_console,
-            screen=self._attempt.spec.screen,
+            screen=spec.screen,
             trimming=self._trimming,
         )
         for feed in feeds:
@@ -228,21 +232,14 @@ class RankActors:
         if self._attempt.row is not None:  # after the order to the Worker, so that a launch follows
             self._attempt.row.order(self._attempt.launchers[rank])
 
-    def deliver(self, ranks: Iterable[int], sig: signal.Signals, *, wake: bool = False) -> None:
-        """Signal the groups of these ranks. `wake` also continues those groups that are suspended."""
-        deliver = orders.Deliver(sig=sig, wake=wake)
+    def tell(
+        self,
+        ranks: Iterable[int],
+        order: orders.Deliver | orders.Release | orders.LookForStop | orders.ReportStuck,
+    ) -> None:
+        """Send an order to the Workers of these ranks."""
         for rank in ranks:
-            self._workers[rank].tell(deliver)
-
-    def look_for_suspended(self, ranks: Iterable[int]) -> None:
-        """Order the Workers to report which of these ranks are suspended."""
-        for rank in ranks:
-            self._workers[rank].tell(orders.LookForStop())
-
-    def report_unkillable(self, ranks: Iterable[int]) -> None:
-        """Order the Workers to report which of these ranks survived SIGKILL."""
-        for rank in ranks:
-            self._workers[rank].tell(orders.ReportStuck())
+            self._workers[rank].tell(order)
 
     def recorded(self, ranks: Iterable[int]) -> dict[int, int]:
         """Return the ranks that have recorded an exception: rank to monotonic ns of the record."""
@@ -250,15 +247,25 @@ class RankActors:
         found = ((rank, recorded_ns(files.get(rank, ""))) for rank in ranks)
         return {rank: at_ns for rank, at_ns in found if at_ns is not None}
 
-    def drain(self, ends: Sequence[WorkerExited]) -> None:
-        """Order the Tails to show the remaining output and then end."""
+    def drain(self, ends: Sequence[WorkerExited], leftovers: Collection[int] = ()) -> None:
+        """Order the Tails to show the remaining output and then end, or to go on while these ranks have leftovers."""
         sizes = {path: size for end in ends for path, size in end.log_bytes.items()}
-        self._look_for_room(sizes)
+        if not self._drained:
+            self._look_for_room(sizes)
+        self._drained = True
+        left = {path: size + _LEFT_BYTES for end in ends if end.group_left for path, size in end.log_bytes.items()}
+        written = {path for end in ends if end.local_rank in leftovers for path in end.log_bytes}
+        for path in [path for path in left if path not in written]:  # of groups that have become empty meanwhile
+            most, now = left.pop(path), size_of(path)
+            sizes[path] = sizes[path] if now is None else min(now, most)
+            if now is not None and now > most:
+                iostream = "stdout" if path in self._attempt.dest.stdouts.values() else "stderr"
+                self._log_failed(iostream, path, OSError(errno.EFBIG, _TOO_MUCH_LEFT, path))
         if self._trimming is not None:
             self._trimming.trim_all()
         for tail in self._tails:
             with contextlib.suppress(pykka.ActorDeadError):  # it has ended and sent `TailEnded`
-                tail.tell(orders.Drain(sizes=sizes))
+                tail.tell(orders.Drain(sizes=sizes, left=left))
 
     def _look_for_room(self, sizes: Mapping[str, int]) -> None:
         """Report a full disk. supervise does not see the ENOSPC of a rank, because ranks write their logs directly."""

@@ -2,49 +2,254 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import signal
+import threading
 import time
+from collections import deque
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from supervise import messages as say
-from supervise._core import facts, restart_sets, steps
+from supervise._core import batches, steps
 from supervise._core.decide import decide
 from supervise._core.model import Gang
+from supervise._core.steps import TimerExpired
+from supervise._core.strategy import role_of
 from supervise._core.verdict import judge
-from supervise._gang import shutdown_at_exit
-from supervise._gang.describe import Signaled
-from supervise._gang.event_emitter import EventEmitter
-from supervise._gang.rank_restarts import RankRestarts
-from supervise._gang.rank_states import RankStates
+from supervise._gang import orders, shutdown_at_exit
+from supervise._gang.describe import EventEmitter, Signaled, build_result, rank_end, start_error
 from supervise._gang.ranks import RankActors
-from supervise._gang.results import build_result, start_error
-from supervise._gang.return_values import ReturnValues
-from supervise._gang.suspend_poll import SuspendPoll
-from supervise._gang.sweeps import Sweeps
-from supervise._gang.timers import Timers
-from supervise.errors import SpawnError, SuperviseError
+from supervise._gang.shutdown import CrashShutdown, shut_down_without_loop
+from supervise._gang.sweep import Sweep
+from supervise._process.exits import oom
+from supervise._runtime.shell import with_jitter
+from supervise.errors import SpawnError, SuperviseError, SupervisorCrashed, UnkillableError
+from supervise.messages import GangStatus, RankStatus
+from supervise.recording import repr_of, text_of
+from supervise.result import RankRestart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    import pykka
-
+    from supervise._core.steps import SetTimer
     from supervise._gang.attempt import Attempt
+    from supervise._gang.health import RankHealth
     from supervise._gang.notify_sockets import RankNotes
-    from supervise._gang.rank_health import RankHealth
-    from supervise._gang.replies import PendingReplies
-    from supervise._gang.subscribers import Subscribers
+    from supervise._gang.stack_requests import StackRequests
+    from supervise._process.exits.slots import ExitSlots
     from supervise._process.launch.return_value import OutcomeFile
+    from supervise._runtime.actor import LoopActor
     from supervise._runtime.future import Reply
-    from supervise._runtime.loop import Loop
-    from supervise.errors import SupervisorCrashed
-    from supervise.result import RunProcsResult
+    from supervise._runtime.loop import Loop, Timer
+    from supervise._runtime.shell import PendingReplies, Subscribers
+    from supervise.messages import RankState
+    from supervise.result import RankEnd, RunProcsResult
     from supervise.stacks import RankStacks
+
+log = logging.getLogger("supervise")
+
+
+# The present state of each rank, for `Status`
+
+
+def rank_status(gang: Gang, number: int, notes: RankNotes | None, *, suspended: bool) -> RankStatus:
+    """Return the present state of a rank.
+
+    Args:
+        gang: The state of the gang.
+        number: The rank.
+        notes: The reports of the rank's present life; None if it has no notify socket.
+        suspended: Whether the kernel has suspended the rank.
+    """
+    rank, state = gang.ranks[number], _state(gang, number, suspended=suspended)
+    if notes is None:
+        return RankStatus(pid=rank.pid, state=state, attempt=rank.attempt, restarts=rank.restarts)
+    beat_age_s = None if notes.beat_ns is None else (time.monotonic_ns() - notes.beat_ns) / 1e9
+    return RankStatus(
+        pid=rank.pid,
+        state=state,
+        attempt=rank.attempt,
+        restarts=rank.restarts,
+        status=notes.status,
+        step=notes.step,
+        beat_age_s=beat_age_s,
+    )
+
+
+def _state(gang: Gang, number: int, *, suspended: bool) -> RankState:
+    rank, found = gang.ranks[number], gang.batch_of.get(number)
+    if found is not None or (gang.phase == "restarting" and not gang.stays_down(rank)):
+        waits = gang.restart_announced if found is None else found.state == "swept"
+        return "backoff" if waits else "stopping"
+    if number in gang.queue:
+        return "waiting"
+    if rank.state in ("waiting", "starting"):
+        return rank.state
+    if rank.state == "running":
+        stopping = gang.phase == "stopping" or rank.told
+        running: RankState = "returned" if rank.returned else "ready" if rank.ready else "starting"
+        return "suspended" if suspended else "stopping" if stopping else running
+    if rank.terminated:
+        return "terminated"
+    return "finished" if rank.end is not None and not gang.failed(rank.end) else "failed"
+
+
+# The return values of ranks
+#
+# A thread loads them, because unpickling runs user code, for which there is no limit on the time.
+
+
+class ReturnValues:
+    """The return values of one attempt. Used on the gang's loop."""
+
+    def __init__(self, name: str, nprocs: int, loop: Loop, slots: ExitSlots) -> None:
+        """Begin without values.
+
+        Args:
+            name: Name of the gang.
+            nprocs: Number of ranks.
+            loop: The gang's loop.
+            slots: The exit slots, which hold the result channels.
+        """
+        self._name = name
+        self._nprocs = nprocs
+        self._loop = loop
+        self._slots = slots
+        self._loaded: Callable[[dict[int, str]], object] | None = None
+        self.by_rank: dict[int, Any] = {}
+        """Local rank to loaded value."""
+
+    def load(self, gang: Gang, loaded: Callable[[dict[int, str]], object]) -> None:
+        """Load the values if all ranks exited with a code of success, except for terminated ranks and stopped services.
+
+        A rank that stays down since an earlier attempt has no value and does not count here.
+
+        Args:
+            gang: The state of the gang; all ranks have ended.
+            loaded: Function that is called on the loop with a mapping of local rank to complaint, for values that could
+                not be loaded.
+        """
+        self._loaded = loaded
+        over = {n for n, rank in enumerate(gang.ranks) if rank.terminated or rank.dismissed or gang.is_left_out(n)}
+        ends = [end for end in gang.ends if end.local_rank not in over]
+        good = {end.local_rank for end in ends if end.has_value and not gang.failed(end)}
+        expected = self._nprocs - len(over)
+        if not good or sum(end.exitcode in gang.success for end in ends) < expected:
+            self._loop.post(self._arrived, {}, {})
+            return
+        files = {rank: file for rank in good if (file := self._slots.outcomes[rank]).kind() != "None"}
+        nothing = dict.fromkeys(good - files.keys())
+        if not files:
+            self._loop.post(self._arrived, nothing, {})
+            return
+        work = partial(_load, files, nothing, partial(self._loop.post, self._arrived))
+        try:
+            threading.Thread(target=work, name=f"supervise-values-{self._name}", daemon=True).start()
+        except RuntimeError:  # there is no thread, as the interpreter is exiting or a limit is reached
+            work()
+
+    def abandon(self) -> None:
+        """Abandon a pending load whose user code exceeds the deadline."""
+        self._arrived({}, dict.fromkeys(range(self._nprocs), "its return value was not unpickled in time"))
+
+    def dismiss(self) -> None:
+        """Drop the callback."""
+        self._loaded = None
+
+    def _arrived(self, values: dict[int, Any], problems: dict[int, str]) -> None:
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            self.by_rank = values
+            loaded(problems)
+
+
+def _load(
+    files: Mapping[int, OutcomeFile],
+    known: Mapping[int, Any],
+    tell: Callable[[dict[int, Any], dict[int, str]], object],
+) -> None:
+    """Unpickle the values in `files`.
+
+    Call `tell` with rank to value, which includes `known`, and with rank to problem.
+    """
+    values = dict(known)
+    problems: dict[int, str] = {}
+    for rank, file in sorted(files.items()):
+        try:
+            values[rank] = file.load()
+        except BaseException as error:
+            problems[rank] = f"its return value could not be unpickled here: {type(error).__name__}: {text_of(error)}"
+    tell(values, problems)
+
+
+# The history of replaced lives
+
+
+_MOST_KEPT = 1000
+"""Limit on the number of lives in the history."""
+
+
+class RestartHistory:
+    """The lives that restarts have replaced, or are about to replace. Used on the gang's loop."""
+
+    def __init__(self) -> None:
+        """Begin without restarts."""
+        self._announced: dict[int, RankEnd] = {}
+        """Rank to the end of the life that will be replaced."""
+        self._lives: list[tuple[int, int, RankEnd, bool]] = []
+        """The lives that a restart of all ranks replaces: rank, attempt, end, and whether the restart counts."""
+        self.kept: deque[RankRestart] = deque(maxlen=_MOST_KEPT)
+        self.total = 0
+        """Number of replaced lives."""
+
+    def announce(self, local_rank: int, end: RankEnd) -> bool:
+        """Note that the life with this end will be replaced; return False if that was known."""
+        known = self._announced.get(local_rank) == end
+        self._announced[local_rank] = end
+        return not known
+
+    def replaced(self, fact: steps.LifeReplaced) -> None:
+        """Add the announced life of a rank."""
+        end = self._announced.pop(fact.local_rank)
+        self._add(RankRestart(fact.local_rank, fact.attempt, end, time.monotonic_ns(), fact.counted))
+
+    def announce_all(self, gang: Gang, result: RunProcsResult) -> None:
+        """Note the lives of an attempt that a restart of all ranks will replace."""
+        self._lives = [
+            (rank, gang.ranks[rank].attempt, end, gang.backoff.counted and end.role == "root_cause")
+            for rank, end in result.ends.items()
+        ]
+
+    def all_replaced(self, left_out: frozenset[int]) -> None:
+        """Add these lives, because the next attempt begins. Those of the ranks in `left_out` are not replaced."""
+        at_ns = time.monotonic_ns()
+        for local_rank, attempt, end, caused in self._lives:
+            if local_rank not in left_out:
+                self._add(RankRestart(local_rank, attempt, end, at_ns, caused))
+        self._lives = []
+
+    def _add(self, restart: RankRestart) -> None:
+        self.kept.append(restart)
+        self.total += 1
+
+
+# The runner
+
 
 _SETTLED_S = 0.02
 """Delay from the first launch to the first reading of the OOM counters. A small gang does not wait for the reading."""
+_SUSPENDED_S = 30.0
+"""Delay of the first check for suspended ranks; each later delay doubles.
+
+A suspension makes no descriptor readable. It only raises SIGCHLD, whose handler belongs to the application.
+"""
+_LEAST_SWEEP_S = 1.0
+"""Minimum time from SIGTERM to SIGKILL for escaped processes, also if the process groups have used up the grace."""
+_TIDY_S = 0.001
+"""Delay from an answer to the exit of the Workers. Their work would compete with the caller for the GIL."""
 
 
 class Listener(Protocol):
@@ -58,44 +263,44 @@ class Listener(Protocol):
 
 
 class GangRunner:
-    """Runner of one gang. It passes events to the core, and carries out the core's actions. Used on the gang's loop."""
+    """Runner of one gang: it passes events to the core, and carries out the core's actions. Used on the gang's loop.
+
+    It also ends everything that a Supervisor has begun: after the gang has ended, or after a handler has crashed.
+    """
 
     def __init__(
         self,
         attempt: Attempt,
-        loop: Loop,
-        owner: pykka.ActorRef[Any],
-        *,
-        replies: PendingReplies,
+        supervisor: LoopActor,
+        replies: PendingReplies[RunProcsResult],
         subscribers: Subscribers,
-        listener: Listener | None,
-        closed: Callable[[], object],
-        crashed: Callable[[BaseException], object],
-        stacks: Callable[[], Reply[dict[int, RankStacks]]],
+        listener: Listener | None = None,
     ) -> None:
         """Prepare a runner. `start` starts the gang.
 
         Args:
             attempt: The first attempt.
-            loop: The gang's loop.
-            owner: The Supervisor.
-            replies: The pending replies of the Supervisor.
+            supervisor: The actor of the gang. It owns the runner, which removes it from the registry in the end.
+            replies: The pending replies of the actor.
             subscribers: The actors that receive lifecycle messages.
             listener: An internal observer, or None.
-            closed: Function that is called when the gang has no process left that can be killed.
-            crashed: Function that is called with an error after which the state of the gang is inconsistent.
-            stacks: Function that requests the stacks of all ranks.
         """
         spec = attempt.spec
-        self._loop = loop
-        self._owner = owner
-        self._replies = replies
-        self._subscribers = subscribers
+        self._supervisor: LoopActor | None = supervisor
+        """The actor of the gang. None after the end, so that reference counting frees both."""
+        self._owner = supervisor.actor_ref
+        self._loop = loop = supervisor.loop
         self._listener = listener
-        self._closed = closed
-        self._crashed = crashed
+        self.replies = replies
+        self.subscribers = subscribers
         self._halted = False
+        """Whether the core decides nothing more."""
+        self._leaving = False
         self.attempt = attempt
+        self.crash: SupervisorCrashed | None = None
+        """Set when a handler has failed. After that, the runner only ends everything."""
+        self._member_asked = False
+        """Whether other code requested the stop of a Worker or a Tail."""
         self.gang = Gang(
             nprocs=attempt.nprocs,
             grace_s=spec.grace_s,
@@ -110,18 +315,22 @@ class GangRunner:
         )
         """The state of the gang. Only the core changes it; other code reads it."""
         self.events = EventEmitter(attempt)
-        self.timers = Timers(loop, partial(self._guarded, self.step))
-        self.suspend_poll = SuspendPoll(loop, self._look_for_suspended)
+        self._timers: dict[tuple[int, str], Timer] = {}
+        """Number of a batch (0 for the gang) and name to the last timer."""
+        self._sweeps: dict[int, Sweep] = {}
+        """Number of a batch (0 for the gang) to its running sweep."""
         self._health: RankHealth | None = None
-        if spec.notify_token or spec.watchdog is not None:
-            from supervise._gang.rank_health import RankHealth  # lazy: most gangs have neither sockets nor a watchdog
+        if spec.notifies:
+            from supervise._gang.health import RankHealth  # lazy: most gangs have neither sockets nor a watchdog
 
-            self._health = RankHealth(self, loop, subscribers, stacks)
-        self.states = RankStates()
-        self._sweeps = Sweeps(self.gang, loop, events=self.events, timers=self.timers, step=self.step)
-        self._restarts = RankRestarts(
-            self.gang, loop, events=self.events, subscribers=subscribers, timers=self.timers, step=self.step
-        )
+            self._health = RankHealth(self, loop)
+        self._stack_requests: StackRequests | None = None
+        self._suspended: set[int] = set()
+        """The ranks that were reported as suspended."""
+        self._mixed = spec.mixed
+        self._groups_spared: dict[int, signal.Signals] = {}
+        """Ranks of which only the own process has had the first signal, to this signal."""
+        self._history = RestartHistory()
         self._requests = 0
         self._use(attempt)
 
@@ -129,9 +338,9 @@ class GangRunner:
         self.attempt = attempt
         sockets = self._health.sockets if self._health is not None else None
         self.ranks = RankActors(attempt, self._loop, self._owner, self.events, sockets)
-        self._sweeps.use(attempt)
-        self._restarts.use(attempt, self.ranks)
         self._values = ReturnValues(attempt.spec.name, attempt.nprocs, self._loop, self.ranks.slots)
+
+    # Requests of the Supervisor
 
     def start(self) -> Reply[dict[int, int]]:
         """Start the gang; return the reply to the start, which is pending.
@@ -142,9 +351,9 @@ class GangRunner:
         """
         tails = self.ranks.assemble()
         self.events.begin(self.attempt)
-        reply = self._replies.begin_start()
+        reply = self.replies.begin_start()
         if (timeout_s := self.attempt.spec.timeout_s) is not None:
-            self.timers.set(steps.SetTimer(name="deadline", delay_s=timeout_s))
+            self._set_timer(steps.SetTimer(name="deadline", delay_s=timeout_s))
         self.step(tails)
         self.step(steps.StartAsked())
         return reply
@@ -158,46 +367,82 @@ class GangRunner:
             order = ""
         self.step(steps.CloseAsked(death_sig=sig, timeout_s=bound_s, order=order))
 
-    def notes(self, rank: int) -> RankNotes | None:
-        """Return the reports of the present life of a rank."""
-        return self._health.sockets.state(rank) if self._health is not None else None
-
-    def report(self, event: steps.Event) -> None:
-        """Process a report of a Worker or a Tail."""
-        if isinstance(event, say.WorkerExited):
-            if self._health is not None:
-                self._health.exited(event.local_rank)
-            if self.attempt.spec.plain is not None:  # the gang does not use return values
-                event = replace(event, has_value=False, complaint=None if event.exitcode == 0 else event.complaint)
-        self.step(event)
+    def close_for_member(self) -> None:
+        """Request the end of the gang, because other code requested the stop of a Worker or a Tail."""
+        self._member_asked = True
+        self.close()
 
     def request(self, kind: type[steps.RestartAsked | steps.TerminateAsked], ranks: frozenset[int]) -> Reply[Any]:
         """Request the restart or the termination of ranks; return the reply to the request, which is pending."""
         self._requests += 1
-        reply = self._replies.begin_request(self._requests)
+        reply = self.replies.begin_request(self._requests)
         self.step(kind(self._requests, ranks))
         return reply
+
+    def stacks(self, ranks: frozenset[int]) -> Reply[dict[int, RankStacks]]:
+        """Request the stacks of those of these ranks that run; return the reply.
+
+        Raises:
+            OSError: No thread is available to collect the stacks.
+        """
+        if self._stack_requests is None:
+            from supervise._gang.stack_requests import StackRequests  # lazy: most gangs are never asked
+
+            self._stack_requests = StackRequests(self, self._loop)
+        return self._stack_requests.add(ranks)
+
+    def notes(self, rank: int) -> RankNotes | None:
+        """Return the reports of the present life of a rank; None if the ranks have no notify sockets."""
+        return self._health.sockets.state(rank) if self._health is not None else None
+
+    def status(self) -> GangStatus:
+        """Return the present state. Ask the kernel whether reported ranks are still suspended."""
+        gang, processes = self.gang, self.ranks.slots.processes
+        self._suspended = {
+            rank for rank in self._suspended if rank in processes and processes[rank].kernel_state() in ("T", "t")
+        }
+        return GangStatus(
+            phase=gang.phase,
+            pids=gang.pids,
+            running=frozenset(gang.running | gang.starting),
+            leftovers=frozenset(gang.leftovers),
+            waiters=self.replies.waiting,
+            attempt=gang.attempt,
+            ranks={
+                rank: rank_status(gang, rank, self.notes(rank), suspended=rank in self._suspended)
+                for rank in range(gang.nprocs)
+            },
+        )
+
+    # Reports of Workers and Tails
+
+    def report(self, event: steps.Event) -> None:
+        """Process a report of a Worker or a Tail."""
+        if self._halted:
+            return
+        if not isinstance(event, say.WorkerExited):
+            self.step(event)
+            return
+        if self._health is not None:
+            self._health.exited(event.local_rank)
+        if self.attempt.spec.plain is not None:  # the gang does not use return values
+            event = replace(event, has_value=False, complaint=None if event.exitcode == 0 else event.complaint)
+        self.step(event)
+        spared = self._groups_spared.pop(event.local_rank, None)
+        if event.group_left and spared is not None:  # the process has ended before those that it has started
+            self.signal(frozenset({event.local_rank}), spared, self.gang.stop.reason or "")
+
+    def suspended(self, message: say.WorkerStopped) -> None:
+        """Note that a rank is suspended."""
+        if not self._halted:
+            self._suspended.add(message.local_rank)
+            self.events.emit(message)
+            self.subscribers.tell(message)
 
     def excuse(self, ranks: frozenset[int]) -> None:
         """Note that the caller is about to stop these ranks because another rank has failed."""
         self._report_dead()  # first, because a rank that is already dead was not stopped
         self.step(steps.PeersStopped(ranks=ranks, at_ns=time.monotonic_ns()))
-
-    def halt(self) -> None:
-        """Stop all decisions, because the Supervisor has crashed or leaves."""
-        self._halted = True
-        self._sweeps.cancel()
-
-    def release(self) -> None:
-        """Break the reference cycle with the Supervisor, so that reference counting frees both."""
-        self.halt()
-        self.timers.end()
-        self._sweeps.end()
-        if self._health is not None:
-            self._health.end()
-        self._restarts.end()
-        self.suspend_poll.end()
-        self._closed = self._crashed = _nothing
 
     # From events to actions
 
@@ -212,33 +457,22 @@ class GangRunner:
             for action in decision.actions:
                 self._do(action)
         except BaseException as error:
-            self._crashed(error)
+            self.after_crash(error)
 
-    def _guarded(self, act: Callable[..., object], *args: Any) -> None:
-        """Call `act` for a timer or a post. Report its exception as a crash, as the actor does for a message."""
-        try:
-            act(*args)
-        except BaseException as error:
-            self._crashed(error)
-
-    def _post(self, event: steps.Event) -> None:
-        self._loop.post(self._guarded, self.step, event)
-
-    def _tell(self, fact: facts.Fact) -> None:
+    def _tell(self, fact: steps.Fact) -> None:
         self.events.emit(fact)
         if isinstance(fact, say.WorkerStarted):
-            self._subscribers.tell(fact)
+            self.subscribers.tell(fact)
             if self._health is not None:
                 self._health.started(fact)
         elif isinstance(fact, steps.RankReady):
-            pid, number = self.gang.ranks[fact.local_rank].pid or 0, fact.local_rank
-            self._subscribers.tell(
-                say.WorkerReady(local_rank=number, pid=pid, ready_ns=fact.at_ns, attempt=fact.attempt)
-            )
-        elif isinstance(fact, facts.LifeReplaced):
-            self._restarts.note(fact)
-        elif isinstance(fact, facts.RankExited):
-            self._subscribers.tell(fact.end)
+            rank, pid = fact.local_rank, self.gang.ranks[fact.local_rank].pid or 0
+            self.subscribers.tell(say.WorkerReady(local_rank=rank, pid=pid, ready_ns=fact.at_ns, attempt=fact.attempt))
+        elif isinstance(fact, steps.LifeReplaced):
+            self._history.replaced(fact)
+            self.subscribers.forget(fact.local_rank)
+        elif isinstance(fact, steps.RankExited):
+            self.subscribers.tell(fact.end)
             if self._listener is not None:
                 self._listener.exited(fact.end, self.ranks.slots.outcomes.get(fact.end.local_rank))
 
@@ -246,41 +480,44 @@ class GangRunner:
         match action:
             case steps.LaunchRank():
                 if not action.local_rank:  # before the others: a large gang starts slowly, and a rank may die meanwhile
-                    self.timers.call_later("oom", _SETTLED_S, _count_memory_kills)
+                    self._call_later("oom", _SETTLED_S, oom.baseline)
                 self.ranks.launch(action.local_rank)
             case steps.AnswerStart():
                 self._answer_start()
             case steps.ReapAll():
                 self._report_dead()
-                self._loop.post(self._guarded, self._all_reaped)  # after the reports
+                self._loop.post(self._all_reaped)  # after the reports
             case steps.SendSignal():
                 self.signal(action.ranks, action.sig, self.gang.stop.reason or "", action.escalation)
+            case steps.ReleaseRanks():
+                self.ranks.tell(action.ranks, orders.Release())
+                if self._health is not None:
+                    self._health.released(action.ranks)
             case steps.SetTimer():
-                self.timers.set(action)
+                self._set_timer(action)
             case steps.ReportUnkillable():
-                self.ranks.report_unkillable(action.ranks)
+                self.ranks.tell(action.ranks, orders.ReportStuck())
             case steps.DrainTails():
-                self.ranks.drain(self.gang.ends)
+                self.ranks.drain(self.gang.ends, self.gang.leftovers)
             case steps.LoadValues():
-                self._values.load(self.gang, partial(self._guarded, self._values_loaded))
+                self._values.load(self.gang, self._values_loaded)
             case steps.AbandonTails():
                 self.ranks.abandon_tails()
                 self._values.abandon()
             case steps.SweepUp():
-                self._sweeps.begin(action)
+                self._sweep(action)
             case steps.HurrySweep():
-                self._sweeps.hurry(action.timeout_s)
-            case steps.SweepRanks():
-                self._sweeps.begin_set(action)
+                if (sweep := self._sweeps.get(0)) is not None:
+                    sweep.hurry(action.timeout_s)
             case steps.AnnounceRestarts():
-                self._restarts.announce(action)
+                self._announce_restarts(action)
             case steps.RelaunchRank():
-                self._restarts.launch(action)
+                self._relaunch(action)
             case steps.AnswerAsk():
                 pids = self.gang.pids  # these lack ranks whose last life could not be launched
-                self._replies.answer_request(action.key, {rank: pids[rank] for rank in action.ranks if rank in pids})
+                self.replies.answer_request(action.key, {rank: pids[rank] for rank in action.ranks if rank in pids})
             case steps.FailAsks():
-                self._replies.fail_requests(action.keys, SuperviseError(f"{self.attempt.spec.name}: {action.why}"))
+                self.replies.fail_requests(action.keys, SuperviseError(f"{self.attempt.spec.name}: {action.why}"))
             case steps.AnnounceRestart():
                 self._announce_restart(action)
             case steps.Assemble():
@@ -288,14 +525,14 @@ class GangRunner:
             case steps.Publish():
                 self._publish()
             case steps.AnswerClose():
-                self._closed()
+                self._answer_close()
 
     def _answer_start(self) -> None:
         started = say.GangStarted(pids=self.gang.pids)
         self.events.emit(started)
-        self._replies.started(dict(started.pids))
-        self._subscribers.tell(started)
-        self.suspend_poll.begin()
+        self.replies.started(dict(started.pids))
+        self.subscribers.tell(started)
+        self._check_for_suspended_in(_SUSPENDED_S)
 
     def _report_dead(self) -> None:
         """Let the Workers post the exits of all dead ranks."""
@@ -303,32 +540,149 @@ class GangRunner:
         self._loop.poll()
 
     def _all_reaped(self) -> None:
-        recorded = self.ranks.recorded(self.gang.running)
-        self.step(steps.AllReaped(recorded=recorded, taken_ns=time.monotonic_ns()))
+        try:
+            recorded = self.ranks.recorded(self.gang.running)
+        except BaseException as error:
+            self.after_crash(error)
+        else:
+            self.step(steps.AllReaped(recorded=recorded, taken_ns=time.monotonic_ns()))
 
-    def signal(self, ranks: frozenset[int], sig: signal.Signals, reason: str, escalation: int = 0) -> None:
-        """Signal the groups of these ranks. SIGCONT follows, except after SIGKILL and after a signal of the user."""
-        self.ranks.deliver(ranks, sig, wake=reason != "user" and sig != signal.SIGKILL)
+    def signal(
+        self, ranks: frozenset[int], sig: signal.Signals, reason: str, escalation: int = 0, *, group: bool = True
+    ) -> None:
+        """Signal the groups of these ranks, or only their own processes.
+
+        In a stop, `kill_mode` decides for ranks that run. SIGCONT follows to the groups, except after SIGKILL and after
+        a signal of the user.
+        """
+        stops, alone = reason != "user", frozenset[int]() if group else ranks
+        if stops and sig == signal.SIGKILL:
+            for rank in self._groups_spared.keys() & ranks:
+                del self._groups_spared[rank]
+        elif stops:
+            alone = ranks & self._mixed & self.gang.running
+            self._groups_spared.update(dict.fromkeys(alone, sig))
+        for some, whole in ((ranks - alone, True), (alone, False)):
+            self.ranks.tell(some, orders.Deliver(sig=sig, group=whole, wake=stops and sig != signal.SIGKILL))
         if self.events.listens("info"):
             for rank in sorted(ranks):
-                why = reason or restart_sets.reason_of_signal(self.gang, rank)
-                self.events.emit(Signaled(rank, self.gang.ranks[rank].pid, sig, why, escalation))
-
-    def _look_for_suspended(self) -> None:
-        if not self._halted:
-            self.ranks.look_for_suspended(self.gang.running)
+                why = reason or batches.reason_of_signal(self.gang, rank)
+                target = "process" if rank in alone else "group"
+                self.events.emit(Signaled(rank, self.gang.ranks[rank].pid, sig, why, escalation, target))
 
     def _values_loaded(self, complaints: dict[int, str]) -> None:
         self.step(steps.ValuesLoaded(complaints=complaints))
 
+    # Timers
+
+    def _set_timer(self, action: SetTimer) -> None:
+        """Set a timer as the core requests."""
+        earlier = self._timers.get((action.key, action.name))
+        if action.only_sooner and earlier is not None and earlier.pending:
+            delay_s = min(action.delay_s, earlier.due_s - time.monotonic())
+        else:
+            delay_s = action.delay_s
+        expired = TimerExpired(name=action.name, key=action.key)
+        self._call_later(action.name, delay_s, partial(self._expired, expired), action.key)
+
+    def _expired(self, expired: TimerExpired) -> None:
+        if expired.key:  # no other timer will have the key of this batch
+            self._timers.pop((expired.key, expired.name), None)
+        self.step(expired)
+
+    def _call_later(self, name: str, delay_s: float, act: Callable[[], object], key: int = 0) -> None:
+        """Set a timer that replaces an earlier one of the same key and name."""
+        if (earlier := self._timers.get((key, name))) is not None:
+            earlier.cancel()
+        self._timers[key, name] = self._loop.call_later(delay_s, act)
+
+    def _cancel_timers(self, *names: str) -> None:
+        """Cancel and forget timers of the gang."""
+        for name in names:
+            if (timer := self._timers.pop((0, name), None)) is not None:
+                timer.cancel()
+
+    # Suspended ranks
+
+    def look_for_suspended(self, then: Callable[[], object]) -> None:
+        """Check for suspended ranks now, and call `then` when the Workers have reported them."""
+        self._look_for_suspended()
+        # The Workers' turns are queued now. Their reports are queued after this callback, and the next one after them
+        self._loop.post(self._loop.post, then)
+
+    def _look_for_suspended(self) -> None:
+        if not self._halted:
+            self.ranks.tell(self.gang.running, orders.LookForStop())
+
+    def _check_for_suspended_in(self, delay_s: float) -> None:
+        """Check after this delay, then after twice the delay, and so on."""
+        self._call_later("suspended", delay_s, partial(self._check_for_suspended, delay_s))
+
+    def _check_for_suspended(self, after_s: float) -> None:
+        self._look_for_suspended()
+        self._check_for_suspended_in(2 * after_s)
+
+    # Sweeps
+
+    def _sweep(self, action: steps.SweepUp) -> None:
+        """Sweep the gang, or a batch. A sweep that only reports is skipped if events have no listener."""
+        timeout_s = action.timeout_s
+        if not action.key:
+            self._cancel_sweeps()
+            if (grace := self._timers.get((0, "grace"))) is not None:
+                # The groups had the same time, so use the rest of it, or the minimum
+                timeout_s = min(timeout_s, max(grace.due_s - time.monotonic(), _LEAST_SWEEP_S))
+        contained, done = self.attempt.contained, partial(self._swept, action.key)
+        if contained is None or not (contained.ends or self.events.listens()):
+            self._loop.post(done, steps.Swept())
+            return
+        skip = [found.pid for found in self.gang.unkillable.values()]
+        self._sweeps[action.key] = sweep = Sweep(
+            self._loop, contained, end=contained.ends, timeout_s=timeout_s, skip=skip, ranks=action.ranks, done=done
+        )
+        sweep.begin()
+
+    def _swept(self, key: int, found: steps.Swept) -> None:
+        sweep = self._sweeps.pop(key, None)
+        if not key and sweep is not None and self.attempt.contained is not None:
+            self.attempt.contained.close()
+        self.step(found._replace(key=key))
+
+    def _cancel_sweeps(self) -> None:
+        while self._sweeps:
+            self._sweeps.popitem()[1].cancel()
+
     # Restarts
 
-    def _announce_restart(self, action: steps.AnnounceRestart) -> None:
-        """Announce the restart and set its timer. No process of the failed attempt remains."""
-        import random
+    def _announce_restarts(self, action: steps.AnnounceRestarts) -> None:
+        """Tell subscribers about the restart of these ranks, once for each life, and set the timer of the restart."""
+        delay_s = with_jitter(action.delay_s)
+        for local_rank in action.ranks:
+            rank = self.gang.ranks[local_rank]
+            if rank.end is None:
+                continue
+            end = rank_end(rank.end, role_of(self.gang, local_rank), rank.started_ns, self.attempt)
+            if self._history.announce(local_rank, end):  # otherwise the failure of another rank has only delayed it
+                message = say.WorkerRestarting(
+                    local_rank=local_rank, attempt=rank.attempt + 1, delay_s=delay_s, end=end
+                )
+                self.events.emit(message)
+                self.subscribers.tell(message)
+        self._set_timer(steps.SetTimer(name="backoff", delay_s=delay_s, key=action.number))
 
+    def _relaunch(self, action: steps.RelaunchRank) -> None:
+        """Make the next life of a rank, and launch it. If the life cannot be made, report a failed launch."""
+        try:
+            self.ranks.renew(action.local_rank, action.attempt)
+        except (OSError, SuperviseError) as error:
+            self._loop.post(self.step, steps.WorkerFailedToStart(action.local_rank, error, time.monotonic_ns()))
+        else:
+            self.ranks.launch(action.local_rank)
+
+    def _announce_restart(self, action: steps.AnnounceRestart) -> None:
+        """Announce the restart of all ranks and set its timer. No process of the failed attempt remains."""
         assert self.gang.policy is not None  # noqa: S101 - the core announces restarts only with a policy
-        delay_s = action.delay_s * random.uniform(0.75, 1.25)  # noqa: S311 - jitter: machines do not restart in step
+        delay_s = with_jitter(action.delay_s)
         result = self.result(action.verdict)
         message = say.GangRestarting(
             attempt=self.gang.next_attempt,
@@ -338,20 +692,20 @@ class GangRunner:
             left_out=frozenset(range(self.gang.nprocs)) - self.gang.restarting,
         )
         self.events.emit(message)
-        self._subscribers.tell(message)
-        self._restarts.prepare_all(result, counted=self.gang.counts)
-        self.timers.set(steps.SetTimer(name="backoff", delay_s=delay_s))
+        self.subscribers.tell(message)
+        self._history.announce_all(self.gang, result)
+        self._set_timer(steps.SetTimer(name="backoff", delay_s=delay_s))
 
     def _assemble(self) -> None:
         """Make the files and actors of the next attempt."""
-        self.timers.cancel("grace", "kill", "drain")
-        self._restarts.note_all(self.gang.left_out)
+        self._cancel_timers("grace", "kill", "drain")
+        self._history.all_replaced(self.gang.left_out)
         self._values.dismiss()
         self.ranks.dismiss()
         made: RankActors | None = None
         try:
             attempt = self.attempt.again(self.gang.attempt, self.gang.left_out)
-            self._subscribers.begin_anew()
+            self.subscribers.begin_anew()
             self.events.begin(attempt)
             self._use(attempt)
             made = self.ranks
@@ -359,42 +713,116 @@ class GangRunner:
         except (OSError, SuperviseError) as error:
             if made is not None:  # so that the end of a started Tail is not taken for that of a later Tail
                 self.step(steps.TailsStarted(tails=made.abandoned_tails))
-            self._post(steps.NotAssembled(error, time.monotonic_ns()))
+            self._loop.post(self.step, steps.NotAssembled(error, time.monotonic_ns()))
         else:
-            self._post(steps.Assembled())
+            self._loop.post(self.step, steps.Assembled())
 
     # The result
 
     def result(self, verdict: steps.Verdict | None = None) -> RunProcsResult:
         """Return the result of the present state, with the present verdict or an earlier one."""
         result = build_result(self.gang, verdict or judge(self.gang), self.attempt, self._values.by_rank)
-        result.restarts, result.restarts_total = list(self._restarts.history), self._restarts.total
+        result.restarts, result.restarts_total = list(self._history.kept), self._history.total
         return result
 
     def _publish(self) -> None:
-        self.timers.cancel("drain", "deadline", "backoff", "oom")
-        self.suspend_poll.end()
+        self._cancel_timers("drain", "deadline", "backoff", "oom", "suspended")
         if self._health is not None:
             self._health.end()
         self.ranks.slots.close_outcomes()
-        replies = self._replies
+        replies = self.replies
         if replies.error is None and self.gang.start_failure is not None:
             replies.error = start_error(self.gang, self.gang.start_failure, self.notes, self.attempt.spec)
         if replies.error is None:
             replies.result = self.result()
         message = say.GangFinished(result=replies.result, error=replies.error)
         self.events.finish(message)
-        replies.publish(SpawnError("the gang was closed before every rank ran", local_rank=self.gang.first_unready))
-        self._subscribers.finish(message)
+        why = "exceeded its timeout" if self.gang.stop.reason == "timeout" else "was closed"
+        replies.publish(SpawnError(f"the gang {why} before every rank ran", local_rank=self.gang.first_unready))
+        self.subscribers.finish(message)
         if self.attempt.spec.plain is not None:
             self._owner.stop(block=False)  # the stop also ends the processes that the ranks have left in their groups
 
+    # The end of the Supervisor
 
-def _nothing(*_args: object) -> None:
-    """Replace a callback that must not be called any more."""
+    def _answer_close(self) -> None:
+        """Answer every close, because the gang has no process left that can be killed."""
+        stuck = self.gang.unkillable
+        error = None
+        if stuck:
+            pids = {rank: found.pid for rank, found in stuck.items()}
+            error = UnkillableError(pids, {rank: found.state for rank, found in stuck.items()})
+        self.replies.closed(error)
+        if self.replies.stopping:
+            self.leave()
+        elif self._member_asked or not stuck:  # otherwise the Workers stay, and try to reap again
+            self._call_later("tidy", _TIDY_S, partial(self._quietly, self.ranks.dismiss))
 
+    def leave(self) -> None:
+        """Remove the gang's actors from the registry, end the loop, and answer every stop. Idempotent."""
+        if not self._leaving:
+            self._leaving = True
+            self._quietly(self.ranks.dismiss)
+            self._loop.post(self._finish)
 
-def _count_memory_kills() -> None:
-    from supervise._process.exits import oom
+    def _finish(self) -> None:
+        self._halt()
+        for timer in self._timers.values():
+            timer.cancel()
+        if self._health is not None:
+            self._quietly(self._health.end)
+        if self._listener is not None:
+            self._quietly(partial(self._listener.left, self.crash))
+        if self._stack_requests is not None:
+            self._quietly(partial(self._stack_requests.end, self.crash))
+            self._stack_requests = None
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            self._quietly(supervisor.leave)
+        self._quietly(partial(self.replies.closed, self.crash))  # for requests that came after the last answer
+        self.replies.end_loop()
 
-    oom.baseline()
+    def _halt(self) -> None:
+        """Stop all decisions, because the Supervisor has crashed or leaves."""
+        self._halted = True
+        self._cancel_sweeps()
+
+    # After a crash
+
+    def after_crash(self, error: BaseException, who: str = "the supervisor") -> None:
+        """Kill and reap every rank, then answer every ask. `error` was raised by a handler of `who`."""
+        if self.crash is None:
+            self._kill_all(f"a handler of {who} raised {repr_of(error)}", error)
+            CrashShutdown(self._loop, self.ranks.slots, self.attempt.contained, self._reaped).begin()
+
+    def without_loop(self, error: BaseException) -> None:
+        """End everything synchronously: the loop's selector has failed, so that the loop cannot wait."""
+        self._kill_all(f"the supervisor's selector failed: {repr_of(error)}", error)
+        self._quietly(partial(shut_down_without_loop, self.ranks.slots, self.attempt.contained))
+        self._reaped()
+
+    def _kill_all(self, why: str, error: BaseException) -> None:
+        self.crash = SupervisorCrashed(f"{self.attempt.spec.name}: {why}; every worker was killed")
+        self.crash.__cause__ = error
+        self.attempt.line.cut()  # this kills every rank, also one that a fork server forks later
+        self._quietly(self._halt)
+
+    def _reaped(self) -> None:
+        """Answer every ask. If one step fails, do the next step nevertheless."""
+        crash = self.crash or SupervisorCrashed("the supervisor crashed")
+        message = say.GangFinished(result=None, error=crash)
+        if not self.replies.over:
+            self.replies.error = crash
+            self._quietly(partial(self.events.finish, message))
+        self._quietly(self.ranks.abandon_tails)
+        self._quietly(partial(self.replies.publish, crash))
+        self._quietly(partial(self.replies.closed, crash))
+        self._quietly(partial(self.subscribers.finish, message))
+        self.leave()
+
+    def _quietly(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except BaseException:
+            with contextlib.suppress(BaseException):  # because the application's logging handler may raise, too
+                log.exception("%s: error during the shutdown", self.attempt.spec.name)

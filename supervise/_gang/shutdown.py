@@ -1,137 +1,115 @@
-"""The shutdown of a Supervisor: after the gang has ended, or after a handler of the gang has crashed."""
+"""The shutdown of a gang after a crash of one of its handlers: kill, reap, then report."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from functools import partial
+import signal
+import time
 from typing import TYPE_CHECKING
 
-from supervise import messages as say
-from supervise._gang.shutdown_after_crash import CrashShutdown, shut_down_without_loop
-from supervise.errors import SupervisorCrashed, UnkillableError
-from supervise.recording import repr_of
+from supervise._gang.sweep import Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from supervise._gang.replies import PendingReplies
-    from supervise._gang.runner import GangRunner, Listener
-    from supervise._gang.subscribers import Subscribers
+    from supervise._process.containment.escapees import Contained
+    from supervise._process.exits.leader import Process
+    from supervise._process.exits.slots import ExitSlots
     from supervise._runtime.loop import Loop
 
 log = logging.getLogger("supervise")
 
-_TIDY_S = 0.001
-"""Delay from an answer to the exit of the Workers. Their work would compete with the caller for the GIL."""
+_DEADLINE_S = 5.0
+"""Deadline for the ranks.
+
+Without a loop, escaped processes have as long again after that. On the loop, the sweep has a deadline of its own.
+"""
+_SWEEP_S = 2 * _DEADLINE_S
+"""Deadline for the sweep. After it, the shutdown ends without the sweep."""
+_AGAIN_S = 0.01
 
 
-class Shutdown:
-    """Shutdown of everything that a Supervisor has begun, also after failures. Used on the gang's loop."""
+class CrashShutdown:
+    """Shutdown on the loop: it kills every group, reaps every rank, then kills escaped processes, all in bounded time.
 
-    def __init__(
-        self,
-        runner: GangRunner,
-        loop: Loop,
-        *,
-        replies: PendingReplies,
-        subscribers: Subscribers,
-        listener: Listener | None,
-        leave: Callable[[], object],
-    ) -> None:
+    One of the actors has just failed. So the shutdown relies neither on the actors nor on the descriptors that they
+    watch. Instead, it tries to reap each rank every ten milliseconds, until all are reaped.
+    """
+
+    def __init__(self, loop: Loop, slots: ExitSlots, contained: Contained | None, done: Callable[[], object]) -> None:
         """Prepare a shutdown.
 
         Args:
-            runner: The gang's runner.
-            loop: The gang's loop, which ends last.
-            replies: The pending replies of the Supervisor.
-            subscribers: The actors that receive lifecycle messages.
-            listener: An internal observer, or None.
-            leave: Function that removes the Supervisor from the registry.
+            loop: The gang's loop.
+            slots: The gang's processes.
+            contained: The gang's containment; None if there is none.
+            done: Function that is called once, when all processes have ended or a deadline has expired.
         """
-        self._runner = runner
         self._loop = loop
-        self._replies = replies
-        self._subscribers = subscribers
-        self._listener = listener
-        self._leave = leave
-        self._leaving = False
-        self._name = runner.attempt.spec.name
-        self.crash: SupervisorCrashed | None = None
-        """Set when a handler has failed. After that, only the shutdown runs."""
-        self.member_asked = False
-        """Whether other code requested the stop of a Worker or a Tail."""
-
-    def closed(self) -> None:
-        """Answer every close, because the gang has no process left that can be killed."""
-        stuck = self._runner.gang.unkillable
-        error = None
-        if stuck:
-            pids = {rank: found.pid for rank, found in stuck.items()}
-            error = UnkillableError(pids, {rank: found.state for rank, found in stuck.items()})
-        self._replies.closed(error)
-        if self._replies.stopping:
-            self.begin()
-        elif self.member_asked or not stuck:  # otherwise the Workers stay, and try to reap again
-            self._runner.timers.call_later("tidy", _TIDY_S, partial(self._quietly, self._runner.ranks.dismiss))
+        self._slots = slots
+        self._contained = contained if contained is not None and contained.ends else None
+        self._done: Callable[[], object] | None = done
+        self._deadline_s = time.monotonic() + _DEADLINE_S
 
     def begin(self) -> None:
-        """Remove the gang's actors from the registry, end the loop, and answer every stop. Idempotent."""
-        if not self._leaving:
-            self._leaving = True
-            self._quietly(self._runner.ranks.dismiss)
-            self._loop.post(self._finish)
+        """Send SIGKILL now. `done` is not called before this method returns."""
+        try:
+            self._slots.kill_all()
+        finally:
+            self._loop.call_later(0, self._reap)
+
+    def _reap(self) -> None:
+        self._slots.kill_all()  # once more, as a pending launch may have started a process in between
+        processes = self._slots.processes
+        for rank, process in list(processes.items()):
+            if self._gone(process):
+                self._loop.unwatch(process.fileno())
+                process.close()
+                processes.pop(rank, None)
+        if processes and time.monotonic() < self._deadline_s:
+            self._loop.call_later(_AGAIN_S, self._reap)
+        else:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        if self._contained is None:
+            self._finish()
+            return
+        self._loop.call_later(_SWEEP_S, self._finish)  # even if the sweep hangs
+        sweep = Sweep(self._loop, self._contained, end=True, timeout_s=0, skip=(), done=lambda _: self._finish())
+        sweep.begin()
 
     def _finish(self) -> None:
-        self._quietly(self._runner.release)
-        if self._listener is not None:
-            self._quietly(partial(self._listener.left, self.crash))
-        leave, self._leave = self._leave, _nothing  # to break a reference cycle
-        self._quietly(leave)
-        self._quietly(partial(self._replies.closed, self.crash))  # for requests that came after the last answer
-        self._loop.ended.add_done_callback(self._replies.stopped)
-        self._loop.end()
+        done, self._done = self._done, None
+        if done is not None:
+            if self._contained is not None:
+                self._contained.close()
+            done()
 
-    # After a crash
-
-    def after_crash(self, error: BaseException, who: str) -> None:
-        """Kill and reap every rank, then answer every ask. `error` was raised by a handler of `who`."""
-        if self.crash is None:
-            self._kill_all(f"a handler of {who} raised {repr_of(error)}", error)
-            CrashShutdown(self._loop, self._runner.ranks.slots, self._runner.attempt.contained, self._reaped).begin()
-
-    def without_loop(self, error: BaseException) -> None:
-        """End everything synchronously: the loop's selector has failed, so that the loop cannot wait."""
-        self._kill_all(f"the supervisor's selector failed: {repr_of(error)}", error)
-        self._quietly(partial(shut_down_without_loop, self._runner.ranks.slots, self._runner.attempt.contained))
-        self._reaped()
-
-    def _kill_all(self, why: str, error: BaseException) -> None:
-        self.crash = SupervisorCrashed(f"{self._name}: {why}; every worker was killed")
-        self.crash.__cause__ = error
-        self._runner.attempt.line.cut()  # this kills every rank, also one that a fork server forks later
-        self._quietly(self._runner.halt)
-
-    def _reaped(self) -> None:
-        """Answer every ask. If one step fails, do the next step nevertheless."""
-        crash = self.crash or SupervisorCrashed("the supervisor crashed")
-        message = say.GangFinished(result=None, error=crash)
-        if not self._replies.over:
-            self._replies.error = crash
-            self._quietly(partial(self._runner.events.finish, message))
-        self._quietly(self._runner.ranks.abandon_tails)
-        self._quietly(partial(self._replies.publish, crash))
-        self._quietly(partial(self._replies.closed, crash))
-        self._quietly(partial(self._subscribers.finish, message))
-        self.begin()
-
-    def _quietly(self, act: Callable[[], object]) -> None:
+    @staticmethod
+    def _gone(process: Process) -> bool:
         try:
-            act()
-        except BaseException:
-            with contextlib.suppress(BaseException):  # because the application's logging handler may raise, too
-                log.exception("%s: error during the shutdown", self._name)
+            return process.fileno() < 0 or process.reap() is not None
+        except Exception:
+            log.exception("pid %d cannot be reaped", process.pid)
+            return True
 
 
-def _nothing() -> None:
-    """Replace a callback that must not be called again."""
+def shut_down_without_loop(slots: ExitSlots, contained: Contained | None) -> None:
+    """Shut down on the thread of a failed loop.
+
+    Block until all processes have ended, or until a deadline has expired.
+    """
+    slots.bury(_DEADLINE_S)
+    if contained is None or not contained.ends:
+        return
+    contained.kill()
+    deadline_s = time.monotonic() + _DEADLINE_S
+    in_motion = True
+    while in_motion and time.monotonic() < deadline_s:
+        found, in_motion = contained.find(killing=True)
+        in_motion = in_motion or bool(found)
+        for escaped in found:
+            escaped.send(signal.SIGKILL)
+            escaped.close()
+    contained.close()

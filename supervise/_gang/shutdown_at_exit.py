@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import sys
+import threading
 import time
 from _thread import RLock
 from typing import TYPE_CHECKING, Any
@@ -37,23 +39,43 @@ def before_closing(act: Callable[[], object]) -> None:
         _first.append(act)
 
 
-_alone = False
-
-
-def alone() -> None:
-    """Declare that this process only runs a gang of programs, so none of its code will import multiprocessing."""
-    global _alone  # noqa: PLW0603 - about the process
-    _alone = True
+_hooked = _precedes_multiprocessing = False
+_last: list[Callable[[], object]] = []
+"""Functions to call at the exit, after the gangs are closed."""
 
 
 def remember(ref: ActorRef[Any], grace_s: float) -> None:
-    """Let the exit of the interpreter close the gang of `ref`."""
-    if not _alone:
-        import multiprocessing.util  # noqa: F401 - registers its exit function first, so that it runs last
-
+    """Let the exit of the interpreter close the gang of `ref`, before it calls what was registered until now."""
+    global _hooked, _precedes_multiprocessing  # noqa: PLW0603 - of the process
     atexit.unregister(_close_all)
     atexit.register(_close_all)
+    _precedes_multiprocessing = "multiprocessing.util" in sys.modules
     _supervisors[ref.actor_urn] = ref, min(grace_s, _EXIT_GRACE_S)
+    try:
+        if not _hooked:
+            _hooked = True
+            threading._register_atexit(_put_multiprocessing_last)  # type: ignore[attr-defined]  # noqa: SLF001
+        elif threading._SHUTTING_DOWN:  # type: ignore[attr-defined]  # noqa: SLF001
+            _put_multiprocessing_last()
+    except RuntimeError:  # the exit has begun
+        _put_multiprocessing_last()
+
+
+def _put_multiprocessing_last() -> None:
+    """Let the exit call multiprocessing's exit function after the gangs are closed.
+
+    That function joins processes, which may wait for the end of a gang. Called when the exit begins: threads that are
+    no daemons still run then, and may import multiprocessing.
+    """
+    if not _supervisors or _precedes_multiprocessing:
+        return
+    try:
+        from multiprocessing import util
+    except ImportError:  # the process may not read Python's files any more
+        return
+    leave = util._exit_function  # type: ignore[attr-defined]  # noqa: SLF001
+    atexit.unregister(leave)
+    _last[:] = [leave]
 
 
 def forget(ref: ActorRef[Any]) -> None:
@@ -73,6 +95,8 @@ def _close_all() -> None:
         _close_each()
     finally:
         _exiting = False
+    for act in _last:
+        act()
 
 
 def _close_each() -> None:

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, field
-from signal import SIGTERM, Signals
-from typing import TYPE_CHECKING, Any, Required, TextIO, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Required, TextIO, TypedDict
 
 from supervise._gang.notify_protocol import without_host_variables
-from supervise._seconds import GRACE_S
+from supervise._settings import GANG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+    from signal import Signals
+    from typing import NoReturn
 
     from supervise._gang.rank_spec import RankSpec
     from supervise._gang.rank_variables import Master
     from supervise._logs.screen import Screen
-    from supervise._process.containment.escapees import Containment
-    from supervise._process.launch.function import Pickled, StartMethod
-    from supervise._process.launch.launch_spec import Stdin
+    from supervise._process.launch.function import Pickled
+    from supervise._process.launch.program import Stdin
     from supervise._process.launch.settings import Plain
+    from supervise._settings import Containment, KillMode, Readiness, StartMethod, Strategy
     from supervise.events import Sink
     from supervise.logs import LogsSpecs
-    from supervise.restarts import RestartPolicy, Strategy
-    from supervise.roles import Readiness, Role
+    from supervise.restarts import RestartPolicy
+    from supervise.roles import Role
     from supervise.watchdog import Watchdog
 
 
@@ -43,6 +43,7 @@ class SharedSettings(TypedDict, total=False):
     event_sink: Sink | None
     restart_policy: RestartPolicy | None
     containment: Containment
+    kill_mode: KillMode
     gate: bool
     strategy: Strategy
     success_exit_codes: Collection[int]
@@ -51,6 +52,7 @@ class SharedSettings(TypedDict, total=False):
     watchdog: Watchdog | None
     control: str | os.PathLike[str] | None
     rank_variables: bool
+    hold_returned: bool
 
 
 class SupervisorSettings(SharedSettings, total=False):
@@ -76,79 +78,103 @@ class GangSettings(SupervisorSettings, total=False):
     shows_failure: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+INTERNAL = ("stop_on_failure", "plain", "screen", "stdin", "consoles", "shows_failure")
+"""The settings of `GangSettings` that no row of the table has: callers of supervise cannot set them."""
+
+
 class GangSpec:
-    """The settings of all attempts of a gang. Every mapping is keyed by local rank."""
+    """The settings of all attempts of a gang. Every mapping is keyed by local rank.
+
+    The fields of the first part are the rows of the table, which also has their defaults.
+    """
 
     name: str
-    entrypoint: Callable[..., Any] | str | None = None
+    entrypoint: Callable[..., Any] | str | None
     """The function or the program; None if the gang has roles.
 
     With roles, `of` returns the entrypoint, the start method and the folder of a rank.
     """
-    args: Mapping[int, tuple[Any, ...]] = cast("Any", None)
-    """Rank to its arguments. In a gang with roles, None until the settings are checked."""
-    envs: Mapping[int, Mapping[str, str]] | None = None
+    args: Mapping[int, tuple[Any, ...]]
+    envs: Mapping[int, Mapping[str, str]] | None
     """Variables that each rank gets in addition to the host's environment, in the first attempt."""
-    logs_specs: LogsSpecs | None = None
-    log_line_prefixes: Mapping[int, str] | None = None
-    start_method: StartMethod | None = "spawn"
-    """The start method; None for programs."""
-    duplicate_stdout_filters: Sequence[str] | None = None
-    duplicate_stderr_filters: Sequence[str] | None = None
-    log_max_bytes: int | None = None
+    logs_specs: LogsSpecs | None
+    log_line_prefixes: Mapping[int, str] | None
+    start_method: StartMethod
+    duplicate_stdout_filters: Sequence[str] | None
+    duplicate_stderr_filters: Sequence[str] | None
+    log_max_bytes: int | None
     """Number of bytes of each log that stay on the disk; None: all bytes."""
-    grace_s: float = GRACE_S
-    cwd: str | None = None
-    timeout_s: float | None = None
-    event_sink: Sink | None = None
-    restart_policy: RestartPolicy | None = None
-    containment: Containment = "group"
-    gate: bool = False
-    strategy: Strategy = "one_for_all"
-    success_exit_codes: frozenset[int] = frozenset({0})
-    ready: Readiness = "exec"
-    ready_timeout_s: float = 60.0
-    """Time that a rank has from its launch until it must be ready, if `ready` is ``notify``."""
-    watchdog: Watchdog | None = None
-    notify_token: str = ""
-    """A part of the address of each notify socket; "" if the ranks have no notify sockets."""
+    grace_s: float
+    cwd: str | None
+    timeout_s: float | None
+    event_sink: Sink | None
+    restart_policy: RestartPolicy | None
+    containment: Containment
+    kill_mode: KillMode
+    gate: bool
+    strategy: Strategy
+    success_exit_codes: frozenset[int]
+    ready: Readiness
+    ready_timeout_s: float
+    watchdog: Watchdog | None
+    roles: Sequence[Role] | None
+    stop_signal: Signals
+    """The first signal of each stop for which the caller does not give one."""
+    control: str | None
+    """Path of the control socket; None for no socket."""
+    rank_variables: bool
+    """Whether each rank gets the variables of `_gang.rank_variables`."""
+    hold_returned: bool
+    """Whether the process of a function that has returned stays alive until all functions have returned."""
+
     stop_on_failure: bool = True
     """Whether the failure of a rank stops the others. The caller may change this later."""
-    roles: Sequence[Role] | None = None
-    stop_signal: Signals = SIGTERM
-    """The first signal of each stop for which the caller does not give one."""
-    stdin: Mapping[int, Stdin] = field(default_factory=dict)
+    stdin: Mapping[int, Stdin]
     """Rank to stdin, for each rank whose stdin is not the null device.
 
     Only programs can have one, and only without `gate`.
     """
-    control: str | os.PathLike[str] | None = None
-    """Path of the control socket; None for no socket. It is text once the settings are checked."""
     plain: Plain | None = None
     """The settings for functions whose return values are ignored; None if the result has the return values."""
-    rank_variables: bool = False
-    """Whether each rank gets the variables of `_gang.rank_variables`."""
     shows_failure: bool = True
     """Whether a failure is shown in one line if no listener gets it. False if the caller gets an exception."""
+    consoles: tuple[TextIO, TextIO]
+    screen: Screen | None = None
+    """The screen on which the consoles of `supervise run` show unfinished lines; None for any other gang."""
 
     parts: tuple[RankSpec, ...] = ()
     """The settings for the ranks of each role, in the order of the roles."""
     role_of: tuple[int, ...] = ()
     """Local rank to the number of its role. Empty for a gang without roles."""
-    cpus: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    notifies: bool = False
+    """Whether the ranks have notify sockets."""
+    cpus: Mapping[int, frozenset[int]]
     """Local rank to CPUs, for each rank that is bound."""
-    environ: Mapping[str, str] = field(default_factory=lambda: without_host_variables(os.environ))
+    environ: Mapping[str, str]
     """The host's environment, without the variables of systemd's notify protocol."""
-    consoles: tuple[TextIO, TextIO] = field(default_factory=lambda: (sys.stdout, sys.stderr))
-    screen: Screen | None = None
-    """The screen on which the consoles of `supervise run` show unfinished lines; None for any other gang."""
-    pickled: dict[int, Pickled] = field(default_factory=dict)
+    pickled: dict[int, Pickled]
     """Calls of functions in new interpreters. Without restarts, each call is removed at its launch."""
     remove_folders: Callable[[], object] | None = None
     """Function that removes log folders that the caller did not request, unless they contain files."""
     master: Master | None = None
     """The address of rank 0; None without `rank_variables`."""
+
+    def __init__(self, **fields: Any) -> None:
+        """Take the fields that differ from their defaults. They are not checked."""
+        own = vars(self)  # not by `setattr`, which is refused
+        own.update({row.field: row.default for row in GANG.values()})
+        own.update(stdin={}, cpus={}, pickled={}, consoles=(sys.stdout, sys.stderr))
+        own.update(fields)
+        if "environ" not in own:
+            own["environ"] = without_host_variables(os.environ)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        """Refuse a change: a restart makes the next attempt from the same settings."""
+        raise AttributeError(f"the settings of a gang do not change: {name}")
+
+    def replace(self, **fields: Any) -> GangSpec:
+        """Return a copy with other values of these fields."""
+        return GangSpec(**{**vars(self), **fields})
 
     def release_port(self) -> None:
         """Let other gangs choose the master port. Idempotent."""
@@ -168,6 +194,11 @@ class GangSpec:
     def awaited(self) -> frozenset[int]:
         """The ranks that report when they are ready."""
         return frozenset(rank for part in self.parts if part.ready == "notify" for rank in part.ranks)
+
+    @property
+    def mixed(self) -> frozenset[int]:
+        """The ranks of which only the own process gets the first signal of a stop."""
+        return frozenset(rank for part in self.parts if part.kill_mode == "mixed" for rank in part.ranks)
 
     def in_core(self) -> dict[str, Any]:
         """Return the arguments of the core's `Gang` that concern roles; no arguments for a gang without roles."""

@@ -7,19 +7,20 @@ import signal
 import threading
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from supervise import _platform as platform
 from supervise import _threads
 from supervise._process.stacks import gather as gathering
-from supervise._process.stacks.threads import refusal
+from supervise._process.stacks.gather import refusal
+from supervise._record import NamedTuple
 from supervise._runtime.future import Reply
 from supervise.errors import SuperviseError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from supervise._gang.runner import GangRunner
+    from supervise._gang.health import Host
     from supervise._runtime.loop import Loop, Timer
     from supervise.stacks import RankStacks
 
@@ -40,9 +41,9 @@ class StackRequests:
     wait for a thread that a file system blocks. The requests then receive the stacks that the thread has found so far.
     """
 
-    def __init__(self, runner: GangRunner, loop: Loop) -> None:
+    def __init__(self, host: Host, loop: Loop) -> None:
         """Begin without requests."""
-        self._runner = runner
+        self._host = host
         self._loop = loop
         self._gather: gathering.Gather | None = None
         self._thread: threading.Thread | None = None
@@ -76,13 +77,13 @@ class StackRequests:
         if self._gather is not None:
             self._gather.cancel(_END_S)
             self._stop_timer()
-        name = self._runner.attempt.spec.name
+        name = self._host.attempt.spec.name
         requests, self._current, self._next = [*self._current, *self._next], [], []
         for request in requests:
             request.reply.fail(error or SuperviseError(f"{name}: the supervisor stopped while it collected stacks"))
 
     def _begin(self, requests: Collection[_Request]) -> None:
-        gang, processes = self._runner.gang, self._runner.ranks.slots.processes
+        gang, processes = self._host.gang, self._host.ranks.slots.processes
         ranks = frozenset[int]().union(*(request.ranks for request in requests))
         pids = {rank: processes[rank].pid for rank in sorted(ranks & gang.running) if rank in processes}
         if not pids:
@@ -121,7 +122,7 @@ class StackRequests:
             return
         self._gather = None
         self._stop_timer()
-        gang = self._runner.gang
+        gang = self._host.gang
         found = {rank: each for rank, each in found.items() if rank in gang.running and gang.pids[rank] == each.pid}
         requests, self._current = self._current, []
         for request in requests:
@@ -144,8 +145,8 @@ class StackRequests:
 
     def _signal(self, rank: int, pid: int, number: int, answer: SimpleQueue[str | None]) -> None:
         """Signal the process, but never its group, because the signal would end members without a handler."""
-        gang = self._runner.gang
-        process = self._runner.ranks.slots.processes.get(rank)
+        gang = self._host.gang
+        process = self._host.ranks.slots.processes.get(rank)
         if self._ended or not self._loop.in_loop or gang.phase not in ("starting", "running"):
             answer.put("the gang is being stopped")
         elif process is None or process.pid != pid or rank not in gang.running:

@@ -2,49 +2,105 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+import os
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 import pykka
 
 from supervise import messages as say
 from supervise._core import steps
 from supervise._core.verdict import judge
-from supervise._gang import orders, shutdown_at_exit
-from supervise._gang.ask_checks import as_signal, check_ref, check_timeout, checked_ranks, requested_ranks, stray
-from supervise._gang.control import opened
-from supervise._gang.ref import SupervisorRef
-from supervise._gang.replies import PendingReplies
-from supervise._gang.subscribers import Subscribers
-from supervise._runtime.actor import LoopActor
-from supervise._runtime.loop import Loop
-from supervise._seconds import GRACE_S
-from supervise.errors import SpecError, SuperviseError
+from supervise._gang import later_modules, orders, shutdown_at_exit
+from supervise._gang.asks import GangShell, as_signal, checked_ranks, requested_ranks
+from supervise._runtime.actor import StoppingRef
+from supervise._runtime.future import Reply
+from supervise._runtime.shell import check_timeout
+from supervise._settings import GRACE_S
+from supervise.errors import SpecError
+from supervise.messages import Stacks
 
 if TYPE_CHECKING:
-    import os
     import signal
     from collections.abc import Callable, Mapping, Sequence
     from typing import Unpack
 
+    from supervise._control.server import ControlServer
     from supervise._gang.attempt import Attempt
     from supervise._gang.runner import Listener
-    from supervise._gang.spec import GangSettings, SupervisorSettings
-    from supervise._gang.stack_requests import StackRequests
-    from supervise._process.containment.escapees import Containment
-    from supervise._runtime.future import Reply
+    from supervise._gang.spec import GangSpec, SupervisorSettings
+    from supervise._settings import Containment, KillMode, Strategy
     from supervise.events import Sink
     from supervise.logs import LogsSpecs
-    from supervise.restarts import RestartPolicy, Strategy
+    from supervise.messages import Ask
+    from supervise.restarts import RestartPolicy
     from supervise.result import RunProcsResult
     from supervise.roles import Role
     from supervise.stacks import RankStacks
     from supervise.watchdog import Watchdog
 
+
+# `SupervisorRef`: a reference to a Supervisor that has typed replies and is a context manager
+
+
+if TYPE_CHECKING:
+    _Reply = TypeVar("_Reply")
+
+
+_PROMPT_S = 5.0
+
+
+class SupervisorRef(StoppingRef):
+    """The reference to a Supervisor that `Supervisor.start` returns: a `pykka.ActorRef` whose replies have types.
+
+    As a context manager, the reference stops the Supervisor at the end of the block, which closes the gang. The
+    reference does not launch the ranks: ask `Start` for that.
+    """
+
+    @overload
+    def ask(
+        self, message: Ask[_Reply], *, block: Literal[False], timeout: float | None = None
+    ) -> pykka.Future[_Reply]: ...
+    @overload
+    def ask(self, message: Ask[_Reply], *, block: Literal[True] = True, timeout: float | None = None) -> _Reply: ...
+    @overload
+    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any: ...
+    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any:
+        """Send a message of `supervise.messages`; return the reply, or a future of it if `block` is False.
+
+        Args:
+            message: The message.
+            block: Whether to wait for the reply.
+            timeout: Seconds to wait; None waits without limit.
+
+        Raises:
+            pykka.Timeout: There is no reply within `timeout`.
+            pykka.ActorDeadError: The Supervisor has ended.
+            Exception: The reply is an error. Each message lists its errors.
+        """
+        if type(message) is Stacks or getattr(message, "attr_path", None) == ("stacks",):  # the call of a proxy
+            later_modules.load_stacks()
+        return super().ask(message, block=block, timeout=timeout)
+
+    def _repr_html_(self) -> str:
+        """Return the HTML that a notebook shows: the result as a picture, or the state of each rank."""
+        from supervise import messages
+        from supervise._story import small_timeline
+
+        try:
+            result = self.ask(messages.Poll(), timeout=_PROMPT_S)
+            if result is not None:
+                return result._repr_html_()
+            return small_timeline.of_gang("gang", self.ask(messages.Status(), timeout=_PROMPT_S))
+        except Exception:  # the gang has ended, or its start has failed
+            return small_timeline.of_gang("gang", None)
+
+
 _REPORTS: tuple[type, ...] = (say.WorkerStarted, say.WorkerExited, steps.WorkerFailedToStart, steps.WorkerUnkillable)
-_REPORTS += (steps.GroupEmptied, steps.TailEnded)  # reports of Workers and Tails that are events of the core
+# Reports of Workers and Tails that are events of the core
+_REPORTS += (steps.RankReturned, steps.GroupEmptied, steps.TailDrained, steps.TailEnded)
 
 
-class Supervisor(LoopActor):
+class Supervisor(GangShell):
     """The actor of one gang, which has one Worker actor for each rank and one Tail actor for each destination of logs.
 
     Ask the actor the messages of `supervise.messages`. With a proxy, call its methods. A stop of the actor closes the
@@ -71,6 +127,7 @@ class Supervisor(LoopActor):
         event_sink: Sink | None = None,
         restart_policy: RestartPolicy | None = None,
         containment: Containment = "group",
+        kill_mode: KillMode = "group",
         gate: bool = False,
         strategy: Strategy = "one_for_all",
         success_exit_codes: frozenset[int] = frozenset({0}),
@@ -80,6 +137,7 @@ class Supervisor(LoopActor):
         roles: Sequence[Role] | None = None,
         control: str | os.PathLike[str] | None = None,
         rank_variables: bool = False,
+        hold_returned: bool = False,
     ) -> None:
         """Check and prepare a gang. `Start` launches it. Every mapping is keyed by local rank, ``0 .. n-1``.
 
@@ -101,6 +159,8 @@ class Supervisor(LoopActor):
             restart_policy: When and how often ranks are restarted; None for never.
             containment: Treatment of processes that leave the groups of their ranks: ``group`` reports them,
                 ``sweep`` finds and ends them, ``cgroup`` keeps ranks in control groups (a writable cgroup v2 tree).
+            kill_mode: Destination of the first signal of a stop: the process group of each rank (``group``), or only
+                its own process (``mixed``). SIGKILL always goes to the group.
             gate: Whether each program waits in a shell until its lifeline is armed. So the program never outlives this
                 process. A function needs no gate for that.
             strategy: Which ranks a failure stops or, with a policy, restarts: all (``one_for_all``), the failed rank
@@ -112,15 +172,43 @@ class Supervisor(LoopActor):
             roles: The roles of the ranks, instead of `entrypoint` and `args`, if not all ranks run the same.
             control: Path of a socket file that accepts commands of other processes of this user; None for no socket.
             rank_variables: Whether each rank gets torchrun's variables, such as RANK. `envs` take precedence.
+            hold_returned: Whether the process of a function that has returned stays alive until all have returned.
 
         Raises:
             SpecError: A setting is not valid or cannot be pickled. The text names the setting, the rank and the remedy.
             OSError: The log folder cannot be used.
         """
-        settings = cast("GangSettings", {name: value for name, value in locals().items() if name != "self"})
         from supervise._gang.attempt import first_attempt  # lazy, see `_own`
 
-        attempt = first_attempt(**settings)
+        attempt = first_attempt(
+            name=name,
+            entrypoint=entrypoint,
+            args=args,
+            envs=envs,
+            logs_specs=logs_specs,
+            log_line_prefixes=log_line_prefixes,
+            start_method=start_method,
+            duplicate_stdout_filters=duplicate_stdout_filters,
+            duplicate_stderr_filters=duplicate_stderr_filters,
+            log_max_bytes=log_max_bytes,
+            grace=grace,
+            cwd=cwd,
+            timeout=timeout,
+            event_sink=event_sink,
+            restart_policy=restart_policy,
+            containment=containment,
+            kill_mode=kill_mode,
+            gate=gate,
+            strategy=strategy,
+            success_exit_codes=success_exit_codes,
+            ready=ready,
+            ready_timeout_s=ready_timeout_s,
+            watchdog=watchdog,
+            roles=roles,
+            control=control,
+            rank_variables=rank_variables,
+            hold_returned=hold_returned,
+        )
         try:
             self._own(attempt)
         except BaseException:
@@ -151,54 +239,23 @@ class Supervisor(LoopActor):
 
     def _own(self, attempt: Attempt, *, own_thread: bool = True, listener: Listener | None = None) -> None:
         from supervise._gang.runner import GangRunner  # lazy: a spawned rank imports this module without using it
-        from supervise._gang.shutdown import Shutdown
 
-        super().__init__(Loop(f"supervise-{attempt.spec.name}", lost=self._loop_lost, own_thread=own_thread))
+        super().__init__(attempt.spec.name, own_thread=own_thread)
         self._actor_ref = SupervisorRef(self)
-        self._replies = PendingReplies(self.loop)
-        self._subscribers = Subscribers()
-        self._stack_requests: StackRequests | None = None
-        self._close_control: Callable[[], object] = lambda: None
-        self._runner = GangRunner(
-            attempt,
-            self.loop,
-            self.actor_ref,
-            replies=self._replies,
-            subscribers=self._subscribers,
-            listener=listener,
-            closed=self._closed,
-            crashed=self.on_crash,
-            stacks=self.stacks,
-        )
-        self._shutdown = Shutdown(
-            self._runner,
-            self.loop,
-            replies=self._replies,
-            subscribers=self._subscribers,
-            listener=listener,
-            leave=self._leave,
-        )
+        self._control: ControlServer | None = None
+        self._runner = GangRunner(attempt, self, self._replies, self._subscribers, listener)
 
-    def _start_actor_loop(self) -> None:
-        try:
-            self.loop.start()
-        except BaseException:  # no thread is available, so no ask would be answered
-            self._abandon()
-            raise
-        try:
-            self._close_control = opened(self._runner.attempt.spec, self.actor_ref)
-            shutdown_at_exit.remember(self.actor_ref, self._runner.gang.grace_s)
-            super()._start_actor_loop()
-        except BaseException:  # no control socket, or a signal handler has raised, so the caller has no ref
-            self.loop.abandon()
-            self._abandon()
-            raise
+    def _acquire(self) -> None:
+        self._control = _control_socket(self._runner.attempt.spec, self.actor_ref)
+        shutdown_at_exit.remember(self.actor_ref, self._runner.gang.grace_s)
+
+    def _release(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        shutdown_at_exit.forget(self.actor_ref)
 
     def _abandon(self) -> None:
-        shutdown_at_exit.forget(self.actor_ref)
-        self._close_control()
-        self._unbind()
-        pykka.ActorRegistry.unregister(self.actor_ref)
+        super()._abandon()
         self._runner.attempt.close()
 
     # Asks
@@ -219,14 +276,11 @@ class Supervisor(LoopActor):
         Raises:
             SpecError: `timeout` is not a number of seconds.
         """
-        check_timeout(timeout)
         return self._replies.wait(timeout)
 
     def poll(self) -> RunProcsResult | None:
         """Answer at once: with the result, or with None; see `Poll`."""
-        if self._replies.error is not None:
-            raise self._replies.error
-        return self._replies.result
+        return self._replies.poll()
 
     def so_far(self, *, stop_on_failure: bool) -> RunProcsResult | None:
         """Answer with the failures of a gang that has failures but continues; see `SoFar`."""
@@ -238,11 +292,23 @@ class Supervisor(LoopActor):
         """Answer with ``{rank: pid}`` of all started ranks; see `Pids`."""
         return self._runner.gang.pids
 
+    def _status_reply(self) -> Reply[say.GangStatus]:
+        """Answer with the present state after a check for suspended ranks; see `Status`."""
+        reply: Reply[say.GangStatus] = Reply()
+
+        def answer() -> None:
+            try:
+                reply.set(self.status())
+            except BaseException as error:
+                reply.fail(error)
+                self.on_crash(error)
+
+        self._runner.look_for_suspended(answer)
+        return reply
+
     def status(self) -> say.GangStatus:
-        """Answer with the present state, and start a check for suspended ranks; see `Status`."""
-        runner = self._runner
-        runner.suspend_poll.look()
-        return runner.states.status(runner.gang, runner.ranks.slots.processes, runner.notes, self._replies.waiting)
+        """Return the present state."""
+        return self._runner.status()
 
     def restart_ranks(self, ranks: frozenset[int]) -> Reply[dict[int, int]]:
         """Restart exactly these ranks; answer with ``{rank: pid}`` when all run. See `RestartRanks`.
@@ -281,7 +347,9 @@ class Supervisor(LoopActor):
         self._runner.close(sig, timeout)
         return reply
 
-    def send_signal(self, sig: signal.Signals, ranks: frozenset[int] | None = None) -> frozenset[int]:
+    def send_signal(
+        self, sig: signal.Signals, ranks: frozenset[int] | None = None, *, group: bool = False
+    ) -> frozenset[int]:
         """Signal those ranks in `ranks` (None: all) that run; answer with the ranks reached. See `Signal`.
 
         Raises:
@@ -291,7 +359,7 @@ class Supervisor(LoopActor):
         wanted = checked_ranks(ranks, self._runner.gang.nprocs)
         self._raise_crash()  # because the Workers may have left
         reached = wanted & self._runner.gang.running
-        self._runner.signal(reached, sig, "user")
+        self._runner.signal(reached, sig, "user", group=group)
         return reached
 
     def stacks(self, ranks: frozenset[int] | None = None) -> Reply[dict[int, RankStacks]]:
@@ -303,98 +371,69 @@ class Supervisor(LoopActor):
         """
         wanted = checked_ranks(ranks, self._runner.gang.nprocs)
         self._raise_crash()
-        if self._stack_requests is None:
-            from supervise._gang.stack_requests import StackRequests  # lazy: most gangs are never asked
+        return self._runner.stacks(wanted)
 
-            self._stack_requests = StackRequests(self._runner, self.loop)
-        return self._stack_requests.add(wanted)
-
-    def on_receive(self, message: Any) -> Any:  # noqa: C901, PLR0911, PLR0912 - one line a message
+    def on_receive(self, message: Any) -> Any:  # noqa: PLR0911 - one line a message
         """Answer asks and process reports of Workers and Tails."""
         if type(message) in _REPORTS:  # the first check, because most messages are reports
-            return self._told(message)
+            return self._runner.report(message)
         match message:
-            case say.Start():
-                return self.launch()
-            case say.Wait():
-                return self.wait(message.timeout)
-            case say.Poll():
-                return self.poll()
             case say.SoFar():
                 return self.so_far(stop_on_failure=message.stop_on_failure)
-            case say.Pids():
-                return self.pids()
-            case say.Status():
-                return self.status()
-            case say.Close():
-                return self.close(message.death_sig, message.timeout)
-            case say.Signal():
-                return self.send_signal(message.sig, message.ranks)
             case say.RestartRanks():
                 return self.restart_ranks(message.ranks)
             case say.TerminateRanks():
                 return self.terminate_ranks(message.ranks)
             case say.Stacks():
                 return self.stacks(message.ranks)
-            case say.Subscribe():
-                check_ref(message.ref)
-                return self._subscribers.admit(message.ref)
-            case say.Unsubscribe():
-                check_ref(message.ref)
-                return self._subscribers.dismiss(message.ref)
-            case _:
-                return self._told(message)
-
-    def _told(self, message: Any) -> None:
-        if self._shutdown.crash is not None:
-            return
-        match message:
-            case _ if type(message) in _REPORTS:
-                self._runner.report(message)
             case say.WorkerStopped():
-                self._runner.states.suspended(message.local_rank)
-                self._runner.events.emit(message)
-                self._subscribers.tell(message)
+                return self._runner.suspended(message)
             case steps.PeersStopped():
-                self._runner.excuse(message.ranks)
+                return self._runner.excuse(message.ranks)
             case orders.MemberStopRequested():
-                self._shutdown.member_asked = True
-                self._runner.close()
+                return self._runner.close_for_member()
             case orders.ActorDown():
-                self._shutdown.after_crash(message.error, message.who)
+                return self._runner.after_crash(message.error, message.who)
             case _:
-                raise stray(message)
+                return super().on_receive(message)
+
+    def _refuse(self, message: Any) -> None:
+        if self._runner.crash is None:
+            super()._refuse(message)
 
     # The end
 
-    def on_stop_request(self) -> Reply[None]:
-        """Close the gang, then leave the registry."""
-        reply = self._replies.stop()
+    def _stop_supervised(self) -> None:
         self._runner.close()
-        return reply
-
-    def _closed(self) -> None:
-        self._shutdown.closed()
-
-    def _leave(self) -> None:
-        if self._stack_requests is not None:
-            self._stack_requests.end(self._shutdown.crash)
-        self._close_control()
-        shutdown_at_exit.forget(self.actor_ref)
-        self.leave()
-
-    def is_fatal(self, error: BaseException, *, asked: bool) -> bool:
-        """Return whether an exception of a handler ends this actor; False if the arguments of an ask have caused it."""
-        harmless = (SuperviseError, OSError, TypeError, ValueError, AttributeError)
-        return not isinstance(error, SpecError) and not (asked and isinstance(error, harmless))
 
     def on_crash(self, error: BaseException) -> None:
         """Kill the ranks and answer every ask, because a handler of this actor has raised."""
-        self._shutdown.after_crash(error, "the supervisor")
+        self._runner.after_crash(error)
 
     def _loop_lost(self, error: BaseException) -> None:
-        self._shutdown.without_loop(error)
+        self._runner.without_loop(error)
 
     def _raise_crash(self) -> None:
-        if self._shutdown.crash is not None:
-            raise self._shutdown.crash
+        if self._runner.crash is not None:
+            raise self._runner.crash
+
+
+def _control_socket(spec: GangSpec, gang: pykka.ActorRef[Any]) -> ControlServer | None:
+    """Start the control socket of a gang; return its server, or None if the caller has not requested a socket.
+
+    Raises:
+        SpecError: The socket file cannot be made, for instance because another process listens there.
+        OSError: No thread is available.
+    """
+    if spec.control is None:
+        return None
+    from supervise._control.server import ControlServer  # lazy: most gangs have none
+
+    server = ControlServer(os.fspath(spec.control), gang, name=spec.name)
+    try:
+        server.start()
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise SpecError(f"control is {os.fspath(spec.control)!r}; {error.strerror}") from error
+    return server

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from supervise._process.containment.escapees import Contained, Escaped
     from supervise._runtime.loop import Loop, Timer
 
+
 log = logging.getLogger("supervise")
 
 _AFTER_KILL_S = 5.0

@@ -7,34 +7,221 @@ import logging
 import sys
 import threading
 import time
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pykka
 from pykka import messages as pykka_messages
+from pykka._envelope import Envelope
 
 from supervise import _threads
-from supervise._core.steps import TailEnded
+from supervise._core.steps import TailDrained, TailEnded
 from supervise._gang.orders import ChangeFiles, Drain, MemberStopRequested
 from supervise._gang.tail_destination import DestinationError, TailDestination
-from supervise._gang.tail_files import TailFiles, readers
-from supervise._gang.tail_inbox import Due, DueInbox
-from supervise._logs.reader import CHUNK_BYTES, WRITTEN_OVER
-from supervise._logs.sinks import Canceled, CancelToken
+from supervise._logs.reader import CHUNK_BYTES, WRITTEN_OVER, LogReader
+from supervise._logs.sinks import Canceled, CancelToken, lines_to
 from supervise._logs.watch import Pace, Watch, cancel_all, hold
 from supervise._runtime.future import Reply
+from supervise._runtime.wakeup import Bell
 from supervise.events import say_at_last
 from supervise.messages import Bare
 from supervise.recording import repr_of, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from supervise._gang.tail_specs import Source
-    from supervise._logs.reader import LogReader
+    from pykka._actor import ActorInbox
+
+    from supervise._gang.attempt import Source
     from supervise._logs.screen import Screen
     from supervise._logs.sinks import Sink
     from supervise._logs.trim import Trimming
+
+
+# The inbox of a Tail: pykka's inbox with a deadline
+
+
+class Due(Bare):
+    """The deadline of the inbox has expired."""
+
+
+class DueInbox:
+    """Inbox that returns `Due` if no message arrives before the deadline `due_ns`.
+
+    The thread that waits does not wake up before the deadline.
+    """
+
+    def __init__(self) -> None:
+        """Begin empty and without a deadline."""
+        self._queue: deque[Envelope[Any]] = deque()
+        self._bell = Bell()
+        self.due_ns: int | None = None
+        """Monotonic time at which to return `Due`; None for never. Only the thread of the actor sets it."""
+
+    def put(self, envelope: Envelope[Any], /) -> None:
+        """Add an envelope. Thread-safe."""
+        self._queue.append(envelope)
+        self._bell.ring()
+
+    def get(self) -> Envelope[Any]:
+        """Return the next envelope. A message comes before `Due`."""
+        while not self._queue:
+            wait_s = None if self.due_ns is None else (self.due_ns - time.monotonic_ns()) / 1e9
+            if not self._bell.wait(wait_s) and not self._queue:
+                self.due_ns = None
+                return Envelope(Due())
+        return self._queue.popleft()
+
+    def messages(self) -> list[Any]:
+        """Return the messages that were not handled. Thread-safe."""
+        return [envelope.message for envelope in self._queue.copy()]
+
+    def empty(self) -> bool:
+        """Whether there is no envelope."""
+        return not self._queue
+
+
+if TYPE_CHECKING:
+
+    def _is_an_inbox() -> ActorInbox:
+        return DueInbox()
+
+
+# The files of a Tail: those of each rank's present life, and those of past lives until they are shown
+
+
+def readers(
+    sink: Sink,
+    sources: Sequence[Source],
+    line_filter: Callable[[bytes], bool] | None,
+    *,
+    follow_writers: bool,
+    screen: Screen | None = None,
+    trimming: Trimming | None = None,
+) -> list[LogReader]:
+    """Return a reader of each file to show; see `Tail` for the arguments. Call this before the ranks are launched."""
+    found = [
+        LogReader(
+            source.path,
+            lines_to(sink, source.prefix, line_filter, screen, prompts=source.prompts),
+            source.local_rank,
+        )
+        for source in sources
+    ]
+    for feed in found:
+        if follow_writers:
+            feed.follow_writer()
+        if trimming is not None:
+            feed.be_trimmed_by(trimming.of(feed.path))
+    return found
+
+
+class TailFiles:
+    """The readers of one Tail. Used on the Tail's thread."""
+
+    def __init__(self, feeds: Sequence[LogReader]) -> None:
+        """Begin with the readers of the ranks' first lives."""
+        self._feeds = list(feeds)
+        self._past: set[LogReader] = set()
+        self._before: dict[LogReader, list[LogReader]] = {}
+        """Reader of a later life to the readers of the last life before it whose files could be opened."""
+        self._unopened: set[LogReader] = set()
+        self._missed_bytes = 0
+
+    def __iter__(self) -> Iterator[LogReader]:
+        """Yield the readers of present and past lives."""
+        return iter(self._feeds)
+
+    def is_past(self, feed: LogReader) -> bool:
+        """Whether the file is one of a past life."""
+        return feed in self._past
+
+    def turns(self, ready: Mapping[LogReader, None]) -> list[LogReader]:
+        """Return those files of `ready` that may be read now.
+
+        The files of a life wait until the life before it is shown.
+        """
+        if not self._before:
+            return list(ready)
+        return [feed for feed in ready if ready.keys().isdisjoint(self._before.get(feed, ()))]
+
+    def change(self, message: ChangeFiles) -> list[LogReader]:
+        """Add the readers of a rank's next life; return the readers to read from now.
+
+        The readers of the rank's past life end. If the life before the past one is not shown yet, the readers of the
+        next life are opened only at their turn. So a slow destination costs descriptors for at most two lives of a
+        rank.
+        """
+        # The files of both lives may have the same path
+        past = [feed for feed in self._feeds if feed.path in message.sizes and feed not in self._past]
+        late = any(not self._past.isdisjoint(self._before.get(feed, ())) for feed in past)
+        before: list[LogReader] = []
+        for feed in past:
+            feed.changed = True
+            feed.end_at(message.sizes[feed.path])
+            before += [feed] if self._is_readable(feed) else self._before.get(feed, ())
+        self._past.update(past)
+        self._feeds += message.feeds
+        self._before.update((feed, before) for feed in message.feeds)
+        if late:
+            self._unopened.update(message.feeds)
+        for feed in past:
+            if not self._is_readable(feed):
+                self.drop_if_past(feed)
+        return [feed for feed in (*past, *message.feeds) if self._is_readable(feed)]
+
+    def opens_at_its_turn(self, feed: LogReader) -> bool:
+        """Whether the file is to be opened at its first read."""
+        return feed in self._unopened
+
+    def take_its_turn(self, feed: LogReader) -> bool:
+        """Return whether the file must be opened now, because its turn has come. The next call returns False."""
+        opens = feed in self._unopened
+        self._unopened.discard(feed)
+        return opens
+
+    def _is_readable(self, feed: LogReader) -> bool:
+        return feed.is_open or feed in self._unopened
+
+    def end_at(self, sizes: Mapping[str, int]) -> list[LogReader]:
+        """End all files; return those with more to show.
+
+        The files of present lives end at these sizes (path to size).
+        """
+        unfinished = [feed for feed in self._feeds if not feed.is_done()]
+        for feed in unfinished:
+            feed.changed = True
+            if feed not in self._past:
+                feed.end_at(sizes.get(feed.path))
+        return [feed for feed in unfinished if self._is_readable(feed)]
+
+    def drop_if_past(self, feed: LogReader) -> None:
+        """Close a file of a past life, with its descriptor and watch, because the file was shown or has failed.
+
+        Do nothing for a file of a present life.
+        """
+        if feed not in self._past:
+            return
+        self._missed_bytes += feed.remaining_bytes()
+        self._past.remove(feed)
+        self._before.pop(feed, None)
+        self._feeds.remove(feed)
+        feed.close()
+
+    def remaining_bytes(self, unhandled: Iterable[object]) -> int:
+        """Return how many bytes of all files are not shown, if the Tail ends without handling these messages."""
+        for message in unhandled:
+            if isinstance(message, ChangeFiles):
+                self.change(message)
+            elif isinstance(message, Drain):
+                self.end_at(message.sizes)
+        return self._missed_bytes + sum(feed.remaining_bytes() for feed in self._feeds)
+
+    def let_go_of_watches(self) -> list[Watch]:
+        """Return the watches, which the caller must then end."""
+        return [watch for feed in self._feeds for watch in feed.let_go_of_watch()]
+
 
 log = logging.getLogger("supervise")
 
@@ -88,7 +275,7 @@ class Tail(pykka.ThreadingActor):
             warns: Whether to report an overwritten log also on stderr, because events have no listener.
             follows_writers: Whether to keep a copy of the descriptor to which each rank writes. The offset of the
                 descriptor shows how far the rank has written.
-            screen: How the consoles of `supervise run` show unfinished lines; None for any other gang.
+            screen: How a console shows unfinished lines; None: it shows the states of a rewritten line as lines.
             trimming: The bounds of the files; None if they have none.
         """
         super().__init__()
@@ -106,6 +293,8 @@ class Tail(pykka.ThreadingActor):
         self._ready: dict[LogReader, None] = {}  # readers that may have unread data, in turn
         self._pace = Pace()
         self._draining = False
+        self._left: dict[LogReader, int] = {}  # files that leftovers write, with the number of their bytes to show
+        self._drained = False  # whether the output of the ranks was shown, and that of leftovers is followed
         self._stop_replies: list[Reply[None]] = []
         self._held: Watch | None = None
 
@@ -235,6 +424,9 @@ class Tail(pykka.ThreadingActor):
     def _drain(self, message: Drain) -> None:
         if not self._draining:
             self._draining = True
+            if not self._drained:
+                present = (feed for feed in self._feeds if feed.is_open and not self._feeds.is_past(feed))
+                self._left = {feed: message.left[feed.path] for feed in present if feed.path in message.left}
             self._ready = dict.fromkeys(self._feeds.end_at(message.sizes))
         self._step()
 
@@ -247,7 +439,9 @@ class Tail(pykka.ThreadingActor):
             self._take_changed(now_ns)
             self._destination.show_updates(now_ns)
             if self._draining and not self._ready:
-                break
+                if self._drained or not self._left:
+                    break
+                self._follow_leftovers()
             turns = self._turns()
             if not turns:
                 inbox.due_ns = self._next_moment()
@@ -259,6 +453,14 @@ class Tail(pykka.ThreadingActor):
                 inbox.due_ns = now_ns
                 return
         self._end()
+
+    def _follow_leftovers(self) -> None:
+        """Report that the output of the ranks is shown, and show what their leftovers write."""
+        self._draining, self._drained = False, True
+        for feed, limit_bytes in self._left.items():
+            feed.limit_bytes = limit_bytes
+            self._ready[feed] = None
+        self._quietly(partial(self._owner.tell, TailDrained()))
 
     def _take_changed(self, now_ns: int) -> None:
         if self._changed and now_ns >= self._pace.due_ns and not self._draining:
@@ -310,7 +512,8 @@ class Tail(pykka.ThreadingActor):
         if feed.trimmer is not None:
             feed.trimmer.trim()
         if len(chunk) < CHUNK_BYTES:  # end of file, at least for now
-            if self._draining or self._feeds.is_past(feed):
+            unfinished = feed in self._left and not self._drained and not feed.lines.reserved
+            if (self._draining or self._feeds.is_past(feed)) and not unfinished:
                 self._finish(feed)
             self._ready.pop(feed, None)
             self._feeds.drop_if_past(feed)
@@ -355,6 +558,9 @@ class Tail(pykka.ThreadingActor):
 
     def _leave(self, error: str | None) -> None:
         """Release resources, leave the registry, answer stops, and send the owner `TailEnded`."""
+        if self._drained and not self._draining:
+            for feed, limit_bytes in self._left.items():
+                feed.limit_bytes = min(limit_bytes, feed.size_bytes())
         remaining_bytes = self._feeds.remaining_bytes(self._inbox().messages())
         watches = self._feeds.let_go_of_watches()
         for feed in self._feeds:
@@ -363,7 +569,7 @@ class Tail(pykka.ThreadingActor):
         self._quietly(self._stop)
         for reply in self._stop_replies:
             self._quietly(partial(reply.set, None))
-        ended = TailEnded(name=self.name, remaining_bytes=remaining_bytes, error=error)
+        ended = TailEnded(name=self.name, remaining_bytes=remaining_bytes, error=error, drained=self._drained)
         self._quietly(partial(self._owner.tell, ended))
         self._quietly(partial(cancel_all, watches))  # last, because this wakes another thread
 
@@ -377,6 +583,6 @@ class Tail(pykka.ThreadingActor):
 def _destination(sink: Sink, abandon: CancelToken, screen: Screen | None) -> TailDestination:
     if screen is None or not screen.is_on(getattr(sink, "fd", -1)):
         return TailDestination(sink, abandon)
-    from supervise._gang.screen_destination import ScreenDestination
+    from supervise._gang.tail_destination import ScreenDestination
 
     return ScreenDestination(sink, abandon, screen)

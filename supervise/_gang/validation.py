@@ -4,56 +4,170 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from supervise._gang.control import checked_path
-from supervise._gang.deferred_calls import deferred_kind
 from supervise._gang.notify_protocol import SOCKET
 from supervise._gang.rank_spec import RankSpec, held_by_rank, naming
-from supervise._gang.texts import argv_of, check_argv, check_name, is_encodable, shown
-from supervise._process.launch import by_value, dispositions, limits
-from supervise._seconds import check_seconds
+from supervise._gang.spec import INTERNAL
+from supervise._process.launch import dispositions, limits
+from supervise._settings import GANG, of_roles, shown
 from supervise.errors import SpecError
-from supervise.logs import LEAST_LOG_BYTES, validate_full_rank
+from supervise.logs import validate_full_rank
 from supervise.recording import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator
 
-    from supervise._gang.spec import GangSpec
     from supervise.roles import Role
 
-_METHODS = ("spawn", "fork", "forkserver")
-_OF_ALL = ("ready", "ready_timeout_s")
-_OF_A_ROLE = ("restart", "service")
-"""The fields that `Role` and `RankSpec` have in common and that a gang without roles lacks."""
+
+# Functions whose call runs none of their code
+#
+# The call returns a coroutine or a generator, which a rank can neither run nor send.
 
 
-def checked(spec: GangSpec) -> dict[str, Any]:
-    """Check the settings; return the fields that must be changed.
+_RUN_IT = "whose call runs nothing yet; give a function that runs it to its end"
+_KINDS = {
+    0x80: f"an async function, {_RUN_IT}, such as one that calls asyncio.run",
+    0x200: f"an async generator function, {_RUN_IT}",
+    0x20: f"a generator function, {_RUN_IT}",
+}
+"""The flags of code objects, to kinds of functions.
 
-    These fields are the arguments as tuples, the environments as text, and the settings for the ranks of each role.
+`inspect` has them, but its import takes longer than a gang's start.
+"""
+
+
+def deferred_kind(fn: object) -> str:
+    """Return the kind of such a function and the remedy; ``""`` for all other functions.
+
+    The functions inside methods, partials and callable objects count, too.
+    """
+    while isinstance(fn, partial):
+        fn = fn.func
+    fn = getattr(fn, "__func__", fn)
+    if not hasattr(fn, "__code__") and not isinstance(fn, type):
+        fn = vars(type(fn)).get("__call__")  # an inherited one is ignored
+    flags = getattr(getattr(fn, "__code__", None), "co_flags", 0)
+    return next((kind for flag, kind in _KINDS.items() if flags & flag), "")
+
+
+# Checks of texts for the kernel: programs, arguments and variables
+
+
+_PLAIN = (str, int, float, bool)
+"""Types whose `__str__` does not raise."""
+
+
+def argv_of(program: str, args: tuple[Any, ...], rank: int) -> list[str]:
+    """Return a program and its arguments as strings.
+
+    Raises:
+        SpecError: The `__str__` of an argument has raised; the text names the rank and the argument.
+    """
+    return [program, *(_argument(arg, number, rank) for number, arg in enumerate(args))]
+
+
+def _argument(arg: object, number: int, rank: int) -> str:
+    if isinstance(arg, bytes):
+        return os.fsdecode(arg)
+    if type(arg) in _PLAIN:  # an exception of a signal handler must not be taken for one of these
+        return str(arg)
+    try:
+        return str(arg)
+    except Exception as error:
+        why = f"{type(error).__name__}: {text_of(error)}"
+        msg = f"rank {rank}: its argument {number}, {shown(arg)}, cannot be converted to text ({why}); give a text"
+        raise SpecError(msg) from error
+
+
+def check_argv(argv: list[str], rank: int) -> None:
+    """Check that the kernel can pass these arguments to a program.
+
+    Raises:
+        SpecError: An argument contains a NUL character, or cannot be encoded.
+    """
+    for arg in argv:
+        if "\0" in arg:
+            raise SpecError(
+                f"rank {rank}: the argument {shown(arg)} holds a NUL character, which no program can be given"
+            )
+        if not is_encodable(arg):
+            raise SpecError(f"rank {rank}: the argument {shown(arg)} cannot be encoded; leave out the surrogates")
+
+
+def is_encodable(text: str) -> bool:
+    """Return whether a text can be encoded for the kernel.
+
+    It can if its only surrogates are those of `os.fsdecode`.
+    """
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# The checks of the settings that the table cannot check one by one
+
+
+def check_roles(found: Mapping[str, Any]) -> None:
+    """Refuse settings that cannot be used with `roles`, and roles that are not a valid gang together.
+
+    Raises:
+        SpecError: A setting or a role is not valid; the text names it.
+    """
+    for row in GANG.values():
+        value = found[row.field]
+        if row.role == "own" and value is not row.default and value != row.default:
+            raise SpecError(f"{row.name} does not go with roles; each Role has its own")
+    roles: object = found["roles"]
+    from supervise.roles import Role  # lazy: most gangs have no roles
+
+    if not isinstance(roles, Sequence) or not all(isinstance(role, Role) for role in roles) or not roles:
+        raise SpecError("roles is not a list of roles; give at least one, such as [Role(name='store', ...)]")
+    names = [role.name for role in roles]
+    for name in names:
+        if names.count(name) > 1:
+            raise SpecError(f"two roles have the name {name!r}; give each its own")
+    if all(role.service for role in roles):
+        raise SpecError("every role is a service; a gang needs a role that is not, after whose end the services stop")
+    for role in roles:
+        if role.restart is not None and found["restart_policy"] is None:
+            raise SpecError(
+                f"role {role.name!r}: restart is {role.restart!r}, but the gang has no restart_policy; give it one"
+            )
+
+
+def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the settings of a gang; return the fields of its `GangSpec`.
+
+    They are the settings as the gang uses them, with the defaults of those that are missing, and the settings for the
+    ranks of each role.
 
     Raises:
         SpecError: A setting is not valid. The text names the setting and the value, or the rank.
+        TypeError: A keyword is not the name of a setting.
     """
-    check_name(spec.name)
-    sources = _sources(spec)
-    _check_end(spec, sources)
-    if not isinstance(spec.gate, bool):
-        raise SpecError(f"gate is {shown(spec.gate)}; give True or False")
-    if not isinstance(spec.rank_variables, bool):
-        raise SpecError(f"rank_variables is {shown(spec.rank_variables)}; give True or False")
-    parts = tuple(_parts(spec, sources))
-    if spec.stdin:
-        _check_stdin(spec, parts)
+    if unknown := settings.keys() - GANG.keys() - set(INTERNAL):
+        raise TypeError(f"a gang has no argument {min(unknown)!r}")
+    found = {name: settings[name] for name in INTERNAL if name in settings}
+    found |= {row.field: row.checked(settings[name]) if name in settings else row.default for name, row in GANG.items()}
+    sources = _sources(found)
+    _check_records(found)
+    _check_exit_codes(found, sources)
+    found["parts"] = parts = tuple(_parts(found, sources))
+    if found.get("stdin"):
+        _check_stdin(found, parts)
     if nprocs := parts[-1].ranks.stop:  # checked first, because the number of ranks may be a mistake
         here = any(part.travels or part.cwd is None for part in parts)  # pickled calls name this process's folder
-        limits.check_host(nprocs, None if here else parts[0].cwd)
-        each = held_by_rank(parts, sockets=_needs_sockets(spec, parts))
-        filters = bool(spec.duplicate_stdout_filters) + bool(spec.duplicate_stderr_filters)
+        functions = any(part.kind == "function" for part in parts)
+        limits.check_host(nprocs, None if here else parts[0].cwd, functions=functions)
+        each = held_by_rank(parts, sockets=_needs_sockets(found, parts), holds=found["hold_returned"])
+        filters = bool(found["duplicate_stdout_filters"]) + bool(found["duplicate_stderr_filters"])
         later = limits.opened_later(nprocs, filters=filters)
         limits.check_open_files(nprocs, each=each, shown=0, later=later)
     args: dict[int, tuple[Any, ...]] = {}
@@ -63,35 +177,34 @@ def checked(spec: GangSpec) -> dict[str, Any]:
                 args[part.ranks[rank]] = given
                 if isinstance(source.entrypoint, str):
                     check_argv(argv_of(source.entrypoint, given, rank), rank)
-    envs = _environments(spec.envs, len(args))
-    _check_logs(spec)
-    changes: dict[str, Any] = {"args": args, "envs": envs, "parts": parts, "control": checked_path(spec.control)}
-    if spec.roles is not None:
-        changes["role_of"] = tuple(number for number, part in enumerate(parts) for _ in part.ranks)
-        changes["envs"] = _role_environments(spec.roles, parts, envs)
-    if _needs_sockets(spec, parts):
-        _check_unset(changes["envs"])
-        changes["notify_token"] = os.urandom(8).hex()
-    return changes
+    found["args"], found["envs"] = args, _environments(found["envs"], len(args))
+    found["control"] = _checked_socket(found["control"])
+    if found["roles"] is not None:
+        found["role_of"] = tuple(number for number, part in enumerate(parts) for _ in part.ranks)
+        found["envs"] = _role_environments(found["roles"], parts, found["envs"])
+    if _needs_sockets(found, parts):
+        _check_unset(found["envs"])
+        found["notifies"] = True
+    return found
 
 
-def _check_stdin(spec: GangSpec, parts: Sequence[RankSpec]) -> None:
+def _check_stdin(found: Mapping[str, Any], parts: Sequence[RankSpec]) -> None:
     """Refuse a stdin for functions, and a stdin together with a gate.
 
     The gate is a pipe on the stdin of the shell that waits.
     """
     for part in parts:
-        for rank in sorted(spec.stdin.keys() & set(part.ranks)):
+        for rank in sorted(found["stdin"].keys() & set(part.ranks)):
             if part.kind != "binary":
                 raise SpecError(f"rank {rank}: only a program can have a stdin, and a function cannot")
-            if spec.gate or dispositions.kernel_reaps():
-                reason = "gate=True" if spec.gate else "an ignored SIGCHLD"
+            if found["gate"] or dispositions.kernel_reaps():
+                reason = "gate=True" if found["gate"] else "an ignored SIGCHLD"
                 raise SpecError(f"rank {rank}: with {reason}, programs wait on their stdin at the start; omit one")
 
 
-def _needs_sockets(spec: GangSpec, parts: Iterable[RankSpec]) -> bool:
+def _needs_sockets(found: Mapping[str, Any], parts: Iterable[RankSpec]) -> bool:
     """Whether the ranks have notify sockets."""
-    return spec.watchdog is not None or any(part.ready == "notify" for part in parts)
+    return found["watchdog"] is not None or any(part.ready == "notify" for part in parts)
 
 
 def _check_unset(envs: Mapping[int, Mapping[str, str]]) -> None:
@@ -101,19 +214,48 @@ def _check_unset(envs: Mapping[int, Mapping[str, str]]) -> None:
             raise SpecError(f"rank {rank}: its envs set {SOCKET}, which the gang sets; leave it out")
 
 
-def _sources(spec: GangSpec) -> Sequence[GangSpec | Role]:
+def _sources(found: Mapping[str, Any]) -> Sequence[Any]:
     """Return the objects that have the settings for ranks: the roles, or the settings of a gang without roles."""
-    if spec.roles is not None:
-        from supervise._gang.role_checks import check_roles
-
-        check_roles(spec)
-        return spec.roles
-    if spec.entrypoint is None and spec.args is None:
+    if found["roles"] is not None:
+        check_roles(found)
+        return found["roles"]  # type: ignore[no-any-return]
+    if found["entrypoint"] is None and found["args"] is None:
         raise SpecError("there is nothing to start; give entrypoint and args, or roles")
-    return (spec,)
+    return (SimpleNamespace(**found),)
 
 
-def _parts(spec: GangSpec, sources: Sequence[GangSpec | Role]) -> Iterator[RankSpec]:
+def _check_records(found: Mapping[str, Any]) -> None:
+    """Refuse a restart policy and a watchdog that are not records of these classes, which most gangs do not load."""
+    policy, watchdog = found["restart_policy"], found["watchdog"]
+    if policy is not None:
+        from supervise.restarts import RestartPolicy
+
+        if not isinstance(policy, RestartPolicy):
+            such = "RestartPolicy(max_restarts=3)"
+            raise SpecError(f"restart_policy is {shown(policy)}; give a RestartPolicy, such as {such}, or None")
+    if watchdog is not None:
+        from supervise.watchdog import Watchdog
+
+        if not isinstance(watchdog, Watchdog):
+            raise SpecError(f"watchdog is {shown(watchdog)}; give a Watchdog, such as Watchdog(30.0), or None")
+
+
+def _check_exit_codes(found: Mapping[str, Any], sources: Sequence[Any]) -> None:
+    """Refuse exit codes with which functions cannot succeed, and codes that the restart policy contradicts."""
+    codes, policy = found["success_exit_codes"], found["restart_policy"]
+    if 0 not in codes and not all(isinstance(source.entrypoint, str) for source in sources):
+        raise SpecError(f"success_exit_codes is {sorted(codes)}; functions exit with 0, so add 0")
+    if policy is not None:
+        from supervise.restarts import check_disjoint
+
+        check_disjoint(
+            success_exit_codes=codes,
+            uncounted_exit_codes=policy.uncounted_exit_codes,
+            never_restart_exit_codes=policy.never_restart_exit_codes,
+        )
+
+
+def _parts(found: Mapping[str, Any], sources: Sequence[Any]) -> Iterator[RankSpec]:
     """Yield the settings for the ranks of each role.
 
     If the arguments of a role are not a mapping, the role has no ranks.
@@ -122,16 +264,20 @@ def _parts(spec: GangSpec, sources: Sequence[GangSpec | Role]) -> Iterator[RankS
         SpecError: An entrypoint, a start method or a working directory is not valid.
     """
     first = 0
+    inherited = [row for row in GANG.values() if row.role == "inherited"]
     for source in sources:
-        role = "" if spec.roles is None else source.name
+        role = "" if found["roles"] is None else source.name
         with naming(role):
-            _check_entrypoint(source)
-            cwd = _folder(source.cwd)
+            _check_entrypoint(source.entrypoint)
+            own = {row.name: getattr(source, row.name, row.default) for row in of_roles()}
+            if role:
+                own["cwd"] = GANG["cwd"].checked(source.cwd)
+                own |= {row.name: found[row.field] for row in inherited if own[row.name] is None}
         end = first + (len(source.args) if isinstance(source.args, Mapping) else 0)
         entrypoint: Any = source.entrypoint
-        method: Any = None if isinstance(entrypoint, str) else source.start_method
-        own = {name: getattr(source, name) for name in (_OF_ALL + _OF_A_ROLE if role else _OF_ALL)}
-        yield RankSpec(entrypoint, range(first, end), method, cwd, role, **own)
+        if isinstance(entrypoint, str):
+            own["start_method"] = None
+        yield RankSpec(entrypoint, range(first, end), name=role, **own)
         first = end
 
 
@@ -153,120 +299,11 @@ def _role_environments(
     return found
 
 
-def check_times(spec: GangSpec) -> None:
-    """Raise `SpecError` for times that are not numbers of seconds.
-
-    Raises:
-        SpecError: The text names the setting and the value.
-    """
-    check_seconds("grace", spec.grace_s)
-    if spec.timeout_s is not None:
-        check_seconds("timeout", spec.timeout_s, above_zero=True)
-
-
-def _check_end(spec: GangSpec, sources: Sequence[GangSpec | Role]) -> None:
-    """Raise `SpecError` for invalid times, an invalid event sink or an invalid restart policy."""
-    check_times(spec)
-    if spec.event_sink is not None and not callable(spec.event_sink):
-        raise SpecError(f"event_sink is {spec.event_sink!r}; give a function of one argument, the event, or None")
-    _check_strategy(spec, sources)
-    _check_ready(spec)
-    if spec.restart_policy is None:
-        return
-    from supervise.restarts import RestartPolicy, check_disjoint
-
-    policy: object = spec.restart_policy
-    if not isinstance(policy, RestartPolicy):
-        raise SpecError(
-            f"restart_policy is {shown(policy)}; give a RestartPolicy, such as RestartPolicy(max_restarts=3), or None"
-        )
-    check_disjoint(
-        success_exit_codes=spec.success_exit_codes,
-        uncounted_exit_codes=policy.uncounted_exit_codes,
-        never_restart_exit_codes=policy.never_restart_exit_codes,
-    )
-
-
-def _check_strategy(spec: GangSpec, sources: Sequence[GangSpec | Role]) -> None:
-    """Raise `SpecError` for an invalid strategy or set of exit codes."""
-    if spec.strategy == "one_for_all" and spec.success_exit_codes == {0}:
-        return
-    from supervise.restarts import check_strategy, exit_codes
-
-    check_strategy(spec.strategy)
-    codes = exit_codes("success_exit_codes", spec.success_exit_codes)
-    if 0 not in codes and not all(isinstance(source.entrypoint, str) for source in sources):
-        raise SpecError(f"success_exit_codes is {sorted(codes)}; functions exit with 0, so add 0")
-
-
-def _check_ready(spec: GangSpec) -> None:
-    """Raise `SpecError` for an invalid kind of readiness, an invalid time, or an invalid watchdog."""
-    if spec.ready not in ("exec", "notify"):
-        raise SpecError(f"ready is {shown(spec.ready)}; it is one of exec, notify")
-    check_seconds("ready_timeout_s", spec.ready_timeout_s, above_zero=True)
-    if spec.watchdog is not None:
-        from supervise.watchdog import Watchdog
-
-        watchdog: object = spec.watchdog
-        if not isinstance(watchdog, Watchdog):
-            raise SpecError(f"watchdog is {shown(watchdog)}; give a Watchdog, such as Watchdog(30.0), or None")
-
-
-def _check_entrypoint(source: GangSpec | Role) -> None:
-    """Raise `SpecError` for an invalid entrypoint or start method."""
-    entrypoint: object = source.entrypoint
+def _check_entrypoint(entrypoint: object) -> None:
     if not (isinstance(entrypoint, str) and entrypoint) and not callable(entrypoint):
         raise SpecError(f"entrypoint is {shown(entrypoint)}; give a function, or a program's name or path as a string")
     if kind := deferred_kind(entrypoint):
         raise SpecError(f"entrypoint is {shown(entrypoint)}, {kind}")
-    if source.start_method not in _METHODS:
-        raise SpecError(f"start_method is {shown(source.start_method)}; it is one of {', '.join(_METHODS)}")
-
-
-def _folder(cwd: object) -> str | None:
-    """Return the working directory of the ranks; None for that of this process."""
-    if cwd is None:
-        return None
-    if not isinstance(cwd, (str, os.PathLike)):
-        raise SpecError(f"cwd is {shown(cwd)}; give the path of a folder, or None")
-    path = os.fsdecode(cwd)
-    if "\0" in path or not os.path.isdir(path):
-        raise SpecError(f"cwd is {path!r}, where there is no folder; make it first, or give another one")
-    return path
-
-
-def _check_logs(spec: GangSpec) -> None:
-    """Raise `SpecError` for invalid specifications of logs, prefixes or filters.
-
-    Every object with a method `reify` is a specification of logs, so PyTorch's are accepted.
-    """
-    specs: object = spec.logs_specs
-    if specs is not None and (isinstance(specs, type) or not callable(getattr(specs, "reify", None))):
-        raise SpecError(
-            f"logs_specs is {shown(specs)}; give a LogsSpecs, such as DefaultLogsSpecs('logs', redirects=Std.ALL)"
-        )
-    prefixes: object = spec.log_line_prefixes
-    if prefixes is not None and not isinstance(prefixes, Mapping):
-        raise SpecError(
-            f"log_line_prefixes is {shown(prefixes)}; give a mapping of local rank to text, such as {{0: 'zero: '}}"
-        )
-    for rank, prefix in (prefixes or {}).items():
-        if not isinstance(prefix, str):
-            raise SpecError(f"rank {rank}: its log_line_prefixes is {shown(prefix)}; give a text")
-    for what in ("duplicate_stdout_filters", "duplicate_stderr_filters"):
-        needles = getattr(spec, what)
-        if needles is not None and not _is_list_of_texts(needles):
-            raise SpecError(f"{what} is {shown(needles)}; give a list of texts, such as ['loss']")
-    most: object = spec.log_max_bytes
-    if most is not None and not (isinstance(most, int) and not isinstance(most, bool) and most >= LEAST_LOG_BYTES):
-        raise SpecError(f"log_max_bytes is {shown(most)}; give at least {LEAST_LOG_BYTES} bytes, or None for no bound")
-
-
-def _is_list_of_texts(value: object) -> bool:
-    """Return whether a value is a collection of strings. A bare string is not one, although its items are strings."""
-    if not isinstance(value, Collection) or isinstance(value, (str, bytes)):
-        return False
-    return all(isinstance(each, str) for each in value)
 
 
 def _arguments(args: object) -> dict[int, tuple[Any, ...]]:
@@ -364,8 +401,10 @@ def has_own_main(fn: object, args: Mapping[int, tuple[Any, ...]]) -> bool:
         SpecError: cloudpickle is not installed. The text names the function, or the rank with the argument, and the
             remedy.
     """
+    from supervise._process.launch import function  # lazy: a gang of programs does not need it
+
     where = _unimportable_main()
-    if where is None or by_value.is_installed():
+    if where is None or function.is_installed():
         return where is not None
     while isinstance(fn, partial):
         fn = fn.func
@@ -394,5 +433,32 @@ def _unimportable_main() -> str | None:
 
 
 def _refuse_main(what: str, where: str) -> None:
-    more = f"install cloudpickle ({by_value.INSTALL})"
+    from supervise._process.launch import function
+
+    more = f"install cloudpickle ({function.INSTALL})"
     raise SpecError(f"{what} was defined {where}, {more}, or use start_method='fork'")
+
+
+# The path of the control socket
+
+
+def _checked_socket(value: object) -> str | None:
+    """Return the absolute path of the socket file; None for no socket.
+
+    Raises:
+        SpecError: The value is not a path, its folder does not exist, or its name is too long.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, (str, os.PathLike)) or not isinstance(path := os.fspath(value), str) or "\0" in path:
+        raise SpecError(f"control is {value!r}; give the path of a socket file to make, or None")
+    from supervise._control.protocol import LONGEST_NAME  # lazy: most gangs have none
+
+    folder, name = os.path.split(os.path.abspath(path))
+    if not os.path.basename(path):
+        raise SpecError(f"control is {path!r}; its last part is the name of a socket file to make")
+    if len(os.fsencode(name)) > LONGEST_NAME:
+        raise SpecError(f"control is {path!r}; the name of the socket file has more than {LONGEST_NAME} bytes")
+    if not os.path.isdir(folder):
+        raise SpecError(f"control is {path!r}; its folder does not exist")
+    return os.path.join(folder, name)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import stat
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -10,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from supervise import _platform as platform
 from supervise import messages as say
 from supervise._core import steps
+from supervise._files import is_mark
 from supervise._gang import orders
-from supervise._gang.error_files import recorded_ns
 from supervise._logs.files import size_of
-from supervise._process.launch import return_value
+from supervise._process import lifeline
 from supervise._process.launch.program import UnreapedError
-from supervise._process.lifeline import lifeline
 from supervise._runtime.actor import LoopActor
 from supervise._runtime.future import Reply
 
@@ -23,10 +24,47 @@ if TYPE_CHECKING:
     import pykka
 
     from supervise._process.containment.groups import Member
-    from supervise._process.exits.handle import Exit, Process
+    from supervise._process.exits.leader import Exit, Process
     from supervise._process.exits.slots import ExitSlots
-    from supervise._process.launch.launched import Launched, Launcher
+    from supervise._process.launch.hold import Hold
+    from supervise._process.launch.program import Launched, Launcher
+    from supervise._process.launch.return_value import OutcomeFile
     from supervise._runtime.loop import Loop, Timer
+
+
+# The time at which a rank recorded an exception, from its error file
+
+
+def recorded_ns(error_file: str) -> int | None:
+    """Return the monotonic ns at which `error_file` recorded its exception; None if the file has no exception."""
+    if not error_file or not os.access(error_file, os.F_OK):  # the common case; unlike lstat, it raises no exception
+        return None
+    try:
+        found = os.lstat(error_file)
+    except OSError:
+        return None
+    if not stat.S_ISREG(found.st_mode) or not (found.st_size or is_mark(found)):
+        return None
+    return found.st_mtime_ns - _epoch_ns()
+
+
+def _epoch_ns() -> int:
+    """Return the difference between wall clock and monotonic clock in ns, from the shortest of three readings."""
+    readings = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(3)]
+    before, wall, after = min(readings, key=lambda reading: reading[2] - reading[0])
+    return wall - (before + after) // 2
+
+
+def _complaint(code: int | None, kind: str | None) -> str | None:
+    """Return why an exit code of 0 or a lost status is a failure; None if there is no complaint."""
+    if code is None:
+        return "exit status lost: another part of this program reaped the process"
+    if kind is None:  # a program
+        return None
+    from supervise._process.launch.return_value import complaint
+
+    return complaint(code, kind)
+
 
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.01, 1.0
 _LOOK_S = 0.05
@@ -38,7 +76,7 @@ _STOPS = frozenset({signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTT
 
 
 class Worker(LoopActor):
-    """Actor that launches one rank, reaps it as soon as it exits, and signals its process group.
+    """Actor that launches one rank, reaps it as soon as it exits, and signals it or its process group.
 
     A Worker sends its Supervisor `WorkerStarted` or `WorkerFailedToStart`. After a start, it sends exactly one
     `WorkerExited`; or `WorkerUnkillable`, if the process survived SIGKILL for the bounded wait.
@@ -78,7 +116,7 @@ class Worker(LoopActor):
         self._attempt = attempt
         self._launched: Launched | None = None
         self._process: Process | None = None
-        self._outcome: return_value.OutcomeFile | None = None
+        self._outcome: OutcomeFile | None = None
         self._pid = self._launch_ns = 0
         self._read_end = -1
         self._watched: set[int] = set()
@@ -103,9 +141,12 @@ class Worker(LoopActor):
             case orders.Launch():
                 self._launch()
             case orders.Deliver():
-                self._deliver(message.sig)
-                if message.wake:
-                    self._deliver(signal.SIGCONT)
+                self._deliver(message.sig, group=message.group)
+                if message.wake:  # supervise stops the rank: after the signal, nothing holds it any more
+                    self._deliver(signal.SIGCONT, group=True)
+                    self._release()
+            case orders.Release():
+                self._release()
             case orders.Leave():
                 self.leave()
             case orders.LookForStop():
@@ -191,9 +232,28 @@ class Worker(LoopActor):
             self._watch(status.fileno(), self._exited)
         else:  # the process is already dead, and other code of the host has reaped it
             self.loop.post(self._guarded, self._exited)
+        if self._hold is not None:
+            self._watch(self._hold.fileno(), self._returned)
         self._owner.tell(
             say.WorkerStarted(local_rank=self._rank, pid=self._pid, started_ns=self._launch_ns, attempt=self._attempt)
         )
+
+    # Hold
+
+    @property
+    def _hold(self) -> Hold | None:
+        """The hold of the rank, as long as its result channel is open."""
+        return self._outcome.hold if self._outcome is not None and self._outcome.fd >= 0 else None
+
+    def _returned(self) -> None:
+        assert self._hold is not None  # noqa: S101 - it is watched
+        self._unwatch(self._hold.fileno())
+        if self._hold.has_returned():
+            self._owner.tell(steps.RankReturned(local_rank=self._rank))
+
+    def _release(self) -> None:
+        if self._hold is not None:
+            self._hold.release()
 
     # Exit
 
@@ -247,7 +307,7 @@ class Worker(LoopActor):
                 ended_ns=ended_ns,
                 core_dumped=ended.core_dumped,
                 error_ns=recorded_ns(self._error_file),
-                complaint=return_value.complaint(ended.code, kind),
+                complaint=_complaint(ended.code, kind),
                 has_value=kind in ("value", "None") and ended.code == 0,
                 log_bytes={path: size for path in self._log_paths if (size := size_of(path)) is not None},
                 max_rss_bytes=ended.max_rss_bytes,
@@ -263,16 +323,19 @@ class Worker(LoopActor):
 
     # Signals
 
-    def _deliver(self, sig: signal.Signals) -> None:
+    def _deliver(self, sig: signal.Signals, *, group: bool) -> None:
         if self._process is None:
             return
-        self._signaled = True
-        if sig != signal.SIGCONT:
-            self._last_sent = sig
         if sig in _STOPS:
             self._stop_sent = sig
         elif sig == signal.SIGCONT:
             self._stop_sent = None
+        if not group:
+            self._process.signal_process(sig)
+            return
+        self._signaled = True
+        if sig != signal.SIGCONT:
+            self._last_sent = sig
         self._process.signal_group(sig)
         if self._reaped:
             self._unwatch_members()
@@ -346,6 +409,8 @@ class Worker(LoopActor):
             return
         left = self._process.survivor()
         if left is not None:
+            if self._hold is not None:  # it is closed at the end of the gang; the exit may still come
+                self._unwatch(self._hold.fileno())
             self._owner.tell(steps.WorkerUnkillable(local_rank=self._rank, pid=left[0], state=left[1]))
         elif not self._reaped:
             self._exited()

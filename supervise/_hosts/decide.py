@@ -8,20 +8,276 @@ the whole gang.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
-from supervise._hosts import steps
-from supervise._hosts.model import OVER, Host
+from supervise._core.backoff import Backoff
 from supervise.errors import SuperviseError
 
 if TYPE_CHECKING:
     from signal import Signals
 
-    from supervise._hosts.model import HostsGang, Stopping
+    from supervise.restarts import RestartPolicy
     from supervise.result import RunProcsResult
 
 
-def decide(gang: HostsGang, event: steps.Event, now_ns: int) -> list[steps.Action]:  # noqa: C901, PLR0911, PLR0912 - one case an event
+# The state of a gang over several hosts. Only `decide` changes it
+
+
+HostState = Literal["waiting", "launching", "running", "ended", "not_started", "lost", "gone"]
+"""The states of a host.
+
+``lost``: it is dead or cannot be reached, so its ranks may run until its lease is over. ``gone``: its lease is over.
+"""
+Phase = Literal["new", "placing", "launching", "running", "stopping", "backoff", "finished"]
+Stopping = Literal["failure", "close", "timeout"]
+"""The reason why the hosts are stopped."""
+
+OVER: frozenset[HostState] = frozenset({"ended", "not_started", "gone"})
+"""The states of a host that has no running rank."""
+
+
+@dataclass(slots=True)
+class Host:
+    """One host of the present attempt."""
+
+    state: HostState = "waiting"
+    pids: dict[int, int] = field(default_factory=dict)
+    """Local rank to pid."""
+    result: RunProcsResult | None = None
+    error: BaseException | None = None
+    """The reason why the ranks of the host could not be started."""
+    started_ns: int = 0
+    """Monotonic time (ns) of the driver at which it learned that all ranks run; 0 before."""
+    lost: str = ""
+    """The reason why the host is lost."""
+    lost_ns: int = 0
+    """Monotonic time (ns) of the driver at which it lost the host."""
+    told_to_stop: bool = False
+    """Whether the host was asked to stop. Ends of ranks after that are not failures by themselves."""
+    failed_first: int | None = None
+    """The local rank that failed first on this host, before the host was asked to stop."""
+
+
+@dataclass(slots=True)
+class HostsGang:
+    """A gang over several hosts."""
+
+    nnodes: int
+    policy: RestartPolicy | None = None
+    notifies: bool = False
+    """Whether the start waits until the ranks have reported that they are ready.
+
+    If so, a failure before that fails the first start.
+    """
+    phase: Phase = "new"
+    epoch: int = 0
+    """Number of the present attempt."""
+    hosts: list[Host] = field(default_factory=list)
+    causes: list[int] = field(default_factory=list)
+    """The hosts that failed by themselves, in the order in which the driver learned it. The first one is the cause."""
+    stopping: Stopping | None = None
+    sig: Signals | None = None
+    timeout_s: float | None = None
+    """The time limit of the stop. The signal is in `sig`."""
+    started: bool = False
+    """Whether in some attempt all ranks were ready."""
+    backoff: Backoff = field(default_factory=lambda: Backoff(by_count=True))
+    """The restarts, by the times at which the driver learned that an attempt was over."""
+    error: BaseException | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether some rank of the present attempt may run."""
+        return any(host.state not in OVER and host.state != "waiting" for host in self.hosts)
+
+
+# The events and the actions of the core of a gang over several hosts. Hosts are numbered from 0
+
+
+# Events. `epoch` is the number of the attempt of an event. The core drops events of earlier attempts.
+
+
+@dataclass(frozen=True, slots=True)
+class StartAsked:
+    """The caller asks for the first attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Each host of an attempt exists and has answered."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotPlaced:
+    """The engine has no room for an attempt, or the caller's settings are not valid on a host."""
+
+    epoch: int
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class HostStarted:
+    """All ranks of a host are ready."""
+
+    epoch: int
+    host: int
+    pids: dict[int, int]
+    """Local rank to pid."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostNotStarted:
+    """The ranks of a host could not be started. The host has reaped those of its ranks that ran."""
+
+    epoch: int
+    host: int
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class RankFailed:
+    """A rank has failed by itself. Its host stops its other ranks."""
+
+    epoch: int
+    host: int
+    local_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostEnded:
+    """All ranks of a host have ended, and nothing of them is left."""
+
+    epoch: int
+    host: int
+    result: RunProcsResult
+
+
+@dataclass(frozen=True, slots=True)
+class HostLost:
+    """A host is dead or does not answer. Its ranks may run until its lease is over."""
+
+    epoch: int
+    host: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseOver:
+    """The lease of a lost host is over, so none of its ranks runs."""
+
+    epoch: int
+    host: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseAsked:
+    """The caller asks for the end of the gang."""
+
+    sig: Signals | None = None
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimeUp:
+    """The gang has reached its time limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackoffOver:
+    """The delay before the next attempt is over."""
+
+    epoch: int
+
+
+Event = (
+    StartAsked
+    | Placed
+    | NotPlaced
+    | HostStarted
+    | HostNotStarted
+    | RankFailed
+    | HostEnded
+    | HostLost
+    | LeaseOver
+    | CloseAsked
+    | TimeUp
+    | BackoffOver
+)
+
+
+# Actions
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Ask the engine for the hosts of an attempt."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Start the ranks of a host."""
+
+    epoch: int
+    host: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopHost:
+    """Stop the ranks of a host. Send `sig` at once (None: the gang's first signal), and SIGKILL after the grace."""
+
+    epoch: int
+    host: int
+    sig: Signals | None
+    timeout_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitLease:
+    """Stop the renewals of a host's lease, and report when the lease is over."""
+
+    epoch: int
+    host: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give the hosts of an attempt back to the engine."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerStart:
+    """Answer the start, if it is not answered yet. All ranks are ready, in the first attempt or in a later one."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """An attempt has failed, and all its ranks have ended. The next attempt begins after the delay."""
+
+    epoch: int
+    """Number of the next attempt."""
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The gang has ended. `error` is set if its first start failed, or if a later attempt could not be placed."""
+
+    error: BaseException | None = None
+
+
+Action = Place | Launch | StopHost | AwaitLease | Release | AnswerStart | Restart | Finish
+
+
+def decide(gang: HostsGang, event: Event, now_ns: int) -> list[Action]:  # noqa: C901, PLR0911, PLR0912 - one case an event
     """Change the state of the gang by one event; return the actions, in order.
 
     Args:
@@ -32,72 +288,72 @@ def decide(gang: HostsGang, event: steps.Event, now_ns: int) -> list[steps.Actio
     if gang.phase == "finished" or getattr(event, "epoch", gang.epoch) != gang.epoch:
         return []
     match event:
-        case steps.StartAsked():
+        case StartAsked():
             return _place(gang) if gang.phase == "new" else []
-        case steps.Placed():
+        case Placed():
             return _launch(gang) if gang.phase == "placing" else []
-        case steps.NotPlaced():
+        case NotPlaced():
             return _not_placed(gang, event.error) if gang.phase == "placing" else []
-        case steps.HostStarted():
-            return _started(gang, event)
-        case steps.HostNotStarted():
+        case HostStarted():
+            return _started(gang, event, now_ns)
+        case HostNotStarted():
             return _not_started(gang, event, now_ns)
-        case steps.RankFailed():
+        case RankFailed():
             return _rank_failed(gang, event)
-        case steps.HostEnded():
+        case HostEnded():
             return _ended(gang, event, now_ns)
-        case steps.HostLost():
-            return _lost(gang, event)
-        case steps.LeaseOver():
+        case HostLost():
+            return _lost(gang, event, now_ns)
+        case LeaseOver():
             host = gang.hosts[event.host]
             if host.state == "lost":
                 host.state = "gone"
             return _advance(gang, now_ns)
-        case steps.CloseAsked():
+        case CloseAsked():
             return _stop(gang, "close", event.sig, event.timeout_s)
-        case steps.TimeUp():
+        case TimeUp():
             return _stop(gang, "timeout", None, None) if gang.stopping != "close" else []
-        case steps.BackoffOver():
+        case BackoffOver():
             return _place(gang) if gang.phase == "backoff" else []
 
 
-def _place(gang: HostsGang) -> list[steps.Action]:
+def _place(gang: HostsGang) -> list[Action]:
     gang.phase = "placing"
     gang.hosts = [Host() for _ in range(gang.nnodes)]
     gang.causes, gang.stopping = [], None
-    return [steps.Place(gang.epoch)]
+    return [Place(gang.epoch)]
 
 
-def _launch(gang: HostsGang) -> list[steps.Action]:
+def _launch(gang: HostsGang) -> list[Action]:
     gang.phase = "launching"
     for host in gang.hosts:
         host.state = "launching"
-    return [steps.Launch(gang.epoch, number) for number in range(gang.nnodes)]
+    return [Launch(gang.epoch, number) for number in range(gang.nnodes)]
 
 
-def _not_placed(gang: HostsGang, error: BaseException) -> list[steps.Action]:
+def _not_placed(gang: HostsGang, error: BaseException) -> list[Action]:
     gang.error = error
     return _finish(gang, error)
 
 
-def _started(gang: HostsGang, event: steps.HostStarted) -> list[steps.Action]:
+def _started(gang: HostsGang, event: HostStarted, now_ns: int) -> list[Action]:
     host = gang.hosts[event.host]
-    host.pids = event.pids
+    host.pids, host.started_ns = event.pids, now_ns
     if host.state == "launching":
         host.state = "running"
     return _answer_start(gang)
 
 
-def _answer_start(gang: HostsGang) -> list[steps.Action]:
+def _answer_start(gang: HostsGang) -> list[Action]:
     """Answer the start once the driver knows that all ranks have been ready. Then process the failures so far."""
     if gang.phase == "launching" and all(host.pids for host in gang.hosts):
         gang.phase, gang.started = "running", True
         heeded = _stop(gang, "failure", None, None) if gang.causes else []
-        return [steps.AnswerStart(gang.epoch), *heeded]
+        return [AnswerStart(gang.epoch), *heeded]
     return []
 
 
-def _not_started(gang: HostsGang, event: steps.HostNotStarted, now_ns: int) -> list[steps.Action]:
+def _not_started(gang: HostsGang, event: HostNotStarted, now_ns: int) -> list[Action]:
     host = gang.hosts[event.host]
     if host.state in OVER:
         return []
@@ -106,7 +362,7 @@ def _not_started(gang: HostsGang, event: steps.HostNotStarted, now_ns: int) -> l
     return [*actions, *_advance(gang, now_ns)]
 
 
-def _rank_failed(gang: HostsGang, event: steps.RankFailed) -> list[steps.Action]:
+def _rank_failed(gang: HostsGang, event: RankFailed) -> list[Action]:
     host = gang.hosts[event.host]
     if host.failed_first is None and not host.told_to_stop:
         host.failed_first = event.local_rank
@@ -114,7 +370,7 @@ def _rank_failed(gang: HostsGang, event: steps.RankFailed) -> list[steps.Action]
     return []
 
 
-def _ended(gang: HostsGang, event: steps.HostEnded, now_ns: int) -> list[steps.Action]:
+def _ended(gang: HostsGang, event: HostEnded, now_ns: int) -> list[Action]:
     host = gang.hosts[event.host]
     if host.state in OVER:
         return []
@@ -132,15 +388,15 @@ def _failed_by_itself(result: RunProcsResult, host: Host) -> bool:
     return result.outcome == "failed" or (result.outcome != "succeeded" and not host.told_to_stop)
 
 
-def _lost(gang: HostsGang, event: steps.HostLost) -> list[steps.Action]:
+def _lost(gang: HostsGang, event: HostLost, now_ns: int) -> list[Action]:
     host = gang.hosts[event.host]
     if host.state in OVER or host.state == "lost":
         return []
-    host.state, host.lost = "lost", event.why
-    return [*_fails(gang, event.host), steps.AwaitLease(gang.epoch, event.host)]
+    host.state, host.lost, host.lost_ns = "lost", event.why, now_ns
+    return [*_fails(gang, event.host), AwaitLease(gang.epoch, event.host)]
 
 
-def _fails(gang: HostsGang, number: int) -> list[steps.Action]:
+def _fails(gang: HostsGang, number: int) -> list[Action]:
     """Record a host as a cause. Stop the others once the replies to pending launches have arrived.
 
     So if a rank fails at once, the gang still counts as started and has a result, as on one host. The failure is not an
@@ -154,22 +410,22 @@ def _fails(gang: HostsGang, number: int) -> list[steps.Action]:
     return _stop(gang, "failure", None, None)
 
 
-def _stop(gang: HostsGang, why: Stopping, sig: Signals | None, timeout_s: float | None) -> list[steps.Action]:
+def _stop(gang: HostsGang, why: Stopping, sig: Signals | None, timeout_s: float | None) -> list[Action]:
     """Ask each host that may run ranks to stop. A later close may repeat this with a stronger signal."""
     if gang.phase in ("new", "placing", "backoff"):
         gang.stopping = why
         return _finish(gang, None)
     gang.stopping = why if gang.stopping in (None, "failure") and why != "failure" else gang.stopping or why
     gang.phase, gang.sig, gang.timeout_s = "stopping", sig, timeout_s
-    actions: list[steps.Action] = []
+    actions: list[Action] = []
     for number, host in enumerate(gang.hosts):
         if host.state in ("launching", "running"):
             host.told_to_stop = True
-            actions.append(steps.StopHost(gang.epoch, number, sig, timeout_s))
+            actions.append(StopHost(gang.epoch, number, sig, timeout_s))
     return actions
 
 
-def _advance(gang: HostsGang, now_ns: int) -> list[steps.Action]:
+def _advance(gang: HostsGang, now_ns: int) -> list[Action]:
     """End the attempt if none of its ranks can run any more."""
     if gang.phase in ("new", "placing", "backoff", "finished") or any(host.state not in OVER for host in gang.hosts):
         return []
@@ -179,7 +435,7 @@ def _advance(gang: HostsGang, now_ns: int) -> list[steps.Action]:
     if delay_s is None:
         return _finish(gang, None)
     before, gang.epoch, gang.phase = gang.epoch, gang.epoch + 1, "backoff"
-    return [steps.Release(before), steps.Restart(gang.epoch, delay_s)]
+    return [Release(before), Restart(gang.epoch, delay_s)]
 
 
 def _start_error(gang: HostsGang) -> BaseException:
@@ -201,18 +457,11 @@ def _delay_s(gang: HostsGang, now_ns: int) -> float | None:
     policy = gang.policy
     if policy is None or gang.stopping != "failure" or not gang.causes:
         return None
-    code = _exit_code(gang)
-    if code is not None and code in policy.never_restart_exit_codes:
+    codes = [_exit_code(gang)]
+    if gang.backoff.gives_up(policy, now_ns, codes):
         return None
-    gang.restarts_ns = policy.counting(gang.restarts_ns, now_ns)
-    uncounted = code is not None and code in policy.uncounted_exit_codes
-    if not uncounted:
-        if len(gang.restarts_ns) >= policy.max_restarts:
-            return None
-        gang.restarts_ns = (*gang.restarts_ns, now_ns)
-    gang.in_a_row = max(len(gang.restarts_ns), gang.in_a_row + 1 if policy.within_s is None else 1)
-    delay_s = policy.delay_s(gang.in_a_row - 1)
-    return max(delay_s, 0.1) if uncounted else delay_s
+    gang.backoff = gang.backoff.next(policy, now_ns, codes)
+    return gang.backoff.delay_s
 
 
 def _exit_code(gang: HostsGang) -> int | None:
@@ -226,7 +475,7 @@ def _exit_code(gang: HostsGang) -> int | None:
     return host.result.failures[host.result.root_cause].exitcode
 
 
-def _finish(gang: HostsGang, error: BaseException | None) -> list[steps.Action]:
+def _finish(gang: HostsGang, error: BaseException | None) -> list[Action]:
     placed, gang.phase = gang.phase not in ("new", "backoff"), "finished"
-    release: list[steps.Action] = [steps.Release(gang.epoch)] if placed else []
-    return [*release, steps.Finish(error)]
+    release: list[Action] = [Release(gang.epoch)] if placed else []
+    return [*release, Finish(error)]

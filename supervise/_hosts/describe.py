@@ -8,17 +8,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from supervise._gang.describe import causes
-from supervise._gang.results import failed_line
+from supervise._gang.describe import causes, failed_line
 from supervise.events import Event, EventLog
 from supervise.recording import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from supervise._hosts.model import HostsGang
-    from supervise._hosts.orders import HostAddress
-    from supervise._hosts.plan import HostsPlan
+    from supervise._hosts.decide import HostsGang
+    from supervise._hosts.plan import HostAddress, HostsPlan
     from supervise.messages import GangFinished, GangRestarting
 
 _OF_GANG = "supervise.gang."

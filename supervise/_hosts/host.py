@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import threading
+from collections import deque
 from signal import SIGKILL, Signals
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,8 +16,7 @@ from supervise import messages as say
 from supervise._gang.attempt import first_attempt
 from supervise._gang.supervisor import Supervisor
 from supervise._hosts.lease import Lease, LeaseLost
-from supervise._hosts.news import NewsQueue
-from supervise._hosts.orders import HostAddress, HostEnd
+from supervise._hosts.plan import HostAddress, HostEnd, News
 from supervise._runtime.future import Reply
 from supervise.errors import SuperviseError
 from supervise.logs import DefaultLogsSpecs
@@ -24,7 +24,84 @@ from supervise.logs import DefaultLogsSpecs
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from supervise._hosts.orders import HostOrder, News
+    from supervise._hosts.plan import HostOrder, NewsKind
+
+
+# The news of a host, as a queue of numbered items that the driver reads by long polls
+
+
+_MOST_OUTPUT_BYTES = 4 << 20
+"""Limit on the output that waits for the driver.
+
+Further output stays in the log files until the driver has read this.
+"""
+_BATCH = 256
+
+
+class NewsQueue:
+    """Queue of the news that the driver has not confirmed. Thread-safe.
+
+    A poll names the number of the last item that the driver has. The queue then forgets all items up to this one. So
+    the driver can repeat a poll whose reply was lost, and loses no item.
+    """
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._changed = threading.Condition()
+        self._queue: deque[News] = deque()
+        self._count = 0
+        self._output_bytes = 0
+        self._poll: Reply[list[News]] | None = None
+        self._closed = False
+
+    def add(self, kind: NewsKind, what: Any) -> None:
+        """Add one item. An item of output blocks the caller while the driver has too much unread output."""
+        size = len(what) if kind in ("stdout", "stderr") else 0
+        with self._changed:
+            if size:
+                self._changed.wait_for(lambda: self._closed or self._output_bytes < _MOST_OUTPUT_BYTES)
+            self._count += 1
+            self._queue.append(News(self._count, kind, what))
+            self._output_bytes += size
+            poll, self._poll = self._poll, None
+            found = self._found() if poll is not None else []
+        if poll is not None:
+            poll.set(found)
+
+    def after(self, number: int) -> Reply[list[News]]:
+        """Return a reply with the news after `number`. The reply is set as soon as there is any.
+
+        The poll replaces an earlier one.
+        """
+        reply: Reply[list[News]] = Reply()
+        with self._changed:
+            while self._queue and self._queue[0].number <= number:
+                read = self._queue.popleft()
+                self._output_bytes -= len(read.what) if read.kind in ("stdout", "stderr") else 0
+            self._changed.notify_all()
+            earlier, self._poll = self._poll, None
+            found = self._found()
+            waits = not found and not self._closed
+            if waits:
+                self._poll = reply
+        if earlier is not None:
+            earlier.set([])
+        if not waits:
+            reply.set(found)
+        return reply
+
+    def close(self) -> None:
+        """Answer the present poll, and let output that waits continue."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            poll, self._poll = self._poll, None
+        if poll is not None:
+            poll.set([])
+
+    def _found(self) -> list[News]:
+        return [each for each, _ in zip(self._queue, range(_BATCH), strict=False)]
+
 
 _CHUNK_BYTES = 65536
 _PUMP_S = 10.0
@@ -109,6 +186,7 @@ class Host:
                 consoles=consoles,
                 **order.settings,
             )
+            self._news.add("logs", (dict(attempt.dest.stdouts), dict(attempt.dest.stderrs)))
             gang = Supervisor.start_attempt(attempt)
         except BaseException:
             for console in consoles:
@@ -177,11 +255,11 @@ class Host:
             with contextlib.suppress(pykka.ActorDeadError):
                 self._gang.tell(say.Close(death_sig=None if sig is None else Signals(sig), timeout=timeout_s))
 
-    def signal(self, sig: int, ranks: frozenset[int] | None) -> None:
-        """Send a signal to the process groups of running ranks."""
+    def signal(self, sig: int, ranks: frozenset[int] | None, group: bool) -> None:
+        """Send a signal to running ranks, or to their process groups."""
         if self._gang is not None:
             with contextlib.suppress(pykka.ActorDeadError):
-                self._gang.tell(say.Signal(sig=Signals(sig), ranks=ranks))
+                self._gang.tell(say.Signal(sig=Signals(sig), ranks=ranks, group=group))
 
     def leave(self) -> None:
         """End the lease of a host that has no ranks. Kill ranks that run nevertheless."""
@@ -210,7 +288,7 @@ class Host:
             self._lease.remove(message.pid)
         codes = self._order.settings.get("success_exit_codes", frozenset({0}))
         fails = message.exitcode not in codes or message.complaint is not None
-        if fails and not self._failed and not self._told_to_stop:
+        if fails and not self._failed:  # the driver ignores it if it has asked this host to stop
             self._failed = True
             self._news.add("failed", message.local_rank)
         self._news.add("exited", message)

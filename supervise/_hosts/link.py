@@ -2,21 +2,118 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from supervise._hosts import steps
-from supervise._hosts.death_notice import DeathNotice
-from supervise._hosts.engine import HostDead, HostUnavailable
+from supervise._hosts import decide
 from supervise.recording import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from supervise._hosts.engine import EngineHost
-    from supervise._hosts.orders import News
+    from supervise._hosts.plan import HostAddress, HostOrder, News
     from supervise._runtime.loop import Loop, Timer
+
+
+# The interface of an engine: it makes the hosts for one attempt, and transfers calls from the driver to them
+
+
+if TYPE_CHECKING:
+    Done = Callable[[Any, BaseException | None], object]
+    """Function that is called once, on any thread, with a value or an error."""
+
+
+class HostDead(Exception):  # noqa: N818  says what happened, as SupervisorCrashed does
+    """The engine reports that a host has died."""
+
+
+class HostUnavailable(Exception):  # noqa: N818  as above
+    """A call has not reached its host, or its reply was lost. The host may be alive."""
+
+
+class EngineHost(Protocol):
+    """One host of an attempt, as the driver sees it."""
+
+    address: HostAddress
+
+    def call(self, method: str, *args: Any, done: Done) -> None:
+        """Call a method of `supervise._hosts.host.Host`. An implementation must not block.
+
+        Args:
+            method: Name of the method.
+            args: Arguments of the method.
+            done: Gets the value or an error. The error is `HostDead`, `HostUnavailable`, or the exception of the
+                method.
+        """
+
+
+class Engine(Protocol):
+    """Engine: it places hosts. Its methods must not block."""
+
+    def place(self, orders: Sequence[HostOrder], done: Done) -> None:
+        """Make a host for each order, or none at all.
+
+        `done` gets the hosts in the order of `orders`, or the error.
+        """
+
+    def release(self, epoch: int) -> None:
+        """Release the resources of an attempt, and kill the processes of its hosts. Idempotent.
+
+        The caller may call this also while the attempt is being placed.
+        """
+
+    def close(self, done: Callable[[], object]) -> None:
+        """Release everything. Call `done`, on any thread, when the engine does nothing more. This is the last call."""
+
+
+# The driver's connection to the keeper of a host's lease
+#
+# On this connection, the keeper reports that the host and its ranks are dead.
+
+
+_MOST_BYTES = 200
+_GONE = b"gone "
+
+
+class DeathNotice:
+    """Reader of one line from the keeper. Used on the driver's loop.
+
+    Only the line of the keeper is a proof. If the connection ends without the line, or if there is no connection, the
+    driver waits for the end of the lease.
+    """
+
+    def __init__(self, loop: Loop, address: HostAddress, then: Callable[[str], object]) -> None:
+        """Connect. Call `then` with the keeper's reason when the host and its ranks are dead."""
+        self._loop = loop
+        self._then = then
+        self.why = ""
+        """The keeper's reason; "" until the reason has arrived."""
+        self._socket = socket.socket(socket.AF_INET6 if ":" in address.ip else socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.setblocking(False)
+        self._socket.connect_ex((address.ip, address.keeper_port))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._watched = True
+        loop.watch(self._socket.fileno(), self._read)
+
+    def _read(self) -> None:
+        said = b""
+        with contextlib.suppress(OSError):
+            said = self._socket.recv(_MOST_BYTES)
+        self.close()
+        if said.startswith(_GONE):
+            self.why = said[len(_GONE) :].decode(errors="replace").strip()
+            self._then(self.why)
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        if self._watched:
+            self._watched = False
+            self._loop.unwatch(self._socket.fileno())
+            self._socket.close()
+
 
 _RENEWALS_PER_LEASE = 10
 _AGAIN_S = 0.2
@@ -35,7 +132,7 @@ class HostLink:
         epoch: int,
         number: int,
         lease_s: float,
-        step: Callable[[steps.Event], object],
+        step: Callable[[decide.Event], object],
         receive: Callable[[int, int, News], object],
     ) -> None:
         """Make the link. `begin` starts it.
@@ -68,6 +165,8 @@ class HostLink:
         """The variables of a launch that waits for the lease."""
         self._read = 0
         """Number of the last item of news that was processed."""
+        self.said = ""
+        """What the engine has reported since the last reply of the host; "" if it has reported nothing."""
         self._heard_s = self._sent_s = time.monotonic()
         self._renewing = False
         self._over = False
@@ -113,7 +212,7 @@ class HostLink:
         if self._awaiting is not None:
             self._gone()
         elif not self._over:
-            self._lose(f"it died: {why}")
+            self._lose(f"the keeper of its lease reports: {why}")
 
     def launch(self, envs: dict[int, dict[str, str]]) -> None:
         """Start the ranks of the host as soon as it has a lease; report the result.
@@ -144,9 +243,9 @@ class HostLink:
         elif isinstance(error, HostDead):
             self._lose(str(error))
         elif error is not None:
-            self._step(steps.HostNotStarted(self._epoch, self._number, error))
+            self._step(decide.HostNotStarted(self._epoch, self._number, error))
         else:
-            self._step(steps.HostStarted(self._epoch, self._number, pids))
+            self._step(decide.HostStarted(self._epoch, self._number, pids))
 
     def _said(self, method: str, args: tuple[Any, ...], _value: Any, error: BaseException | None) -> None:
         if isinstance(error, HostUnavailable):
@@ -203,11 +302,15 @@ class HostLink:
 
     def _lose(self, why: str) -> None:
         if not self._over:
-            self._step(steps.HostLost(self._epoch, self._number, why))
+            self._step(decide.HostLost(self._epoch, self._number, why))
 
     def _call(self, method: str, *args: Any, done: Callable[[Any, BaseException | None], object]) -> None:
         self._host.call(method, *args, done=lambda value, error: self._loop.post(self._reply, done, value, error))
 
     def _reply(self, done: Callable[..., object], value: Any, error: BaseException | None) -> None:
+        if error is None:
+            self.said = ""
+        elif isinstance(error, (HostDead, HostUnavailable)):
+            self.said = text_of(error)
         if not self._over:
             done(value, error)

@@ -5,32 +5,100 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from supervise._gang.spec import GangSpec
 from supervise._gang.validation import checked
-from supervise._hosts.orders import HostOrder
-from supervise._seconds import GRACE_S, check_seconds
+from supervise._settings import GANG, GRACE_S, check_seconds
 from supervise.errors import SpecError
 from supervise.logs import DefaultLogsSpecs, Std
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from supervise._hosts.orders import HostAddress
     from supervise.events import Sink
     from supervise.logs import LogsSpecs
+    from supervise.messages import GangStatus
     from supervise.restarts import RestartPolicy
+    from supervise.result import RunProcsResult
+
+
+# The messages between the driver and a host
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostOrder:
+    """The order for one host in one attempt. Mappings are keyed by local rank. Driver -> host."""
+
+    name: str
+    """Name of the gang."""
+    number: int
+    """Number of the host, from 0."""
+    epoch: int
+    """Number of the attempt."""
+    lease_s: float
+    entrypoint: Callable[..., Any] | str
+    args: dict[int, tuple[Any, ...]]
+    envs: dict[int, dict[str, str]]
+    logs_specs: LogsSpecs | None
+    log_line_prefixes: dict[int, str] | None
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Further settings of the host's Supervisor."""
+    sends_events: bool = False
+    """Whether the driver has a listener for the host's events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostAddress:
+    """The place where a host runs. Host -> driver."""
+
+    host_name: str
+    node_id: str
+    """The engine's name for the node."""
+    ip: str
+    port: int
+    """A port that was free a moment ago, for the ranks' own rendezvous."""
+    pid: int
+    """Pid of the process that supervises the ranks."""
+    keeper_port: int = 0
+    """The port at which the keeper of the lease reports that it has killed the host and its ranks. 0: none."""
+    omp_num_threads: str | None = None
+    """The value of OMP_NUM_THREADS that the engine has set on the host; None if it is unset."""
+
+
+NewsKind = Literal["logs", "event", "stdout", "stderr", "exited", "failed", "ended"]
+LogPaths = tuple[dict[int, str], dict[int, str]]
+"""Local rank to the path of its stdout, and to that of its stderr; "" for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """One item of a host's news. Host -> driver, in order."""
+
+    number: int
+    kind: NewsKind
+    what: Any
+    """The content, which depends on the kind.
+
+    ``logs``: `LogPaths`, before the ranks are started. ``event``: the fields of the event. ``stdout``, ``stderr``:
+    bytes to show. ``exited``: a `WorkerExited`. ``failed``: the local rank that was the first to fail by itself.
+    ``ended``: a `HostEnd`.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostEnd:
+    """The end of a host's ranks, of which nothing is left. Host -> driver.
+
+    Exactly one of `result` and `error` is None.
+    """
+
+    result: RunProcsResult | None = None
+    error: BaseException | None = None
+    status: GangStatus | None = None
+    """The last state of the ranks."""
+
 
 _MOST_HOSTS = 100_000
-_FIELDS = {"grace": "grace_s"}
-_OF_EACH_HOST = frozenset(
-    [
-        *("start_method", "grace", "cwd", "containment", "success_exit_codes", "ready", "ready_timeout_s", "watchdog"),
-        *("log_max_bytes", "duplicate_stdout_filters", "duplicate_stderr_filters", "stop_signal", "strategy"),
-    ]
-)
-"""The settings of a gang that each host applies to its own ranks. The others concern one machine only."""
 LEAST_LEASE_S = 1.0
 
 
@@ -158,8 +226,7 @@ def make_plan(
         raise SpecError(
             f"lease_s is {lease_s!r}; give at least {LEAST_LEASE_S:g} s, or short delays would end the gang"
         )
-    if timeout is not None:
-        check_seconds("timeout", timeout, above_zero=True)
+    GANG["timeout"].checked(timeout)
     _check_policy(restart_policy)
     _check_settings(settings or {})
     if logs_specs is None:
@@ -197,12 +264,14 @@ def _check_policy(policy: RestartPolicy | None) -> None:
 
 
 def _check_settings(settings: Mapping[str, Any]) -> None:
-    if unknown := settings.keys() - _OF_EACH_HOST:
+    of_each_host = {name for name, row in GANG.items() if row.each_host}  # the others concern one machine only
+    if unknown := settings.keys() - of_each_host:
         raise SpecError(
-            f"unknown setting: {min(unknown)}; a gang over several hosts has {', '.join(sorted(_OF_EACH_HOST))}"
+            f"unknown setting: {min(unknown)}; a gang over several hosts has {', '.join(sorted(of_each_host))}"
         )
-    if (strategy := settings.get("strategy", "one_for_all")) != "one_for_all":
-        raise SpecError(f"strategy is {strategy!r}; a gang over several hosts is all or nothing: give one_for_all")
+    usual = GANG["strategy"].default
+    if (strategy := settings.get("strategy", usual)) != usual:
+        raise SpecError(f"strategy is {strategy!r}; a gang over several hosts is all or nothing: give {usual}")
 
 
 def _arguments(args: object, world: int) -> dict[int, tuple[Any, ...]]:
@@ -235,13 +304,13 @@ def _check_as_hosts(plan: HostsPlan) -> None:
     Raises:
         SpecError: A setting is not valid; the text also names the host.
     """
-    settings = {_FIELDS.get(key, key): value for key, value in plan.settings.items()}
+    settings = dict(plan.settings)
     if isinstance(settings.get("cwd"), (str, os.PathLike)):
         del settings["cwd"]  # a folder on the hosts, which each host checks at its launch
     for order in plan.orders(0):
         spec = {"name": plan.name, "entrypoint": plan.entrypoint, "args": order.args, "envs": order.envs, **settings}
         try:
-            checked(GangSpec(**spec, logs_specs=plan.logs_specs))
+            checked({**spec, "logs_specs": plan.logs_specs})
         except SpecError as error:
             if plan.nnodes == 1:
                 raise

@@ -2,55 +2,413 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import random
+import re
+import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import pykka
+from typing import TYPE_CHECKING, Any, Protocol
 
 from supervise import messages as say
 from supervise._gang import shutdown_at_exit
-from supervise._gang.ask_checks import as_signal, check_ref, checked_ranks, stray
-from supervise._gang.replies import PendingReplies
-from supervise._gang.subscribers import Subscribers
-from supervise._hosts import steps
-from supervise._hosts.decide import decide
+from supervise._gang.asks import GangShell, as_signal, checked_ranks
+from supervise._hosts import decide as steps
+from supervise._hosts.decide import HostsGang, decide
 from supervise._hosts.describe import HostEvents
-from supervise._hosts.inquiry import Inquiry
 from supervise._hosts.link import HostLink
-from supervise._hosts.merge import Merger
-from supervise._hosts.model import HostsGang
 from supervise._hosts.plan import random_run_id
-from supervise._hosts.rows import RankRows
-from supervise._hosts.start_errors import start_error
-from supervise._runtime.actor import LoopActor
-from supervise._runtime.loop import Loop
-from supervise._seconds import check_seconds
-from supervise.errors import SpecError, SuperviseError, SupervisorCrashed
-from supervise.recording import repr_of
-from supervise.result import RankRestart
+from supervise._runtime.future import Reply
+from supervise._runtime.shell import check_timeout, with_jitter
+from supervise.errors import SpawnError, SpecError, SuperviseError, SupervisorCrashed
+from supervise.messages import GangStatus, RankStatus
+from supervise.recording import repr_of, text_of
+from supervise.result import LOST_SINCE, ProcessFailure, RankEnd, RankRestart, RunProcsResult
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
-    from supervise._hosts.engine import Engine, EngineHost
-    from supervise._hosts.orders import HostAddress, News
-    from supervise._hosts.plan import HostsPlan
-    from supervise._hosts.show import Shown
-    from supervise._runtime.future import Reply
-    from supervise.result import RunProcsResult
+    from supervise._hosts.decide import Host
+    from supervise._hosts.link import Engine, EngineHost
+    from supervise._hosts.plan import HostAddress, HostsPlan, LogPaths, News
+    from supervise._runtime.loop import Loop
+    from supervise.messages import Phase, RankState, WorkerExited
+    from supervise.result import Outcome, Role
+
+
+# The output of the ranks of all hosts on the driver's streams, as whole lines in the order of their arrival
+
+
+class Shown(Protocol):
+    """A destination of the ranks' output."""
+
+    def write(self, host: int, stream: str, data: bytes) -> None:
+        """Take bytes of a host's ``stdout`` or ``stderr``."""
+
+    def finish(self, host: int) -> None:
+        """Take the end of a host's output."""
+
+
+class StreamsShown:
+    """Writer of the output to the streams of this process. Unfinished lines wait, so that lines of hosts never mix."""
+
+    def __init__(self, write: Callable[[str, bytes], object] | None = None) -> None:
+        """Write to `sys.stdout` and `sys.stderr`.
+
+        With `write`, call it with the name of the stream and whole lines instead.
+        """
+        self._write = write or _to_stream
+        self._rest: dict[tuple[int, str], bytes] = {}
+
+    def write(self, host: int, stream: str, data: bytes) -> None:
+        """Write the lines that `data` completes."""
+        whole, newline, rest = (self._rest.pop((host, stream), b"") + data).rpartition(b"\n")
+        if rest:
+            self._rest[host, stream] = rest
+        if newline:
+            self._write(stream, whole + newline)
+
+    def finish(self, host: int) -> None:
+        """Write the unfinished lines of a host."""
+        for stream in ("stdout", "stderr"):
+            if rest := self._rest.pop((host, stream), b""):
+                self._write(stream, rest + b"\n")
+
+
+def _to_stream(name: str, data: bytes) -> None:
+    stream: Any = getattr(sys, name)
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or no reader: the logs have it
+        if hasattr(stream, "buffer"):
+            stream.flush()
+            stream.buffer.write(data)
+            stream.buffer.flush()
+        else:
+            stream.write(data.decode(errors="replace"))
+
+
+# The error for a failed start of a host, as the caller of the whole gang gets it
+
+
+def start_error(error: BaseException, where: str, first: int) -> BaseException:
+    """Return the error of a host, with the global rank and the name of the host added.
+
+    An `OSError` keeps its errno and its file name.
+
+    Args:
+        error: The exception of the host's Supervisor.
+        where: The name of the host in the message.
+        first: Global rank of the host's local rank 0.
+    """
+    found = error
+    if isinstance(error, SpawnError):
+        why = str(error).partition(f" {error.what}: ")[2]
+        text = f"{why} (local rank {error.local_rank} of {where})"
+        found = SpawnError(text, local_rank=first + error.local_rank, exitcode=error.exitcode, what=error.what)
+    elif isinstance(error, SpecError):
+        found = SpecError(f"{where}: {error}")
+    elif isinstance(error, OSError) and error.errno is not None:
+        text = re.sub(r"^rank (\d+) ", lambda local: f"rank {first + int(local[1])} ", str(error.strerror))
+        found = OSError(error.errno, f"{where}: {text}", error.filename)
+    if found is not error:
+        found.__cause__ = error
+    return found
+
+
+# The state of each rank of a gang over several hosts, as the hosts have reported it
+
+
+_PHASES: dict[str, Phase] = {"placing": "starting", "launching": "starting", "backoff": "restarting"}
+_RUNNING = ("starting", "ready", "suspended", "stopping")
+
+
+class RankRows:
+    """The rows of `GangStatus.ranks`."""
+
+    def __init__(self, plan: HostsPlan) -> None:
+        """Begin before the first attempt."""
+        self._plan = plan
+        self._ended: dict[int, RankState] = {}
+        self._told: dict[int, tuple[RankStatus, float]] = {}
+        """Rank to its status in the last report of its host, and the monotonic time (s) at which the report arrived."""
+        self._epoch = 0
+        self._ready = False
+
+    def begin(self, epoch: int) -> None:
+        """Begin another attempt."""
+        self._ended, self._told, self._epoch, self._ready = {}, {}, epoch, False
+
+    def ready(self) -> None:
+        """Record that all ranks are ready."""
+        self._ready = True
+
+    def exited(self, rank: int, end: WorkerExited) -> None:
+        """Record the end of a rank."""
+        codes = self._plan.settings.get("success_exit_codes", frozenset({0}))
+        self._ended[rank] = "finished" if end.exitcode in codes and end.complaint is None else "failed"
+
+    def told(self, number: int, status: GangStatus) -> None:
+        """Record the report of a host on its ranks: their steps, status texts, and the ages of their heartbeats."""
+        now_s = time.monotonic()
+        self._told |= {self._plan.rank(number, local): (row, now_s) for local, row in status.ranks.items()}
+
+    def status(self, gang: HostsGang, pids: dict[int, int], waiters: int) -> GangStatus:
+        """Return the present state, as far as the hosts have reported it."""
+        rows = {rank: self._row(rank, gang) for rank in range(self._plan.world_size)}
+        return GangStatus(
+            phase=_PHASES.get(gang.phase, gang.phase),  # type: ignore[arg-type]  # the other phases have the same names
+            pids=pids,
+            running=frozenset(rank for rank, row in rows.items() if row.state in _RUNNING),
+            leftovers=frozenset(),
+            waiters=waiters,
+            attempt=gang.epoch,
+            ranks=rows,
+        )
+
+    def _row(self, rank: int, gang: HostsGang) -> RankStatus:
+        number, local = divmod(rank, self._plan.nproc_per_node)
+        host = gang.hosts[number] if gang.hosts else None
+        pid = host.pids.get(local) if host is not None else None
+        state: RankState
+        if gang.phase == "backoff":
+            state = "backoff"
+        elif rank in self._ended:
+            state = self._ended[rank]
+        elif host is None or host.state == "waiting":
+            state = "waiting"
+        elif host.state in ("lost", "gone", "not_started"):
+            state = "failed"
+        elif host.told_to_stop:
+            state = "stopping"
+        else:
+            state = "ready" if self._ready else "starting"
+        row = RankStatus(pid=pid, state=state, attempt=self._epoch, restarts=self._epoch)
+        if rank not in self._told:
+            return row
+        told, at_s = self._told[rank]
+        if told.state == "suspended" and state in ("starting", "ready"):
+            row = replace(row, state="suspended")
+        # the age by the host's clock, plus the time since then by the driver's clock
+        age_s = None if told.beat_age_s is None else told.beat_age_s + time.monotonic() - at_s
+        return replace(row, status=told.status, step=told.step, beat_age_s=age_s)
+
+
+# The result of a gang, merged from the results of its hosts and keyed by global rank
+
+
+_NS_PER_S = 1_000_000_000
+LOST_CODE = 255
+"""`ProcessFailure.exitcode` of a rank whose exit status is unknown, as for a gang on one host."""
+
+
+@dataclass(slots=True)
+class Merger:
+    """Builder of the result of one attempt."""
+
+    plan: HostsPlan
+    gang: HostsGang
+    addresses: Sequence[HostAddress]
+    load: Callable[[Any], Any]
+    """Converts the data that a host has sent into a return value."""
+    logs: Mapping[int, LogPaths]
+    """Number of a host to the log paths of its ranks, for each host that has reported them."""
+    said: Sequence[str]
+    """What the engine has last reported about each host that does not answer; "" if it has reported nothing."""
+    engine: str
+    """The name of the engine."""
+
+    def result(self) -> RunProcsResult:
+        """Return the result of the attempt. All hosts of the attempt have ended.
+
+        The root cause is on the host of which the driver first learned a failure. It is the first failure in that
+        host's own order. Clocks of different hosts are not compared.
+        """
+        merged = RunProcsResult(outcome=self._outcome(), cause_order="receipt")
+        causes = self.gang.causes
+        numbers = range(len(self.gang.hosts))  # there are none before the first attempt
+        order = [*causes, *(number for number in numbers if number not in causes)]
+        for number in order:
+            self._add(merged, number, self.gang.hosts[number])
+        merged.ends = dict(sorted(merged.ends.items()))
+        if merged.outcome == "succeeded":
+            self._add_values(merged)
+        return merged
+
+    def _outcome(self) -> Outcome:
+        if self.gang.causes:
+            return "failed"
+        outcomes: dict[str | None, Outcome] = {"close": "stopped", "timeout": "timed_out"}
+        return outcomes.get(self.gang.stopping, "succeeded")
+
+    def _add(self, merged: RunProcsResult, number: int, host: Host) -> None:
+        result = host.result
+        if result is None:
+            if host.lost or number in self.gang.causes:
+                self._add_lost(merged, number, host)
+            return  # otherwise the host was stopped before its ranks ran
+        is_cause = number in self.gang.causes
+        first = bool(self.gang.causes) and number == self.gang.causes[0]
+        for local, path in result.stdouts.items():
+            merged.stdouts[self.plan.rank(number, local)] = path
+        for local, path in result.stderrs.items():
+            merged.stderrs[self.plan.rank(number, local)] = path
+        for local, failure in result.failures.items():
+            if is_cause or merged.outcome in ("stopped", "timed_out"):
+                merged.failures[self.plan.rank(number, local)] = failure
+        for local, end in result.ends.items():
+            merged.ends[self.plan.rank(number, local)] = replace(
+                end, host=self.addresses[number].host_name, role=_role(end.role, first=first)
+            )
+
+    def _add_lost(self, merged: RunProcsResult, number: int, host: Host) -> None:
+        """Add the ranks of a host that was lost, or that could not start its ranks."""
+        root = bool(self.gang.causes) and number == self.gang.causes[0]
+        now_ns = time.monotonic_ns()
+        ended_ns = host.lost_ns or now_ns
+        at_ns = time.time_ns() - (now_ns - ended_ns)
+        for local in range(self.plan.nproc_per_node):
+            rank, pid = self.plan.rank(number, local), host.pids.get(local)
+            out, err = (paths.get(local, "") for paths in self.logs.get(number, ({}, {})))
+            merged.stdouts[rank], merged.stderrs[rank] = out, err
+            why = f"host {self._where(number)}: {host.error}"
+            if host.lost:
+                why = self._loss(number, host, at_ns, [path for path in dict.fromkeys((out, err)) if path])
+            merged.failures[rank] = ProcessFailure.of(local, pid or 0, LOST_CODE, "", message=why, timestamp_ns=at_ns)
+            role: Role = "lost" if host.lost else "bystander"
+            merged.ends[rank] = RankEnd(
+                local_rank=local,
+                pid=pid,
+                exitcode=None,
+                role="root_cause" if root and local == 0 else role,
+                started_ns=host.started_ns,
+                ended_ns=ended_ns,
+                stdout_log=out,
+                stderr_log=err,
+                host=self.addresses[number].host_name if self.addresses else "",
+            )
+
+    def _loss(self, number: int, host: Host, at_ns: int, logs: list[str]) -> str:
+        """Return the message of a rank that was lost with its host.
+
+        It names the host, the time, the reason, the engine's report, and the log files.
+        """
+        at = datetime.fromtimestamp(at_ns // _NS_PER_S)  # noqa: DTZ006 - local time, as in the logs of engines
+        said = self.said[number] if number < len(self.said) else ""
+        rows = [f"host {self._where(number)}{LOST_SINCE}{at:%Y-%m-%d %H:%M:%S}: {host.lost}"]
+        if host.lost != said:
+            rows.append(said or f"{self.engine} has not reported the loss")
+        rows.append(f"its logs on that host: {', '.join(logs)}" if logs else "its output is not in log files")
+        return "\n".join(rows)
+
+    def _where(self, number: int) -> str:
+        if not self.addresses:
+            return str(number)
+        address = self.addresses[number]
+        return f"{number} ({address.host_name}, {address.ip}, node {address.node_id[:8]})"
+
+    def _add_values(self, merged: RunProcsResult) -> None:
+        for number, host in enumerate(self.gang.hosts):
+            values = host.result.return_values if host.result is not None else {}
+            for local, value in values.items():
+                rank = self.plan.rank(number, local)
+                try:
+                    merged.return_values[rank] = self.load(value)
+                except Exception as error:
+                    text = f"the return value cannot be loaded on the driver: {type(error).__name__}: {text_of(error)}"
+                    end = merged.ends[rank]
+                    merged.failures[rank] = ProcessFailure.of(local, end.pid or 0, 0, "", message=text)
+                    first = merged.outcome == "succeeded"
+                    merged.outcome = "failed"
+                    merged.ends[rank] = replace(end, role="root_cause" if first else "concurrent_failure")
+        if merged.outcome == "failed":
+            merged.return_values = {}
+
+
+def _role(role: Role, *, first: bool) -> Role:
+    """Return the role in the whole gang. `role` is that on the host; `first`: the host is the first cause."""
+    return "concurrent_failure" if role == "root_cause" and not first else role
+
+
+# The state of the ranks, which the driver requests from the hosts for each `Status`
+#
+# Without a `Status`, there is no request.
+
+
+_LONGEST_S = 1.0
+"""Time after which the driver answers without the hosts that have not replied."""
+
+
+class Inquiry:
+    """Requests to hosts for the state of their ranks.
+
+    Concurrent callers share the replies. Used on the driver's loop.
+    """
+
+    def __init__(
+        self, loop: Loop, answer: Callable[[], GangStatus], learn: Callable[[int, GangStatus], object]
+    ) -> None:
+        """Begin without a pending request.
+
+        Args:
+            loop: The driver's loop.
+            answer: Returns the state of the gang.
+            learn: Gets the number of a host, and the state that the host has reported.
+        """
+        self._loop = loop
+        self._answer = answer
+        self._learn = learn
+        self._replies: list[Reply[GangStatus]] = []
+        self._silent: set[int] = set()
+        """The hosts that have not replied yet."""
+        self._count = 0
+        """Number of the present inquiry. A timer or a reply of an earlier inquiry has no effect on it."""
+
+    def begin(self, links: Mapping[int, HostLink]) -> Reply[GangStatus]:
+        """Return a reply with the state of the gang.
+
+        It is set once these hosts have replied, or after a second.
+        """
+        reply: Reply[GangStatus] = Reply()
+        self._replies.append(reply)
+        if len(self._replies) == 1:
+            self._count += 1
+            self._silent = set(links)
+            self._loop.call_later(_LONGEST_S, partial(self._late, self._count))
+            for number, link in links.items():
+                link.call_once("status", done=partial(self._answered, self._count, number))
+            self._look()
+        return reply
+
+    def _answered(self, count: int, number: int, status: GangStatus | None, _error: BaseException | None) -> None:
+        if status is not None:
+            self._learn(number, status)
+        if count == self._count:
+            self._silent.discard(number)
+            self._look()
+
+    def _look(self) -> None:
+        if not self._silent:
+            self.settle()
+
+    def _late(self, count: int) -> None:
+        if count == self._count:
+            self.settle()
+
+    def settle(self) -> None:
+        """Answer all callers."""
+        replies, self._replies = self._replies, []
+        for reply in replies:
+            reply.set(self._answer())
+
 
 log = logging.getLogger("supervise")
 
 _MOST_RESTARTS = 1000
-_JITTER = 0.25
 
 
-class HostsSupervisor(LoopActor):
+class HostsSupervisor(GangShell):
     """The actor of one gang over several hosts. It accepts those messages of a `Supervisor` that concern a whole gang.
 
     These are `Start`, `Wait`, `Poll`, `Pids`, `Status`, `Signal`, `Close`, `Subscribe` and `Unsubscribe`. Every mapping
@@ -58,7 +416,14 @@ class HostsSupervisor(LoopActor):
     """
 
     def __init__(
-        self, plan: HostsPlan, engine: Engine, *, travels: Any = None, load: Callable[[Any], Any], shown: Shown
+        self,
+        plan: HostsPlan,
+        engine: Engine,
+        *,
+        travels: Any = None,
+        load: Callable[[Any], Any],
+        shown: Shown,
+        engine_name: str = "the engine",
     ) -> None:
         """Prepare a gang. `Start` places and launches it.
 
@@ -68,21 +433,22 @@ class HostsSupervisor(LoopActor):
             travels: The object to send to the hosts in place of the entrypoint; None: the entrypoint itself.
             load: Converts the data that a host has sent into a return value.
             shown: Shows the output of the ranks.
+            engine_name: Name of the engine in messages.
         """
-        super().__init__(Loop(f"supervise-{plan.name}", lost=self._lost_loop))
+        super().__init__(plan.name)
         self._plan = plan
         self._engine = engine
         self._travels = travels
         self._load = load
         self._shown = shown
+        self._engine_name = engine_name
         given = (env["TORCHELASTIC_RUN_ID"] for env in plan.envs.values() if "TORCHELASTIC_RUN_ID" in env)
         self._run_id = next(given, "") or random_run_id(plan.name)
         notifies = plan.settings.get("ready") == "notify"
         self._gang = HostsGang(nnodes=plan.nnodes, policy=plan.restart_policy, notifies=notifies)
         self._links: list[HostLink] = []
         self._addresses: list[HostAddress] = []
-        self._replies = PendingReplies(self.loop)
-        self._subscribers = Subscribers()
+        self._logs: dict[int, LogPaths] = {}
         self._events = HostEvents(plan, self._run_id)
         self._rows = RankRows(plan)
         self._inquiry = Inquiry(self.loop, self._status, self._rows.told)
@@ -91,42 +457,13 @@ class HostsSupervisor(LoopActor):
         self._crash: SupervisorCrashed | None = None
         self._leaving = False
 
-    def _start_actor_loop(self) -> None:
-        try:
-            self.loop.start()
-        except BaseException:  # no thread is available, so no ask would be answered
-            pykka.ActorRegistry.unregister(self.actor_ref)
-            raise
+    def _acquire(self) -> None:
         shutdown_at_exit.remember(self.actor_ref, self._plan.grace_s)
-        super()._start_actor_loop()
+
+    def _release(self) -> None:
+        shutdown_at_exit.forget(self.actor_ref)
 
     # Asks
-
-    def on_receive(self, message: Any) -> Any:  # noqa: PLR0911 - one line a message
-        """Answer asks."""
-        match message:
-            case say.Start():
-                return self.launch()
-            case say.Wait():
-                return self.wait(message.timeout)
-            case say.Poll():
-                return self.poll()
-            case say.Pids():
-                return self.pids()
-            case say.Status():
-                return self.status()
-            case say.Close():
-                return self.close(message.death_sig, message.timeout)
-            case say.Signal():
-                return self.send_signal(message.sig, message.ranks)
-            case say.Subscribe():
-                check_ref(message.ref)
-                return self._subscribers.admit(message.ref)
-            case say.Unsubscribe():
-                check_ref(message.ref)
-                return self._subscribers.dismiss(message.ref)
-            case _:
-                raise stray(message)
 
     def launch(self) -> Reply[dict[int, int]]:
         """Place the hosts and launch every rank; answer with ``{rank: pid}`` when the ranks of all hosts are ready."""
@@ -142,15 +479,11 @@ class HostsSupervisor(LoopActor):
 
     def wait(self, timeout: float | None = None) -> Reply[RunProcsResult | None]:
         """Answer with the result once there is one, or with None after `timeout` seconds."""
-        if timeout is not None:
-            check_seconds("timeout", timeout)
         return self._replies.wait(timeout)
 
     def poll(self) -> RunProcsResult | None:
         """Answer at once: with the result, or with None."""
-        if self._replies.error is not None:
-            raise self._replies.error
-        return self._replies.result
+        return self._replies.poll()
 
     def pids(self) -> dict[int, int]:
         """Answer with ``{rank: pid}`` of all started ranks. A pid is valid on the host of its rank."""
@@ -165,10 +498,15 @@ class HostsSupervisor(LoopActor):
         running = (n for n, host in enumerate(self._gang.hosts) if host.state in ("launching", "running"))
         return self._inquiry.begin({number: self._links[number] for number in running})
 
+    def _status_reply(self) -> Reply[say.GangStatus]:
+        return self.status()
+
     def _status(self) -> say.GangStatus:
         return self._rows.status(self._gang, self.pids(), self._replies.waiting)
 
-    def send_signal(self, sig: signal.Signals, ranks: frozenset[int] | None = None) -> frozenset[int]:
+    def send_signal(
+        self, sig: signal.Signals, ranks: frozenset[int] | None = None, *, group: bool = False
+    ) -> frozenset[int]:
         """Signal those ranks in `ranks` (None: all) that run; answer with the ranks whose hosts were asked."""
         sig = as_signal("sig", sig)
         wanted = checked_ranks(ranks, self._plan.world_size)
@@ -177,15 +515,14 @@ class HostsSupervisor(LoopActor):
         for number, link in enumerate(self._links):
             own = range(number * self._plan.nproc_per_node, (number + 1) * self._plan.nproc_per_node)
             if local := frozenset(rank - own.start for rank in reached if rank in own):
-                link.tell("signal", int(sig), local)
+                link.tell("signal", int(sig), local, group)
         return reached
 
     def close(
         self, death_sig: signal.Signals | None = None, timeout: float | None = None
     ) -> Reply[RunProcsResult | None]:
         """Stop the gang; answer with the result when no rank runs on any host."""
-        if timeout is not None:
-            check_seconds("timeout", timeout)
+        check_timeout(timeout)
         sig = None if death_sig is None else as_signal("death_sig", death_sig)
         reply = self._replies.close()
         if self._gang.phase == "finished" or self._crash is not None:
@@ -197,11 +534,11 @@ class HostsSupervisor(LoopActor):
     # The core
 
     def _step(self, event: steps.Event) -> None:
-        try:
-            for action in decide(self._gang, event, time.monotonic_ns()):
-                self._act(action)
-        except BaseException as error:
-            self.on_crash(error)
+        self._guarded(self._advance, event)
+
+    def _advance(self, event: steps.Event) -> None:
+        for action in decide(self._gang, event, time.monotonic_ns()):
+            self._act(action)
 
     def _act(self, action: steps.Action) -> None:
         match action:
@@ -223,14 +560,14 @@ class HostsSupervisor(LoopActor):
             case steps.Restart():
                 self._restart(action)
             case steps.Release():
-                self._release(action.epoch)
+                self._release_hosts(action.epoch)
             case steps.Finish():
                 self._finish(action.error)
 
     def _place(self, epoch: int) -> None:
         self._events.begin(epoch)
         self._rows.begin(epoch)
-        self._links, self._addresses = [], []
+        self._links, self._addresses, self._logs = [], [], {}
         sends_events = self._events.listens()
         orders = self._plan.orders(epoch, entrypoint=self._travels, sends_events=sends_events)
         self._engine.place(orders, lambda hosts, error: self.loop.post(self._placed, epoch, hosts, error))
@@ -266,6 +603,8 @@ class HostsSupervisor(LoopActor):
         match news.kind:
             case "stdout" | "stderr":
                 self._shown.write(host, news.kind, news.what)
+            case "logs":
+                self._logs[host] = news.what
             case "event":
                 self._events.forward(host, news.what, self._addresses[host])
             case "exited":
@@ -307,7 +646,7 @@ class HostsSupervisor(LoopActor):
     def _restart(self, action: steps.Restart) -> None:
         result = self._result()
         self._remember(result, action.epoch - 1)
-        delay_s = action.delay_s * (1 + random.uniform(-_JITTER, _JITTER))  # noqa: S311 - no secret
+        delay_s = with_jitter(action.delay_s)
         limit = self._plan.restart_policy.max_restarts if self._plan.restart_policy is not None else 0
         message = say.GangRestarting(attempt=action.epoch, max_restarts=limit, delay_s=delay_s, result=result)
         self._events.restarting(message)
@@ -324,9 +663,10 @@ class HostsSupervisor(LoopActor):
         self._restarts_total += len(result.ends)
 
     def _result(self) -> RunProcsResult:
-        return Merger(self._plan, self._gang, self._addresses, self._load).result()
+        said = [link.said for link in self._links]
+        return Merger(self._plan, self._gang, self._addresses, self._load, self._logs, said, self._engine_name).result()
 
-    def _release(self, epoch: int) -> None:
+    def _release_hosts(self, epoch: int) -> None:
         for link in self._links:
             link.tell("leave")
             link.end()
@@ -350,14 +690,11 @@ class HostsSupervisor(LoopActor):
 
     # The end
 
-    def on_stop_request(self) -> Reply[None]:
-        """Close the gang, then leave the registry."""
-        reply = self._replies.stop()
+    def _stop_supervised(self) -> None:
         if self._gang.phase == "finished" or self._crash is not None:
             self._leave()
         else:
             self._step(steps.CloseAsked())
-        return reply
 
     def _leave(self) -> None:
         self._inquiry.settle()
@@ -368,14 +705,8 @@ class HostsSupervisor(LoopActor):
             self._engine.close(lambda: self.loop.post(self._left))
 
     def _left(self) -> None:
-        shutdown_at_exit.forget(self.actor_ref)
         self.leave()
-        self.loop.ended.add_done_callback(self._replies.stopped)
-        self.loop.end()
-
-    def is_fatal(self, error: BaseException, *, asked: bool) -> bool:
-        """Return whether an exception of a handler ends this actor; False if the arguments of an ask have caused it."""
-        return not asked or not isinstance(error, (SuperviseError, OSError, TypeError, ValueError, AttributeError))
+        self._replies.end_loop()
 
     def on_crash(self, error: BaseException) -> None:
         """Give up after a fault of this actor: kill the hosts, and answer every ask."""
@@ -391,9 +722,6 @@ class HostsSupervisor(LoopActor):
         self._subscribers.finish(say.GangFinished(result=None, error=self._crash))
         self._replies.closed(self._crash)
         self._leave()
-
-    def _lost_loop(self, error: BaseException) -> None:
-        self.on_crash(error)
 
     def _raise_crash(self) -> None:
         if self._crash is not None:

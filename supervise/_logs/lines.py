@@ -12,12 +12,17 @@ A line ends with ``\n``. Its bytes pass unchanged in any encoding, with these ex
 - A stream with prompts shows an unfinished line after `PROMPT_NS` without further bytes. If the stream has updates, it
   rewrites such a line in place. Output of another stream interrupts the line, whose rest is then shown as a separate
   line.
+- On a console, a program may move the cursor up again: nested progress bars. Rows that it can reach stay unfinished,
+  and are shown as lines once the cursor has left them for good; a row that was cleared is not shown. Without updates,
+  the newline of a rewritten line waits `SETTLE_NS` for such a movement.
 - A filter gets each raw line with its newline. Of a line longer than the limit, the filter gets the first bytes up to
   the limit. Its answer then holds for the whole line.
 """
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,6 +33,18 @@ LIMIT_BYTES = 64 * 1024
 
 UPDATE_INTERVAL_NS = 100_000_000
 r"""The shortest interval between two updates of a line that is rewritten with ``\r``."""
+
+SETTLE_NS = {False: 100_000_000, True: 1_000_000_000}
+"""Time without further bytes after which the cursor is not expected to move up. Key: whether the cursor is hidden."""
+
+_MOST_ROWS = 30
+"""The most rows below the top row to which the cursor may move."""
+_MOST_WAITING = 4096
+"""The most bytes that wait for a movement of the cursor."""
+_CONTROL = rb"\x1b\[([0-9]{0,9})([ABEF])|\x1b\[\?25([lh])|\x1b\[2K"
+"""Up or down some rows; hide or show the cursor; erase the row."""
+_TORN = rb"\x1b(?:\[[0-9?]{0,9})?\Z"
+_compiled = cache(re.compile)
 
 _ERASE_LINE = b"\r\x1b[K"
 PROMPT_NS = 50_000_000
@@ -72,13 +89,23 @@ class LineStream:
         self._select = _Selection(line_filter, limit_bytes) if line_filter is not None else None
         self._shown_ns = -UPDATE_INTERVAL_NS
         self._begin_line()
+        self._waiting = b""  # bytes after a line that a movement of the cursor may still rewrite, or a torn sequence
+        self._settle_ns: int | None = None
+        self._hidden = False  # whether the program has hidden the cursor
+        self._leave_rows()
+
+    def _leave_rows(self) -> None:
+        self._rows: list[bytes] = []  # the raw content of the rows below the present line, which is the top row
+        self._at = 0  # the row of the cursor
+        self._depth = 0  # how far the cursor has moved up from the last row; 0: it has not
+        self._entered = False  # whether the next text begins in column 0 of a row that had text before
+        self._text = b""  # what tells whether the text since then is an ordinary line: see `_put`
 
     def _begin_line(self) -> None:
         self.reserved = False
         self.prompted = False
         """Whether the last output that the destination has shown is the beginning of this line, as a prompt."""
-        self.due_ns: int | None = None
-        """Time at which an update is due (see `update`); None: no update is pending."""
+        self._due_ns: int | None = None
         self._held = b""  # the current segment so far
         self._before = b""  # the last nonempty segment
         self._rewrites = False  # this line has a "\r"
@@ -101,12 +128,24 @@ class LineStream:
     def held_bytes(self) -> int:
         """The number of buffered bytes of an unfinished line."""
         waiting = self._select.held_bytes if self._select is not None else 0
-        return len(self._held or self._before) + self._ends_in_cr + waiting
+        rows = len(self._waiting) + sum(map(len, self._rows))
+        return len(self._held or self._before) + self._ends_in_cr + waiting + rows
+
+    @property
+    def due_ns(self) -> int | None:
+        """Time at which an update is due (see `update`); None: no update is pending."""
+        return min((due for due in (self._due_ns, self._settle_ns) if due is not None), default=None)
 
     @property
     def unfinished(self) -> bytes:
         """The present segment of a line that has no newline yet; empty if a part of the line was passed on."""
         return b"" if self.reserved else self._held or self._before
+
+    @property
+    def unfinished_rows(self) -> list[bytes]:
+        """The unfinished lines: the present line, and the rows below it to which the cursor has moved."""
+        rows = [self.unfinished, *(row.rstrip(b"\r").rpartition(b"\r")[2] for row in self._rows)]
+        return [row for row in rows if row.strip()]
 
     @property
     def is_rewritten(self) -> bool:
@@ -122,7 +161,10 @@ class LineStream:
         """
         if self._select is not None:
             chunk = self._select.feed(chunk)
-        return self._pass(chunk, now_ns)
+        plain = not (self._waiting or self._rows or self.is_rewritten or b"\x1b" in chunk or b"\r" in chunk)
+        if plain or not self._rewrites_lines:
+            return self._pass(chunk, now_ns)
+        return self._move(chunk, now_ns)
 
     def finish(self) -> bytes:
         """Return the remaining bytes at the end of the stream.
@@ -132,8 +174,12 @@ class LineStream:
         out: list[bytes] = []
         if self._select is not None and (rest := self._select.finish()):
             out.append(self._pass(rest, None))
+        self._settle(out, None)
+        cleared = self._commit_all(out, None) and self._is_cleared()
         text = self._held or self._before
-        if self.prompted and self.is_rewritten and text:
+        if cleared:
+            self._begin_line()
+        elif self.prompted and self.is_rewritten and text:
             out += (self._again, self.prefix, text, b"\n")
         elif self.reserved or self.prompted:
             out.append(self._held + b"\n" if self._console else b"")
@@ -147,9 +193,13 @@ class LineStream:
 
         Empty if none is due.
         """
-        if self.due_ns is None or now_ns < self.due_ns:
+        settled: list[bytes] = []
+        if self._settle_ns is not None and now_ns >= self._settle_ns:
+            self._settle(settled, now_ns)
+            return b"".join(settled)
+        if self._due_ns is None or now_ns < self._due_ns:
             return b""
-        self.due_ns = None
+        self._due_ns = None
         if not self.is_rewritten:
             text, self._held = self._held, b""
             start, self.prompted = b"" if self.prompted else self.prefix, True
@@ -161,12 +211,154 @@ class LineStream:
         start, self.prompted = self._again if self.prompted else b"", True
         return b"".join((start, self.prefix, self._update))
 
+    # Rows
+
+    def _move(self, chunk: bytes, now_ns: int | None) -> bytes:
+        """Process a chunk in which the cursor may move from row to row."""
+        out: list[bytes] = []
+        data, self._waiting, self._settle_ns = self._waiting + chunk, b"", None
+        torn = _compiled(_TORN).search(data, max(0, len(data) - 12))
+        end = torn.start() if torn is not None else len(data)
+        text, place = b"", 0
+        for found in _compiled(_CONTROL).finditer(data, 0, end):
+            text, place = text + data[place : found.start()], found.end()
+            rows, letter, cursor = found.groups()
+            if letter in (b"A", b"F") and not self._depth:
+                top, *self._rows = text.rsplit(b"\n", _MOST_ROWS)
+                out.append(self._pass(top, now_ns))
+                self._at = len(self._rows)
+            elif self._depth:
+                self._write(text, out, now_ns)
+            elif cursor is None:  # without rows, the sequence is a part of the line
+                text += b"" if letter else found[0]
+                continue
+            else:
+                self._hidden = cursor == b"l"
+                continue
+            text = b""
+            if letter is not None:
+                count = int(rows or 1)
+                self._go(-count if letter in b"AF" else count)
+            elif cursor is None:
+                self._write(b"\r \r", out, now_ns)
+            else:
+                self._hidden = cursor == b"l"
+                if not self._hidden:
+                    self._commit_all(out, now_ns)
+        text += data[place:end]
+        if self._depth:
+            self._write(text, out, now_ns)
+        else:
+            kept = len(text) if self._updates or now_ns is None else self._begin_of_waiting(text)
+            out.append(self._pass(text[:kept], now_ns))
+            self._waiting = text[kept:]
+        self._waiting += data[end:]
+        if self._waiting and now_ns is not None:
+            self._settle_ns = now_ns + SETTLE_NS[self._hidden]
+        return b"".join(out)
+
+    def _begin_of_waiting(self, text: bytes) -> int:
+        """Return where the last lines begin that a movement of the cursor may still reach."""
+        begin, end = len(text), text.rfind(b"\n")
+        for _ in range(_MOST_ROWS):
+            if end < 0 or len(text) - end > _MOST_WAITING:
+                break
+            start = text.rfind(b"\n", 0, end) + 1
+            line = text[start:end].rstrip(b"\r")
+            if b"\r" in line or self._hidden or (not start and self.is_rewritten):
+                begin = end
+            elif line:
+                break
+            end = start - 1
+        return begin
+
+    def _settle(self, out: list[bytes], now_ns: int | None) -> None:
+        """Process the waiting bytes, because no movement of the cursor has followed."""
+        waiting, self._waiting, self._settle_ns = self._waiting, b"", None
+        if self._depth:
+            self._write(waiting, out, now_ns)
+        elif waiting:
+            out.append(self._pass(waiting, now_ns))
+
+    def _go(self, count: int) -> None:
+        """Move the cursor by some rows, at most to the first or the last."""
+        self._at = min(max(self._at + count, 0), len(self._rows))
+        self._depth = max(self._depth, len(self._rows) - self._at)
+        self._entered, self._text = True, b""
+
+    def _write(self, text: bytes, out: list[bytes], now_ns: int | None) -> None:
+        """Write text to the rows, from that of the cursor on."""
+        while text:
+            while len(self._rows) > self._depth:
+                self._commit(out, now_ns)
+            line, newline, rest = text.partition(b"\n")
+            if not self._depth:  # the rows have become lines
+                out.append(self._pass(text, now_ns))
+                return
+            if line:
+                self._put(line, out, now_ns)
+            if newline:
+                self._go_down(out, now_ns)
+            text = rest
+
+    def _put(self, text: bytes, out: list[bytes], now_ns: int | None) -> None:
+        seen = self._text + text
+        if b"\r" in seen.rstrip(b"\r"):  # a carriage return before other text
+            self._text = b"\r."
+        else:
+            self._text = seen.strip()[:1] + (b"\r" if seen.endswith(b"\r") else b"")
+        text = b"\r" + text if self._entered and not text.startswith(b"\r") else text
+        self._entered = False
+        if not self._at:
+            out.append(self._pass(text, now_ns))
+            return
+        row = self._rows[self._at - 1] + text
+        if b"\r" in row:
+            row = b"\r" + row.rstrip(b"\r").rpartition(b"\r")[2] + (b"\r" if row.endswith(b"\r") else b"")
+        self._rows[self._at - 1] = row
+        if len(row) > self._limit:
+            self._commit_all(out, now_ns)
+
+    def _go_down(self, out: list[bytes], now_ns: int | None) -> None:
+        """Move the cursor to the next row. An ordinary line below all rows shows that these are finished."""
+        plain = self._text.strip() and b"\r" not in self._text.rstrip(b"\r")
+        finished = plain and not self._hidden and self._at == len(self._rows)
+        if self._at == len(self._rows):
+            self._rows.append(b"")
+        self._go(1)
+        self._entered = bool(self._rows[self._at - 1])
+        if finished:
+            self._commit_all(out, now_ns)
+
+    def _commit_all(self, out: list[bytes], now_ns: int | None) -> bool:
+        """Pass on all rows as lines; return whether there were some. The last row becomes the present line."""
+        found = bool(self._depth)
+        while self._rows:
+            self._commit(out, now_ns)
+        self._leave_rows()
+        return found
+
+    def _commit(self, out: list[bytes], now_ns: int | None) -> None:
+        """Pass on the top row as a line, unless it was cleared. The next row becomes the top row."""
+        if self._is_cleared():
+            self._begin_line()
+        else:
+            out.append(self._pass(b"\n", now_ns))
+        row = self._rows.pop(0)
+        self._at = max(self._at - 1, 0)
+        out.append(self._pass(row, now_ns))
+
+    def _is_cleared(self) -> bool:
+        return self.is_rewritten and not self.continues and not (self._held or self._before).strip()
+
+    # Lines
+
     def _pass(self, chunk: bytes, now_ns: int | None) -> bytes:
         """Return the bytes to write for the lines in `chunk`. Without a time, they contain no updates."""
         if not self._rewrites_lines or not (self._rewrites or self._ends_in_cr or _has_bare_cr(chunk)):
             shown = self._whole_lines(chunk)
             if self._prompts and now_ns is not None:
-                self.due_ns = now_ns + PROMPT_NS if self._held else None
+                self._due_ns = now_ns + PROMPT_NS if self._held else None
             return shown
         out: list[bytes] = []
         prompted, shown_before = self.prompted, self._update
@@ -274,11 +466,11 @@ class LineStream:
     def _schedule(self, now_ns: int) -> None:
         text = self._held or self._before
         waiting = (self._rewrites or self._ends_in_cr) and not self.reserved
-        if not waiting or not text or text == self._update:
-            self.due_ns = None
-        elif self.due_ns is None:
+        if not waiting or not text.strip() or text == self._update:
+            self._due_ns = None
+        elif self._due_ns is None:
             soonest = now_ns if self._rewrites else now_ns + UPDATE_INTERVAL_NS  # a "\n" may follow the "\r"
-            self.due_ns = max(soonest, self._shown_ns + UPDATE_INTERVAL_NS)
+            self._due_ns = max(soonest, self._shown_ns + UPDATE_INTERVAL_NS)
 
 
 class _Selection:

@@ -8,9 +8,8 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from supervise._append import forget_reader, tell_of_open
+from supervise._files import forget_reader, open_regular, tell_of_open
 from supervise._logs.watch import cancel_all, watch
-from supervise._opening import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable

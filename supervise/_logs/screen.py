@@ -21,6 +21,7 @@ In a window that became narrower, one row may occupy several rows of the termina
 """
 _COLUMNS, _LINES = 80, 24
 """Size that is assumed for a terminal that reports 0 x 0, such as a serial line or a new pty."""
+_NOTEBOOK_COLUMNS = 200
 _BYTES_PER_COLUMN = 16
 """Number of bytes of a line to consider for each column. Escape sequences and wide characters need several."""
 
@@ -73,6 +74,30 @@ class Screen:
         return size.columns or _COLUMNS, size.lines or _LINES
 
 
+class NotebookScreen(Screen):
+    """One row below the lines of a notebook's stream, whose carriage return goes back to the start of the line.
+
+    A stream cannot move its cursor up, so only the unfinished line of the lowest rank is shown.
+    """
+
+    _width = 0
+
+    def is_on(self, fd: int) -> bool:
+        """Return whether `fd` is -1, because a notebook's stream has no descriptor."""
+        return fd < 0
+
+    def erasure(self) -> str:
+        """Return the text that overwrites the row with spaces; "" if no row is drawn."""
+        width, self._width = self._width, 0
+        return f"\r{' ' * width}\r" if width else ""
+
+    def drawing(self) -> str:
+        """Return the text of the row; "" if there is none."""
+        text = _cut(*self.rows[0], _NOTEBOOK_COLUMNS) if self.rows else ""
+        self._width = width_of(text)
+        return text
+
+
 def _cut(prefix: bytes, text: bytes, columns: int) -> str:
     """Return a row of at most `columns` columns. Control sequences in the text are removed."""
     shown = prefix.decode(errors="replace")
@@ -105,10 +130,10 @@ def _columns_of(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
-def rows_of(lines: Sequence[tuple[int, bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the rows for unfinished lines, each given as (local rank, prefix, content).
+def rows_of(lines: Sequence[tuple[int, bytes, Sequence[bytes]]]) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the rows for the unfinished lines of streams, each given as (local rank, prefix, contents).
 
-    The result has the last line of each rank, in the order of the ranks.
+    The result has the lines of the last stream of each rank, in the order of the ranks.
     """
-    by_rank = {rank: (prefix, text) for rank, prefix, text in lines}
-    return tuple(row for _, row in sorted(by_rank.items()))
+    by_rank = {rank: (prefix, texts) for rank, prefix, texts in lines}
+    return tuple((prefix, text) for _, (prefix, texts) in sorted(by_rank.items()) for text in texts)

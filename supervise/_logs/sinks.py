@@ -12,7 +12,7 @@ import stat
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-from supervise._append import open_to_append
+from supervise._files import open_to_append
 from supervise._logs.lines import LineStream
 from supervise._runtime.wakeup import WakeFd
 
@@ -322,5 +322,5 @@ def lines_to(
         rewrites=sink.is_console and (bool(prefix) or terminal),
         updates=screen is None or (terminal and not screen.is_on(fd)),
         line_filter=line_filter,
-        prompts=prompts and sink.is_console and line_filter is None,
+        prompts=prompts and sink.is_console and line_filter is None and not (screen is not None and screen.is_on(fd)),
     )

@@ -14,7 +14,7 @@ import stat
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-from supervise._folders import open_folder
+from supervise._files import open_folder
 from supervise._logs.watch import watch
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def punch_hole(fd: int, start: int, length: int) -> None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     if call(fd, _PUNCH_HOLE | _KEEP_SIZE, start, length):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        raise OSError(ctypes.get_errno(), f"fallocate: {os.strerror(ctypes.get_errno())}")
 
 
 class Trimming:

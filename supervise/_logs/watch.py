@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import struct
 import threading
 import time
 from typing import TYPE_CHECKING, Protocol
@@ -22,12 +23,89 @@ from supervise._runtime.wakeup import WakeFd
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from supervise._logs.inotify import INotify
 
-log = logging.getLogger("supervise")
+# The kernel's inotify, by `ctypes`: it reports the watched files and folders that have changed
+
+
+_EVENT = struct.Struct("iIII")
+"""Layout of an event: watch, mask, cookie, and the length of the name that follows."""
+_READ_BYTES = 16_384
+"""Bytes of one read: a thousand events of files. The next read returns the events that remain.
+
+The longest event, one of a folder, has 272 bytes.
+"""
 
 HAVE_INOTIFY = platform.INOTIFY
 """Whether to use inotify. Tests of the fallback set this to False."""
+
+try:
+    import ctypes
+
+    _LIBC = ctypes.CDLL(None, use_errno=True)
+    _INIT, _ADD, _REMOVE = _LIBC.inotify_init1, _LIBC.inotify_add_watch, _LIBC.inotify_rm_watch
+except (ImportError, AttributeError):  # no ctypes, or a C library without inotify
+    HAVE_INOTIFY = False
+
+
+class INotify:
+    """An inotify instance. Its descriptor is readable when there are events."""
+
+    def __init__(self) -> None:
+        """Create the instance.
+
+        Raises:
+            OSError: The user's limit on instances is reached, or no descriptor is left.
+        """
+        self._fd = _checked(_INIT(os.O_CLOEXEC | os.O_NONBLOCK))
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._fd
+
+    def add_watch(self, path: str, mask: int) -> int:
+        """Watch a file or folder; return the number of the watch. Watches of the same file have the same number.
+
+        Raises:
+            OSError: The file does not exist, this process may not read it, or the user's limit on watches is reached.
+        """
+        return _checked(_ADD(self._fd, os.fsencode(path), mask))
+
+    def rm_watch(self, wd: int) -> None:
+        """End a watch.
+
+        Raises:
+            OSError: There is no such watch, for instance because the file was deleted.
+        """
+        _checked(_REMOVE(self._fd, wd))
+
+    def read(self) -> list[int]:
+        """Return the watches of all pending events, in the order of the events. Never blocks."""
+        try:
+            data = os.read(self._fd, _READ_BYTES)
+        except BlockingIOError:
+            return []
+        found, at = [], 0
+        while at < len(data):
+            wd, _, _, name_bytes = _EVENT.unpack_from(data, at)
+            found.append(wd)
+            at += _EVENT.size + name_bytes
+        return found
+
+    def close(self) -> None:
+        """Close the descriptor, which also ends all watches. Idempotent."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+log = logging.getLogger("supervise")
 
 POLL_MS = 50
 """The polling interval of `PollingWatch`."""
@@ -173,9 +251,9 @@ class _Hub:
         if self._inotify is not None:
             try:
                 wd = self._inotify.add_watch(path, _IN_APPEAR if os.path.isdir(path) else _IN_MODIFY)
-            except (FileNotFoundError, NotADirectoryError, PermissionError):
+            except (FileNotFoundError, NotADirectoryError):
                 raise
-            except OSError as error:  # the user's limit of watches is reached
+            except OSError as error:  # the user's limit of watches, or a sandbox; polling needs the permission as well
                 log.debug("no inotify watch for %s; polling it: %s", path, error)
             else:
                 kept = InotifyWatch(self, wd, changed)
@@ -291,10 +369,8 @@ def _new_inotify() -> INotify | None:
     if not HAVE_INOTIFY:
         return None
     try:
-        from supervise._logs.inotify import INotify
-
         return INotify()
-    except (ImportError, AttributeError, OSError) as error:  # no ctypes; another C library; a limit
+    except OSError as error:  # a limit, or the kernel or a sandbox refuses the call
         log.debug("no inotify; polling files: %s", error)
         return None
 
@@ -326,3 +402,55 @@ def _forget() -> None:
 _lock = threading.Lock()
 _hub: _Hub | None = None
 fork_hooks.register("watch", in_child=_forget)
+
+
+# Notice of the creation of a file, by a watch on the nearest existing folder above the file
+
+
+class FileCreation:
+    """File that may be created later. Used by one thread."""
+
+    def __init__(self, path: str, changed: Callable[[], None]) -> None:
+        """Prepare; the first call of `is_there` starts the watch.
+
+        Args:
+            path: The file. Its folders may be missing, too.
+            changed: Function that is called on the watching thread when `is_there` may return another value. The
+                function must not block.
+        """
+        self.path = path
+        self._changed = changed
+        self._seen: tuple[str, int, int] | None = None  # the watched folder
+        self._watch: Watch | None = None
+
+    def is_there(self) -> bool:
+        """Return whether the file exists. If it does not, watch for it and call `changed` later."""
+        while not os.path.exists(self.path):
+            folder = nearest_folder(self.path)
+            try:
+                found = os.stat(folder)
+                seen = (folder, found.st_dev, found.st_ino)
+                if seen == self._seen:
+                    return False
+                self.cancel()
+                self._seen = seen  # then check again, as the file may have been created before the watch
+                self._watch = watch(folder, self._changed)
+            except FileNotFoundError:  # the folder was removed
+                self._seen = None
+            except OSError as error:  # the folder is not readable, or no thread is available
+                log.debug("the creation of %s cannot be watched: %s", self.path, error)
+        return True
+
+    def cancel(self) -> None:
+        """End the watch. Idempotent."""
+        watching, self._watch, self._seen = self._watch, None, None
+        if watching is not None:
+            watching.cancel()
+
+
+def nearest_folder(path: str) -> str:
+    """Return the nearest existing folder above `path`, with symbolic links resolved."""
+    folder = os.path.dirname(os.path.realpath(path))
+    while not os.path.isdir(folder) and os.path.dirname(folder) != folder:
+        folder = os.path.dirname(folder)
+    return folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import pykka
 from pykka import messages as pykka_messages
@@ -14,9 +14,26 @@ from supervise._runtime import fork_hooks
 from supervise._runtime.future import Reply
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from pykka._envelope import Envelope
 
     from supervise._runtime.loop import Loop
+
+
+# `StoppingRef`: a reference to an actor that is a context manager
+
+
+class StoppingRef(pykka.ActorRef[Any]):
+    """A reference whose ``with`` block stops the actor at its end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        """Stop the actor; return when it has ended."""
+        self.stop()
+
 
 log = logging.getLogger("supervise")
 

@@ -24,6 +24,7 @@ ORDER = (
     "control",
     "signals",
     "shutdown_at_exit",  # after `actor`; removes the actors, which are dead in a child, from pykka's registry
+    "fork_server",
     "multiprocessing",
     "trees",
 )

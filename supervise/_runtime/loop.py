@@ -7,6 +7,7 @@ import heapq
 import itertools
 import logging
 import math
+import os
 import select
 import threading
 import time
@@ -126,6 +127,16 @@ class Loop:
     def running(self) -> bool:
         """Whether the loop will still call posted callbacks."""
         return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def wakes_up(self) -> bool:
+        """Whether a post reaches the loop's thread: user code has closed no descriptor of it."""
+        try:
+            for source in (self._selector, self._wake_fd):
+                os.fstat(-1 if source is None else source.fileno())
+        except (OSError, ValueError):
+            return False
+        return True
 
     def join(self, timeout: float) -> bool:
         """Wait in another thread until the loop's thread has ended; return whether it has."""

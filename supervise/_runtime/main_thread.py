@@ -15,14 +15,43 @@ import signal
 import sys
 from _thread import get_ident
 from threading import main_thread
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from supervise._runtime import fork_hooks
-from supervise._runtime.marked import Marked
 from supervise._runtime.wakeup import Bell
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from collections.abc import Callable
+    from types import CodeType, FrameType, TracebackType
+    from typing import Any
+
+
+# Functions that a signal handler can recognize on the stack of the interrupted thread
+
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+class Marked:
+    """A decorator that returns the function unchanged and remembers its code object."""
+
+    def __init__(self) -> None:
+        """Begin without a function."""
+        self._codes: set[CodeType] = set()
+
+    def __call__(self, function: F) -> F:
+        """Mark a function; return it."""
+        self._codes.add(function.__code__)
+        return function
+
+    def on_stack(self, frame: FrameType | None) -> bool:
+        """Return whether `frame`, or a frame that called it, belongs to a marked function."""
+        while frame is not None:
+            if frame.f_code in self._codes:
+                return True
+            frame = frame.f_back
+        return False
+
 
 _MOST_S = 2_000_000.0
 """The longest timeout of `poll`, 23 days. A wait for a longer time ends after this time, as if `ring` was called."""

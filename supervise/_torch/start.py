@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from supervise._folders import make_folders
+from supervise._files import make_folders
 from supervise.logs import (
     DefaultLogsSpecs,
     LogsSpecs,
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from supervise._api.base import PContext
     from supervise._api.context import GangContext
-    from supervise._process.containment.escapees import Containment
+    from supervise._settings import Containment, KillMode, Strategy
     from supervise.destinations import LogsDest
-    from supervise.restarts import RestartPolicy, Strategy
+    from supervise.restarts import RestartPolicy
     from supervise.roles import Role
     from supervise.watchdog import Watchdog
 
@@ -37,21 +37,6 @@ else:
 
 
 _generations: list[Callable[..., Any]] = []
-
-
-_NOW = (
-    "logs_specs",
-    "log_line_prefixes",
-    "start_method",
-    "numa_options",
-    "duplicate_stdout_filters",
-    "duplicate_stderr_filters",
-)
-_ONCE = ("log_dir", "start_method", "redirects", "tee")
-_OURS = (
-    *("grace", "cwd", "timeout", "restart_policy", "containment", "gate", "strategy", "success_exit_codes"),
-    *("ready", "ready_timeout_s", "watchdog", "roles", "control", "rank_variables", "until_polled"),
-)
 
 
 @overload
@@ -72,6 +57,7 @@ def start_processes(  # noqa: PLR0917 - PyTorch's
     timeout: float | None = None,
     restart_policy: RestartPolicy | None = None,
     containment: Containment = "group",
+    kill_mode: KillMode = "group",
     gate: bool = False,
     strategy: Strategy = "one_for_all",
     success_exit_codes: frozenset[int] = frozenset({0}),
@@ -81,6 +67,7 @@ def start_processes(  # noqa: PLR0917 - PyTorch's
     roles: Sequence[Role] | None = None,
     control: str | os.PathLike[str] | None = None,
     rank_variables: bool = False,
+    hold_returned: bool = False,
 ) -> PContext: ...
 
 
@@ -100,6 +87,7 @@ def start_processes(  # noqa: F811, PLR0917 - PyTorch's, of another generation
     timeout: float | None = None,
     restart_policy: RestartPolicy | None = None,
     containment: Containment = "group",
+    kill_mode: KillMode = "group",
     gate: bool = False,
     strategy: Strategy = "one_for_all",
     success_exit_codes: frozenset[int] = frozenset({0}),
@@ -109,6 +97,7 @@ def start_processes(  # noqa: F811, PLR0917 - PyTorch's, of another generation
     roles: Sequence[Role] | None = None,
     control: str | os.PathLike[str] | None = None,
     rank_variables: bool = False,
+    hold_returned: bool = False,
 ) -> PContext: ...
 
 
@@ -146,11 +135,14 @@ def start_processes(  # noqa: F811 - implements both overloads
             ``watchdog`` (a `Watchdog`: when a rank counts as hung, and what follows),
             ``containment`` (treatment of processes that leave their process group: ``group`` reports them at the
             close, ``cgroup`` and ``sweep`` end them),
+            ``kill_mode`` (destination of the first signal of a stop: ``group``, the process group of each rank, or
+            ``mixed``, only its own process; SIGKILL always goes to the group),
             ``gate`` (True: a program waits until its lifeline is armed, so that it cannot outlive this process).
             ``roles`` (a list of `Role`, in place of `entrypoint` and `args`: ranks that do not all run the same).
             ``control`` (path of a socket file that accepts commands of other processes of this user).
             ``rank_variables`` (True: each rank gets torchrun's variables, ``RANK``, ``MASTER_PORT`` and so on; `envs`
             may replace them).
+            ``hold_returned`` (True: the process of a function that has returned stays alive until all have returned).
             ``numa_options`` (`NumaOptions`, also PyTorch's) binds each rank to the CPUs of its GPU.
 
     Raises:
@@ -184,12 +176,17 @@ def _context(
 
     if isinstance(entrypoint, str):
         given.pop("start_method", None)
+        given.pop("hold_returned", None)  # only functions are held
         return SubprocessContext(name, entrypoint, args, envs, **given)
+    given.setdefault("hold_returned", False)
     return MultiprocessContext(name, entrypoint, args, envs, **given)
 
 
 # help() and editors show the present generation.
 start_processes.__wrapped__ = _generations[0]  # type: ignore[attr-defined]
+_NOW, _ONCE = (each.__code__.co_varnames[4 : each.__code__.co_argcount] for each in _generations)
+"""The arguments that may be positional, of either generation, after the four that both have."""
+_OURS = frozenset(_generations[0].__kwdefaults__ or ()) | {"until_polled"}
 
 
 def _sort_out(positional: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:

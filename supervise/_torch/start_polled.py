@@ -25,8 +25,9 @@ def start_processes(
 ) -> PContext:
     """Start one process per entry of `args`, as `supervise.start_processes` does; return the running gang.
 
-    The difference: as with PyTorch, a program that fails before the first `wait` stops the others only at that `wait`.
-    So an agent that makes `close` do nothing during its `wait` can keep the others running.
+    Two differences, as with PyTorch: a program that fails before the first `wait` stops the others only at that `wait`,
+    so an agent that makes `close` do nothing during its `wait` can keep the others running; and the process of a
+    function that has returned stays alive until all functions have returned, unless ``hold_returned`` is False.
 
     Args:
         name: Name of the gang. `supervise.start_processes` describes all arguments.
@@ -37,6 +38,7 @@ def start_processes(
         **named: The same by name.
     """
     named["until_polled"] = True
+    named.setdefault("hold_returned", named.get("roles") is None)
     context: PContext = _start(name, entrypoint, args, envs, *positional, **named)
     return context
 

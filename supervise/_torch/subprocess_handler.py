@@ -10,17 +10,16 @@ import weakref
 from typing import TYPE_CHECKING, Any, TextIO
 
 from supervise import _platform as platform
-from supervise._gang.texts import argv_of, check_argv
-from supervise._gang.validation import as_tuple
+from supervise._gang.validation import argv_of, as_tuple, check_argv
 from supervise._logs.files import make_ready
 from supervise._process.launch import numa, program
-from supervise._process.launch.launch_spec import Streams
+from supervise._process.launch.program import Streams
 from supervise.destinations import LogsDest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from supervise._process.exits.handle import Process
+    from supervise._process.exits.leader import Process
 
 
 class SubprocessHandler:

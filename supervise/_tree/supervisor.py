@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import sys
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,20 +11,24 @@ import pykka
 
 from supervise import messages as say
 from supervise import trees
-from supervise._core import tree_state as ts
+from supervise._core import tree as ts
 from supervise._core.tree import decide
-from supervise._runtime.actor import LoopActor
 from supervise._runtime.future import Reply
-from supervise._runtime.loop import Loop
-from supervise._tree import interpreter_exit
-from supervise._tree.event_emitter import EventEmitter
-from supervise._tree.inbox import TreeInbox
-from supervise._tree.lives import GangLife, Life, life_of
-from supervise._tree.observers import Subscribers, Waits
-from supervise._tree.outcome import ask_error, crash_error, end_error
-from supervise._tree.ref import TreeRef
-from supervise._tree.row import Row
-from supervise._tree.validation import checked_specs, stray
+from supervise._runtime.shell import Subscribers, SupervisorShell, with_jitter
+from supervise._settings import GANG
+from supervise._tree import lives as interpreter_exit
+from supervise._tree.describe import EventEmitter, Row
+from supervise._tree.lives import (
+    GangLife,
+    Life,
+    TreeInbox,
+    TreeRef,
+    ask_error,
+    crash_error,
+    end_error,
+    life_of,
+    observed,
+)
 from supervise.errors import SpecError, SuperviseError
 from supervise.recording import repr_of
 from supervise.restarts import RestartPolicy
@@ -33,13 +37,56 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Unpack
 
+    from supervise._tree.lives import TreeSettings
     from supervise._tree.monitor import Reason
-    from supervise._tree.ref import TreeSettings
     from supervise.events import Sink
     from supervise.restarts import Strategy
 
 
-class ActorSupervisor(LoopActor):
+# Validation of the arguments of a tree, before any child is started
+
+
+def checked_specs(
+    name: object, children: Iterable[trees.ChildSpec], strategy: object, restart_policy: object, event_sink: object
+) -> list[trees.ChildSpec]:
+    """Return the specs of the children.
+
+    Raises:
+        SpecError: A setting is not valid; the text names it.
+    """
+    if not isinstance(name, str) or not name:
+        raise SpecError(f"name is {name!r}; give the tree a name, a string that is not empty")
+    for what, value in (("strategy", strategy), ("event_sink", event_sink)):
+        GANG[what].checked(value)
+    if restart_policy is not None and not isinstance(restart_policy, RestartPolicy):
+        raise SpecError(f"restart_policy is {restart_policy!r}; give a RestartPolicy, or None")
+    for what in ("uncounted_exit_codes", "never_restart_exit_codes"):
+        if getattr(restart_policy, what, None):
+            raise SpecError(f"restart_policy has {what}, which are for gangs only; give them to the gang's own policy")
+    try:
+        specs = list(children)
+    except TypeError:
+        raise SpecError(f"children is {children!r}; give a list of ChildSpec") from None
+    seen = set[str]()
+    for spec in specs:
+        if not isinstance(spec, trees.ChildSpec):
+            raise SpecError(f"children holds {spec!r}; give ChildSpec only")
+        if spec.id in seen:
+            raise SpecError(f"two children have the id {spec.id!r}; give each its own")
+        seen.add(spec.id)
+    return specs
+
+
+def stray(message: object) -> SpecError:
+    """Return the error for a message that no tree accepts. An ask raises it; for a tell it is logged."""
+    accepted = (
+        "Start(), Wait(), Status(), Subscribe(...), Unsubscribe(...), StartChild(...), TerminateChild(...)"
+        " or RestartChild(...)"
+    )
+    return SpecError(f"an ActorSupervisor does not accept {repr_of(message)}; send it {accepted}")
+
+
+class ActorSupervisor(SupervisorShell[trees.TreeFinished]):
     """A supervision tree. It starts its children in order, restarts those that fail, and stops them in reverse order.
 
     A child is any pykka actor, a gang (`Supervisor`), or another tree. A tree accepts `Start`, `Wait`, `Status`,
@@ -75,7 +122,7 @@ class ActorSupervisor(LoopActor):
             SpecError: A setting is not valid; the text names it.
         """
         specs = checked_specs(name, children, strategy, restart_policy, event_sink)
-        super().__init__(Loop(f"supervise-{name}", lost=self.on_crash))
+        super().__init__(name)
         self._actor_ref = TreeRef(self)
         self._name = name
         self._policy = restart_policy or RestartPolicy()
@@ -85,11 +132,8 @@ class ActorSupervisor(LoopActor):
         for spec in specs:
             self._tree.children[spec.id] = ts.Child(spec.id, spec.restart or self._policy.restart)
             self._rows[spec.id] = Row(spec)
-        self._asks: dict[int, tuple[ts.Ask, Reply[Any]]] = {}
-        self._starts: list[Reply[dict[str, pykka.ActorRef[Any] | None]]] = []
-        self._stops: list[Reply[None]] = []
-        self._waits = Waits(self.loop)
-        self._subscribers = Subscribers()
+        self._asks: dict[int, ts.Ask] = {}
+        self._subscribers = Subscribers(keep=False)
         self._restarts_total = self._asked = 0
 
     if TYPE_CHECKING:
@@ -102,16 +146,15 @@ class ActorSupervisor(LoopActor):
         return inbox
 
     def _start_actor_loop(self) -> None:
-        try:
-            self.loop.start()
-            interpreter_exit.remember(self.actor_ref)
-            super()._start_actor_loop()
-        except BaseException:  # no thread is available, or a signal handler raised, so no reply would come
-            self.loop.abandon()
-            interpreter_exit.forget(self.actor_ref)
-            self._unbind()
-            pykka.ActorRegistry.unregister(self.actor_ref)
-            raise
+        if (gangs := sys.modules.get("supervise._gang.later_modules")) is not None:
+            gangs.load_all()  # a child may be a gang, which the tree's thread starts
+        super()._start_actor_loop()
+
+    def _acquire(self) -> None:
+        interpreter_exit.remember(self)
+
+    def _release(self) -> None:
+        interpreter_exit.forget(self.actor_urn)
 
     def on_start(self) -> None:
         """Start the first child."""
@@ -126,15 +169,15 @@ class ActorSupervisor(LoopActor):
             case say.Start():
                 return self._start_reply()
             case say.Wait():
-                return self._waits.add(message.timeout)
+                return self._replies.wait(message.timeout)
             case say.Status():
                 return self._status()
             case say.Subscribe():
-                ready = {
-                    name: row.life.ref
+                ready = [
+                    trees.ChildStarted(id=name, ref=row.life.ref)
                     for name, row in self._rows.items()
                     if row.life is not None and self._tree.children[name].state == "ready"
-                }
+                ]
                 return self._subscribers.admit(message.ref, ready)
             case say.Unsubscribe():
                 return self._subscribers.dismiss(message.ref)
@@ -144,13 +187,13 @@ class ActorSupervisor(LoopActor):
                 raise stray(message)
 
     def _start_reply(self) -> Reply[dict[str, pykka.ActorRef[Any] | None]]:
+        if self._tree.phase not in ("running", "stopping"):
+            return self._replies.begin_start()
         reply: Reply[dict[str, pykka.ActorRef[Any] | None]] = Reply()
         if self._tree.phase == "running":
             reply.set({name: row.ref for name, row in self._rows.items()})
-        elif self._tree.phase == "stopping":
-            reply.fail(SpecError(f"{self._name}: the tree is stopping"))
         else:
-            self._starts.append(reply)
+            reply.fail(SpecError(f"{self._name}: the tree is stopping"))
         return reply
 
     def _status(self) -> trees.TreeStatus:
@@ -164,7 +207,7 @@ class ActorSupervisor(LoopActor):
             phase=self._tree.phase,
             children=children,
             restarts_total=self._restarts_total,
-            waiters=len(self._waits),
+            waiters=self._replies.waiting,
         )
 
     def _ask(self, message: trees.StartChild | trees.TerminateChild | trees.RestartChild) -> Reply[Any]:
@@ -182,21 +225,13 @@ class ActorSupervisor(LoopActor):
             event = ts.TerminateAsked(key, message.id)
         else:
             event = ts.RestartAsked(key, message.id)
-        reply: Reply[Any] = Reply()
-        self._asks[key] = event, reply
+        self._asks[key] = event
+        reply = self._replies.begin_request(key)
         self._step(event)
         return reply
 
-    def on_stop_request(self) -> Reply[None]:
-        """Stop the children, then leave."""
-        reply: Reply[None] = Reply()
-        self._stops.append(reply)
+    def _stop_supervised(self) -> None:
         self._step(ts.StopAsked())
-        return reply
-
-    def is_fatal(self, error: BaseException, *, asked: bool) -> bool:
-        """Return False for a `SpecError`, because it is a mistake of the sender."""
-        return not isinstance(error, SpecError) and super().is_fatal(error, asked=asked)
 
     # Events of children, and the decisions of the core
 
@@ -219,6 +254,8 @@ class ActorSupervisor(LoopActor):
         else:
             row.cancel("stop")
             row.life = None
+            pykka.ActorRegistry.unregister(life.ref)  # its thread may have ended without doing so
+            life.ref.actor_stopped.set()
             self._step(ts.Gone(name, number))
 
     def _ended(self, row: Row, reason: Reason, normal: bool) -> None:
@@ -250,30 +287,20 @@ class ActorSupervisor(LoopActor):
             self._tell(trees.ChildDown(id=row.spec.id, reason=error, normal=False), row)
             row.reason = error
         row.life = None
+        pykka.ActorRegistry.unregister(life.ref)  # `ActorRegistry.stop_all` would wait for its thread
         expired = ts.StopExpired(row.spec.id, row.number)
         self._events.emit(expired, row)
         self._step(expired)
 
-    def _guarded(self, act: Callable[..., object], *args: Any) -> None:
-        """Call the callback of a timer or of a post. An exception of the callback is a crash of the tree."""
-        if self.actor_stopped.is_set():
-            return
-        try:
-            act(*args)
-        except BaseException as error:
-            self.on_crash(error)
-
     def _step(self, event: ts.Event) -> None:
-        """Advance the core, and carry out its actions. An exception is a crash: the tree is then inconsistent."""
-        if self.actor_stopped.is_set():
-            return
-        try:
-            for action in decide(self._tree, event):
-                self._do(action)
-            for name in self._rows.keys() - self._tree.children.keys():
-                del self._rows[name]
-        except BaseException as error:
-            self.on_crash(error)
+        self._guarded(self._advance, event)
+
+    def _advance(self, event: ts.Event) -> None:
+        """Advance the core, and carry out its actions."""
+        for action in decide(self._tree, event):
+            self._do(action)
+        for name in self._rows.keys() - self._tree.children.keys():
+            del self._rows[name]
 
     def _do(self, action: ts.Action) -> None:
         match action:
@@ -282,8 +309,8 @@ class ActorSupervisor(LoopActor):
             case ts.Stop():
                 self._stop_child(self._rows[action.id], action)
             case ts.SetBackoff():
-                delay_s = action.delay_s * random.uniform(0.75, 1.25)  # noqa: S311 - jitter: many trees do not restart at once
-                self._set_timer(action.id, "backoff", delay_s, self._step, ts.BackoffExpired(action.id))
+                expired = ts.BackoffExpired(action.id)
+                self._set_timer(action.id, "backoff", with_jitter(action.delay_s), self._step, expired)
             case ts.CancelBackoff():
                 self._rows[action.id].cancel("backoff")
             case ts.Restarting():
@@ -300,9 +327,7 @@ class ActorSupervisor(LoopActor):
 
     def _all_started(self, action: ts.Started) -> None:
         self._events.emit(action)
-        refs = {name: row.ref for name, row in self._rows.items()}
-        while self._starts:
-            self._starts.pop().set(refs)
+        self._replies.started({name: row.ref for name, row in self._rows.items()})
 
     def _set_timer(self, name: str, what: str, delay_s: float, act: Callable[..., object], *args: Any) -> None:
         timer = self.loop.call_later(delay_s, partial(self._guarded, act, *args))
@@ -310,13 +335,20 @@ class ActorSupervisor(LoopActor):
 
     def _start_child(self, row: Row, number: int) -> None:
         row.number, row.begun_ns = number, time.monotonic_ns()
+        lives: dict[str, Life] = {}
+
+        def begin(started: pykka.ActorRef[Any]) -> Life:
+            lives[started.actor_urn] = life = life_of(started, self._told, row.spec.id, self._tree_inbox)
+            life.begin()
+            return life
+
         try:
-            ref = row.spec.start()
+            with observed(begin):
+                ref = row.spec.start()
             if ref is None:
                 self.loop.post(self._guarded, self._ignored, row, number)
                 return
-            life = row.life = life_of(ref, self._told, row.spec.id)
-            life.begin()
+            life = row.life = lives.get(getattr(ref, "actor_urn", "")) or begin(ref)
         except BaseException as error:
             row.life = None
             self.loop.post(self._guarded, self._not_started, row, number, error)
@@ -350,51 +382,54 @@ class ActorSupervisor(LoopActor):
 
     def _restarting(self, action: ts.Restarting) -> None:
         self._restarts_total += 1
-        counted = len(self._tree.restarts_ns)
+        counted = len(self._tree.backoff.counted_ns)
         message = trees.ChildRestarting(id=action.id, ids=action.ids, restarts=counted, delay_s=action.delay_s)
         self._tell(message, self._rows[action.id])
 
     def _answer(self, action: ts.Answer) -> None:
-        event, reply = self._asks.pop(action.key)
+        event = self._asks.pop(action.key)
         row = self._rows.get(event.id)
         if not action.problem:
-            reply.set(None if row is None or isinstance(event, ts.TerminateAsked) else row.ref)
+            ref = None if row is None or isinstance(event, ts.TerminateAsked) else row.ref
+            self._replies.answer_request(action.key, ref)
             return
         reason = None if row is None else row.reason
-        reply.fail(ask_error(self._name, self._tree.phase, event.id, action.problem, reason))
+        error = ask_error(self._name, self._tree.phase, event.id, action.problem, reason)
+        self._replies.fail_requests((action.key,), error)
 
     # The end
+
+    def stop_children(self) -> None:
+        """Tell each child to stop, from the last to the first, without waiting. Callable from any thread."""
+        for row in reversed(list(self._rows.values())):
+            if (life := row.life) is not None:
+                life.ask_to_stop(row.spec.shutdown_s)
 
     def on_crash(self, error: BaseException) -> None:
         """Give up after an exception in a handler: tell each child to stop, and fail all pending replies."""
         if self.actor_stopped.is_set():
             return
-        for row in reversed(self._rows.values()):
-            if row.life is not None:
-                row.life.ask_to_stop(row.spec.shutdown_s)
+        self.stop_children()
         self._leave(crash_error(self._name, error))
 
     def _leave(self, error: BaseException | None) -> None:
-        """Set all pending replies, and leave the registry: after a failure by an exception, which monitors then see."""
+        """Leave the registry, after a failure by an exception, which monitors then see; set all pending replies."""
         finished = trees.TreeFinished(error=error)
-        self._events.finish(finished, awaited=bool(self._starts or self._waits or self._subscribers))
+        self._events.finish(finished, awaited=self._replies.awaited or bool(self._subscribers))
         self._tree_inbox.finish(finished)
         for row in self._rows.values():
             for name in list(row.timers):
                 row.cancel(name)
-        unanswered = error or SuperviseError(f"{self._name}: the tree was stopped before all children had started")
-        for reply in [*self._starts, *(reply for _, reply in self._asks.values())]:
-            reply.fail(unanswered)
-        self._waits.finish(finished)
-        self._subscribers.tell(finished)
-        interpreter_exit.forget(self.actor_ref)
         if error is None:
             self.leave()
         else:
+            self._release()
             try:
                 raise error  # noqa: TRY301 - `sys.exc_info` is what a monitor sees
             except BaseException as raised:
                 self._fail(raised)
-        for stop in self._stops:
-            self.loop.ended.add_done_callback(stop.set)
-        self.loop.end()
+        self._replies.result, self._replies.error = finished, error
+        stopped = SuperviseError(f"{self._name}: the tree was stopped before all children had started")
+        self._replies.publish(stopped)
+        self._subscribers.tell(finished)
+        self._replies.end_loop()

@@ -2,24 +2,137 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
+import struct
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from supervise._opening import open_regular, read_regular
+from supervise._files import open_regular, read_regular
 from supervise._printable import one_line
-from supervise._views import run_host
 from supervise._views.samples import SAMPLES, STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+
+# Whether the supervise of a run still runs: determined from its process, or from a lock on ``events.jsonl``
+#
+# Both are needed. A file system may have no locks, or only locks that are valid on one host. A process ID has no
+# meaning in another PID namespace.
+
+
+_FLOCK = "hhqqi0q"
+"""C's ``struct flock``: type, whence, start, length, pid."""
+
+
+def lock(fd: int) -> bool:
+    """Lock a file until the last descriptor of this open is closed; return whether its file system has locks.
+
+    The lock is an open-file-description lock, which readers can query. With `flock`, a reader would have to take the
+    lock, and a run that starts meanwhile would not get the lock.
+    """
+    command = getattr(fcntl, "F_OFD_SETLK", None)  # Linux 3.15
+    if command is None:
+        return False
+    try:
+        fcntl.fcntl(fd, command, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    except OSError:
+        return False
+    return True
+
+
+def _is_locked(fd: int) -> bool:
+    command = getattr(fcntl, "F_OFD_GETLK", None)
+    if command is None:
+        return False
+    try:
+        found = fcntl.fcntl(fd, command, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    except OSError:
+        return False
+    return bool(struct.unpack(_FLOCK, found)[0] != fcntl.F_UNLCK)
+
+
+def identity(*, locked: bool) -> dict[str, Any]:
+    """Return the keys and values of ``run.json`` about this process. `still_runs` reads them.
+
+    Args:
+        locked: Whether `lock` has succeeded.
+    """
+    return {
+        "host_name": os.uname().nodename,
+        "boot_id": _boot_id(),
+        "pid_namespace": _pid_namespace(),
+        "pid": os.getpid(),
+        "started_ticks": _started_ticks(os.getpid()),
+        "locked": locked,
+    }
+
+
+def still_runs(info: dict[str, Any], fd: int | None) -> bool | None:
+    """Return whether the supervise of a run still runs; None if this host cannot know.
+
+    Args:
+        info: The return value of `identity` in that process. A value that is missing or wrong counts as unknown.
+        fd: A descriptor of the file that the supervise of the run locks; None if there is no such file.
+    """
+    if fd is not None and _is_locked(fd):
+        return True
+    boot_id = _boot_id()
+    same_name = info.get("host_name") == os.uname().nodename
+    same_kernel = info.get("boot_id") == boot_id if boot_id else same_name
+    pid = info.get("pid")
+    if same_kernel and info.get("pid_namespace") == _pid_namespace() and isinstance(pid, int) and pid > 0:
+        return _is_process(pid, info.get("started_ticks"))
+    if same_kernel and info.get("locked") is True and fd is not None:
+        return False
+    return False if same_name and not same_kernel else None  # this host has been booted since the start of the run
+
+
+def _is_process(pid: int, started_ticks: object) -> bool:
+    """Return whether a process exists and, if `started_ticks` is known, was started at that time."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return started_ticks is None or _started_ticks(pid) in (None, started_ticks)
+
+
+def _started_ticks(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since the boot; -1 for a zombie, None where there is no procfs."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return -1 if fields[0] in (b"Z", b"X") else int(fields[19])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _boot_id() -> str | None:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return None
+
+
+def _pid_namespace() -> str | None:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
+
+
 _LARGEST_BYTES = 64 << 20
 """The largest file that is read whole."""
 _LONGEST_LINE = 1 << 20
+_COUNTS = frozenset({"world_size", "nnodes", "node_rank"})
+_MOST = 1 << 22
 _ATTEMPT = re.compile(r"attempt_(\d{1,9})")
 SOCKET = "control.sock"
 
@@ -34,8 +147,17 @@ class RecordedRun:
 
     @cached_property
     def info(self) -> dict[str, Any]:
-        """``run.json``: the program, the time and the host of the run; empty if there is no such file."""
-        return self._json("run.json")
+        """``run.json``: the program, the time and the host of the run; empty if there is no such file.
+
+        A number of ranks or hosts, or a list of roles, that is not valid is left out; the number of ranks is then 1.
+        """
+        found = self._json("run.json")
+        for key in _COUNTS & found.keys():
+            if type(found[key]) is not int or not 0 <= found[key] <= _MOST:
+                del found[key]
+        roles = found.get("roles")
+        found["roles"] = [each for each in roles if isinstance(each, dict)] if isinstance(roles, list) else []
+        return {"world_size": 1, **found} if len(found) > 1 else {}
 
     @cached_property
     def result(self) -> dict[str, Any]:
@@ -61,9 +183,9 @@ class RecordedRun:
         try:
             fd = open_regular(os.path.join(self.path, "events.jsonl"))
         except OSError:
-            return run_host.still_runs(self.info, None)
+            return still_runs(self.info, None)
         try:
-            return run_host.still_runs(self.info, fd)
+            return still_runs(self.info, fd)
         finally:
             os.close(fd)
 
@@ -100,25 +222,12 @@ class RecordedRun:
         """Where the ranks run, such as ``host node7``."""
         host = one_line(str(self.info.get("host_name")))
         count = self.info.get("nnodes")
-        several = self._has_all_hosts() and isinstance(count, int) and count > 1
+        several = self.info.get("engine") == "ray" and isinstance(count, int) and count > 1
         return f"{count} hosts, supervised on host {host}" if several else f"host {host}"
 
-    def _has_all_hosts(self) -> bool:
-        """Return whether this directory has the ranks of all hosts, as under Ray.
-
-        The ranks are then numbered by global rank.
-        """
-        return self.info.get("engine") == "ray"
-
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the events of ``events.jsonl``; a line that is not valid, such as a torn last one, is skipped.
-
-        If the directory has the ranks of all hosts, `local_rank` of each event is replaced by its global rank.
-        """
-        found = (event for event in self._objects("events.jsonl") if isinstance(event.get("event"), str))
-        if not self._has_all_hosts():
-            return found
-        return (event | {"local_rank": event["rank"]} if "rank" in event else event for event in found)
+        """Yield the events of ``events.jsonl``; a line without an event, such as a torn last one, is skipped."""
+        return (event for event in self._objects("events.jsonl") if isinstance(event.get("event"), str))
 
     def samples(self) -> Iterator[dict[str, Any]]:
         """Yield the samples of ``samples.jsonl``; a line that is not valid is skipped."""
@@ -131,8 +240,13 @@ class RecordedRun:
             return
         with open(fd, "rb") as file:
             while line := file.readline(_LONGEST_LINE):
+                if line.startswith(b"\0"):  # a hole, which may have terabytes
+                    try:
+                        file.seek(max(file.tell(), os.lseek(fd, file.tell(), os.SEEK_DATA)))
+                    except OSError:  # up to the end
+                        return
                 try:
-                    found = json.loads(line)
+                    found = json.loads(line.lstrip(b"\0"))
                 except (ValueError, RecursionError):
                     continue
                 if isinstance(found, dict):
@@ -143,17 +257,19 @@ class RecordedRun:
 
         The rank is local, or global if the directory has all hosts.
         """
-        found: dict[int, tuple[int, list[str]]] = {}
+        return {rank: lives[max(lives)] for rank, lives in self.lives().items()}
+
+    def lives(self) -> dict[int, dict[int, list[str]]]:
+        """Return the paths of each rank's logs in all attempts, as `logs` does: rank to attempt to paths."""
+        found: dict[int, dict[int, list[str]]] = {}
         for attempt, folder in self._attempts():
             for entry in os.scandir(folder):
                 if not (entry.name.isascii() and entry.name.isdigit()) or not entry.is_dir(follow_symlinks=False):
                     continue
-                rank = int(entry.name)
                 paths = [os.path.join(entry.path, name) for name in STREAMS]
-                paths = [path for path in paths if os.path.lexists(path)]
-                if paths and attempt >= found.get(rank, (-1, []))[0]:
-                    found[rank] = attempt, paths
-        return {rank: paths for rank, (_, paths) in sorted(found.items())}
+                if paths := [path for path in paths if os.path.lexists(path)]:
+                    found.setdefault(int(entry.name), {})[attempt] = paths
+        return dict(sorted(found.items()))
 
     def _attempts(self) -> list[tuple[int, str]]:
         with os.scandir(self.path) as entries:
@@ -169,6 +285,11 @@ class RecordedRun:
                 local_rank -= role["count"]
         return "default", local_rank
 
+    def label(self, local_rank: int) -> str:
+        """Return the role and the role rank as one short word, such as ``trainer3``."""
+        role, number = self.title(local_rank)
+        return f"{one_line(role)[:40]}{number}"
+
 
 def _time(text: object) -> datetime | None:
     try:
@@ -178,16 +299,18 @@ def _time(text: object) -> datetime | None:
     return found if found.tzinfo is not None else None
 
 
-def runs_in(folder: str) -> list[RecordedRun]:
+def runs_in(folder: str, at: int) -> list[RecordedRun]:
     """Return the runs of a folder, the newest first.
 
+    Args:
+        folder: Its path.
+        at: A descriptor of the folder.
+
     Raises:
-        OSError: The path cannot be read, or is not a folder.
+        OSError: The folder cannot be read.
     """
-    try:
-        with os.scandir(folder) as entries:
-            paths = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:
-        return []
+    with os.scandir(at) as entries:
+        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    paths = [os.path.join(folder, name) for name in names]
     found = [run for path in paths if (run := RecordedRun(path)).is_run()]
     return sorted(found, key=lambda run: (run.started or datetime.fromtimestamp(0, UTC), run.name), reverse=True)

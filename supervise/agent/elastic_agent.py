@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
+import signal
+import threading
 from string import Template
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +17,96 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.utils import macros
 
 import supervise
-from supervise.agent.rank_environment import rank_environment
-from supervise.agent.signal_handlers import handlers
 
 if TYPE_CHECKING:
-    import signal
-    from collections.abc import Mapping
-    from typing import Literal
+    from collections.abc import Iterator, Mapping
+    from types import FrameType
 
-    from torch.distributed.elastic.agent.server.api import WorkerGroup, WorkerSpec
+    from torch.distributed.elastic.agent.server.api import Worker, WorkerGroup, WorkerSpec
     from torch.distributed.elastic.multiprocessing import LogsSpecs
+
+    from supervise._settings import Containment, KillMode
+
+
+# The environment variables that torchelastic promises to a rank
+
+
+def rank_environment(group: WorkerGroup, worker: Worker, restarts: int) -> dict[str, str]:
+    """Return the variables of one rank, name to value.
+
+    Args:
+        group: The ranks of this node, after the rendezvous.
+        worker: The rank.
+        restarts: How often the ranks were restarted after a failure.
+
+    Raises:
+        ValueError: With virtual local ranks, ``CUDA_VISIBLE_DEVICES`` has fewer devices than there are ranks.
+    """
+    spec, handler = group.spec, group.spec.rdzv_handler
+    return {
+        "RANK": str(worker.global_rank),
+        "WORLD_SIZE": str(worker.world_size),
+        "LOCAL_WORLD_SIZE": str(spec.local_world_size),
+        "GROUP_RANK": str(group.group_rank),
+        "GROUP_WORLD_SIZE": str(group.group_world_size),
+        "ROLE_NAME": spec.role,
+        "ROLE_RANK": str(worker.role_rank),
+        "ROLE_WORLD_SIZE": str(worker.role_world_size),
+        "MASTER_ADDR": group.master_addr,
+        "MASTER_PORT": str(group.master_port),
+        "TORCHELASTIC_RUN_ID": handler.get_run_id(),
+        "TORCHELASTIC_RESTART_COUNT": str(restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(spec.max_restarts),
+        "TORCHELASTIC_USE_AGENT_STORE": str(handler.use_agent_store),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        **_devices(worker.local_rank, virtual=getattr(spec, "virtual_local_rank", False)),
+    }
+
+
+def _devices(local_rank: int, *, virtual: bool) -> dict[str, str]:
+    """Return the local rank, and for a virtual local rank also the only device that the rank sees, as its device 0."""
+    if not virtual:
+        return {"LOCAL_RANK": str(local_rank)}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": str(local_rank)}
+    devices = visible.split(",")
+    if local_rank >= len(devices):
+        raise ValueError(f"local rank {local_rank} has no device in CUDA_VISIBLE_DEVICES={visible}")
+    return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": devices[local_rank].strip()}
+
+
+# Signal handlers of an agent while it has no gang: at the exit barrier, and in the rendezvous before a restart
+
+
+_DEFAULT = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+
+
+@contextlib.contextmanager
+def handlers() -> Iterator[None]:
+    """Raise PyTorch's `SignalException` in the main thread for the signals of ``TORCHELASTIC_SIGNALS_TO_HANDLE``.
+
+    Ignored signals stay ignored. Outside of the main thread, no handler is installed. The previous handlers are
+    restored at the end.
+    """
+    old: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", _DEFAULT).split(","):
+            sig = getattr(signal, name.strip(), None)
+            if isinstance(sig, signal.Signals) and signal.getsignal(sig) not in {None, signal.SIG_IGN}:
+                old[sig] = signal.signal(sig, _raise)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, old)  # the starter of this process may have blocked them
+    try:
+        yield
+    finally:
+        for sig, handler in old.items():
+            signal.signal(sig, handler)
+
+
+def _raise(signum: int, _frame: FrameType | None) -> None:
+    sig = signal.Signals(signum)
+    raise SignalException(f"Process {os.getpid()} got signal: {sig}", sig)
+
 
 log: logging.Logger = logging.getLogger("supervise")
 
@@ -60,8 +143,9 @@ class SupervisedElasticAgent(SimpleElasticAgent):  # type: ignore[misc]  # PyTor
         *,
         grace: float | None = None,
         watchdog: supervise.Watchdog | None = None,
-        containment: Literal["group", "cgroup", "sweep"] = "group",
+        containment: Containment = "group",
         gate: bool = False,
+        kill_mode: KillMode = "group",
     ) -> None:
         """Take the arguments of PyTorch's ``LocalElasticAgent``, and some settings of `supervise.start_processes`.
 
@@ -77,6 +161,8 @@ class SupervisedElasticAgent(SimpleElasticAgent):  # type: ignore[misc]  # PyTor
             watchdog: When a rank counts as hung, and the consequence; None: no rank ever counts as hung.
             containment: Treatment of processes that leave their process group.
             gate: Whether a program waits until its lifeline is armed.
+            kill_mode: Destination of the first signal of a stop: the process group of each rank, or only its own
+                process. SIGKILL always goes to the group.
 
         Raises:
             ValueError: `grace` is not a number.
@@ -88,7 +174,12 @@ class SupervisedElasticAgent(SimpleElasticAgent):  # type: ignore[misc]  # PyTor
         self._start_method = start_method
         self._prefix = log_line_prefix_template
         self._grace_s = float(shutdown_timeout if grace is None else grace)
-        self._settings: dict[str, Any] = {"watchdog": watchdog, "containment": containment, "gate": gate}
+        self._settings: dict[str, Any] = {
+            "watchdog": watchdog,
+            "containment": containment,
+            "gate": gate,
+            "kill_mode": kill_mode,
+        }
         self._gang: Any = None
         for name, what in _NOT_SUPPORTED.items():
             if os.environ.get(name):
@@ -135,6 +226,7 @@ class SupervisedElasticAgent(SimpleElasticAgent):  # type: ignore[misc]  # PyTor
             duplicate_stdout_filters=spec.duplicate_stdout_filters,
             duplicate_stderr_filters=spec.duplicate_stderr_filters,
             grace=self._grace_s,
+            hold_returned=True,
             **self._settings,
         )
         pids: dict[int, Any] = self._gang.pids()

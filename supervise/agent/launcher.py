@@ -32,7 +32,7 @@ def launch(config: LaunchConfig, entrypoint: Callable[..., Any] | str, *args: An
         config: PyTorch's settings of the nodes, the rendezvous and the ranks. `run_id` is set if it is empty.
         entrypoint: A function that every rank calls, or the name or path of a program.
         *args: The arguments of every rank.
-        **settings: ``grace``, ``watchdog``, ``containment`` and ``gate`` of `SupervisedElasticAgent`.
+        **settings: ``grace``, ``watchdog``, ``containment``, ``gate`` and ``kill_mode`` of `SupervisedElasticAgent`.
 
     Raises:
         ChildFailedError: The class of PyTorch. A rank failed, and no restart is left.

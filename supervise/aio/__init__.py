@@ -8,9 +8,9 @@ Example::
         result = await gang.wait()
 """
 
-from supervise.aio.events import Event as Event
-from supervise.aio.events import Events as Events
-from supervise.aio.events import EventsDropped as EventsDropped
+from supervise.aio.gang import Event as Event
+from supervise.aio.gang import Events as Events
+from supervise.aio.gang import EventsDropped as EventsDropped
 from supervise.aio.gang import Gang as Gang
 
 __all__ = ["Event", "Events", "EventsDropped", "Gang"]

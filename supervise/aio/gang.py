@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
+import os
+import uuid
 import weakref
+from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from signal import SIGKILL, Signals
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar, cast
 
 import pykka
 from pykka.messages import _ActorStop
@@ -16,6 +21,8 @@ from pykka.messages import _ActorStop
 from supervise import (
     Close,
     GangFinished,
+    GangRestarting,
+    GangStarted,
     GangStatus,
     Pids,
     RankStacks,
@@ -31,19 +38,292 @@ from supervise import (
     Supervisor,
     SupervisorRef,
     TerminateRanks,
+    Unsubscribe,
     Wait,
+    WorkerExited,
+    WorkerHung,
+    WorkerReady,
+    WorkerRestarting,
+    WorkerStarted,
+    WorkerStopped,
 )
-from supervise.aio.cancellation import Cancellations
-from supervise.aio.events import Events
-from supervise.aio.home import Home
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
     from types import TracebackType
     from typing import Self
 
-P = ParamSpec("P")
+
+# The process and the event loop that a gang belongs to
+
+
+class _Home:
+    """The process that made a gang, and the event loop that used it first."""
+
+    def __init__(self, gang: str) -> None:
+        """Note this process; the first `check` notes the event loop.
+
+        Args:
+            gang: Name of the gang, for errors.
+        """
+        self._gang = gang
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process was forked from the one that made the gang."""
+        return os.getpid() != self._pid
+
+    def check(self) -> asyncio.AbstractEventLoop:
+        """Return the running event loop.
+
+        Raises:
+            SpecError: This process or this event loop is not the one of the gang.
+            RuntimeError: No event loop is running.
+        """
+        if self.forked:
+            raise SpecError(
+                f"gang {self._gang!r} belongs to process {self._pid}, and process {os.getpid()} was forked from it;"
+                " use the gang there, or make another one here"
+            )
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise SpecError(
+                f"gang {self._gang!r} belongs to another event loop; use it there, from another thread by"
+                " asyncio.run_coroutine_threadsafe, or make another gang here"
+            )
+        return loop
+
+
+# Cancellation of a task that must finish a step first
+
+
 T = TypeVar("T")
+
+
+class Cancellations:
+    """The cancellations of the current task that arrive while it waits for a step that it must finish."""
+
+    def __init__(self, cause: BaseException | None = None) -> None:
+        """Begin with `cause`, the exception that made the step necessary; None if none did."""
+        self._cause = cause
+        self._canceled = isinstance(cause, asyncio.CancelledError)
+        self.caught: asyncio.CancelledError | None = None
+        """The first cancellation during a step; None if there was none."""
+        self._count = 0
+        """`Task.cancelling` of the task when the first cancellation was caught."""
+
+    async def outlast(self, step: Callable[[], Awaitable[T]], *, again: Callable[[], object] = lambda: None) -> T:
+        """Await ``step()`` until it returns or raises, also if the task is canceled meanwhile.
+
+        Args:
+            step: Returns an awaitable that a canceled task may abandon; called again after each cancellation.
+            again: Called at each cancellation that is not the first one of the task.
+        """
+        while True:
+            try:
+                return await step()
+            except asyncio.CancelledError as error:
+                if self._canceled:
+                    again()
+                self._canceled = True
+                if self.caught is None:
+                    self.caught = error
+                    task = asyncio.current_task()
+                    self._count = task.cancelling() if task is not None else 0
+
+    def deliver(self) -> None:
+        """Raise the first cancellation that was caught, if there is one.
+
+        If the task is about to raise `cause`, that exception is not replaced: the cancellation is delivered at the
+        next await of the task, unless the task has by then left the scope that canceled it (such as `asyncio.timeout`).
+
+        Raises:
+            CancelledError: The task was canceled during a step.
+        """
+        if self.caught is None or isinstance(self._cause, asyncio.CancelledError):
+            return
+        if self._cause is None:
+            raise self.caught
+        task = asyncio.current_task()
+        if task is not None:
+            asyncio.get_running_loop().call_soon(_cancel_again, task, self._count)
+
+
+def _cancel_again(task: asyncio.Task[object], count: int) -> None:
+    """Cancel `task`, and leave its count of cancellations unchanged. Do nothing if `uncancel` has lowered the count."""
+    if not task.done() and 0 < count <= task.cancelling():
+        task.cancel()
+        task.uncancel()
+
+
+# The events of a gang as an asynchronous iterator with a bounded buffer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsDropped:
+    """The buffer of a slow consumer has overflowed. `count` events, the oldest ones, are missing at this place."""
+
+    count: int
+
+
+Event: TypeAlias = (
+    GangStarted
+    | WorkerStarted
+    | WorkerReady
+    | WorkerStopped
+    | WorkerHung
+    | WorkerExited
+    | WorkerRestarting
+    | GangRestarting
+    | GangFinished
+    | EventsDropped
+)
+"""What `Events` yields: the messages of a gang to its subscribers, and `EventsDropped`."""
+
+
+class Mailbox:
+    """A subscriber of a gang that keeps messages for a task of one event loop. It takes the place of an actor's ref.
+
+    `tell` runs on the gang's thread, everything else on the event loop's.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, size: int) -> None:
+        """Make an empty mailbox that keeps the newest `size` messages."""
+        self.actor_urn: str = uuid.uuid4().urn
+        self._loop = loop
+        self._messages: deque[tuple[int, Event]] = deque(maxlen=size)
+        """Each message and its number; the first is 1. A gap in the numbers stands for dropped messages."""
+        self._told = 0
+        self._read = 0
+        self._held: tuple[int, Event] | None = None
+        """The message after a gap, which follows its `EventsDropped`."""
+        self._last_told = False
+        self._arrived = asyncio.Event()
+        self._waking = False
+        """Whether the event loop has a pending wake-up, so that a blocked loop does not accumulate wake-ups."""
+        self._over = False
+
+    def tell(self, message: Event) -> None:
+        """Keep a message, in place of the oldest one if the mailbox is full.
+
+        Raises:
+            pykka.ActorDeadError: The event loop is closed.
+        """
+        self._told += 1
+        self._messages.append((self._told, message))
+        self._last_told = isinstance(message, GangFinished)
+        if not self._waking:
+            self._waking = True
+            try:
+                self._loop.call_soon_threadsafe(self._wake)
+            except RuntimeError as error:
+                raise pykka.ActorDeadError("the event loop of this subscriber is closed") from error
+
+    def _wake(self) -> None:
+        self._waking = False  # before the messages are read: a later message wakes again
+        self._arrived.set()
+
+    def end(self, last: GangFinished) -> None:
+        """Add the last message, if the gang has ended without one."""
+        if not self._last_told:
+            self.tell(last)
+
+    def abandon(self) -> None:
+        """Drop all messages; `take` has no more."""
+        self._over = True
+        self._messages.clear()
+        self._arrived.set()
+
+    async def take(self) -> Event | None:
+        """Return the next message when there is one; None after the last."""
+        while not self._over:
+            if self._held is not None or self._messages:
+                return self._next()
+            self._arrived.clear()
+            if not self._messages:  # a message may have arrived before the clear
+                await self._arrived.wait()
+        return None
+
+    def _next(self) -> Event:
+        number, message = self._held or self._messages.popleft()
+        dropped = number - self._read - 1
+        if dropped:
+            self._held, self._read = (number, message), number - 1
+            return EventsDropped(count=dropped)
+        self._held, self._read = None, number
+        if isinstance(message, GangFinished):
+            self.abandon()  # also ends the waits of other tasks
+        return message
+
+
+class Events:
+    """The events of one gang for one consumer; see `Gang.events`. Ends after `GangFinished`.
+
+    The subscription ends with `aclose`, with the block of ``async with``, or when the iterator is garbage-collected.
+    """
+
+    def __init__(self, home: _Home, *, buffer_size: int) -> None:
+        """Make the iterator, not subscribed yet.
+
+        Args:
+            home: Process and event loop of the gang.
+            buffer_size: How many events are kept for the consumer.
+
+        Raises:
+            SpecError: `buffer_size` is not a positive number, or this is not the gang's event loop.
+        """
+        if not isinstance(buffer_size, int) or isinstance(buffer_size, bool) or buffer_size < 1:
+            raise SpecError(f"buffer_size is {buffer_size!r}; give a number of events, at least 1")
+        self._ref: pykka.ActorRef[Any] | None = None
+        self._home = home
+        self._mailbox = Mailbox(home.check(), buffer_size)
+
+    def subscribe(self, ref: pykka.ActorRef[Any]) -> None:
+        """Subscribe to the gang of this Supervisor."""
+        self._ref = ref
+        with contextlib.suppress(pykka.ActorDeadError):
+            ref.tell(Subscribe(ref=cast("Any", self._mailbox)))
+
+    def end(self, last: GangFinished) -> None:
+        """Yield `last` as the last event, if the gang has not sent a last event."""
+        self._mailbox.end(last)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        self._home.check()
+        event = await self._mailbox.take()
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End the subscription; the iterator ends. Idempotent."""
+        self._mailbox.abandon()
+        self._unsubscribe()
+
+    def _unsubscribe(self) -> None:
+        if self._ref is not None:
+            with contextlib.suppress(pykka.ActorDeadError):
+                self._ref.tell(Unsubscribe(ref=cast("Any", self._mailbox)))
+
+    def __del__(self) -> None:
+        if getattr(self, "_ref", None) is not None:
+            self._unsubscribe()
+
+
+P = ParamSpec("P")
 
 BUFFER_SIZE = 1024
 """How many unread events are kept for a consumer by default."""
@@ -102,7 +382,7 @@ class Gang:
             raise TypeError(f"Gang() {error}") from None
         self._settings = settings
         self._name: str = settings["name"]
-        self._home = Home(self._name)
+        self._home = _Home(self._name)
         self._entered = self._left = False
         self._ref: pykka.ActorRef[Supervisor] | None = None
         self._ending = _Ending()
@@ -271,17 +551,18 @@ class Gang:
         found: GangStatus = await self._ask(Status())
         return found
 
-    async def signal(self, sig: Signals, ranks: Iterable[int] | None = None) -> frozenset[int]:
-        """Send a signal to the process groups of running ranks; return the ranks that were signaled.
+    async def signal(self, sig: Signals, ranks: Iterable[int] | None = None, *, group: bool = False) -> frozenset[int]:
+        """Send a signal to running ranks; return the ranks that were signaled.
 
         Args:
             sig: The signal.
             ranks: Which ranks; None for all.
+            group: Whether the signal also goes to the processes that a rank has started, by its process group.
 
         Raises:
             SpecError: `sig` is not a signal, or a rank is not in the gang.
         """
-        found: frozenset[int] = await self._ask(Signal(sig=sig, ranks=_some(ranks)))
+        found: frozenset[int] = await self._ask(Signal(sig=sig, ranks=_some(ranks), group=group))
         return found
 
     async def restart_ranks(self, ranks: Iterable[int]) -> dict[int, int]:

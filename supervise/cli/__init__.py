@@ -15,7 +15,7 @@ _OF_FILES = ("check", "ls", "show", "logs", "report", "clean", "completion")
 _OF_A_RUNNING_RUN = ("status", "stop", "restart", "signal", "wait", "stacks", "top")
 _COMMANDS = (*_OF_FILES, *_OF_A_RUNNING_RUN)
 """The commands besides `run`: each is a function in the module of the same name, except those of `_MODULES`."""
-_MODULES = {"signal": "signaling"}
+_MODULES = {"stop": "signal", "restart": "signal"}
 
 _USAGE = """\
 usage: supervise run [OPTIONS] [--] PROGRAM [ARGS...]
@@ -59,11 +59,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments after the command's name. None: the arguments of this process; then the command also ignores
             signals at its end, so that a late Ctrl-C changes no exit code and shows no traceback.
     """
-    from supervise.cli import standard_streams
+    from supervise.cli import streams
 
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
-        standard_streams.open_closed()
+        streams.open_closed()
+        if words[:1] != ["run"]:  # ranks write their own bytes
+            streams.print_any_text()
     try:
         code = _dispatch(words, own_process=argv is None)
     except SystemExit as end:  # argparse raises it for --help and wrong usage
@@ -75,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             import gc
 
             gc.freeze()  # otherwise, the exit searches all objects for garbage: a tenth of the time of a short run
-    return standard_streams.flushed(_command(words), code)
+    return streams.flushed(_command(words), code)
 
 
 def _command(words: list[str]) -> str:
@@ -89,40 +91,45 @@ def _dispatch(words: list[str], *, own_process: bool) -> int:
     if words[:1] == ["run"]:
         return _run(words[1:], own_process=own_process)
     try:
-        return _print(words)
+        return _print(words, own_process=own_process)
     except OSError as error:  # stdout takes no output, or the folder of the runs cannot be read
-        from supervise.cli import standard_streams
+        from supervise.cli import streams
 
-        return standard_streams.failed(_command(words), error)
+        return streams.failed(_command(words), error)
 
 
 def _run(words: list[str], *, own_process: bool) -> int:
-    from supervise.cli import parser, standard_streams
+    from supervise.cli import streams
+    from supervise.cli.options import parser
 
     try:
         given = parser.read(words)  # first, because --help needs no more
     except OSError as error:  # stdout takes no help
-        return standard_streams.failed("run", error)
-    from supervise.cli.options import validated
-    from supervise.cli.run import run
+        return streams.failed("run", error, of_stdout=True)
+    from supervise.cli.options.options import validated
+    from supervise.cli.run.run import run
 
     options = validated(*given)
-    if own_process and options.engine == "local":
-        from supervise._gang.shutdown_at_exit import alone
-
-        alone()
-    if own_process and not options.dry_run:
-        standard_streams.show_no_output()
+    if own_process and options.dry_run:
+        streams.print_any_text()
+    elif own_process:
+        streams.show_no_output()
     return run(options, own_process=own_process)
 
 
-def _print(words: list[str]) -> int:
+def _print(words: list[str], *, own_process: bool) -> int:
     """Run a command that writes to stdout; return its exit code."""
     command = words[0] if words else None
     if command in _COMMANDS:
         from importlib import import_module
 
-        code: int = getattr(import_module(f"supervise.cli.{_MODULES.get(command, command)}"), command)(words[1:])
+        run = getattr(import_module(f"supervise.cli.commands.{_MODULES.get(command, command)}"), command)
+        if own_process:
+            import signal
+
+            if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+                signal.signal(signal.SIGINT, signal.default_int_handler)  # its end flushes what the command has printed
+        code: int = run(words[1:])
         return code
     if command in ("-h", "--help", "help"):
         print(_USAGE, end="")
@@ -141,7 +148,7 @@ def _unknown(words: list[str]) -> str:
     import shutil
 
     from supervise._printable import one_line
-    from supervise.cli import suggestions
+    from supervise.cli.options import suggestions
 
     first = words[0]
     meant = suggestions.command(first, ("run", *_COMMANDS))

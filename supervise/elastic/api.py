@@ -15,12 +15,11 @@ if TYPE_CHECKING:
     from supervise._torch.contexts import MultiprocessContext, SubprocessContext
     from supervise._torch.redirects import IS_MACOS as IS_MACOS
     from supervise._torch.redirects import IS_WINDOWS as IS_WINDOWS
-    from supervise._torch.redirects import get_std_cm
+    from supervise._torch.redirects import _wrap, get_std_cm
     from supervise._torch.redirects import redirect_stderr as redirect_stderr
     from supervise._torch.redirects import redirect_stdout as redirect_stdout
     from supervise._torch.subprocess_handler import SubprocessHandler as SubprocessHandler
     from supervise._torch.subprocess_handler import get_subprocess_handler as get_subprocess_handler
-    from supervise._torch.wrap import _wrap
     from supervise.destinations import LogsDest
     from supervise.elastic._logger import logger as logger
     from supervise.errors import SignalException
@@ -66,7 +65,7 @@ _HOMES = {
     "_get_kill_signal": "_api.signals:kill_signal",
     "_terminate_process_handler": "_api.signals:raise_or_record",
     "_validate_full_rank": "logs:validate_full_rank",
-    "_wrap": "_torch.wrap",
+    "_wrap": "_torch.redirects",
     "get_std_cm": "_torch.redirects",
     "logger": "elastic._logger",
     "get_subprocess_handler": "_torch.subprocess_handler",

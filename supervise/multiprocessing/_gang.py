@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pykka
 
 from supervise import messages as say
-from supervise._api import own_thread
+from supervise._api import context
 from supervise._core.steps import PeersStopped
 from supervise._gang import shutdown_at_exit
 from supervise._gang.attempt import first_attempt
-from supervise._gang.results import LOST_CODE
+from supervise._gang.describe import LOST_CODE
 from supervise._gang.supervisor import Supervisor
 from supervise._process.launch.settings import Plain
 from supervise._runtime import fork_hooks
@@ -118,9 +118,9 @@ def launch(nprocs: int, *, daemon: bool, **settings: Unpack[GangSettings]) -> li
     attempt = first_attempt(**settings)
     _wait_at_exit()
     box: Reply[pykka.ActorRef[Supervisor]] = Reply()
-    thread = own_thread.prepare(attempt, partial(_start, attempt, listener, waited_for=not daemon), box)
+    thread = context.prepare(attempt, partial(_start, attempt, listener, waited_for=not daemon), box)
     try:
-        own_thread.start(thread, attempt, box)
+        context.start(thread, attempt, box)
         gang = box.get(timeout=_BEGIN_S)
         pids = _pids(gang)
         return [
@@ -128,7 +128,7 @@ def launch(nprocs: int, *, daemon: bool, **settings: Unpack[GangSettings]) -> li
             for rank, slot in enumerate(slots)
         ]
     except BaseException:
-        own_thread.give_up(box)
+        context.give_up(box)
         raise
 
 

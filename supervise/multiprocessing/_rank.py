@@ -185,7 +185,7 @@ class RankProcess:
         from supervise.messages import Signal
 
         with contextlib.suppress(pykka.ActorDeadError, pykka.Timeout):  # the gang has ended, and this process with it
-            self._gang.ask(Signal(sig=sig, ranks=frozenset({self._local_rank})), timeout=_PROMPT_S)
+            self._gang.ask(Signal(sig=sig, ranks=frozenset({self._local_rank}), group=True), timeout=_PROMPT_S)
 
     def __repr__(self) -> str:
         """Return the same text as `multiprocessing.Process`."""

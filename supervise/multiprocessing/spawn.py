@@ -8,7 +8,7 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from supervise._seconds import GRACE_S, usual_grace_s
+from supervise._settings import GRACE_S, usual_grace_s
 from supervise.multiprocessing._rank import LONGEST_WAIT_S, RankProcess, now_ns, wait_for_any
 
 if TYPE_CHECKING:

@@ -23,12 +23,14 @@ from supervise import (
     Supervisor,
     WorkerExited,
 )
+from supervise.pytest_plugin._coverage import add_data
 from supervise.pytest_plugin._folder import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from supervise import RankStacks
+    from supervise.pytest_plugin._coverage import Measurement
     from supervise.pytest_plugin._folder import Bell, Folder
 
 _FORK_WARNING = r"This process \(pid=\d+\) is multi-threaded, use of fork"
@@ -155,6 +157,7 @@ class Gang:
     """Seconds for the other ranks after the first failure; None for no limit."""
     live: bool
     bare: int | None
+    measurement: Measurement | None
     course: Course = field(init=False)
 
     def __post_init__(self) -> None:
@@ -196,6 +199,7 @@ class Gang:
             _end(supervisor, listener)
             bell.close()
             self._read(exits)
+            add_data(self.measurement)
 
     def _watch(self, bell: Bell, exits: dict[int, WorkerExited], supervisor: pykka.ActorRef[Supervisor]) -> None:
         """Return when all ranks have ended, or when the time limit of the other ranks is over."""

@@ -69,7 +69,8 @@ class RankGather:
                 bell.wait(deadline_s)
         finally:
             bell.close()
-        return [pickle.loads(self._folder.value(call, rank).read_bytes()) for rank in range(self._world_size)]
+        values = [self._folder.value(call, rank).read_bytes() for rank in range(self._world_size)]
+        return list(map(pickle.loads, values))
 
     def _give(self, call: int, value: Any) -> None:
         __tracebackhide__ = True

@@ -3,20 +3,185 @@
 from __future__ import annotations
 
 import bdb
+import contextlib
+import fcntl
 import functools
+import importlib
 import os
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from supervise.pytest_plugin import _mark, _output, _place, _rank, _terminal, _verdict
-from supervise.pytest_plugin._budget import slots
+from supervise.pytest_plugin import _coverage, _mark, _place, _rank, _verdict
 from supervise.pytest_plugin._folder import Folder
+from supervise.pytest_plugin._mark import MarkError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterable, Iterator
+    from pathlib import Path
 
-    from supervise.pytest_plugin._gang import Course, Gang
+    from supervise.pytest_plugin._gang import Course, Gang, Record
+
+
+# The option ``ranks_budget``: how many ranks run at once, over all workers of pytest-xdist
+#
+# A slot is a locked file in the base folder of the run. The host and its ranks hold the lock. The kernel releases it
+# when the last of them has ended.
+
+
+@contextlib.contextmanager
+def slots(folder: Path, budget: int, wanted: int) -> Iterator[None]:
+    """Hold `wanted` of `budget` slots in the block; wait for them.
+
+    Args:
+        folder: The folder of the slots, which all workers share.
+        budget: How many slots there are; 0 for no limit.
+        wanted: How many to hold.
+
+    Raises:
+        MarkError: The budget is smaller than `wanted`.
+    """
+    if not budget:
+        yield
+        return
+    if wanted > budget:
+        raise MarkError(f"ranks({wanted}) needs {wanted} processes, and the option ranks_budget allows {budget}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    held: dict[int, int] = {}
+    try:
+        # Only the worker that has the turn takes slots: two workers that each hold a part would wait for each other
+        turn = _lock(folder / "turn", wait=True)
+        try:
+            for wait in (False, True):
+                for number in range(budget):
+                    if len(held) < wanted and number not in held:
+                        fd = _lock(folder / f"slot-{number}", wait=wait)
+                        if fd is not None:
+                            held[number] = fd
+        finally:
+            if turn is not None:
+                os.close(turn)
+        yield
+    finally:
+        for fd in held.values():
+            os.close(fd)
+
+
+def _lock(path: Path, *, wait: bool) -> int | None:
+    """Lock a file; return its descriptor, or None if another process has it and `wait` is False."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+# The output of the ranks, as sections of a report, and their warnings
+
+
+_MOST_BYTES = 1 << 20
+"""A section shows at most this many bytes of one stream in one phase, the last ones."""
+_STREAMS = ("stdout", "stderr")
+_CAPTURED = "Captured "
+"""How pytest begins the titles of output and logs."""
+
+
+def add_sections(
+    item: pytest.Item,
+    folder: Folder,
+    order: Iterable[int],
+    records: dict[int, Record],
+    reports: dict[int, list[pytest.TestReport]],
+) -> None:
+    """Add the output and the logs of ranks to the test, as sections such as ``Captured stdout call [rank 2]``.
+
+    Args:
+        item: The test. Its later reports have these sections, too, like the sections of pytest's own capture.
+        folder: The folder of the gang.
+        order: The ranks in the order to show.
+        records: Rank to the known facts about it.
+        reports: Rank to the reports of its phases.
+    """
+    for rank in order:
+        for when, name, text in _written(folder, rank, records[rank]):
+            item.add_report_section(f"{when} [rank {rank}]", name, text)
+        for title, text in _sections(reports[rank]):
+            if title.startswith(_CAPTURED):
+                name, _, when = title.removeprefix(_CAPTURED).rpartition(" ")
+                item.add_report_section(f"{when} [rank {rank}]", name, text)
+
+
+def sections_of_plugins(order: Iterable[int], reports: dict[int, list[pytest.TestReport]]) -> list[tuple[str, str]]:
+    """Return titles and texts of sections that other plugins have added in ranks, such as ``Hypothesis [rank 2]``."""
+    return [
+        (f"{title} [rank {rank}]", text)
+        for rank in order
+        for title, text in _sections(reports[rank])
+        if not title.startswith(_CAPTURED)
+    ]
+
+
+def _sections(reports: list[pytest.TestReport]) -> list[tuple[str, str]]:
+    return reports[-1].sections if reports else []
+
+
+def is_of_teardown(title: str) -> bool:
+    """Return whether the section with this title has the output of a rank in its teardown."""
+    return " teardown [rank " in title
+
+
+def _written(folder: Folder, rank: int, record: Record) -> Iterator[tuple[str, str, str]]:
+    """Yield phase, stream and text. Output after the last line of the journal belongs to the next phase."""
+    begin = dict.fromkeys(_STREAMS, 0)
+    ends: list[tuple[str, dict[str, int | None]]] = [(entry["when"], entry["sizes"]) for entry in record.entries]
+    ends.append((record.phase, dict.fromkeys(_STREAMS)))
+    for when, sizes in ends:
+        for name in _STREAMS:
+            text, begin[name] = _read(folder.stream(rank, name), begin[name], sizes[name])
+            if text:
+                yield when, name, text
+
+
+def _read(path: str, begin: int, end: int | None) -> tuple[str, int]:
+    """Return the text of a file from `begin` to `end` (None: the end of the file), and the position after the text."""
+    try:
+        with open(path, "rb") as file:
+            end = file.seek(0, 2) if end is None else end
+            first = max(begin, end - _MOST_BYTES)
+            file.seek(first)
+            text = file.read(max(0, end - first)).decode(errors="replace")
+    except FileNotFoundError:  # the rank writes to the terminal
+        return "", begin
+    return (f"[{first - begin} earlier bytes left out]\n" if first > begin and text else "") + text, max(begin, end)
+
+
+def replay_warnings(records: dict[int, Record]) -> None:
+    """Show the warnings of all ranks in this process, equal ones once."""
+    seen = set()
+    for record in records.values():
+        for each in record.entries[-1]["warnings"] if record.entries else ():
+            if tuple(each) not in seen:
+                seen.add(tuple(each))
+                module, name, message, file, line = each
+                category = _category(module, name)
+                warnings.showwarning(message, category, file, line)
+
+
+def _category(module: str, name: str) -> type[Warning]:
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        return UserWarning
+    return found if isinstance(found, type) and issubclass(found, Warning) else UserWarning
+
 
 _SLOTS = "ranks-slots"
 _HOOKS = "supervise-ranks"
@@ -37,6 +202,8 @@ class _Story:
         """None if the host was interrupted."""
         self.notes: list[str] = []
         """Lines about the ranks, if the host was interrupted."""
+        self.sections: list[tuple[str, str]] = []
+        """Titles and texts from other plugins in the ranks."""
 
 
 _STORY = pytest.StashKey[_Story]()
@@ -58,6 +225,19 @@ class Hooks:
         self.fixtures.discard(fixturedef)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Hide a test from hypothesis, whose plugin would set up the fixtures of the ranks in the host."""
+        __tracebackhide__ = True
+        if "runtest" not in vars(item) or not getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            return (yield)  # an ordinary test, or in a rank
+        function: Any = item
+        item.stash[_rank.FUNCTION], function.obj = function.obj, _run
+        try:
+            return (yield)
+        finally:
+            function.obj = item.stash[_rank.FUNCTION]
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -69,7 +249,7 @@ class Hooks:
                 del item.stash[_STORY]
                 _tell(report, story)
                 # pytest shows these with the report of the teardown
-                report.sections = [each for each in report.sections if not _output.is_of_teardown(each[0])]
+                report.sections = [each for each in report.sections if not is_of_teardown(each[0])]
         return report
 
 
@@ -120,8 +300,8 @@ def _run(item: pytest.Item, settings: _mark.Settings) -> None:
     shared_base = base.parent if hasattr(item.config, "workerinput") else base  # all workers of pytest-xdist share it
     try:
         budget = _mark.budget(item.config)
-        with_terminal = _terminal.chosen(item.config, world_size, settings.start_method)
-        terminal = None if with_terminal is None else _terminal.opened(with_terminal)
+        with_terminal = _rank.chosen(item.config, world_size, settings.start_method)
+        terminal = None if with_terminal is None else _rank.opened(with_terminal)
         try:
             with slots(shared_base / _SLOTS, budget, world_size):
                 folder = Folder(factory.mktemp(f"{item.name[:30]}-ranks".replace("/", "-").replace("[", "-")))
@@ -145,6 +325,7 @@ def _gang(
 
     (world_size,) = settings.counts
     debugged = with_terminal is not None
+    measurement = _coverage.of_host(item.config, folder)
     timeout_s = None if debugged else settings.timeout_s
     plan = {
         rank: _rank.Plan(
@@ -152,6 +333,7 @@ def _gang(
             world_size=world_size,
             timeout_s=timeout_s,
             terminal=terminal if rank == with_terminal else None,
+            measurement=measurement,
         )
         for rank in range(world_size)
     }
@@ -161,10 +343,8 @@ def _gang(
         hooks: Any = item.config.pluginmanager.get_plugin(_HOOKS)
         args: dict[int, tuple[Any, ...]] = {rank: (item, hooks.fixtures, plan[rank], rank) for rank in plan}
     else:
-        from supervise.pytest_plugin import _spawned
-
-        entrypoint = _spawned.run
-        session = _spawned.session_of(item)
+        entrypoint = _rank.run
+        session = _rank.session_of(item)
         args = {rank: (session, plan[rank], rank) for rank in plan}
     return Gang(
         folder=folder,
@@ -176,6 +356,7 @@ def _gang(
         grace_s=None if debugged else settings.grace_s,
         live=_is_live(item.config),
         bare=with_terminal,
+        measurement=measurement,
     )
 
 
@@ -199,7 +380,7 @@ def _conduct(item: pytest.Item, gang: Gang) -> None:
         story = _story(item, gang)
         ranks = _ranks(gang, story[1])
         story[0].verdict = verdict = _verdict.judge(ranks, gang.course, str(item.path))
-        verdict.notes += _terminal.hint(item.config, ranks)
+        verdict.notes += _rank.hint(item.config, ranks)
         _raise(gang.course, verdict)
     finally:
         gang.folder.clean(gang.world_size)
@@ -214,14 +395,15 @@ def _story(item: pytest.Item, gang: Gang) -> tuple[_Story, dict[int, list[pytest
         ]
         for rank, record in records.items()
     }
-    _output.replay_warnings(records)
+    replay_warnings(records)
     if not gang.live:
-        _output.add_sections(item, gang.folder, _order(gang, reports), records, reports)
+        add_sections(item, gang.folder, _order(gang, reports), records, reports)
     for each in reports.values():
         for name, value in each[-1].user_properties if each else ():
             if (name, value) not in item.user_properties:
                 item.user_properties.append((name, value))
     story = item.stash[_STORY] = _Story()
+    story.sections = sections_of_plugins(_order(gang, reports), reports)
     return story, reports
 
 
@@ -238,10 +420,16 @@ def _order(gang: Gang, reports: dict[int, list[pytest.TestReport]]) -> list[int]
 def _raise(course: Course, verdict: _verdict.Verdict) -> None:
     """Raise the exception that fits the verdict. Other plugins then see the outcome of the test in its call."""
     __tracebackhide__ = True
-    for record in course.records.values():
-        for entry in record.entries:
-            if entry["exit"] is not None:
-                pytest.exit(entry["exit"])
+    exits = [
+        (entry["at_ns"], rank, *entry["exit"])
+        for rank, record in course.records.items()
+        for entry in record.entries
+        if entry["exit"] is not None
+    ]
+    if exits:
+        _, _, reason, returncode = min(exits)
+        ranks = _verdict.numbered([rank for _, rank, *rest in exits if rest == [reason, returncode]])
+        pytest.exit(f"{ranks}: {reason}", returncode)
     if verdict.wasxfail is not None and verdict.outcome == "skipped":
         raise RanksError(verdict.wasxfail)
     if verdict.outcome == "skipped":
@@ -253,6 +441,7 @@ def _raise(course: Course, verdict: _verdict.Verdict) -> None:
 def _tell(report: pytest.TestReport, story: _Story) -> None:
     """Put the verdict into the report."""
     verdict = story.verdict
+    report.sections += story.sections
     if verdict is None:
         if report.failed:
             report.longrepr = _verdict.with_notes(report.longrepr, story.notes)

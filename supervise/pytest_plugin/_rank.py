@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import functools
 import logging
 import os
 import signal
@@ -13,23 +14,169 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
+from _pytest._code.code import ExceptionRepr
 from _pytest.capture import CaptureManager, MultiCapture
 from _pytest.runner import CallInfo
 
-from supervise.pytest_plugin import _place, _terminal
+from supervise.pytest_plugin import _coverage, _place
 from supervise.pytest_plugin._gather import RankGather
-from supervise.pytest_plugin._subtests import Subtests
+from supervise.pytest_plugin._mark import MarkError
 from supervise.recording import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from supervise.pytest_plugin._folder import Folder
+    from pluggy import HookCaller
 
+    from supervise.pytest_plugin._folder import Folder
+    from supervise.pytest_plugin._verdict import RankVerdict
+
+
+# The option ``--ranks-pdb``: one rank reads from and writes to the terminal of pytest
+
+
+def chosen(config: pytest.Config, world_size: int, start_method: str) -> int | None:
+    """Return the rank of the option if the test has it.
+
+    Raises:
+        MarkError: The option cannot be used here.
+    """
+    rank: int | None = config.getoption("ranks_pdb", None)
+    if rank is None:
+        return None
+    if rank < 0:
+        raise MarkError(f"--ranks-pdb {rank} is not the number of a rank; ranks begin at 0")
+    if rank >= world_size:
+        return None
+    if start_method != "fork":
+        raise MarkError(f"--ranks-pdb {rank} needs start_method='fork', not {start_method!r}")
+    return rank
+
+
+def hint(config: pytest.Config, ranks: list[RankVerdict]) -> list[str]:
+    """Return a line about the debugger if ``--pdb`` was given and a rank has failed."""
+    failed = [each for each in ranks if each.outcome == "failed"]
+    if not failed or not config.getoption("usepdb", False) or config.getoption("ranks_pdb", None) is not None:
+        return []
+    first = min(failed, key=lambda each: (each.at_ns, each.rank))
+    return [f"--pdb does not open a debugger in ranks; use --ranks-pdb {first.rank}"]
+
+
+def opened(rank: int) -> int:
+    """Return a new descriptor of the terminal of this process.
+
+    Raises:
+        MarkError: There is no terminal.
+    """
+    try:
+        return os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        hint = "run pytest in a terminal, without pytest-xdist (-n 0)"
+        raise MarkError(f"--ranks-pdb {rank} needs a terminal ({error}); {hint}") from None
+
+
+def take(terminal: int) -> None:
+    """Make the terminal the stdin, stdout and stderr of this process."""
+    for number in (0, 1, 2):
+        os.dup2(terminal, number)
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # type: ignore[misc]  # noqa: SIM115
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        stream = open(number, "w", closefd=False, buffering=1)  # noqa: SIM115
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def examine(item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.TestReport) -> None:
+    """Open pytest's debugger where the test has failed. A debugger that the user has quit does not open again."""
+    import bdb
+
+    from _pytest.debugging import PdbInvoke
+
+    if call.excinfo is None or isinstance(call.excinfo.value, (bdb.BdbQuit, SystemExit)):
+        return
+    import pytest
+
+    if isinstance(call.excinfo.value, pytest.exit.Exception):
+        return
+    try:
+        PdbInvoke().pytest_exception_interact(item, call, report)
+    except pytest.exit.Exception:  # `q` in the debugger: the report of the failure must still be written
+        return
+
+
+# Subtests in a rank, of the fixture ``subtests`` or of unittest: one that fails makes the test fail in the rank
+
+
+_TITLE = "failed subtests"
+_STREAMS = {"Captured stdout call": "stdout", "Captured stderr call": "stderr"}
+"""Sections of the report of a subtest. Its log is also part of the log of the test."""
+
+
+class Subtests:
+    """A plugin of a rank that gets the reports of subtests, which pytest emits while the test runs."""
+
+    def __init__(self, item: pytest.Item) -> None:
+        self._item = item
+        self._failed: list[tuple[int, Any]] = []
+        """When each report of a failed subtest came, in monotonic nanoseconds, and the report."""
+        self._sections: list[tuple[str, str]] = []
+        """The output of subtests, with the titles of pytest."""
+
+    def replace_others(self) -> None:
+        """Become the only plugin that gets reports in this process.
+
+        The others would write to the terminal of the host, or into the connection of a worker of pytest-xdist.
+        """
+        hook: HookCaller = self._item.config.hook.pytest_runtest_logreport
+        for each in list(hook.get_hookimpls()):
+            hook._remove_plugin(each.plugin)  # noqa: SLF001 - pluggy can only remove a plugin from all hooks
+        self._item.config.pluginmanager.register(self, "supervise-ranks-subtests")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the report of a subtest if it has failed, and its output, which pytest has captured for it alone."""
+        if report.failed:
+            self._failed.append((time.monotonic_ns(), report))
+        of_the_test = len(self._item._report_sections)  # noqa: SLF001 - pytest has no public way
+        self._sections += [(title, text) for title, text in report.sections[of_the_test:] if title in _STREAMS]
+
+    def decide(self, report: pytest.TestReport, at_ns: int) -> int:
+        """Make the report of a phase that has ended at `at_ns` a failure if a subtest has failed.
+
+        Returns:
+            When the phase has failed first, in monotonic nanoseconds; else `at_ns`.
+        """
+        for title, text in self._sections:
+            self._item.add_report_section("call", _STREAMS[title], text)
+        self._sections.clear()
+        failed, self._failed = self._failed, []
+        if not failed:
+            return at_ns
+        first_ns, first = failed[0]
+        if not report.failed:
+            report.outcome, report.longrepr = "failed", first.longrepr
+            vars(report).pop("wasxfail", None)
+        lines = [_line(each) for _, each in failed]
+        if isinstance(report.longrepr, ExceptionRepr):
+            report.longrepr.addsection(_TITLE, "\n".join(lines), "-")
+        else:
+            report.longrepr = "\n".join([str(report.longrepr), f"{_TITLE}:", *lines])
+        return first_ns
+
+
+def _line(report: Any) -> str:
+    """Return the name of a subtest, and the first line of its failure."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = crash.message if crash is not None else str(report.longrepr)
+    return f"{report.head_line}: {text.partition(chr(10))[0]}"
+
+
+if TYPE_CHECKING:
     When = Literal["setup", "call", "teardown"]
 
 _HOST_METHODS = ("setup", "runtest", "teardown")
 """Attributes of a test by which the host starts a gang instead of the test."""
+FUNCTION = pytest.StashKey[Any]()
+"""The function of a test of hypothesis, which the host replaces while it runs the gang."""
 _inherited: list[object] = []
 """References to the host's capture. If a rank garbage-collected it, the rank would close files of the host."""
 
@@ -43,6 +190,7 @@ class Plan:
     timeout_s: float | None
     terminal: int | None = None
     """Descriptor of the terminal for the rank that gets it."""
+    measurement: _coverage.Measurement | None = None
 
 
 class Stopped(BaseException):
@@ -55,7 +203,7 @@ def settle(plan: Plan, rank: int) -> None:
     _place.here = _place.Place(rank=rank, world_size=plan.world_size, shared=plan.folder.shared, gather=gather)
     logging.getLogger("supervise").disabled = False  # the host logs nothing about this gang, but a test may log
     if plan.terminal is not None:
-        _terminal.take(plan.terminal)
+        take(plan.terminal)
     elif faulthandler.is_enabled():
         faulthandler.enable(2)  # so that the captured output of this rank shows a crash
 
@@ -71,6 +219,7 @@ def run_forked(item: pytest.Item, fixtures: Iterable[pytest.FixtureDef[Any]], pl
     """
     __tracebackhide__ = True
     settle(plan, rank)
+    _coverage.start(plan.measurement)
     capture = item.config.pluginmanager.getplugin("capturemanager")
     if isinstance(capture, CaptureManager):  # the output of this process already goes to files of its own
         _inherited.append(capture._global_capturing)  # noqa: SLF001 - pytest has no public way
@@ -78,6 +227,8 @@ def run_forked(item: pytest.Item, fixtures: Iterable[pytest.FixtureDef[Any]], pl
     item.config.pluginmanager.unregister(name="pdbinvoke")  # the option --pdb; a rank has no terminal
     for name in _HOST_METHODS:
         vars(item).pop(name)
+    if FUNCTION in item.stash:
+        item.obj = item.stash[FUNCTION]  # type: ignore[attr-defined]
     _disown_fixtures(item, fixtures)
     run_phases(item, plan, rank)
 
@@ -106,10 +257,12 @@ def run_phases(item: pytest.Item, plan: Plan, rank: int) -> None:
     phases = _Phases(item, plan, rank, subtests)
     signal.signal(signal.SIGTERM, phases.stop)
     with warnings.catch_warnings(record=True) as phases.warnings:
-        if phases.run("setup", lambda: item.ihook.pytest_runtest_setup(item=item)):
-            phases.run("call", lambda: item.ihook.pytest_runtest_call(item=item))
-        phases.run("teardown", lambda: item.ihook.pytest_runtest_teardown(item=item, nextitem=None))
-    _save_coverage()
+        # No lambda: in a traceback it would be a frame in front of those of the user
+        hook, partial = item.ihook, functools.partial
+        if phases.run("setup", partial(hook.pytest_runtest_setup, item=item)):
+            phases.run("call", partial(hook.pytest_runtest_call, item=item))
+        phases.run("teardown", partial(hook.pytest_runtest_teardown, item=item, nextitem=None))
+    _coverage.save()
 
 
 class _Phases:
@@ -138,7 +291,7 @@ class _Phases:
         __tracebackhide__ = True
         if self._stopped and when == "call":
             return False
-        call = CallInfo.from_call(lambda: self._guarded(phase), when=when)
+        call = CallInfo.from_call(functools.partial(self._guarded, phase), when=when)
         if os.getpid() != self._pid:  # the test has forked, and the child has returned from it
             os._exit(0 if call.excinfo is None else 1)
         ended_ns = time.monotonic_ns()
@@ -146,8 +299,9 @@ class _Phases:
         report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
         at_ns = self._subtests.decide(report, ended_ns)
         if call.excinfo is not None and report.failed and self._plan.terminal is not None and not self._stopped:
-            _terminal.examine(item, call, report)
-        leaving = call.excinfo is not None and isinstance(call.excinfo.value, pytest.exit.Exception)
+            examine(item, call, report)
+        raised = call.excinfo.value if call.excinfo is not None else None
+        exiting = raised if isinstance(raised, pytest.exit.Exception) else None
         self._plan.folder.append(
             self._rank,
             {
@@ -156,7 +310,7 @@ class _Phases:
                 "report": config.hook.pytest_report_to_serializable(config=config, report=report),
                 "sizes": self._sizes(),
                 "warnings": [_as_data(each) for each in self.warnings or ()],
-                "exit": str(call.excinfo.value) if leaving and call.excinfo is not None else None,
+                "exit": [str(exiting), exiting.returncode] if exiting is not None else None,
             },
         )
         return report.passed
@@ -187,10 +341,94 @@ def _as_data(warning: warnings.WarningMessage) -> list[Any]:
     return [category.__module__, category.__qualname__, text_of(warning.message), *where]
 
 
-def _save_coverage() -> None:
-    """Write the data of coverage.py, if coverage.py measures this process."""
-    coverage: Any = sys.modules.get("coverage")
-    current = coverage.Coverage.current() if coverage is not None else None
-    if current is not None:
-        current.stop()
-        current.save()
+# A rank in a new interpreter. There, pytest collects the test again, and runs it
+#
+# The rank gets the options of the host, as a worker of pytest-xdist does.
+
+
+_SIMPLE = (str, int, float, bool, type(None))
+_OFF: dict[str, Any] = {
+    "dist": "no",
+    "numprocesses": None,
+    "tx": [],
+    "usepdb": False,
+    "basetemp": None,
+    "capture": "no",
+    "cacheclear": False,
+    "cov_source": [],
+    "log_file": os.devnull,
+    "report_log": None,
+    "stepwise": False,
+    "stepwise_skip": False,
+    "stepwise_reset": False,
+    "xmlpath": None,
+}
+"""Options that differ in a rank: the rank has no workers, writes its output to files, does not report, and does not
+erase or overwrite a file of the host."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSession:
+    """The facts that a rank needs to collect the test."""
+
+    nodeid: str
+    args: list[str]
+    options: dict[str, Any]
+    cwd: str
+
+
+def session_of(item: pytest.Item) -> HostSession:
+    """Return the facts that the ranks of `item` need to collect it."""
+    config = item.config
+    options: dict[str, Any] = {name: value for name, value in vars(config.option).items() if _travels(value)}
+    options.pop("file_or_dir", None)
+    options["plugins"] = [*options.get("plugins", ()), "no:terminal"]
+    rootpath = str(config.rootpath)
+    path = item.nodeid.partition("::")[0]
+    args = [os.path.join(rootpath, path) + item.nodeid[len(path) :]]
+    return HostSession(nodeid=item.nodeid, args=args, options=options | _OFF, cwd=str(config.invocation_params.dir))
+
+
+def _travels(value: object) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(_travels(each) for each in value)
+    return isinstance(value, _SIMPLE)
+
+
+class _OneTest:
+    """A plugin of the rank's own pytest, which runs one test and reports nothing."""
+
+    def __init__(self, session: HostSession, plan: Plan, rank: int) -> None:
+        self._session, self._plan, self._rank = session, plan, rank
+        self.found = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run the test."""
+        if not session.testsfailed:
+            for item in session.items:
+                if item.nodeid == self._session.nodeid:
+                    self.found = True
+                    run_phases(item, self._plan, self._rank)
+        return True
+
+
+def run(session: HostSession, plan: Plan, rank: int) -> None:
+    """Run the test in this process, which is a new interpreter.
+
+    Raises:
+        SystemExit: The test was not found; the output of the rank says why.
+    """
+    from _pytest.config import Config
+
+    settle(plan, rank)
+    os.chdir(session.cwd)
+    _coverage.start(plan.measurement)
+    config = Config.fromdictargs(session.options, list(session.args))
+    plugin = _OneTest(session, plan, rank)
+    config.pluginmanager.register(plugin, "supervise-rank")
+    if plan.measurement is not None and plan.measurement.by_phase:
+        config.pluginmanager.register(_coverage.Contexts(), "supervise-rank-coverage")
+    code = config.hook.pytest_cmdline_main(config=config)
+    if not plugin.found:
+        raise SystemExit(f"pytest in rank {rank} did not find {session.nodeid} (exit code {code})")

@@ -114,8 +114,13 @@ def judge(ranks: list[RankVerdict], course: Course, place: str) -> Verdict:
 
 
 def named(ranks: list[RankVerdict]) -> str:
+    """Return ``rank 2`` or ``ranks 0, 2`` for verdicts on these ranks."""
+    return numbered([each.rank for each in ranks])
+
+
+def numbered(ranks: list[int]) -> str:
     """Return ``rank 2`` or ``ranks 0, 2``."""
-    numbers = sorted(each.rank for each in ranks)
+    numbers = sorted(set(ranks))
     return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))}"
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Any
 
+from supervise._process.launch.return_value import unpicklable
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -20,17 +22,16 @@ class Call:
         self._pickled = pickled
         self.__name__ = self.__qualname__ = name
 
-    def __call__(self, *args: Any) -> bytes:
-        """Load the function, call it, and return its value as a pickle."""
+    def __call__(self, *args: bytes) -> bytes:
+        """Load the function and its arguments, call it, and return its value as a pickle."""
         import cloudpickle
 
         function: Callable[..., Any] = pickle.loads(self._pickled)
-        given = [pickle.loads(arg) if isinstance(arg, Packed) else arg for arg in args]
-        return bytes(cloudpickle.dumps(function(*given)))
-
-
-class Packed(bytes):
-    """A pickled argument."""
+        value = function(*map(pickle.loads, args))
+        try:
+            return bytes(cloudpickle.dumps(value))
+        except Exception as error:
+            raise unpicklable(value, error) from error
 
 
 def pack(entrypoint: Callable[..., Any]) -> Call:
@@ -43,11 +44,11 @@ def pack(entrypoint: Callable[..., Any]) -> Call:
     return Call(cloudpickle.dumps(entrypoint), getattr(entrypoint, "__qualname__", type(entrypoint).__name__))
 
 
-def pack_args(args: tuple[Any, ...]) -> tuple[Packed, ...]:
+def pack_args(args: tuple[Any, ...]) -> tuple[bytes, ...]:
     """Return arguments as pickles."""
     import cloudpickle
 
-    return tuple(Packed(cloudpickle.dumps(arg)) for arg in args)
+    return tuple(bytes(cloudpickle.dumps(arg)) for arg in args)
 
 
 def load(value: Any) -> Any:

@@ -14,16 +14,67 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from supervise import _threads
-from supervise._hosts.engine import HostDead, HostUnavailable
+from supervise._hosts.host import Host
+from supervise._hosts.link import HostDead, HostUnavailable
 from supervise.errors import SuperviseError
 from supervise.ray import resources
-from supervise.ray.host_actor import actor_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from supervise._hosts.engine import Done
-    from supervise._hosts.orders import HostAddress, HostOrder
+    from supervise._hosts.link import Done
+    from supervise._hosts.plan import HostAddress, HostOrder, News
+    from supervise.messages import GangStatus
+
+
+# The Ray actor that holds one host of a gang. Its methods are coroutines, so that no call waits for another
+
+
+class HostActor:
+    """Wraps a `Host`. Does not install a signal handler in Ray's worker."""
+
+    def __init__(self, order: HostOrder) -> None:
+        """Begin the lease."""
+        self._ip = ray.util.get_node_ip_address()
+        self._host = Host(order, self._ip)
+
+    async def address(self) -> HostAddress:
+        """Return where this host runs."""
+        return self._host.address(node_id=ray.get_runtime_context().get_node_id(), ip=self._ip)
+
+    async def launch(self, envs: dict[int, dict[str, str]]) -> dict[int, int]:
+        """Start the ranks."""
+        return await self._host.launch(envs)
+
+    async def renew(self, token: int) -> int:
+        """Extend the lease."""
+        return self._host.renew(token)
+
+    async def news_after(self, number: int) -> list[News]:
+        """Return the news after `number`, as soon as there is any."""
+        return await self._host.news_after(number)
+
+    async def status(self) -> GangStatus | None:
+        """Return the state of the ranks; None before the launch."""
+        return await self._host.status()
+
+    async def stop(self, sig: int | None, timeout_s: float | None) -> None:
+        """Stop the ranks."""
+        self._host.stop(sig, timeout_s)
+
+    async def signal(self, sig: int, ranks: frozenset[int] | None, group: bool) -> None:
+        """Send a signal to ranks, or to their process groups."""
+        self._host.signal(sig, ranks, group)
+
+    async def leave(self) -> None:
+        """End the lease of a host without ranks."""
+        self._host.leave()
+
+
+def actor_class() -> Any:
+    """Return `HostActor` as an actor class of Ray."""
+    return ray.remote(max_restarts=0, max_task_retries=0, max_concurrency=64)(HostActor)
+
 
 log: logging.Logger = logging.getLogger("supervise")
 
@@ -60,15 +111,15 @@ def _pass_on(done: Done, future: Any) -> None:
 def _translated(error: BaseException) -> BaseException:
     """Return an error of Ray as an error of an engine. If the host has raised an exception, return that exception."""
     if isinstance(error, ActorUnavailableError):
-        return HostUnavailable(str(error))
+        return HostUnavailable(f"Ray: {_first_line(error)}")
     if isinstance(error, ActorDiedError):
-        return HostDead(_first_line(error))
+        return HostDead(f"Ray: {_first_line(error)}")
     if isinstance(error, RayTaskError):
         cause: Any = getattr(error, "cause", None)
         return cause if isinstance(cause, Exception) else error
     if isinstance(error, RayActorError):
-        return HostDead(_first_line(error))
-    return HostDead(f"{type(error).__name__}: {_first_line(error)}")
+        return HostDead(f"Ray: {_first_line(error)}")
+    return HostDead(f"Ray: {type(error).__name__}: {_first_line(error)}")
 
 
 def _first_line(error: BaseException) -> str:

@@ -14,10 +14,9 @@ from supervise import messages as say
 from supervise._api import signals
 from supervise._api.signals import protected
 from supervise._hosts.plan import make_plan
-from supervise._hosts.show import StreamsShown
-from supervise._hosts.supervisor import HostsSupervisor
-from supervise._seconds import check_seconds
-from supervise.errors import SignalException, SpecError
+from supervise._hosts.supervisor import HostsSupervisor, StreamsShown
+from supervise._settings import check_seconds
+from supervise.errors import SignalException, SpecError, SuperviseError
 from supervise.ray import calls, resources
 from supervise.recording import repr_of, text_of
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from signal import Signals
     from types import TracebackType
 
-    from supervise._hosts.show import Shown
+    from supervise._hosts.supervisor import Shown
     from supervise._runtime.future import Reply
     from supervise.events import Sink
     from supervise.logs import LogsSpecs
@@ -96,7 +95,8 @@ class RaySupervisor(HostsSupervisor):
                 of the hosts.
             shown: Where shown output goes instead of the streams of this process.
             **settings: Further settings of each host's `Supervisor`: ``start_method, grace, cwd, containment,
-                success_exit_codes, ready, ready_timeout_s, watchdog, log_max_bytes`` and the filters of lines.
+                kill_mode, success_exit_codes, ready, ready_timeout_s, watchdog, log_max_bytes`` and the filters of
+                lines.
 
         Raises:
             SpecError: A setting is not valid; the text names it, the value and the remedy.
@@ -133,7 +133,9 @@ class RaySupervisor(HostsSupervisor):
             travels, plan = _packed(plan)
         _connect(ray)
         engine = RayEngine(bundle, strategy, placement_timeout_s)
-        super().__init__(plan, engine, travels=travels, load=calls.load, shown=shown or StreamsShown())
+        super().__init__(
+            plan, engine, travels=travels, load=calls.load, shown=shown or StreamsShown(), engine_name="Ray"
+        )
 
 
 def _connect(ray: Any) -> None:
@@ -227,10 +229,15 @@ class RayGang:
         """The actor, for `ask`, `tell` and subscriptions."""
         self._outcome: Reply[RunProcsResult | None] | None = None
         self._handlers: Any = None
+        self._came: signals.Recorded | None = None
+        """The first signal, if it arrived during a close."""
         self._over = weakref.finalize(self, _dispose, ref)
 
     def start(self) -> dict[int, int]:
         """Place the hosts and start every rank; return ``{rank: pid}`` when all ranks are ready.
+
+        If the `timeout` of the gang expires before, return an empty mapping: `wait` returns a result with the outcome
+        ``timed_out``.
 
         Raises:
             SuperviseError: The cluster has no room, or a host could not start its ranks. No rank is left running.
@@ -240,11 +247,21 @@ class RayGang:
         self._handlers = weakref.finalize(self, signals.let_go, signals.hold())
         try:
             pids = self._answer(self._ask(say.Start()), None)
-        except BaseException:
-            self.close()
-            raise
+        except BaseException as error:
+            if not isinstance(error, SuperviseError) or not self._has_timed_out():
+                self.close()
+                raise
+            pids = {}
         self._outcome = self._ask(say.Wait())
         return dict(pids)
+
+    def _has_timed_out(self) -> bool:
+        """Return whether the gang has ended because its timeout has expired."""
+        try:
+            result = self._ask(say.Poll()).get(timeout=_ANSWER_S)
+        except (SuperviseError, OSError, pykka.ActorDeadError, pykka.Timeout):  # the error of the start
+            return False
+        return result is not None and result.outcome == "timed_out"
 
     def wait(self, timeout: float | None = None) -> RunProcsResult | None:
         """Wait for the result; return it. None if there is no result within `timeout` seconds.
@@ -279,6 +296,9 @@ class RayGang:
     def close(self, death_sig: Signals | None = None, timeout: float | None = None) -> RunProcsResult | None:
         """Stop every rank; return the result when no rank runs on any host. Idempotent.
 
+        A signal that arrives meanwhile is raised afterwards; a second one sends SIGKILL at once, as in
+        `supervise.PContext`.
+
         Args:
             death_sig: The first signal; None for SIGTERM.
             timeout: Seconds until SIGKILL; None for the gang's grace. On a host that the driver cannot reach, the ranks
@@ -291,13 +311,19 @@ class RayGang:
         finally:
             if self._handlers is not None:
                 self._handlers()
+        came, self._came = self._came, None
+        if came is not None:
+            signals.hand_over(came)
         return result
 
     @protected
     def _finish(self, death_sig: Signals | None, timeout: float | None) -> RunProcsResult | None:
         closed = self._ask(say.Close(death_sig=death_sig, timeout=timeout))
         while not signals.wait_for(closed):
-            if signals.recorded() is not None:
+            came = signals.recorded()
+            if came is not None and came.kills is None:
+                self._came = came
+            elif came is not None and came.kills:
                 self._ask(say.Close(death_sig=signals.kill_signal(), timeout=0.0))
         self._over.detach()
         with suppress(pykka.ActorDeadError, pykka.Timeout):

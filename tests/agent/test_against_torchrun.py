@@ -15,7 +15,11 @@ NAMES = "RANK LOCAL_RANK GROUP_RANK ROLE_RANK ROLE_NAME WORLD_SIZE LOCAL_WORLD_S
 NAMES += "MASTER_ADDR TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS "
 NAMES += "TORCHELASTIC_USE_AGENT_STORE TORCH_NCCL_ASYNC_ERROR_HANDLING OMP_NUM_THREADS CUDA_VISIBLE_DEVICES"
 SAYS_ENVIRONMENT = f"print(*[f'{{name}}={{os.environ.get(name)}}' for name in {NAMES!r}.split()], flush=True)"
-SAYS_ATTEMPT = "attempt = os.environ['TORCHELASTIC_RESTART_COUNT']; print(attempt, os.environ['RANK'], flush=True)"
+SAYS_ATTEMPT = (
+    "attempt = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+    f"if attempt == '1' or {RANK_1}:\n    print(attempt, os.environ['RANK'], flush=True)"
+)
+"""In the attempt that fails, rank 0 may be stopped before it says anything."""
 CASES = {
     "success": (SAYS_ENVIRONMENT,),
     "virtual local ranks": (SAYS_ENVIRONMENT, "--virtual-local-rank"),
@@ -26,7 +30,10 @@ CASES = {
         f"{SAYS_ATTEMPT}\nif attempt == '0':\n    sys.exit(4) if {RANK_1} else {WAIT}",
         "--max-restarts=2",
     ),
-    "restarts used up": (f"print('here', flush=True); sys.exit(5) if {RANK_1} else 0", "--max-restarts=1"),
+    "restarts used up": (
+        f"if {RANK_1}:\n    print('here', flush=True)\n    sys.exit(5)\n{WAIT}",
+        "--max-restarts=1",
+    ),
 }
 
 

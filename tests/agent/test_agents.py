@@ -7,7 +7,8 @@ import time
 import pytest
 
 from tests.agent.agents import FAULT
-from tests.clients.torchrun import PATIENCE_S, free_port
+from tests.clients.torchrun import PATIENCE_S
+from tests.ports import free_port
 from tests.processes.hosts import pids_of, watched
 
 pytestmark = pytest.mark.timeout(3 * PATIENCE_S)

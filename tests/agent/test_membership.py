@@ -3,7 +3,8 @@
 import pytest
 
 from tests.agent.agents import FAULT
-from tests.clients.torchrun import PATIENCE_S, free_port
+from tests.clients.torchrun import PATIENCE_S
+from tests.ports import free_port
 from tests.processes.hosts import watched
 
 pytestmark = pytest.mark.timeout(3 * PATIENCE_S)

@@ -37,7 +37,7 @@ def polite() -> None:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
     notify(ready=True)
     while True:
-        signal.pause()
+        signal.sigtimedwait([], 0.05)
 
 
 def patient(folder: str) -> None:

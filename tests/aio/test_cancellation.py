@@ -11,7 +11,7 @@ from pathlib import Path
 import pykka
 import pytest
 
-from supervise import Status, Supervisor, aio
+from supervise import Pids, Status, Supervisor, aio
 from tests.aio.ranks import POLITE, SLEEP, STUBBORN, patient, run, square, until, until_exists
 from tests.patience import PATIENCE_S
 
@@ -103,12 +103,14 @@ def test_a_block_that_is_being_left_takes_two_cancellations_as_well():
         task = asyncio.ensure_future(leave())
         await leaving.wait()
         await until_closing(gang._ref)
-        task.cancel()
+        task.cancel("first")
         await asyncio.wait((task,), timeout=0.1)
         assert not task.done()
         assert (await gang._ref.ask(Status(), block=False)).running == {0}
-        task.cancel()
-        await ended(task)
+        task.cancel("second")
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+        assert caught.value.args == ("first",)
         assert (await gang.wait()).ends[0].exitcode == -signal.SIGKILL
 
     run(main())
@@ -345,4 +347,36 @@ def test_a_coroutine_that_is_destroyed_closes_its_gang():
     (ref,) = pykka.ActorRegistry.get_by_class(Supervisor)
     task._log_destroy_pending = False
     task.get_coro().close()
+    assert ref.actor_stopped.wait(PATIENCE_S)
+
+
+def test_a_generator_that_is_destroyed_while_its_gang_closes_does_not_keep_it():
+    """It was closed in a task, so it waited; then its event loop was closed. The actor leaves with its last rank."""
+    loop = asyncio.new_event_loop()
+
+    async def block(gang):
+        async with gang:
+            yield
+
+    async def closing():
+        gang = aio.Gang(**STUBBORN, grace=1000.0)
+        entered = block(gang)
+        await anext(entered)
+
+        async def leave():
+            await entered.aclose()
+
+        task = asyncio.ensure_future(leave())
+        await until_closing(gang._ref)
+        return task
+
+    try:
+        task = loop.run_until_complete(closing())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()
+    (ref,) = pykka.ActorRegistry.get_by_class(Supervisor)
+    task._log_destroy_pending = False
+    task.get_coro().close()
+    os.kill(ref.ask(Pids(), timeout=PATIENCE_S)[0], signal.SIGKILL)
     assert ref.actor_stopped.wait(PATIENCE_S)

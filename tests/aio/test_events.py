@@ -37,7 +37,7 @@ async def collect(events):
 
 def subscribers(gang):
     """Return how many consumers the Supervisor knows, beside the one that keeps the result."""
-    return len(gang._ref._actor_weakref()._subscribers._refs) - 1
+    return len(gang._ref._actor_weakref()._runner.subscribers._refs) - 1
 
 
 async def until_subscribers(gang, number):

@@ -13,8 +13,6 @@ import pykka
 import pytest
 
 from supervise import GangFinished, SpecError, Supervisor, SupervisorCrashed, UnkillableError, aio
-from supervise._gang.runner import GangRunner
-from supervise._gang.shutdown import Shutdown
 from tests.aio.ranks import POLITE, SLEEP, fail, run, square, until, until_exists
 from tests.patience import PATIENCE_S
 from tests.processes.work import UnspeakableValue
@@ -99,13 +97,10 @@ def test_the_keywords_are_those_of_a_supervisor():
     assert inspect.signature(aio.Gang) == inspect.signature(Supervisor)
 
 
-def test_a_crash_of_the_supervisor_is_raised_by_the_wait_and_by_the_block(monkeypatch):
-    def broken(*_):
-        raise RuntimeError("on purpose")
-
+def test_a_crash_of_the_supervisor_is_raised_by_the_wait_and_by_the_block(breaking):
     async def main():
         gang = await aio.Gang(**SLEEP).__aenter__()
-        monkeypatch.setattr(GangRunner, "signal", broken)
+        breaking.raises("signal", RuntimeError("on purpose"))
         for verb in (gang.close(), gang.wait(), gang.__aexit__(None, None, None), gang.wait()):
             with pytest.raises(SupervisorCrashed, match="on purpose"):
                 await verb
@@ -113,30 +108,30 @@ def test_a_crash_of_the_supervisor_is_raised_by_the_wait_and_by_the_block(monkey
     run(main())
 
 
-def unkillable(monkeypatch):
+def unkillable(breaking):
     """Report an unkillable process with every close that is answered from now on."""
 
-    def closed(shutdown):
-        shutdown._replies.closed(UnkillableError({0: 1}, {0: "D"}))
-        if shutdown._replies.stopping:
-            shutdown.begin()
+    def answer_close(_, runner):
+        runner.replies.closed(UnkillableError({0: 1}, {0: "D"}))
+        if runner.replies.stopping:
+            runner.leave()
 
-    monkeypatch.setattr(Shutdown, "closed", closed)
+    breaking.instead("reply to a close", answer_close)
 
 
-def test_a_process_that_survives_sigkill_is_raised_by_the_block(monkeypatch):
+def test_a_process_that_survives_sigkill_is_raised_by_the_block(breaking):
     async def main():
         with pytest.raises(UnkillableError):
             async with aio.Gang(**SLEEP):
-                unkillable(monkeypatch)
+                unkillable(breaking)
 
     run(main())
 
 
-def test_a_process_that_survives_sigkill_is_noted_if_another_exception_leaves_the_block(monkeypatch):
+def test_a_process_that_survives_sigkill_is_noted_if_another_exception_leaves_the_block(breaking):
     async def main():
         mine, gang = ValueError("mine"), await aio.Gang(**SLEEP).__aenter__()
-        unkillable(monkeypatch)
+        unkillable(breaking)
         await gang.__aexit__(ValueError, mine, None)
         assert "rank 0 (pid 1, state D)" in mine.__notes__[0]
 

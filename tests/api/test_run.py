@@ -1,12 +1,10 @@
 """`supervise.run`: the values, the failure with the traceback of the rank, signals, the logs, bad arguments."""
 
-import inspect
 import os
 import pickle
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import traceback
 from pathlib import Path
@@ -31,7 +29,6 @@ from supervise import (
     run,
     start_processes,
 )
-from supervise._gang.spec import SupervisorSettings
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -81,12 +78,9 @@ def nested() -> tuple[str, str]:
 
 
 @pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def temporary(temporary_folder: Path) -> Path:
     """The folder for temporary files."""
-    path = tmp_path / "temporary"
-    path.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(path))
-    return path
+    return temporary_folder
 
 
 # Values
@@ -494,7 +488,7 @@ def test_an_unknown_keyword_is_a_type_error():
 
 
 @pytest.mark.parametrize(
-    "before", ["", "import supervise.cli.run", "import supervise._api.run", "import supervise.cli"]
+    "before", ["", "import supervise.cli.run.run", "import supervise._api.run", "import supervise.cli"]
 )
 def test_run_is_the_function_whatever_was_imported_before(before: str):
     code = f"{before}\nimport supervise\nprint(callable(supervise.run), supervise.run.__module__)"
@@ -526,9 +520,3 @@ def test_a_wrong_keyword_of_a_supervisor_is_a_type_error():
     with pytest.raises(TypeError, match="grase"):
         Supervisor.start(name="ref", entrypoint="true", args={0: ()}, **misspelled)
     assert supervise.run is run
-
-
-def test_the_types_of_a_supervisor_s_arguments_are_complete():
-    """What type checkers accept is what `Supervisor` takes."""
-    given = SupervisorSettings.__required_keys__ | SupervisorSettings.__optional_keys__
-    assert given == set(inspect.signature(Supervisor.__init__).parameters) - {"self"}

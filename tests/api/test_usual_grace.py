@@ -81,3 +81,18 @@ def test_a_variable_that_is_no_number_of_seconds_is_refused_by_its_name(monkeypa
         start_processes("grace", "true", {0: ()})
     with pytest.raises(SpecError, match=f"SUPERVISE_GRACE is '{text}'"):
         multiprocessing.spawn(work.run, ({0: ""},))
+
+
+@pytest.mark.parametrize(("given", "words"), [(0.5, ()), (1000.0, (None, 0.5))], ids=["of the gang", "of the call"])
+def test_s10_a_close_without_a_timeout_has_the_grace_of_the_gang(tmp_path, given, words):
+    """A rank that ignores SIGTERM; PyTorch's default would wait 30 s."""
+    ear = Fifo(tmp_path / "ear")
+    try:
+        envs, logs = {0: {"EAR": ear.path}}, DefaultLogsSpecs(os.devnull)
+        context = start_processes("grace", "sh", {0: ("-c", DEAF)}, envs, logs_specs=logs, grace=given)
+        assert ear.hear() == "deaf"
+        with Stopwatch() as taken:
+            context.close(*words)
+        assert 0.4 < taken.seconds < 15
+    finally:
+        ear.close()

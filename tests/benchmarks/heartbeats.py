@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+from supervise._gang.notify_protocol import new_address
 from supervise._gang.notify_sockets import NotifySockets
 from supervise._runtime.loop import Loop
 
@@ -53,7 +54,9 @@ def _host_share(*, at_once: bool) -> float:
     addresses: list[str] = []
 
     def open_all() -> None:
-        addresses.extend(sockets.open(rank, 0)["NOTIFY_SOCKET"] for rank in range(RANKS))
+        addresses.extend(new_address() for _ in range(RANKS))
+        for rank, address in enumerate(addresses):
+            sockets.open(rank, address)
         answers.put(None)
 
     loop.post(open_all)

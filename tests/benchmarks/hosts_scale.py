@@ -14,8 +14,7 @@ import time
 from signal import SIGTERM
 from typing import TYPE_CHECKING, Any
 
-from supervise._hosts.orders import HostAddress, HostEnd, HostOrder, News
-from supervise._hosts.plan import make_plan
+from supervise._hosts.plan import HostAddress, HostEnd, HostOrder, News, make_plan
 from supervise._hosts.supervisor import HostsSupervisor
 from supervise.messages import Start, Wait, WorkerExited
 from supervise.result import ProcessFailure, RankEnd, RunProcsResult

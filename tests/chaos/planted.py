@@ -8,12 +8,11 @@ from typing import Any
 from unittest.mock import patch
 
 from supervise import Supervisor, WorkerExited
-from supervise._core import decide, restart_sets, strategy
-from supervise._gang.subscribers import Subscribers
-from supervise._process.exits.handle import Exit
-from supervise._process.exits.leader import GroupLeader
-from supervise._process.launch.program_launcher import ProgramLauncher
+from supervise._core import batches, decide, strategy
+from supervise._process.exits.leader import Exit, GroupLeader
+from supervise._process.launch.program import ProgramLauncher
 from supervise._runtime.future import Reply
+from supervise._runtime.shell import Subscribers
 
 _leaked: list[int] = []
 """Descriptors that a planted bug has leaked."""
@@ -66,7 +65,7 @@ def a_failed_launch_leaks_a_descriptor() -> Any:
 def a_close_during_the_start_loses_a_rank() -> Any:
     def started(old: Any, gang: Any, event: Any, decision: Any) -> None:
         if gang.phase == "stopping":
-            gang.move(event.local_rank, "lost")
+            gang.move(event.local_rank, "unkillable")
         else:
             old(gang, event, decision)
 
@@ -84,17 +83,17 @@ def a_stolen_status_is_taken_for_success() -> Any:
 def a_restart_is_not_counted() -> Any:
     def restart(old: Any, gang: Any, *rest: Any) -> None:
         old(gang, *rest)
-        gang.restarts_ns = ()
+        gang.backoff = gang.backoff._replace(counted_ns=())
 
     return _around(strategy, "_restart", restart)
 
 
 def a_life_begins_beside_the_one_before() -> Any:
-    def at_once(old: Any, gang: Any, found: Any, decision: Any) -> None:
-        found.pending = set()
-        old(gang, found, decision)
+    def at_once(old: Any, batch: Any, decision: Any) -> None:
+        batch.pending = set()
+        old(batch, decision)
 
-    return _around(restart_sets, "check_empty", at_once)
+    return _around(batches, "_sweep_if_empty", at_once)
 
 
 def a_bystander_is_blamed() -> Any:

@@ -9,7 +9,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -182,6 +182,12 @@ class Terminal:
             assert select.select([self.master], [], [], PATIENCE_S)[0], f"{text!r} is not shown: {self.raw!r}"
             self._read()
         return self.raw
+
+    def until_true(self, holds: Callable[[], bool]) -> None:
+        """Read until what was shown is as wanted."""
+        while not holds():
+            assert select.select([self.master], [], [], PATIENCE_S)[0], f"it is not shown: {self.raw!r}"
+            self._read()
 
     def end(self) -> tuple[int, str]:
         """Wait for the end; return the exit code and all that was shown."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervise.cli.completion import FOLDER, SHELLS
+from supervise.cli.commands.completion import FOLDER, SHELLS
 from tests.cli.command import Command, environment
 from tests.cli.make_completions import scripts
 

@@ -7,15 +7,13 @@ import sys
 
 import pytest
 
-from supervise.cli import console as console_module
-from supervise.cli.console import Console, library_log
+from supervise.cli.run.console import Console, library_log
 from tests.cli.command import Command, environment
 
 
 @pytest.fixture
-def full_pipe(monkeypatch: pytest.MonkeyPatch):
+def full_pipe(impatient_console: None):
     """A console whose reader does not read; and the reader's end."""
-    monkeypatch.setattr(console_module, "_PATIENCE_S", 0.01)
     read, write = os.pipe()
     os.set_blocking(write, False)
     os.set_blocking(read, False)
@@ -52,12 +50,9 @@ def test_a_reader_that_pauses_gets_everything_later(full_pipe: tuple[Console, in
     assert drain(read) == b"supervise: first\nsupervise: second\n"
 
 
-def test_a_reader_that_never_comes_back_is_not_waited_for(
-    full_pipe: tuple[Console, int], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_reader_that_never_comes_back_is_not_waited_for(full_pipe: tuple[Console, int], console_ends_at_once: None):
     """What could not be said is lost, and the run ends."""
     console, _ = full_pipe
-    monkeypatch.setattr(console_module, "_LAST_PATIENCE_S", {False: 0.01, True: 0.01})
     console.note("lost")
     console.finish()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervise._printable import as_prefix, one_line, printable
-from supervise.cli.console import Console
+from supervise.cli.run.console import Console
 from supervise.errors import ChildFailedError
 from supervise.result import ProcessFailure
 from tests.cli.command import Command, environment

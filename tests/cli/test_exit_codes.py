@@ -8,11 +8,11 @@ import pytest
 
 from supervise import messages as say
 from supervise._runtime.future import Reply
-from supervise.cli.console import Console
-from supervise.cli.options import parse
-from supervise.cli.rank_stdin import RankStdin
-from supervise.cli.run import _Run
-from supervise.cli.signal_inbox import SignalInbox
+from supervise.cli.options.options import parse
+from supervise.cli.run.console import Console
+from supervise.cli.run.rank_stdin import RankStdin
+from supervise.cli.run.run import _Run
+from supervise.cli.run.signal_inbox import SignalInbox
 from supervise.errors import SpecError
 from tests.cli.command import HANG, Command
 

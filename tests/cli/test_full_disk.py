@@ -66,7 +66,7 @@ SMALL_FILES = ("sh", "-c", 'ulimit -f 6; exec "$@"', "sh")
 """Blocks of 512 bytes: ``run.json`` has room, the events of some ranks have not."""
 LOSES = """
 import resource, sys
-from supervise.cli.run_directory import EventFile
+from supervise.cli.run.directory import EventFile
 def limit(size_bytes):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
 events = EventFile(sys.argv[1])

@@ -84,14 +84,14 @@ def test_readiness_of_a_role(supervise: Command, tmp_path: Path):
     )
     (tmp_path / "gang.toml").write_text(
         'strategy = "one_for_one"\nmax-restarts = 1\n'
-        "[roles.store]\ncommand = 'store.py'\nready = 'notify'\nready-timeout = '1m'\nservice = true\n"
+        "[roles.store]\ncommand = 'store.py'\nready = 'notify'\nready-timeout = '90s'\nservice = true\n"
         "restart = 'permanent'\n"
         "[roles.trainer]\ncommand = ['sh', '-c', 'test -e made && echo after']\n"
     )
     done = supervise.run("-q", "--file", "gang.toml")
     assert (done.returncode, done.stdout, done.stderr) == (0, "[trainer0]:after\n", "")
     told = supervise.supervise("check", "gang.toml").stdout
-    assert "  store: 1 rank, service, ready by notify within 1 min 00 s, permanent, in " in told
+    assert "  store: 1 rank, ready notify, ready-timeout 1 min 30 s, restart permanent, service, in " in told
 
 
 def test_a_procfile(supervise: Command, tmp_path: Path):
@@ -111,7 +111,7 @@ def test_check_prints_what_would_run(supervise: Command, toml: Path):
     done = supervise.supervise("check", "gang.toml")
     assert (done.returncode, done.stderr) == (0, "")
     head, store, _, trainer, command = done.stdout.splitlines()
-    assert head == "gang.toml: 2 roles, 3 ranks, one_for_one, max-restarts 2"
+    assert head == "gang.toml: 2 roles, 3 ranks, one_for_one, max-restarts 2, backoff 0 ms"
     assert store == f"  store: 1 rank, service, in {toml.parent}"
     assert trainer == f"  trainer: 2 ranks, in {toml.parent}"
     assert command.startswith("    sh -c ")
@@ -119,6 +119,17 @@ def test_check_prints_what_would_run(supervise: Command, toml: Path):
     assert supervise.supervise("check", "--max-restarts", "5", "gang.toml").stdout.startswith(
         head.replace("restarts 2", "restarts 5")
     )
+
+
+def test_check_and_a_dry_run_show_the_kill_mode(supervise: Command):
+    """That of the gang, and those of roles that differ."""
+    content = "kill-mode = 'mixed'\n[roles.a]\ncommand = 'true'\n[roles.b]\ncommand = 'true'\nkill-mode = 'group'\n"
+    (supervise.tmp_path / "gang.toml").write_text(content)
+    lines = supervise.supervise("check", "gang.toml").stdout.splitlines()
+    assert lines[0] == "gang.toml: 2 roles, 2 ranks, one_for_all, no restarts, kill-mode mixed"
+    assert [line.split(", ")[1] for line in (lines[1], lines[3])] == [f"in {supervise.tmp_path}", "kill-mode group"]
+    assert "\n# kill-mode mixed: rank 0\n" in supervise.run("--dry-run", "--file", "gang.toml").stdout
+    assert "kill-mode" not in supervise.run("--dry-run", "true").stdout
 
 
 WRONG = {
@@ -140,6 +151,8 @@ WRONG = {
     "[roles.a]\ncommand = 'true'\nready = 'soon'": "roles.a: ready is 'soon'; give exec, notify",
     "[roles.a]\ncommand = 'true'\nready-timeout = 'x'": "roles.a: ready-timeout: 'x' is not a valid duration",
     "[roles.a]\ncommand = 'true'\nrestart = 'often'": "roles.a: restart is 'often'; give ",
+    "[roles.a]\ncommand = 'true'\nkill-mode = 'all'": "roles.a: kill-mode is 'all'; give group, mixed",
+    "kill-mode = 'all'\n[roles.a]\ncommand = 'true'": "argument --kill-mode: invalid choice: 'all' (choose from ",
     "[roles.a]\ncommand = 'true'\nservice = 1": "roles.a: service is 1; give true or false",
     "[roles.a]\ncommand = 'true'\ncwd = 'nowhere'": "nowhere' does not exist; create it",
     "[roles.a]\ncommand = 'true'\ncwd = 3": "roles.a: cwd is 3; give a path",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervise.cli import whole_file
+from supervise.cli.run import directory
 from tests.cli.command import Command
 
 NULL, FULL, DISK = (stat.S_IFCHR, 1, 3), (stat.S_IFCHR, 1, 7), (stat.S_IFBLK, 7, 200)
@@ -95,7 +95,7 @@ def test_a_block_device_is_refused(tmp_path: Path):
     """A write would destroy a file system."""
     path = device(tmp_path / "disk", *DISK)
     with pytest.raises(OSError, match="is a block device, which is not overwritten"):
-        whole_file.write_output(str(path), b"x", mode=0o600)
+        directory.write_output(str(path), b"x", mode=0o600)
     assert stat.S_ISBLK(path.stat().st_mode)
 
 
@@ -106,7 +106,7 @@ def test_a_link_of_another_user_is_refused(tmp_path: Path):
     link.symlink_to(target)
     os.chown(link, 12345, 12345, follow_symlinks=False)
     with pytest.raises(OSError, match="another user") as refused:
-        whole_file.write_output(str(link), b"x", mode=0o600)
+        directory.write_output(str(link), b"x", mode=0o600)
     assert refused.value.errno == errno.ELOOP
     assert target.read_text() == "old"
 
@@ -115,9 +115,9 @@ def test_links_in_a_circle_are_an_error(tmp_path: Path):
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     with pytest.raises(OSError, match="Too many levels of symbolic links"):
-        whole_file.write_output(str(tmp_path / "a"), b"x", mode=0o600)
+        directory.write_output(str(tmp_path / "a"), b"x", mode=0o600)
 
 
 def test_a_new_file_has_the_given_mode(tmp_path: Path):
-    whole_file.write_output(str(tmp_path / "private"), b"x", mode=0o600)
+    directory.write_output(str(tmp_path / "private"), b"x", mode=0o600)
     assert stat.S_IMODE((tmp_path / "private").stat().st_mode) == 0o600

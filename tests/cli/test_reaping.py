@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervise.cli.reaping import reap_strangers
+from supervise.cli.run.reaping import reap_strangers
 from tests.cli.command import Command
 
 SET_CHILD_SUBREAPER = 36

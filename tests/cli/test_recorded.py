@@ -113,6 +113,30 @@ def test_o14_four_that_raise_together_have_all_failed_in_the_order_of_their_exce
     assert list(result["failures"]) == ["2", "0", "3", "1"]
 
 
+def test_o14_a_rank_that_is_stopped_while_it_records_has_told_file_line_and_function(supervise: Command):
+    """Another rank fails while the rank that raised first imports what formats its traceback."""
+    source = RAISES + (
+        "class Slow:\n    def find_spec(self, name, path=None, target=None):\n"
+        "        name == 'json' and threading.Event().wait(1000)\n"
+        "def load(shard):\n    raise ValueError('the 7th shard is \u2603 empty')\n"
+        "if rank == 0:\n    sys.meta_path.insert(0, Slow())\n    load(7)\n"
+        "import time\nwhile not any(f == 'error.json' for _, _, fs in os.walk('.') for f in fs):\n"
+        "    threading.Event().wait(0.01)\nos._exit(7)\n"
+    )
+    (supervise.tmp_path / "work.py").write_text(source, encoding="utf-8")
+    done = supervise.run("-n", "2", "--log-dir", "runs", "work.py")
+    screen = screen_of(done)
+    assert screen[0].startswith("supervise: rank 0 of 2 failed: ValueError (host ")
+    line = source[: source.index("    raise ValueError")].count("\n") + 1
+    assert screen[2:6] == [
+        "  Traceback (most recent call last):",
+        f'    File "{supervise.tmp_path}/work.py", line {line + 3}, in <module>',
+        f'    File "{supervise.tmp_path}/work.py", line {line}, in load',
+        "  ValueError: the 7th shard is \u2603 empty",
+    ]
+    assert records(supervise) == {0: "ValueError: the 7th shard is \u2603 empty"}
+
+
 @pytest.mark.parametrize("words", [("-m", "probe", "a b"), ("probe.py", "a b")])
 @pytest.mark.parametrize("paths", [None, "", "/nowhere", ":/nowhere", "{}/custom", "{}/broken"])
 def test_o14_nothing_of_a_rank_differs_from_a_bare_run(supervise: Command, words: tuple[str, ...], paths: str | None):
@@ -218,3 +242,32 @@ def test_o14_a_rank_that_cannot_import_us_is_recorded(supervise: Command):
     assert done.returncode == 1
     assert records(supervise) == {0: "ValueError: 7"}
     assert done.stdout == "supervise\n"
+
+
+def test_o14_files_of_the_user_with_names_of_the_standard_library_cost_nothing(supervise: Command):
+    """Neither the record nor the command imports them, and a module of the user stays in `sys.modules`."""
+    for name in [
+        "argparse",
+        "ast",
+        "json",
+        "linecache",
+        "logging",
+        "random",
+        "re",
+        "struct",
+        "tokenize",
+        "traceback",
+        "typing",
+        "unicodedata",
+    ]:
+        (supervise.tmp_path / f"{name}.py").write_text(f"print('{name} of the user')\n")
+    (supervise.tmp_path / "work.py").write_text(
+        "import atexit, sys\nimport traceback\natexit.register(lambda: print(sys.modules['traceback'].__file__))\n"
+        "def load():\n    raise ValueError('empty')\nload()\n"
+    )
+    done = supervise.run("--no-prefix", "work.py")
+    assert (done.returncode, done.stdout) == (1, f"traceback of the user\n{supervise.tmp_path}/traceback.py\n")
+    assert "of the user" not in done.stderr
+    assert records(supervise) == {0: "ValueError: empty"}
+    (record,) = supervise.directory().rglob("error.json")
+    assert "load()\n" in json.loads(record.read_text())["message"]["extraInfo"]["py_callstack"]

@@ -8,7 +8,7 @@ from signal import SIGKILL, SIGTERM, Signals
 
 import pytest
 
-from supervise._views import failure_report, story, wording
+from supervise._story import failure_report, wording
 from supervise.result import ProcessFailure, RankEnd, Role, RunProcsResult
 from tests.cli.command import HANG, Command
 
@@ -84,7 +84,7 @@ def test_the_stderr_of_a_single_rank_is_not_repeated_where_it_was_shown(supervis
 def test_of_a_line_that_was_rewritten_its_last_state_is_shown():
     """A progress bar takes one line, as it does on a terminal."""
     tail = "10%\r20%\r30%\rdone\nlast\r\n"
-    screen = failure_report.lines(failed(end(0, 1, "root_cause", stderr_tail=tail)), story.Story(nproc=1, grace_s=1))
+    screen = failure_report.lines(failed(end(0, 1, "root_cause", stderr_tail=tail)), failure_report.Story(nproc=1))
     assert screen[2:5] == ["  the end of its stderr:", "    done", "    last"]
 
 
@@ -166,7 +166,7 @@ def test_as_many_kinds_of_ends_as_ranks_fit_too():
     """Where every rank ends in its own way, the rest is in the file."""
     ends = [end(0, 1, "root_cause", stderr_tail="\n".join(map(str, range(20))))]
     ends += [end(rank, rank, "bystander") for rank in range(1, 64)]
-    facts = story.Story(nproc=64, grace_s=30, directory="/logs", sent={rank: [SIGTERM] for rank in range(1, 64)})
+    facts = failure_report.Story(nproc=64, directory="/logs", sent={rank: {SIGTERM: 0} for rank in range(1, 64)})
     screen = failure_report.lines(failed(*ends), facts)
     assert len(screen) <= 40
     assert screen[-3:] == [
@@ -184,11 +184,11 @@ def test_every_role_has_its_words():
         end(2, -SIGTERM, "bystander"),
         end(3, -SIGKILL, "bystander"),
         end(4, 0, "finished"),
-        end(5, None, "lost"),
+        end(5, None, "unkillable"),
         end(6, -Signals.SIGSEGV, "bystander"),
     ]
-    sent = {2: [SIGTERM], 3: [SIGTERM, SIGKILL], 6: [SIGTERM]}
-    screen = failure_report.lines(failed(*ends), story.Story(nproc=8, grace_s=30, sent=sent))
+    sent = {2: {SIGTERM: 0}, 3: {SIGTERM: 0, SIGKILL: 30 * 10**9}, 6: {SIGTERM: 0}}
+    screen = failure_report.lines(failed(*ends), failure_report.Story(nproc=8, sent=sent))
     assert screen[0].startswith("supervise: rank 0 of 8 failed: SIGSEGV, core dumped (host ")
     assert screen[0].endswith(", pid 100, after 2 s)")
     assert screen[4:] == [
@@ -206,7 +206,7 @@ def test_what_is_known_beside_the_exit_code_is_told():
     """For instance that the status was taken by somebody else."""
     result = failed(end(0, 255, "root_cause"), message="exit status lost: somebody reaped the process")
     assert "  exit status lost: somebody reaped the process" in failure_report.lines(
-        result, story.Story(nproc=1, grace_s=1)
+        result, failure_report.Story(nproc=1)
     )
 
 
@@ -217,7 +217,7 @@ def test_a_long_traceback_is_shortened_in_the_middle(tmp_path: Path):
     extra = {"timestamp": "1", "py_callstack": trace}
     error_file.write_text(json.dumps({"message": {"message": "E", "extraInfo": extra}}))
     result = RunProcsResult(outcome="failed", failures={0: ProcessFailure(0, 1, 1, str(error_file))})
-    screen = failure_report.lines(result, story.Story(nproc=1, grace_s=1))
+    screen = failure_report.lines(result, failure_report.Story(nproc=1))
     assert screen[2:6] == ["  0", "  1", "  2", f"    ... 80 more lines in {error_file}"]
     assert screen[-4:-1] == ["  98", f"  {'x' * 300} ... (200 more characters)", ""]
 
@@ -228,16 +228,23 @@ def test_a_long_traceback_is_shortened_in_the_middle(tmp_path: Path):
         ([3], "rank 3"),
         ([0, 1], "ranks 0-1"),
         ([5, 1, 2, 3, 9], "ranks 1-3, 5, 9"),
+        (range(0, 24, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22"),
+        (range(0, 26, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, ... (13 in all)"),
         (range(0, 100, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, ... (50 in all)"),
     ],
 )
 def test_ranks_are_named_in_spans(ranks: list[int], text: str):
-    """Few words for many ranks."""
+    """Few words for many ranks; the count is given only if spans are left out."""
     assert wording.spans(ranks) == text
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0.0421, "42 ms"), (2.26, "2.3 s"), (30.0, "30 s"), (75, "1 min 15 s"), (7260, "2 h 01 min")]
+    ("value", "text"),
+    [
+        *((0.0421, "42 ms"), (2.26, "2.3 s"), (30.0, "30 s"), (75, "1 min 15 s"), (7260, "2 h 01 min")),
+        *((0.999, "999 ms"), (1.0, "1 s"), (9.96, "10.0 s"), (10.4, "10 s"), (59.4, "59 s")),  # the bounds of the forms
+        *((60.0, "1 min 00 s"), (3599.0, "59 min 59 s"), (3600.0, "1 h 00 min")),
+    ],
 )
 def test_durations_are_for_people(value: float, text: str):
     """The unit fits the value."""
@@ -282,7 +289,7 @@ def test_a_rank_that_ends_before_it_is_ready_is_shown_with_its_last_output(super
     done = supervise.run("-n", "2", "--ready", "notify", "--", "sh", "-c", script)
     assert done.returncode == 3
     expected = [
-        "supervise: cannot start: rank 1 did not start: ended before it was ready, with exit code 3",
+        "supervise: cannot start: rank 1 ended before it was ready: exit code 3",
         "",
         "  the end of its stderr:",
         "    no such file: shard7",
@@ -294,3 +301,16 @@ def test_a_rank_that_ends_before_it_is_ready_is_shown_with_its_last_output(super
         expected[0].removeprefix("supervise: "),
         *expected[1:],
     ]
+
+
+@pytest.mark.parametrize("strategy", ["one_for_all", "rest_for_one"])
+def test_a_signal_that_supervise_sent_to_an_earlier_life_explains_no_later_end(supervise: Command, strategy: str):
+    """Rank 1 was stopped by SIGTERM for the restart; its next life gets SIGTERM from elsewhere, and is the cause."""
+    script = (
+        'if [ "$TORCHELASTIC_RESTART_COUNT" = 0 ]; then [ "$RANK" = 1 ] && { : > up; exec sleep 1000; };'
+        ' while ! [ -e up ]; do sleep 0.01; done; exit 3; fi; [ "$RANK" = 1 ] && kill -TERM $$; exec sleep 1000'
+    )
+    words = ("-n", "2", "--strategy", strategy, "--max-restarts", "1", "--backoff", "0", "sh", "-c", script)
+    done = supervise.run(*words)
+    assert done.returncode == 128 + SIGTERM
+    assert "supervise: rank 1 of 2 failed: SIGTERM (host " in done.stderr

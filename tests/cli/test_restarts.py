@@ -4,21 +4,18 @@ import json
 import os
 import signal
 import sys
-import threading
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from supervise import messages as say
-from supervise._gang.suspend_poll import SuspendPoll
-from supervise._runtime.loop import Loop
-from supervise.cli.console import Console
-from supervise.cli.options import parse
-from supervise.cli.progress import Progress
-from supervise.cli.rank_stdin import RankStdin
-from supervise.cli.run import _Run
-from supervise.cli.signal_inbox import SignalInbox
+from supervise.cli.options.options import parse
+from supervise.cli.run.console import Console
+from supervise.cli.run.progress import Progress
+from supervise.cli.run.rank_stdin import RankStdin
+from supervise.cli.run.run import _Run
+from supervise.cli.run.signal_inbox import SignalInbox
 from tests.cli.command import HANG, Command
 
 FLAKY = "echo attempt $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS; [ $TORCHELASTIC_RESTART_COUNT -ge 2 ]"
@@ -211,20 +208,6 @@ def test_s11_all_are_looked_at_when_a_start_is_over():
     assert told == [say.Status()]
 
 
-def test_s11_a_look_that_was_asked_for_during_the_start_still_comes():
-    """The start's end plans the seldom looks anew and calls off no other."""
-    lost: list[BaseException] = []
-    loop, looked = Loop("test", lost=lost.append), threading.Event()
-    watchman = SuspendPoll(loop, looked.set)
-    loop.start()
-    loop.post(lambda: (watchman.look(), watchman.begin()))
-    came = looked.wait(20)
-    loop.post(lambda: (watchman.end(), loop.end()))
-    assert loop.join(20)
-    assert came
-    assert not lost
-
-
 @pytest.mark.parametrize("containment", ["group", "sweep"])
 def test_s4_what_leaves_its_group_is_named_and_ended_where_that_is_asked_for(supervise: Command, containment: str):
     leaves = "setsid sh -c 'touch apart; exec sleep 1000' & echo $!; until [ -e apart ]; do sleep 0.01; done"
@@ -255,7 +238,8 @@ def test_s4_of_many_that_left_the_first_are_named():
     noted: list[str] = []
     console.note = noted.append  # type: ignore[method-assign]
     progress = Progress(parse(["true"]), console)
-    event = {"event": "supervise.process.leaked", "local_rank": 0, "ended": True}
+    event = {"event": "supervise.process.leaked", "timestamp": "2026-01-01T00:00:00+00:00"}
+    event |= {"local_rank": 0, "ended": True}
     progress.take(event | {"descendants": list(range(101, 161))})
     progress.take(event | {"descendants": [101, 102]})
     assert noted == [

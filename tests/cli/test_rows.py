@@ -7,7 +7,6 @@ import struct
 import sys
 import termios
 
-from supervise._logs.screen import ERASE, Screen, width_of
 from tests.cli.command import Command, Terminal, until_another_signal
 
 STEPS = """
@@ -143,6 +142,72 @@ def test_rows_are_on_the_terminal_of_stderr_beside_a_file(supervise: Command):
     assert file.read_bytes() == b"[default0]:a line\n"
 
 
+NESTED = f"""{STEPS}
+import os
+UP, rank = "\\x1b[A", os.environ["RANK"]
+for epoch in range(3):
+    sys.stderr.write(f"\\rEpoch: {{epoch}}/3")
+    for number in range(4):
+        texts = "\\n", f"\\rValid {{rank}}: {{number}}/4", UP, f"\\rEpoch: {{epoch}}/3 step {{number}}"
+        for text in texts if number or epoch else ["".join(texts)]:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+            select.select([], [], [], 0.03)
+    if epoch == 1:
+        step("")
+    sys.stderr.write("\\n\\r" + " " * 40 + "\\r" + UP)
+sys.stderr.write("\\rEpoch: 3/3\\n")
+print("done", rank)
+"""
+RICH = """
+import time
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+with Progress(TextColumn("{task.description} {task.completed}"), console=Console(force_terminal=True)) as bars:
+    one, two = bars.add_task("one"), bars.add_task("two")
+    for number in range(1, 9):
+        bars.update(one, completed=number)
+        bars.update(two, completed=10 * number)
+        bars.refresh()
+        if number == 4:
+            bars.console.print("a message")
+"""
+
+
+def test_l4_nested_bars_are_live_rows_and_leave_their_last_states(supervise: Command):
+    """On a terminal, each rank has a row for each bar; the lower bar is cleared at the end."""
+    program = f"import select\n{NESTED}"
+    with supervise.on_terminal("--stdin", "none", "-n", "2", sys.executable, "-c", program) as terminal:
+        wanted = [f"[default{rank}]:{bar}" for rank in range(2) for bar in ("Epoch: 1/3 step 3", f"Valid {rank}: 3/4")]
+        terminal.until_true(lambda: of_ranks(terminal)[-4:] == wanted)
+        terminal.process.send_signal(signal.SIGUSR1)
+        code, shown = terminal.end()
+    assert code == 0
+    found = [row for row in rows(shown) if row.startswith("[")]
+    assert sorted(found) == sorted(
+        f"[default{rank}]:{text}" for rank in range(2) for text in ("Epoch: 3/3", f"done {rank}")
+    )
+
+
+def test_l4_a_pipe_gets_the_last_states_of_nested_bars(supervise: Command):
+    """However the writes of a bar are cut; the log has every byte."""
+    program = f"import select\n{NESTED}".replace('step("")', "pass")
+    done = supervise.run("-n", "2", sys.executable, "-c", program)
+    assert sorted(line for line in done.stderr.splitlines() if line.startswith("[")) == [
+        *("[default0]:Epoch: 3/3", "[default1]:Epoch: 3/3")
+    ]
+    assert (supervise.directory() / "attempt_0/0/stderr.log").read_bytes().count(b"\x1b[A") == 15
+
+
+def test_l4_a_pipe_gets_the_last_frame_of_rich(supervise: Command):
+    """With the messages that are printed above the bars, in their order."""
+    done = supervise.run(sys.executable, "-c", RICH)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
+    assert [line.rstrip() for line in plain.splitlines()] == [
+        f"[default0]:{text}" for text in ("a message", "one 8", "two 80")
+    ]
+
+
 def test_a_pipe_gets_the_last_state_only(supervise: Command):
     """However slowly the states follow each other."""
     step = "print(f'\\r{i}', end='', flush=True); select.select([], [], [], 0.15)"
@@ -150,25 +215,3 @@ def test_a_pipe_gets_the_last_state_only(supervise: Command):
     done = supervise.run(sys.executable, "-c", program)
     assert done.stdout == "[default0]:2\n"
     assert (supervise.directory() / "attempt_0/0/stdout.log").read_bytes() == b"\r0\r1\r2"
-
-
-def test_rows_fit_the_height_of_the_terminal():
-    """The bars beyond it are counted. Without a terminal, the size is 80 x 24."""
-    screen = Screen()
-    assert (screen.erasure(), screen.drawing()) == ("", "")
-    screen.rows = tuple((b"[%d]:" % rank, b"\x1b[2Jbar\t\xff") for rank in range(30))
-    screen.status = "status"
-    drawn = screen.drawing()
-    assert drawn.endswith("\x1b[22A\r")
-    *bars, rest, status = drawn.removesuffix("\x1b[22A\r").split("\r\n")
-    assert bars == [f"[{rank}]:bar     \ufffd" for rank in range(21)]
-    assert (rest, status) == ("... 9 more unfinished lines", "status")
-    assert (screen.erasure(), screen.erasure()) == (ERASE, "")
-
-
-def test_wide_characters_take_two_columns():
-    """As terminals show them; combining characters and control sequences take none."""
-    assert [width_of(text) for text in ("abc", "\u6f22\u5b57", "e\u0301", "\x1b[31mred\x1b[0m")] == [3, 4, 1, 3]
-    screen = Screen()
-    screen.rows = ((b"", "\u6f22".encode() * 50),)
-    assert screen.drawing() == "\u6f22" * 39 + "\r"

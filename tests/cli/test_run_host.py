@@ -132,4 +132,4 @@ def test_a_runs_folder_that_is_a_file(supervise: Command, tmp_path: Path, words:
     file.touch()
     done = supervise.supervise(*words, SUPERVISE_RUNS_DIR=str(file))
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"supervise {words[0]}: {file}: Not a directory\n"
+    assert done.stderr == f"supervise {words[0]}: {file}: is not a folder; set SUPERVISE_RUNS_DIR to one\n"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from supervise.cli import env_files, option_values
-from supervise.cli.options import parse
+from supervise.cli.options import gang_file, values
+from supervise.cli.options.options import parse
 from tests.cli.command import Command
 
 SHOW = 'echo "$RANK $LOCAL_RANK $WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $MASTER_ADDR $MASTER_PORT"'
@@ -20,7 +20,7 @@ SHOW = 'echo "$RANK $LOCAL_RANK $WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $MASTE
 )
 def test_durations(text: str, seconds: float):
     """Seconds, or a number with a unit."""
-    assert option_values.seconds(text) == seconds
+    assert values.seconds(text) == seconds
 
 
 def test_variables_of_a_file_and_of_the_line(supervise: Command):
@@ -44,9 +44,9 @@ def test_a_file_of_variables_that_is_no_text(tmp_path: Path):
     """Neither bytes nor a file without end are read on."""
     (tmp_path / "a").write_bytes(b"\xff=1")
     with pytest.raises(Exception, match="is not text in UTF-8"):
-        env_files.read(str(tmp_path / "a"))
+        gang_file.read(str(tmp_path / "a"))
     with pytest.raises(Exception, match="is larger than 1 MiB"):
-        env_files.read("/dev/zero")
+        gang_file.read("/dev/zero")
 
 
 def test_the_folder_of_the_ranks(supervise: Command):
@@ -304,6 +304,8 @@ MISTAKES = {
     "--stopsignal": "--stop-signal",
     "--nope": "",
     "--foo=bar": "",
+    "--duplicate": "",
+    "--master": "",
     "--cuda": "",
     "-Z": "",
 }
@@ -325,3 +327,17 @@ def test_a_mistyped_option_gets_the_right_suggestion_or_none(capsys: pytest.Capt
 def test_the_options_of_this_process_are_no_defaults_of_tests():
     """Variables PET_* of whoever runs the tests would change every run."""
     assert not [name for name in os.environ if name.startswith("PET_")]
+
+
+@pytest.mark.parametrize(("given", "codes"), [("0,255", {0, 255}), ("-64", {-64})])
+def test_the_outermost_exit_codes_are_accepted(given: str, codes: set[int]):
+    """Linux has exit codes up to 255 and signals up to 64."""
+    assert parse([f"--success-exit-codes={given}", "true"]).settings["success_exit_codes"] == codes
+
+
+@pytest.mark.parametrize("given", ["256", "-65", "0,x", ","])
+def test_an_exit_code_that_no_process_has_is_refused(capsys: pytest.CaptureFixture[str], given: str):
+    """With the accepted values."""
+    with pytest.raises(SystemExit):
+        parse([f"--success-exit-codes={given}", "true"])
+    assert "give numbers from 0 to 255, or -N for signal N" in capsys.readouterr().err

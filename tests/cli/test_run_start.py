@@ -1,13 +1,15 @@
 """What the start of `supervise run` costs: which modules it loads, and how it finds a program."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 
 import pytest
 
-from supervise.cli.program import _is_found
+from supervise.cli.run.program import _is_found
+from tests.cli.command import Command
 
 HEAVY = {"multiprocessing", "shutil", "tempfile", "subprocess", "psutil", "structlog", "asyncio", "rich"}
 
@@ -51,3 +53,26 @@ def test_a_program_is_found_where_the_standard_library_finds_it(folders, monkeyp
     monkeypatch.chdir(folders)
     program, search = program.format(folders), search.format(folders)
     assert _is_found(program, search) is (shutil.which(program, path=search) is not None)
+
+
+@pytest.mark.parametrize("way", ["run", "dry", "check"])
+def test_a_variable_that_the_kernel_does_not_accept_is_named(supervise: Command, way: str):
+    """With its size, before a process starts; `check` and `--dry-run` say it, too."""
+    (supervise.tmp_path / "a.env").write_text(f"SMALL=1\nBIG={'x' * 200_000}\n")
+    (supervise.tmp_path / "gang.toml").write_text("env-file = 'a.env'\n[roles.a]\ncommand = 'touch started'\n")
+    words = {"run": ("run",), "dry": ("run", "--dry-run"), "check": ("check",)}[way]
+    done = supervise.supervise(*words, *(("--file",) if way != "check" else ()), "gang.toml")
+    assert done.returncode == 2
+    assert "argument list too long (E2BIG): the variable BIG has 200,004 bytes" in done.stderr
+    assert "xxxx" not in done.stderr
+    assert not (supervise.tmp_path / "started").exists()
+
+
+def test_the_largest_of_too_many_variables_is_named(supervise: Command):
+    """Each of them is small enough, but not all of them together."""
+    lines = [f"V{number}={'é' * (60_000 if number == 3 else 50_000)}\n" for number in range(4)]
+    (supervise.tmp_path / "a.env").write_text("".join(lines))
+    stack = ("sh", "-c", 'ulimit -s 1024; exec "$@"', "sh")
+    done = supervise.run("--env-file", "a.env", "true", before=stack)
+    assert done.returncode == 2
+    assert re.search(r"have 4\d\d,\d+ bytes, and the kernel accepts 262,144; the variable V3 has 120,003", done.stderr)

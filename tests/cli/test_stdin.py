@@ -5,14 +5,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from supervise._process.files import write_all
-from supervise._process.launch.launch_spec import Stdin
-from supervise.cli import stdin_copies
-from supervise.cli.stdin_copies import StdinCopies
-from supervise.errors import SpecError
+from supervise.cli.run import stdin_copies
+from supervise.cli.run.stdin_copies import StdinCopies
 from tests.cli.command import SUPERVISE, Command, environment
 from tests.patience import PATIENCE_S
 
@@ -153,32 +151,28 @@ def test_a_gate_has_the_stdin(supervise: Command):
     assert DROPPED in done.stderr
 
 
-@pytest.mark.parametrize(("entrypoint", "gate"), [(print, False), ("true", True)])
-def test_the_library_refuses_a_stdin_that_it_cannot_pass_on(entrypoint: object, gate: bool):
-    """Functions have the stdin of their start method, and a gated program waits on its own."""
-    from supervise._gang.attempt import first_attempt
-
-    with pytest.raises(SpecError, match="rank 0: "):
-        first_attempt(name="g", entrypoint=entrypoint, args={0: ()}, stdin={0: Stdin(0)}, gate=gate)
-
-
-def test_no_more_is_read_while_a_rank_is_too_late(monkeypatch: pytest.MonkeyPatch):
+def test_no_more_is_read_while_a_rank_is_too_late(monkeypatch: pytest.MonkeyPatch, system_call: Any):
     """The file is bounded: a rank that does not read stops the input in the end, and nothing is lost."""
     monkeypatch.setattr(stdin_copies, "MOST_BYTES", 100_000)
-    full, ends, pwrite = threading.Event(), [], os.pwrite
+    full, ends = threading.Event(), []
 
-    def recorded(fd: int, chunk: bytes, at: int) -> int:
+    def recorded(pwrite: Any, fd: int, chunk: bytes, at: int) -> int:
         written = pwrite(fd, chunk, at)
         ends.append(at + written)
         if ends[-1] >= 100_000:
             full.set()
         return written
 
-    monkeypatch.setattr(stdin_copies.os, "pwrite", recorded)
+    system_call("pwrite", recorded)
     source, write = os.pipe()
     data = os.urandom(50_000) * 20
     copies = StdinCopies(source, 1, pytest.fail)
-    writer = threading.Thread(target=lambda: (write_all(write, data), os.close(write)))
+
+    def write_all() -> None:
+        with os.fdopen(write, "wb") as end:
+            end.write(data)
+
+    writer = threading.Thread(target=write_all)
     writer.start()
     assert full.wait(PATIENCE_S)
     found = b""
@@ -192,14 +186,14 @@ def test_no_more_is_read_while_a_rank_is_too_late(monkeypatch: pytest.MonkeyPatc
     os.close(copies.read_ends[0])
 
 
-def test_a_full_disk_ends_the_copies(monkeypatch: pytest.MonkeyPatch):
+def test_a_full_disk_ends_the_copies(system_call: Any):
     """The ranks read to the end of their input, and supervise says why."""
     said: list[str] = []
 
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(stdin_copies.os, "pwrite", full)
+    system_call("pwrite", full)
     source, write = os.pipe()
     copies = StdinCopies(source, 2, said.append)
     os.write(write, b"a")

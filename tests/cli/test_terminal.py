@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from supervise.cli.console import Console
+from supervise.cli.run.console import Console
 from tests.cli.command import HANG, Command, plain, until_another_signal
 from tests.cli.test_signals import STUBBORN
 

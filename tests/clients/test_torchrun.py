@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from tests.clients.torchrun import HERE, PATIENCE_S, free_port
+from tests.clients.torchrun import HERE, PATIENCE_S
+from tests.ports import free_port
 from tests.processes.hosts import pids_of, watched
 
 pytestmark = pytest.mark.timeout(2 * PATIENCE_S)

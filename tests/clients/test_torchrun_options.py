@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from supervise.cli.options import parse
-from supervise.cli.torchrun_options import FLAGS, VALUES
+from supervise.cli.options.groups import FLAGS, VALUES
+from supervise.cli.options.options import parse
 
 WALK = """
 import json

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import socket
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
@@ -121,11 +120,3 @@ def assert_ours(seen: dict[str, object]) -> None:
     assert str(seen["contexts"]).startswith("supervise."), seen
     assert "supervise" in seen["threads"], seen  # type: ignore[operator]
     assert seen["from_pytorch"] == seen["running"] == [], seen
-
-
-def free_port() -> int:
-    """Return a port of 127.0.0.1 on which nobody listens."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port

@@ -163,7 +163,7 @@ def record():
 @_defect("function.fork.value.", "function.fork.raises.", "binary.none.value.", "binary.none.code7.", tee="all")
 def shown_lines():
     """Shown lines have another prefix."""
-    plan = importlib.import_module("supervise._gang.tail_specs")
+    plan = importlib.import_module("supervise._gang.attempt")
     source = plan.Source
     plan.Source = lambda **given: source(**{**given, "prefix": given["prefix"] + b" "})
 
@@ -250,7 +250,7 @@ def contexts():
     gang = importlib.import_module("supervise._api.context").GangContext
     _of_result(lambda result: result.return_values.update({0: "another"}))
     gang._poll = lambda _: "something"
-    _after("_torch.wrap:record", lambda function, *_: lambda *_: function and "another")
+    _after("_torch.redirects:record", lambda function, *_: lambda *_: function and "another")
     _after(
         "_torch.subprocess_handler:SubprocessHandler.__init__",
         lambda _, handler, *__: vars(handler).update(local_rank_id=9),
@@ -260,8 +260,8 @@ def contexts():
 @_defect("replaced.*", "contexts.closed_programs_that_exit_cleanly")
 def replacements():
     """What others put in place of ours is not used, a name is missing, and a clean exit is a failure."""
-    importlib.import_module("supervise._torch.foreign_handlers").factory = lambda: None
-    importlib.import_module("supervise._torch.polled").PolledContext._closed_by_others = lambda _: False
+    importlib.import_module("supervise._torch.handlers").factory = lambda: None
+    importlib.import_module("supervise._torch.contexts").PolledContext._closed_by_others = lambda _: False
     importlib.import_module("supervise._torch.contexts").MultiprocessContext._is_done = None
     importlib.import_module("supervise._core.verdict")._clean = lambda _: False
 

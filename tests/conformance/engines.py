@@ -85,7 +85,7 @@ class Ray(ActorEngine):
         return next((f"{name} is not installed" for name in ("ray", "cloudpickle") if not has(name)), "")
 
     def make(self, case: Case, specs: DefaultLogsSpecs, folder: str, seen: Seen) -> Any:
-        from supervise._hosts.show import StreamsShown
+        from supervise._hosts.supervisor import StreamsShown
         from supervise.ray import RaySupervisor
 
         return RaySupervisor.start(

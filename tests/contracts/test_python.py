@@ -33,6 +33,20 @@ def test_the_end_of_an_interpreter_waits_for_threads_by_a_function():
     assert callable(threading._shutdown), NEW + "who waits for threads"
 
 
+def test_a_function_can_be_called_at_the_beginning_of_the_exit():
+    import subprocess
+
+    source = (
+        "import atexit, threading; threading._register_atexit(print, 'first');"
+        " atexit.register(print, 'third', flush=True);"
+        " threading.Thread(target=lambda: (threading.main_thread().join(), print('second'))).start()"
+    )
+    done = subprocess.run([sys.executable, "-c", source], check=True, capture_output=True, text=True, timeout=30)
+    assert sorted(done.stdout.split()) == ["first", "second", "third"], NEW + "the exit"
+    assert done.stdout.split()[-1] == "third", NEW + "the exit"
+    assert threading._SHUTTING_DOWN is False, NEW + "how threads know of the exit"
+
+
 def test_a_parser_lists_its_options():
     parser = argparse.ArgumentParser()
     parser.add_argument("--option", help=argparse.SUPPRESS)

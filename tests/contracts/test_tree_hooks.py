@@ -11,8 +11,6 @@ import pykka
 from pykka import messages as pykka_messages
 from pykka._envelope import Envelope
 
-from supervise._runtime.future import Reply
-
 PATIENCE_S = 10
 CHANGED = "pykka or threading has changed: "
 
@@ -95,7 +93,7 @@ def test_a_failure_sets_the_event_inside_of_the_exception_and_before_on_failure(
 
 def test_a_stop_that_is_put_when_the_event_is_set_is_answered_behind_on_stop_and_on_failure():
     for last, error in (("on_stop", None), ("on_failure", ValueError("on purpose"))):
-        steps, reply = queue.Queue(), Reply()
+        steps, reply = queue.Queue(), pykka.ThreadingFuture()
         ref = _Actor.start(steps)
         envelope = Envelope(pykka_messages._ActorStop(), reply_to=reply)
         _watched(ref).release = lambda ref=ref, envelope=envelope: ref.actor_inbox.put(envelope)
@@ -105,7 +103,7 @@ def test_a_stop_that_is_put_when_the_event_is_set_is_answered_behind_on_stop_and
 
 
 def test_an_attribute_is_answered_behind_on_start():
-    steps, reply = queue.Queue(), Reply()
+    steps, reply = queue.Queue(), pykka.ThreadingFuture()
     ref = _Actor.start(steps)
     ref.actor_inbox.put(Envelope(pykka_messages.ProxyGetAttr(attr_path=("actor_urn",)), reply_to=reply))
     assert reply.get(timeout=PATIENCE_S) == ref.actor_urn
@@ -153,3 +151,25 @@ threading._register_atexit(lambda: (print("first"), go.set()))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout.split()[:1] == ["first"], CHANGED + "_register_atexit"
     assert done.stdout.split()[-1] == "atexit"
+
+
+def test_an_actor_is_registered_before_its_loop_starts_and_that_calls_the_methods_of_the_instance(monkeypatch):
+    """A tree replaces them at the registration; an exception that leaves one of them is pykka's to raise."""
+    steps = queue.Queue()
+    register = pykka.ActorRegistry.register
+
+    def replaced(actor, name):
+        method = getattr(actor, name)
+        setattr(actor, name, lambda: (steps.put(name), method()))
+
+    def registered(ref):
+        register(ref)
+        for name in ("_start_actor_loop", "_actor_loop_setup", "_actor_loop_teardown"):
+            replaced(ref._actor_weakref(), name)
+
+    monkeypatch.setattr(pykka.ActorRegistry, "register", staticmethod(registered))
+    ref = _Actor.start(steps)
+    ref.stop(timeout=PATIENCE_S)
+    found = [steps.get(timeout=PATIENCE_S) for _ in range(5)]
+    expected = ["_start_actor_loop", "_actor_loop_setup", "on_start", "on_stop", "_actor_loop_teardown"]
+    assert found == expected, CHANGED + "the start of an actor"

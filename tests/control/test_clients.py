@@ -1,6 +1,7 @@
-"""Clients that flood, fall silent, die or belong to another user harm neither the gang nor other clients."""
+"""Each request of the control protocol; and clients that flood, fall silent, die or belong to another user."""
 
 import contextlib
+import json
 import os
 import resource
 import signal
@@ -14,12 +15,163 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from supervise import Status
 from supervise._control import clients as module
-from supervise._control import connection, server
+from supervise._control.clients import message_of
+from supervise._control.protocol import MOST_LINE_BYTES, Refusal, answer_line, parse
 from tests.control.raw import Raw, served
 from tests.patience import PATIENCE_S
+
+
+def test_each_request_has_its_result(gang, path):
+    """All on one connection; the ``id`` comes back."""
+    with Raw(path) as client:
+        client.ask("status", id="first")
+        reply = client.hear()
+        assert (reply["version"], reply["id"], reply["ok"]) == (1, "first", True)
+        assert (reply["result"]["phase"], reply["result"]["running"]) == ("running", [0, 1])
+        assert reply["result"]["ranks"]["1"]["state"] == "ready"
+        pids = {str(rank): process.pid for rank, process in gang.processes.items()}
+        client.ask("pids", id=7)
+        assert client.hear() == {"version": 1, "id": 7, "ok": True, "result": {"pids": pids}}
+        client.ask("signal", signal="URG", ranks=[1])
+        assert client.result() == {"ranks": [1]}
+        gang.processes[1].wait_for_signal(signal.SIGURG)  # the Worker sends it behind the reply
+        assert gang.processes[0].signals == []
+        client.ask("signal", signal=int(signal.SIGCONT))
+        assert client.result() == {"ranks": [0, 1]}
+        client.ask("wait", timeout=0)
+        assert client.result()["finished"] is False
+        client.ask("stop", signal="SIGINT", timeout=PATIENCE_S)
+        end = {"finished": True, "outcome": "stopped", "root_cause": None, "exit_codes": {"0": -2, "1": -2}}
+        assert client.result() == end
+        client.ask("wait")
+        assert client.result() == end
+
+
+def test_a_wait_and_later_requests_of_one_client_do_not_wait_for_each_other(gang, path):
+    """Replies come as they are ready, so that ``id`` tells which is which."""
+    with Raw(path) as client:
+        client.ask("wait", id="end")
+        client.ask("pids", id="now")
+        assert client.hear()["id"] == "now"
+        gang.processes[0].exit(3)
+        reply = client.hear()
+        assert (reply["id"], reply["result"]["outcome"], reply["result"]["root_cause"]) == ("end", "failed", 0)
+        assert reply["result"]["exit_codes"] == {"0": 3, "1": -15}
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (b"", "bad-request"),
+        (b"\xff\xfe\x00", "bad-request"),
+        (b"GET / HTTP/1.1", "bad-request"),
+        (b"[1]", "bad-request"),
+        (b"NaN", "bad-request"),
+        (b"[" * 5000, "bad-request"),
+        (b"1" * 5000, "bad-request"),
+        (b'{"request": "status"}', "version"),
+        (b'{"version": 2, "request": "status"}', "version"),
+        (b'{"version": true, "request": "status"}', "version"),
+        (b'{"version": 1}', "bad-request"),
+        (b'{"version": 1, "request": "status", "id": [1]}', "bad-request"),
+        (b'{"version": 1, "request": "explode"}', "bad-request"),
+        (b'{"version": 1, "request": "status", "ranks": [0]}', "bad-request"),
+        (b'{"version": 1, "request": "restart"}', "invalid"),
+        (b'{"version": 1, "request": "restart", "ranks": []}', "invalid"),
+        (b'{"version": 1, "request": "restart", "ranks": [true]}', "invalid"),
+        (b'{"version": 1, "request": "restart", "ranks": [9]}', "invalid"),
+        (b'{"version": 1, "request": "signal"}', "invalid"),
+        (b'{"version": 1, "request": "signal", "signal": "SIGNOTHING"}', "invalid"),
+        (b'{"version": 1, "request": "signal", "signal": 0}', "invalid"),
+        (b'{"version": 1, "request": "signal", "signal": "USR1", "ranks": "0"}', "invalid"),
+        (b'{"version": 1, "request": "signal", "signal": "USR1", "group": "yes"}', "invalid"),
+        (b'{"version": 1, "request": "stop", "timeout": -1}', "invalid"),
+        (b'{"version": 1, "request": "stop", "timeout": 1e400}', "invalid"),
+        (b'{"version": 1, "request": "wait", "timeout": "soon"}', "invalid"),
+    ],
+)
+def test_a_request_that_is_not_valid_is_an_error_and_the_connection_goes_on(gang, path, line, code):
+    """Nothing was done."""
+    with Raw(path) as client:
+        client.send(line + b"\n")
+        assert client.error() == code
+        client.ask("status")
+        assert client.result()["phase"] == "running"
+    assert [process.signals for process in gang.processes.values()] == [[], []]
+
+
+@given(st.one_of(st.binary(), st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists)))
+def test_no_line_raises_anything_but_a_refusal(what):
+    line = what if isinstance(what, bytes) else json.dumps(what).encode()
+    with pytest.raises(Refusal):
+        parse(line)
+
+
+VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers()))
+NAMES = st.sampled_from(["status", "pids", "stop", "restart", "signal", "stacks", "wait", "other"])
+
+
+@given(NAMES, st.dictionaries(st.sampled_from(["signal", "timeout", "ranks", "x"]), VALUES), st.integers())
+def test_arguments_make_a_message_or_a_refusal(name, arguments, ident):
+    line = json.dumps({"version": 1, "id": ident, "request": name, **arguments}).encode()
+    with contextlib.suppress(Refusal):
+        assert message_of(parse(line))
+
+
+SMALL = {"max_size": 4}  # a larger mapping of mappings of mappings takes a second to be made
+
+
+@given(
+    st.dictionaries(
+        st.text(), st.dictionaries(st.text(), st.dictionaries(st.text(), VALUES, **SMALL), **SMALL), **SMALL
+    )
+)
+def test_an_answer_that_is_encoded_in_parts_is_the_same_json(result):
+    text = answer_line(1, result)
+    assert text.count(b"\n") == 1
+    assert json.loads(text) == json.loads(json.dumps({"version": 1, "id": 1, "ok": True, "result": result}))
+
+
+def test_the_longest_line_is_accepted_and_one_byte_more_is_not(path):
+    """The client is told, and the connection ends."""
+    with Raw(path) as client:
+        line = b'{"version": 1, "request": "status"}'
+        client.send(line.ljust(MOST_LINE_BYTES - 1) + b"\n")
+        assert client.result()["phase"] == "running"
+        client.send(line.ljust(MOST_LINE_BYTES) + b"\n")
+        assert client.error() == "too-long"
+        assert client.line() == b""
+    with Raw(path) as client:
+        client.send(line.ljust(MOST_LINE_BYTES))  # an end can only make it longer
+        assert client.error() == "too-long"
+
+
+@pytest.mark.parametrize(
+    ("request_", "more"),
+    [("explode", {}), ("status", {"version": 2}), ("restart", {"ranks": [9]}), ("wait", {"timeout": "soon"})],
+)
+def test_an_error_has_the_id_of_its_request(path, request_, more):
+    """Whether the version, the name, an argument or the gang refuses it."""
+    with Raw(path) as client:
+        client.ask(request_, id="mine", **more)
+        reply = client.hear()
+        assert (reply["id"], reply["ok"]) == ("mine", False)
+
+
+def test_a_request_that_this_kind_of_gang_does_not_have_is_refused(gang, tmp_path):
+    """Such as a restart of single ranks on Ray."""
+    path = tmp_path / "other.sock"
+    with served(gang.supervisor, path, without=frozenset({"restart"})), Raw(path) as client:
+        client.ask("restart", ranks=[0])
+        assert client.error() == "unsupported"
+        client.ask("status")
+        assert client.result()
+
 
 OTHER_USER = 65534
 
@@ -31,16 +183,10 @@ def until(holds: Callable[[], bool]) -> None:
         assert time.monotonic() < end_s
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients are looked at often."""
-    monkeypatch.setattr(module, "_LOOK_S", 0.02)
-    monkeypatch.setattr(server, "_RETRY_S", 0.02)
-
-
-def test_p7_a_client_that_sends_and_never_reads_is_dropped_and_keeps_no_memory(gang, path, impatient, monkeypatch):
+def test_p7_a_client_that_sends_and_never_reads_is_dropped_and_keeps_no_memory(
+    gang, path, impatient_server, slow_clients_go_soon
+):
     """The server stops reading it, so its own socket fills; others are answered meanwhile."""
-    monkeypatch.setattr(module, "SLOW_S", 1.0)
     with Raw(path) as stuck, Raw(path) as other:
         stuck.end.setblocking(False)
         sent = 0
@@ -147,20 +293,21 @@ def test_a_client_that_closes_its_side_gets_its_answer(path):
 def test_a_client_has_a_bounded_number_of_open_requests(gang, path):
     """The others are read when these are answered."""
     with Raw(path) as client:
-        for number in range(3 * connection.MOST_PENDING):
+        for number in range(3 * module.MOST_PENDING):
             client.ask("wait", id=number)
-        until(lambda: gang.supervisor.ask(Status(), timeout=PATIENCE_S).waiters == connection.MOST_PENDING)
+        until(lambda: gang.supervisor.ask(Status(), timeout=PATIENCE_S).waiters == module.MOST_PENDING)
         gang.processes[0].exit(0)
         gang.processes[1].exit(0)
-        found = [client.hear() for _ in range(3 * connection.MOST_PENDING)]
-    assert sorted(reply["id"] for reply in found) == list(range(3 * connection.MOST_PENDING))
+        found = [client.hear() for _ in range(3 * module.MOST_PENDING)]
+    assert sorted(reply["id"] for reply in found) == list(range(3 * module.MOST_PENDING))
     assert {reply["result"]["outcome"] for reply in found} == {"succeeded"}
 
 
 def test_one_client_too_many_is_told_so(path):
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(Raw(path)) for _ in range(module.MOST_CLIENTS)]
-        for client in clients:  # each is admitted before the next one comes
+        for client in clients:  # each is admitted before the next one comes, and waits for an answer
+            client.ask("wait")
             client.ask("pids")
             assert client.result()
         with Raw(path) as client:
@@ -170,11 +317,31 @@ def test_one_client_too_many_is_told_so(path):
         assert clients[0].result()
 
 
-def test_a_client_without_a_request_is_dropped_and_one_that_waits_is_not(gang, path, impatient, monkeypatch):
+def test_the_client_that_is_idle_for_the_longest_time_gives_way(path):
+    """So `supervise stop` has a place."""
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(Raw(path)) for _ in range(module.MOST_CLIENTS)]
+        for client in clients:
+            client.ask("pids")
+            assert client.result()
+        clients[0].ask("pids")
+        assert clients[0].result()
+        for number in (1, 2):
+            client = stack.enter_context(Raw(path))
+            client.ask("status")
+            assert client.result()
+            assert clients[number].error() == "idle"
+        clients[0].ask("status")
+        assert clients[0].result()
+
+
+def test_a_client_without_a_request_is_dropped_and_one_that_waits_is_not(
+    gang, path, impatient_server, idle_clients_go_at_once
+):
     with Raw(path) as waiting:
         waiting.ask("wait")
         until(lambda: gang.supervisor.ask(Status(), timeout=PATIENCE_S).waiters == 1)
-        monkeypatch.setattr(module, "IDLE_S", 0.1)
+        idle_clients_go_at_once()
         with Raw(path) as idle:
             with contextlib.suppress(BrokenPipeError):  # dropped already
                 idle.send(b'{"version": 1, ')
@@ -184,15 +351,10 @@ def test_a_client_without_a_request_is_dropped_and_one_that_waits_is_not(gang, p
         assert waiting.result()["root_cause"] == 1
 
 
-def test_the_server_survives_a_time_without_descriptors(path, impatient, monkeypatch):
+def test_the_server_survives_a_time_without_descriptors(path, impatient_server, breaking):
     """It stops to accept, instead of trying without pause, and accepts the client later."""
-    pauses, pause = threading.Event(), server.ControlServer._pause
-
-    def pausing(self: server.ControlServer, listener: socket.socket) -> None:
-        pauses.set()
-        pause(self, listener)
-
-    monkeypatch.setattr(server.ControlServer, "_pause", pausing)
+    pauses = threading.Event()
+    breaking.instead("pause of the control server", lambda pause, *args: (pauses.set(), pause(*args)))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     folder = os.open(path.parent, os.O_PATH)
     with socket.socket(socket.AF_UNIX) as end:
@@ -208,13 +370,12 @@ def test_the_server_survives_a_time_without_descriptors(path, impatient, monkeyp
         assert b'"ok": true' in end.recv(1 << 16)
 
 
-def test_an_error_inside_the_server_concerns_one_client(path, monkeypatch):
+def test_an_error_inside_the_server_concerns_one_client(path, breaking):
     """It is logged, the client is dropped, and the next one is served."""
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "message_of", lambda _: 1 / 0)
-        with Raw(path) as client:
-            client.ask("status")
-            assert client.line() == b""
+    breaking.raises("message of a control request", ZeroDivisionError(), once=True)
+    with Raw(path) as client:
+        client.ask("status")
+        assert client.line() == b""
     with Raw(path) as client:
         client.ask("status")
         assert client.result()

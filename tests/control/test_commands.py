@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import inotify_simple
 import pytest
 
-from supervise.cli.console import Console
-from supervise.cli.run_control import RunControl
-from supervise.cli.signal_inbox import SignalInbox
+from supervise.cli.run.console import Console
+from supervise.cli.run.control import RunControl
+from supervise.cli.run.signal_inbox import SignalInbox
 from tests.cli.command import SUPERVISE, Command, Started, environment
 from tests.patience import PATIENCE_S
 
@@ -427,3 +428,22 @@ def test_a_start_that_fails_is_the_end_of_a_wait(supervise: Command):
             assert json.loads(told(supervise, "status", "--json", "job"))["phase"] == "starting"
             gate.write_text("go\n")
             assert waiting.wait(PATIENCE_S) == run.end()[0] == 5
+
+
+def test_a_run_whose_socket_comes_late_is_waited_for(supervise: Command):
+    """As long as the run goes on: it has a directory before it has a socket."""
+    with running(supervise, "sh", "-c", SAYS):
+        [directory] = (supervise.tmp_path / "runs").glob("job_*")
+        (directory / "control.sock").rename(directory / "hidden")
+        with inotify_simple.INotify() as watch:
+            watch.add_watch(directory / "events.jsonl", inotify_simple.flags.OPEN)
+            asking = subprocess.Popen(
+                [*SUPERVISE, "status", "job"], env=environment(supervise.tmp_path), stdout=subprocess.PIPE
+            )
+            with asking:
+                looked = 0
+                while looked < 10 and asking.poll() is None:  # each attempt asks first whether the run goes on
+                    looked += len(watch.read(timeout=20))
+                (directory / "hidden").rename(directory / "control.sock")
+                assert asking.communicate(timeout=PATIENCE_S)[0]
+        assert asking.returncode == 0

@@ -119,8 +119,7 @@ def test_a_gang_whose_actor_has_stopped_is_said_to_have_ended(gang, path):
         ("x" * 81, "more than 80 bytes"),
     ],
 )
-def test_a_path_that_is_not_valid_is_an_error_before_any_process_starts(control, why, monkeypatch):
-    monkeypatch.setattr(os, "posix_spawn", lambda *_: pytest.fail("a process was started"))
+def test_a_path_that_is_not_valid_is_an_error_before_any_process_starts(control, why, no_launch):
     with pytest.raises(SpecError, match=why):
         Supervisor.start(name="g", entrypoint="/bin/true", args={0: ()}, control=control)
     with pytest.raises(SpecError, match=why):

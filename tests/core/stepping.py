@@ -20,6 +20,15 @@ def decide(gang: Gang, event: Any) -> tuple[Gang, list[Action]]:
     return (gang if _state(after) == _state(gang) else after), actions
 
 
+def run(gang: Gang, *events: Any) -> tuple[Gang, list[Action]]:
+    """Return the gang after all events, and all that must be done."""
+    done: list[Action] = []
+    for event in events:
+        gang, actions = decide(gang, event)
+        done += actions
+    return gang, done
+
+
 def expired(name: Any) -> TimerExpired:
     """Return the expiry of a timer of the gang."""
     return TimerExpired(name=name)
@@ -34,7 +43,7 @@ def _state(value: Any) -> Any:
     """Return a gang, or a part of one, as something that can be compared."""
     if isinstance(value, list):
         return [_state(each) for each in value]
-    if type(value).__module__ != Gang.__module__:
+    if type(value).__module__ != Gang.__module__ or isinstance(value, tuple):
         return value
     names = vars(value) if isinstance(value, Gang) else value.__slots__
     return {name: _state(getattr(value, name)) for name in names}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervise.cli import parser
+from supervise.cli.options import groups, parser
 from tests.patience import PATIENCE_S
 
 PAGE = (Path(__file__).parents[2] / "docs/start/operator.md").read_text()
@@ -25,7 +25,7 @@ def _file(name: str) -> str:
 
 def _parsed(words: list[str]) -> float:
     """Return the seconds of ``--shutdown-timeout`` of a command line that the parser accepts."""
-    return parser.run_parser().parse_args(words).shutdown_timeout
+    return groups.gang_settings(parser.run_parser().parse_args(words))["grace"]
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")

@@ -1,6 +1,7 @@
 """The documentation site builds without warnings and without a network, and its links lead somewhere."""
 
 import ast
+import fcntl
 import json
 import os
 import re
@@ -24,8 +25,19 @@ pytest.importorskip("sphinx", reason="the tools of the documentation are not ins
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the site by the documented command, with another folder for its files."""
-    built = tmp_path_factory.mktemp("site")
+    """Build the site by the documented command, once for all workers, with another folder for its files."""
+    base = tmp_path_factory.getbasetemp()
+    built = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "site"
+    built.mkdir(exist_ok=True)
+    with (built / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (built / "is_built").exists():
+            _build(built)
+            (built / "is_built").touch()
+    return built / "html"
+
+
+def _build(built: Path) -> None:
     command = _documented_command().replace("sphinx-build", f"{sys.executable} -m sphinx", 1)
     assert command.endswith("docs docs/_build/html"), command
     command = command.replace("docs/_build/html", f"{built}/html") + f" -q -d {built}/doctrees"
@@ -42,7 +54,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert not done.stderr.strip()
-    return built / "html"
 
 
 def _documented_command() -> str:

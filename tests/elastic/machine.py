@@ -1,5 +1,12 @@
 """Writes a machine into a folder, as the kernel describes one in sysfs."""
 
+from supervise._process.launch import numa
+
+
+def use(monkeypatch, root):
+    """Have ranks be bound to CPUs by what this sysfs says, until the end of the test."""
+    monkeypatch.setattr(numa, "SYSFS", str(root))
+
 
 def write(root, *, nodes, gpus, sockets=None, siblings=None, caches=None, vendor="0x10de"):
     """Make a sysfs.

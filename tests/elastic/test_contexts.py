@@ -11,11 +11,11 @@ import sys
 import threading
 from types import SimpleNamespace
 
+import machine
 import pytest
 import ranks
 
 from supervise import RestartPolicy
-from supervise._runtime.loop import Loop
 from supervise.elastic import (
     DefaultLogsSpecs,
     MultiprocessContext,
@@ -153,9 +153,9 @@ def test_the_hook_closes_by_keywords_and_by_position():
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_a_close_leaves_no_thread_behind_even_where_that_takes_its_time(monkeypatch, ended):
-    before, run, returned = set(threading.enumerate()), Loop.run, threading.Event()
-    monkeypatch.setattr(Loop, "run", lambda loop: (run(loop), returned.wait(0.1)))
+def test_a_close_leaves_no_thread_behind_even_where_that_takes_its_time(breaking, ended):
+    before, returned = set(threading.enumerate()), threading.Event()
+    breaking.instead("run of a loop", lambda run, loop: (run(loop), returned.wait(0.1)))
     context = start_processes("n", "sleep", {0: (0 if ended else 60,)}, {0: {}}, specs())
     if ended:
         context.wait()
@@ -418,7 +418,7 @@ def test_wrap_records_what_the_function_raises(tmp_path, monkeypatch):
 
 
 def test_wrap_cannot_bind_without_a_gpu(tmp_path, monkeypatch):
-    monkeypatch.setattr("supervise._process.launch.numa.SYSFS", str(tmp_path))
+    machine.use(monkeypatch, tmp_path)
     options = SimpleNamespace(affinity_mode="node", should_fall_back_if_binding_fails=False)
     with pytest.raises(RuntimeError, match="no GPU with index 0"):
         _wrap(0, ranks.fail, {0: ()}, {0: {}}, {0: ""}, {0: ""}, {0: queue.SimpleQueue()}, threading.Event(), options)

@@ -38,7 +38,7 @@ def make(tmp_path, monkeypatch):
 
     def make(allowed=range(16), **what):
         machine.write(tmp_path / "sys", **what)
-        monkeypatch.setattr(numa, "SYSFS", str(tmp_path / "sys"))
+        machine.use(monkeypatch, tmp_path / "sys")
         if allowed is not None:
             monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(allowed))
 

@@ -13,7 +13,8 @@ from supervise import SpecError
 from supervise.elastic.subprocess_handler import SubprocessHandler, get_subprocess_handler
 from tests.patience import PATIENCE_S
 
-READY = "import sys; print('ready', flush=True); sys.stdin.read(); import signal; signal.pause()"
+# A signal that comes just before pause() would not end it
+READY = "import sys, time; print('ready', flush=True); sys.stdin.read(); [time.sleep(0.01) for _ in iter(int, 1)]"
 
 
 def test_it_runs_with_arguments_environment_and_files(tmp_path):

@@ -10,9 +10,8 @@ import time
 import pykka
 import pytest
 
-from supervise._api import tail_log as tail_log_module
-from supervise._logs import watch
 from supervise.elastic.tail_log import TailLog, tail_logfile
+from tests.kernels import use_inotify
 from tests.patience import PATIENCE_S
 
 
@@ -39,7 +38,7 @@ def add(path, text):
 
 @pytest.fixture(params=[True, False], ids=["inotify", "polled"])
 def _either_watch(request, monkeypatch):
-    monkeypatch.setattr(watch, "HAVE_INOTIFY", request.param)
+    use_inotify(monkeypatch, use=request.param)
 
 
 @pytest.mark.usefixtures("_either_watch")
@@ -90,7 +89,7 @@ def test_a_file_that_came_unnoticed_is_shown_at_stop(tmp_path, monkeypatch):
     def nobody_tells(path, changed):
         raise PermissionError(13, "may not be watched", path)
 
-    monkeypatch.setattr("supervise._logs.creation.watch", nobody_tells)
+    monkeypatch.setattr("supervise._logs.watch.watch", nobody_tells)
     dst = io.StringIO()
     tail = TailLog("t", {0: str(tmp_path / "0.log")}, dst).start()
     add(tmp_path / "0.log", "hello\n")
@@ -192,8 +191,7 @@ def test_a_real_file_gets_every_byte_of_500_000_lines(tmp_path):
     assert shown.read_bytes() == source.read_bytes()
 
 
-def test_a_destination_that_takes_nothing_is_given_up(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(tail_log_module, "_STUCK_S", 0.3)
+def test_a_destination_that_takes_nothing_is_given_up(tmp_path, stuck_destination_is_given_up_soon, caplog):
     source = tmp_path / "0"
     source.write_bytes(b"x" * 99 + b"\n")
     for _ in range(13):

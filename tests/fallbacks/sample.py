@@ -1,12 +1,14 @@
 """A plugin of pytest: of all tests that it collects, run a sample of those that prove a row about processes.
 
-Rows O, D, S and K. Of each test, the first case for a binary, and the first for a function, by spawn and by fork
-server in turn; also the first of those with a SIGKILL. Of the rows in `WHOLE`, every case of these.
+Of rows O, D, S and K those in the variable ``SAMPLED_ROWS``, such as ``dsk``. Of each test, the first case for a
+binary, and the first for a function, by spawn and by fork server in turn; also the first of those with a SIGKILL. Of
+the rows in `WHOLE`, every case of these.
 """
 
+import os
 import re
 
-ROW = re.compile(r"test_([odsk]\d+)_")
+ROW = re.compile(rf"test_([{os.environ.get('SAMPLED_ROWS') or 'odsk'}]\d+)_")
 METHODS = ("spawn", "forkserver")
 KINDS = {"binary", "fork", *METHODS}
 WHOLE = {"k1"}

@@ -25,11 +25,8 @@ from supervise import (
     WorkerExited,
     WorkerStarted,
 )
-from supervise._gang import shutdown_at_exit
-from supervise._gang.worker import Worker
-from supervise._runtime.actor import Inbox
-from supervise._runtime.loop import Loop
 from supervise.testing import FakeGang, FakeLauncher, Recorder
+from tests.breaking import end_of_the_interpreter
 from tests.patience import PATIENCE_S
 
 
@@ -199,7 +196,7 @@ def test_a_stop_closes_the_gang_answers_everybody_and_clears_the_registry():
     with FakeGang(2) as gang:
         ask(gang, Start())
         waiting = later(gang, Wait())
-        assert len(pykka.ActorRegistry.get_by_class(Worker)) == 2
+        assert len(pykka.ActorRegistry.get_by_class_name("Worker")) == 2
         assert gang.supervisor.stop(timeout=PATIENCE_S) is True
         assert waiting.get(timeout=0).outcome == "stopped"
         assert all(process.ended for process in gang.processes.values())
@@ -208,9 +205,15 @@ def test_a_stop_closes_the_gang_answers_everybody_and_clears_the_registry():
             ask(gang, Wait())
 
 
-def test_a_stop_is_answered_when_the_descriptors_are_given_back(monkeypatch):
-    given_back, give_back, answered = [], Loop._give_back, threading.Event()
-    monkeypatch.setattr(Loop, "_give_back", lambda loop: (answered.wait(0.1), give_back(loop), given_back.append(loop)))
+def test_a_stop_is_answered_when_the_descriptors_are_given_back(breaking):
+    given_back, answered = [], threading.Event()
+
+    def give_back_late(give_back, loop):
+        answered.wait(0.1)
+        give_back(loop)
+        given_back.append(loop)
+
+    breaking.instead("return of the descriptors of a loop", give_back_late)
     with FakeGang(1) as gang:
         ask(gang, Start())
         gang.supervisor.stop(timeout=PATIENCE_S)
@@ -218,18 +221,18 @@ def test_a_stop_is_answered_when_the_descriptors_are_given_back(monkeypatch):
         answered.set()
 
 
-@pytest.mark.parametrize(("owner", "name"), [(shutdown_at_exit, "remember"), (Inbox, "bind"), (Loop, "post")])
-def test_a_supervisor_whose_start_is_interrupted_behind_its_thread_is_gone(monkeypatch, owner, name):
+@pytest.mark.parametrize("place", ["note for the end of the interpreter", "binding of an inbox", "post to a loop"])
+def test_a_supervisor_whose_start_is_interrupted_behind_its_thread_is_gone(breaking, place):
     """By a handler of signals that raises, in the last steps of the start; nobody has a ref of it to stop it."""
-    call, main, raised = getattr(owner, name), threading.get_ident(), []
+    main, raised = threading.get_ident(), []
 
-    def interrupted(*args):
+    def interrupted(call, *args):
         if threading.get_ident() == main and not raised:
             raised.append(args)
             raise LookupError("a handler's")
         return call(*args)
 
-    monkeypatch.setattr(owner, name, interrupted)
+    breaking.instead(place, interrupted)
     before = set(threading.enumerate())
     with pytest.raises(LookupError, match="handler's"), FakeGang(1):
         pass
@@ -237,7 +240,7 @@ def test_a_supervisor_whose_start_is_interrupted_behind_its_thread_is_gone(monke
     for thread in set(threading.enumerate()) - before:
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
-    shutdown_at_exit._close_all()  # as at the interpreter's exit: it has nobody to close
+    end_of_the_interpreter()  # it has nobody to close
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -291,7 +294,7 @@ def test_stop_all_itself():
 def test_a_worker_that_a_stranger_stops_closes_the_gang_instead():
     with FakeGang(2) as gang:
         ask(gang, Start())
-        worker = pykka.ActorRegistry.get_by_class(Worker)[0]
+        worker = pykka.ActorRegistry.get_by_class_name("Worker")[0]
         stopping = worker.stop(block=False)
         assert ask(gang, Wait()).outcome == "stopped"
         assert all(process.ended for process in gang.processes.values())

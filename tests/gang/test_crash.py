@@ -19,16 +19,12 @@ from supervise import (
     Status,
     Subscribe,
     SuperviseError,
-    Supervisor,
     SupervisorCrashed,
+    TerminateRanks,
     Wait,
 )
-from supervise._gang.describe import Describer
-from supervise._gang.ranks import RankActors
-from supervise._gang.runner import GangRunner
-from supervise._gang.subscribers import Subscribers
-from supervise._gang.worker import Worker
-from supervise.testing import FakeGang, FakeLauncher, FakeProcess, Recorder
+from supervise.testing import FakeGang, FakeLauncher, Recorder
+from tests.breaking import PLACES, found
 from tests.patience import PATIENCE_S
 from tests.processes.work import Unspeakable, UnspeakableValue
 
@@ -47,18 +43,9 @@ def stranger():
     ref.stop(timeout=PATIENCE_S)
 
 
-def break_it(monkeypatch, owner, name, kind):
-    """Have a method raise when it is called next; return an event that is set then."""
-    raised, whole = threading.Event(), getattr(owner, name)
-
-    def broken(*args, **kwargs):
-        if raised.is_set():
-            return whole(*args, **kwargs)
-        raised.set()
-        raise kind("on purpose")
-
-    monkeypatch.setattr(owner, name, broken)
-    return raised
+def workers():
+    """Return the actors of ranks of all gangs."""
+    return pykka.ActorRegistry.get_by_class_name("Worker")
 
 
 def later(gang, message):
@@ -80,42 +67,54 @@ def assert_buried(gang, waits, recorder, says="on purpose"):
     assert len(gang.events.named("supervise.gang.finished")) == 1
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_each_place_where_a_bug_can_be_planted_is_there(place):
+    """A function that was renamed is named here, before the tests that plant a bug in it."""
+    owner, name = found(place)
+    assert callable(getattr(owner, name))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("owner", "name"),
+    "place",
     [
-        (Supervisor, "_told"),
-        (GangRunner, "signal"),
-        (GangRunner, "_publish"),
-        (Subscribers, "tell"),
-        (Describer, "_exited"),
-        (GangRunner, "_tell"),
-        (RankActors, "recorded"),
-        (RankActors, "drain"),
-        (Worker, "_report_exit"),
-        (FakeProcess, "reap"),
-        (Worker, "_deliver"),
+        *("report to the gang", "signal", "result", "subscribers", "event of an exit", "message to subscribers"),
+        *("look for records", "drain of the logs", "report of an exit", "reap of a fake", "delivery of a signal"),
     ],
 )
-def test_a_handler_callback_or_posted_call_that_raises(monkeypatch, stranger, owner, name, kind):
+def test_a_handler_callback_or_posted_call_that_raises(breaking, stranger, place, kind):
     with FakeGang(3) as gang, Recorder() as recorder:
         gang.supervisor.ask(Subscribe(ref=recorder.ref), timeout=PATIENCE_S)
         gang.supervisor.ask(Start(), timeout=PATIENCE_S)
         waits = [later(gang, Wait()), later(gang, Wait(timeout=3600))]
         gang.supervisor.ask(Status(), timeout=PATIENCE_S)
-        raised = break_it(monkeypatch, owner, name, kind)
+        raised = breaking.raises(place, kind("on purpose"), once=True)
         gang.processes[1].exit(1)
         assert raised.wait(PATIENCE_S)
         assert_buried(gang, waits, recorder)
 
 
-@pytest.mark.parametrize(("owner", "name"), [(Supervisor, "_told"), (GangRunner, "_publish"), (Worker, "_deliver")])
-def test_a_handler_that_raises_an_exception_without_a_text(monkeypatch, stranger, owner, name):
+def test_requests_that_are_pending_at_a_crash_are_answered_with_it(breaking, stranger):
+    """The ranks ignore the signal of a restart and of a termination, so neither request is answered before."""
+    launchers = {rank: FakeLauncher(ignored=[SIGTERM]) for rank in range(3)}
+    with FakeGang(3, launchers=launchers) as gang, Recorder() as recorder:
+        gang.supervisor.ask(Subscribe(ref=recorder.ref), timeout=PATIENCE_S)
+        gang.supervisor.ask(Start(), timeout=PATIENCE_S)
+        waits = [later(gang, RestartRanks(ranks={0})), later(gang, TerminateRanks(ranks={1}))]
+        gang.supervisor.ask(Status(), timeout=PATIENCE_S)
+        raised = breaking.raises("report to the gang", RuntimeError("on purpose"), once=True)
+        gang.processes[2].exit(0)
+        assert raised.wait(PATIENCE_S)
+        assert_buried(gang, waits, recorder)
+
+
+@pytest.mark.parametrize("place", ["report to the gang", "result", "delivery of a signal"])
+def test_a_handler_that_raises_an_exception_without_a_text(breaking, stranger, place):
     with FakeGang(3) as gang, Recorder() as recorder:
         gang.supervisor.ask(Subscribe(ref=recorder.ref), timeout=PATIENCE_S)
         gang.supervisor.ask(Start(), timeout=PATIENCE_S)
         waits = [later(gang, Wait())]
-        raised = break_it(monkeypatch, owner, name, Unspeakable)
+        raised = breaking.raises(place, Unspeakable("on purpose"), once=True)
         gang.processes[1].exit(1)
         assert raised.wait(PATIENCE_S)
         assert_buried(gang, waits, recorder, r"raised <Unspeakable: repr\(\) failed>; every worker was killed")
@@ -152,9 +151,9 @@ def test_a_message_with_a_value_whose_methods_raise_is_refused_and_harms_no_rank
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["_launch", "_watch"])
-def test_a_worker_that_raises_while_it_starts(monkeypatch, stranger, name, kind, caplog):
-    raised = break_it(monkeypatch, Worker, name, kind)
+@pytest.mark.parametrize("place", ["launch of a rank", "watch of a rank"])
+def test_a_worker_that_raises_while_it_starts(breaking, stranger, place, kind, caplog):
+    raised = breaking.raises(place, kind("on purpose"), once=True)
     with FakeGang(2) as gang, Recorder() as recorder:
         gang.supervisor.ask(Subscribe(ref=recorder.ref), timeout=PATIENCE_S)
         waits = [later(gang, Wait()), later(gang, Start())]
@@ -163,43 +162,42 @@ def test_a_worker_that_raises_while_it_starts(monkeypatch, stranger, name, kind,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_timer_that_raises(monkeypatch, stranger, kind, caplog):
+def test_a_timer_that_raises(breaking, stranger, kind, caplog):
     launchers = {0: FakeLauncher(ignored=[SIGTERM])}
     with FakeGang(2, launchers=launchers, grace=0.05) as gang, Recorder() as recorder:
         gang.supervisor.ask(Subscribe(ref=recorder.ref), timeout=PATIENCE_S)
         gang.supervisor.ask(Start(), timeout=PATIENCE_S)
         raised = threading.Event()
-        deliver = GangRunner.signal
 
-        def kill_raises(runner, ranks, sig, *why):
+        def kill_raises(deliver, runner, ranks, sig, *why):
             if sig == SIGKILL:
                 raised.set()
                 raise kind("on purpose")
             deliver(runner, ranks, sig, *why)
 
-        monkeypatch.setattr(GangRunner, "signal", kill_raises)
+        breaking.instead("signal", kill_raises)
         waits = [later(gang, Wait()), later(gang, Close())]
         assert raised.wait(PATIENCE_S)
         assert_buried(gang, waits, recorder)
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, RuntimeError])
-def test_an_ask_that_raises_what_is_nobody_s_mistake(monkeypatch, stranger, kind, caplog):
+def test_an_ask_that_raises_what_is_nobody_s_mistake(breaking, stranger, kind, caplog):
     with FakeGang(2) as gang, Recorder() as recorder:
         gang.supervisor.ask(Subscribe(ref=recorder.ref), timeout=PATIENCE_S)
         gang.supervisor.ask(Start(), timeout=PATIENCE_S)
         wait = later(gang, Wait())
-        break_it(monkeypatch, Supervisor, "status", kind)
+        breaking.raises("status", kind("on purpose"), once=True)
         with pytest.raises(kind, match="on purpose"):
             gang.supervisor.ask(Status(), timeout=PATIENCE_S)
         assert_buried(gang, [wait], recorder)
 
 
-def test_a_second_look_at_a_process_that_was_not_reapable_raises(monkeypatch, stranger, caplog):
+def test_a_second_look_at_a_process_that_was_not_reapable_raises(breaking, stranger, caplog):
     """The retry is a timer of the Worker's."""
-    looks, whole = [], FakeProcess.reap
+    looks = []
 
-    def reap(process):
+    def reap(whole, process):
         looks.append(process)
         if len(looks) == 2:
             raise OSError("on purpose")
@@ -210,7 +208,7 @@ def test_a_second_look_at_a_process_that_was_not_reapable_raises(monkeypatch, st
         gang.supervisor.ask(Start(), timeout=PATIENCE_S)
         waits = [later(gang, Wait())]
         gang.supervisor.ask(Status(), timeout=PATIENCE_S)
-        monkeypatch.setattr(FakeProcess, "reap", reap)
+        breaking.instead("reap of a fake", reap)
         gang.processes[1].exit(1)
         assert_buried(gang, waits, recorder)
 
@@ -233,7 +231,7 @@ def test_a_crash_while_a_launch_is_under_way_kills_who_starts_after_it(stranger,
         assert all(SIGKILL in process.signals for process in gang.processes.values())
 
 
-def test_an_ask_that_is_the_asker_s_mistake_harms_nobody(monkeypatch, stranger):
+def test_an_ask_that_is_the_asker_s_mistake_harms_nobody(stranger):
     with FakeGang(1) as gang:
         gang.supervisor.ask(Start(), timeout=PATIENCE_S)
         with pytest.raises(SpecError):
@@ -292,9 +290,7 @@ def test_k4_no_ask_hangs_whatever_is_asked_stopped_and_crashes(steps):
             "crash": lambda: tell(gang, object_that_breaks()),
             "exit 0": lambda: [process.exit(0) for process in gang.processes.values()],
             "exit 1": lambda: [process.exit(1) for process in list(gang.processes.values())[:1]],
-            "worker": lambda: replies.extend(
-                ref.stop(block=False) for ref in pykka.ActorRegistry.get_by_class(Worker)[:1]
-            ),
+            "worker": lambda: replies.extend(ref.stop(block=False) for ref in workers()[:1]),
         }
         for step in steps:
             act[step]()

@@ -28,10 +28,9 @@ from supervise import (
     Unsubscribe,
     Wait,
 )
-from supervise._gang.orders import ActorDown
-from supervise._gang.worker import Worker
 from supervise.testing import FakeGang, FakeLauncher, Recorder
-from tests.gang.test_crash import object_that_breaks
+from tests.breaking import crash
+from tests.gang.test_crash import object_that_breaks, workers
 from tests.patience import PATIENCE_S
 
 QUESTIONS = {
@@ -125,14 +124,14 @@ class Schedule(RuleBasedStateMachine):
 
     @rule(rank=st.integers(0, 2))
     def stop_a_worker(self, rank: int) -> None:
-        for ref in pykka.ActorRegistry.get_by_class(Worker)[rank : rank + 1]:
+        for ref in workers()[rank : rank + 1]:
             self._asked.append(("stop a worker", ref.stop(block=False)))
 
     @rule(how=st.sampled_from(["worker", "message", "answer", "exit"]))
-    def crash(self, how: str) -> None:
+    def crash_somewhere(self, how: str) -> None:
         with contextlib.suppress(pykka.ActorDeadError):
             if how == "worker":
-                self.gang.supervisor.tell(ActorDown(who="a worker", error=RuntimeError("on purpose")))
+                crash(self.gang.supervisor, RuntimeError("on purpose"))
             elif how == "message":
                 self.gang.supervisor.tell(object_that_breaks())
             else:
@@ -141,7 +140,7 @@ class Schedule(RuleBasedStateMachine):
 
     @rule(rank=st.integers(0, 2))
     def crash_a_worker(self, rank: int) -> None:
-        for ref in pykka.ActorRegistry.get_by_class(Worker)[rank : rank + 1]:
+        for ref in workers()[rank : rank + 1]:
             with contextlib.suppress(pykka.ActorDeadError):
                 ref.tell(object_that_breaks())
 
@@ -208,7 +207,7 @@ def test_k4_asks_from_8_threads_are_all_answered_while_the_gang_ends(end):
         asking = [pool.submit(ask_on, gang, kind) for kind in range(8)]
         begun.wait(PATIENCE_S)
         if end == "crash":
-            gang.supervisor.tell(ActorDown(who="a worker", error=RuntimeError("on purpose")))
+            crash(gang.supervisor, RuntimeError("on purpose"))
         elif end == "stop":
             gang.supervisor.stop(timeout=PATIENCE_S)
         else:
@@ -230,7 +229,7 @@ def test_k4_an_ask_behind_a_crash_and_one_behind_a_stop_are_refused_at_once():
             if last == "stop":
                 gang.supervisor.stop(block=False)
             else:
-                gang.supervisor.tell(ActorDown(who="a worker", error=RuntimeError("on purpose")))
+                crash(gang.supervisor, RuntimeError("on purpose"))
             behind = [gang.supervisor.ask(message, block=False) for message in (Start(), Wait(), Close(), Status())]
             del actor
             held.set()
@@ -248,7 +247,7 @@ def test_k4_many_signals_behind_a_crash_are_refused_by_it():
         held = threading.Event()
         actor.loop.post(held.wait, PATIENCE_S)
         del actor
-        gang.supervisor.tell(ActorDown(who="a worker", error=RuntimeError("on purpose")))
+        crash(gang.supervisor, RuntimeError("on purpose"))
         behind = [gang.supervisor.ask(Signal(sig=SIGUSR1), block=False) for _ in range(200)]
         held.set()
         for reply in behind:

@@ -302,7 +302,7 @@ def test_an_unkillable_rank_is_reported_and_the_others_are_reaped():
             ask(gang, Close())
         assert caught.value.pids == {1: gang.processes[1].pid}
         result = ask(gang, Wait())
-        assert (result.outcome, result.ends[0].role, result.ends[1].role) == ("stopped", "bystander", "lost")
+        assert (result.outcome, result.ends[0].role, result.ends[1].role) == ("stopped", "bystander", "unkillable")
         gang.events.wait_for("supervise.process.unkillable")
 
 

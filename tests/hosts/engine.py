@@ -12,13 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from supervise._hosts.engine import HostDead, HostUnavailable
-from supervise._hosts.orders import HostAddress, HostOrder
+from supervise._hosts.link import HostDead, HostUnavailable
+from supervise._hosts.plan import HostAddress, HostOrder
 from tests.hosts.host_process import LENGTH, frame
 
 ROOT = Path(__file__).parents[2]
 Done = Callable[[Any, BaseException | None], object]
 LEAVE_S = 5.0
+
+
+def lost_node() -> BaseException:
+    """Return the error of a host whose node is gone for good."""
+    return HostDead("its node does not answer")
 
 
 class ProcessHost:

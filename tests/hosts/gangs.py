@@ -13,8 +13,7 @@ import pykka
 
 from supervise import Start, Subscribe, Wait
 from supervise._hosts.plan import make_plan
-from supervise._hosts.show import StreamsShown
-from supervise._hosts.supervisor import HostsSupervisor
+from supervise._hosts.supervisor import HostsSupervisor, StreamsShown
 from supervise._runtime.wakeup import remaining
 from tests.hosts.engine import ProcessEngine
 from tests.patience import PATIENCE_S

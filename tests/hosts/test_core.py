@@ -5,9 +5,8 @@ from signal import SIGINT
 
 import pytest
 
-from supervise._hosts import steps
-from supervise._hosts.decide import decide
-from supervise._hosts.model import HostsGang
+from supervise._hosts import decide as steps
+from supervise._hosts.decide import HostsGang, decide
 from supervise.errors import SuperviseError
 from supervise.restarts import RestartPolicy
 from tests.hosts.world import ended
@@ -134,7 +133,20 @@ def test_a_later_attempt_that_does_not_start_counts_as_a_restart():
     decide(gang, steps.BackoffOver(1), 0)
     decide(gang, steps.Placed(1), 0)
     assert names(decide(gang, steps.HostNotStarted(1, 0, SuperviseError("no")), 0)) == ["Release", "Restart"]
-    assert len(gang.restarts_ns) == 2
+    assert len(gang.backoff.counted_ns) == 2
+
+
+def test_restarts_that_do_not_count_double_the_delay_too_and_are_never_at_once():
+    """An exit code that does not count would otherwise restart without pause and without limit."""
+    policy = RestartPolicy(max_restarts=1, backoff=0.5, uncounted_exit_codes=frozenset({3}))
+    gang, delays = running(1, policy), []
+    for epoch in range(3):
+        delays.append(decide(gang, steps.HostEnded(epoch, 0, ended()), 0)[-1].delay_s)
+        decide(gang, steps.BackoffOver(epoch + 1), 0)
+        place(gang)
+    assert delays == [0.5, 1.0, 2.0]
+    gang = running(1, RestartPolicy(backoff=0.0, uncounted_exit_codes=frozenset({3})))
+    assert decide(gang, steps.HostEnded(0, 0, ended()), 0)[-1].delay_s == 0.134
 
 
 def test_each_restart_in_a_row_doubles_the_delay():
@@ -219,7 +231,7 @@ def test_exit_codes_of_the_policy(code: int, restarts: bool, counted: int):
     )
     gang = running(1, policy)
     assert ("Restart" in names(decide(gang, steps.HostEnded(0, 0, ended(code=code)), 5))) is restarts
-    assert len(gang.restarts_ns) == counted
+    assert len(gang.backoff.counted_ns) == counted
 
 
 def test_a_first_start_that_fails_is_an_error_and_is_not_retried():

@@ -1,7 +1,11 @@
 """The driver of a gang over several hosts, with simulated hosts: its messages, its settings, and its result."""
 
 import queue
+import re
+import socket
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from signal import SIGTERM, SIGUSR1
 from typing import Any
 
@@ -26,11 +30,11 @@ from supervise import (
     SupervisorCrashed,
     Wait,
 )
-from supervise._hosts.engine import HostDead
-from supervise._hosts.orders import HostAddress, HostEnd, News
-from supervise._hosts.plan import make_plan
+from supervise._hosts.host import NewsQueue
+from supervise._hosts.link import HostDead, HostUnavailable
+from supervise._hosts.plan import HostAddress, HostEnd, News, make_plan
 from supervise._hosts.supervisor import HostsSupervisor
-from supervise.messages import WorkerExited
+from supervise.messages import GangStatus, RankStatus, WorkerExited
 from supervise.result import ProcessFailure, RankEnd, RunProcsResult
 from tests.patience import PATIENCE_S
 from tests.processes.work import Unspeakable
@@ -45,24 +49,37 @@ class SimulatedHost:
         self.order = order
         self.engine = engine
         self.address = HostAddress(
-            host_name=f"h{order.number}", node_id=f"node{order.number}", ip="127.0.0.1", port=5, pid=1
+            host_name=f"h{order.number}",
+            node_id=f"node{order.number}",
+            ip="127.0.0.1",
+            port=5,
+            pid=1,
+            keeper_port=engine.keeper_port,
         )
         self.envs: dict[int, dict[str, str]] = {}
         self.news: list[News] = []
         self.count = 0
         self.done: Any = None
         self.over = False
+        self.seen: list[tuple[Any, ...]] = []
+        """All calls: method and arguments."""
+        self.trouble: BaseException | None = None
+        """The error of all calls, until it is None again."""
+        self.status: Any = None
 
     def call(self, method: str, *args: Any, done: Any) -> None:
+        self.seen.append((method, *args))
         if self.over:
             done(None, HostDead("it was killed by the test"))
+        elif self.trouble is not None:
+            done(None, self.trouble)
         elif method == "news_after":
             self.done = done
             self.tell()
         elif method == "launch":
             self.engine.launched(self, args[0], done)
         elif method == "status":
-            done(None, None)
+            done(self.status, None)
         else:
             if method not in ("renew", "leave"):
                 self.engine.calls.put((self.order.number, method, *args))
@@ -106,6 +123,8 @@ class SimulatedEngine:
         self.released: list[int] = []
         self.room: BaseException | None = None
         self.start_error: dict[int, BaseException] = {}
+        self.keeper_port = 0
+        """The port of each host's keeper; 0: none."""
         self.obedient = False
         """Whether hosts end when they are asked to stop."""
 
@@ -249,7 +268,113 @@ def test_a_dead_host_is_the_cause_and_the_result_waits_for_its_lease(make: Any, 
     result = gang.ask(Wait(), timeout=PATIENCE_S)
     assert result.root_cause == 2
     assert [end.role for end in result.ends.values()] == ["bystander", "bystander", "root_cause", "lost"]
-    assert result.failures[2].message == "host 1 (h1, 127.0.0.1, node node1): it was killed by the test"
+    first, *rest = result.failures[2].message.split("\n")
+    host, _, lost = first.partition(": lost since ")
+    assert host == "host 1 (h1, 127.0.0.1, node node1)"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d: it was killed by the test", lost)
+    assert rest == ["its output is not in log files"]
+
+
+def test_ranks_are_launched_only_when_the_end_of_the_lease_is_known(make: Any, engine: SimulatedEngine):
+    """The first renewal fetches a token, the second one extends the lease by it."""
+    make().ask(Start(), timeout=PATIENCE_S)
+    for host in engine.hosts:
+        calls = [call[:2] for call in host.seen if call[0] in ("renew", "launch")]
+        assert calls[:2] == [("renew", 0), ("renew", 1)]
+        assert [method for method, _ in calls].index("launch") == 2
+
+
+def test_news_that_come_again_are_shown_once(make: Any, engine: SimulatedEngine):
+    """The reply to a poll may be lost, so that the next one has the same news again."""
+    shown = Shown()
+    gang = make(shown)
+    gang.ask(Start(), timeout=PATIENCE_S)
+    host = engine.hosts[0]
+    host.tell(("stdout", b"first\n"))
+    gang.ask(Status(), timeout=PATIENCE_S)  # behind the news
+    host.news = [News(1, "stdout", b"first\n"), News(2, "stdout", b"second\n")]
+    host.count = 2
+    host.tell()
+    for each in engine.hosts:
+        each.ends("succeeded", (0, 0))
+    assert gang.ask(Wait(), timeout=PATIENCE_S).outcome == "succeeded"
+    assert [data for number, stream, data in shown.out if stream == "stdout"] == [b"first\n", b"second\n"]
+
+
+def test_a_second_failure_on_the_host_of_the_cause_keeps_its_role(make: Any, engine: SimulatedEngine):
+    gang = make()
+    gang.ask(Start(), timeout=PATIENCE_S)
+    engine.obedient = True
+    host = engine.hosts[1]
+    result = RunProcsResult(outcome="failed")
+    for rank, role in enumerate(("root_cause", "concurrent_failure")):
+        given: Any = role
+        result.ends[rank] = RankEnd(local_rank=rank, pid=9, exitcode=3, role=given, started_ns=1, ended_ns=2)
+        result.failures[rank] = ProcessFailure.of(rank, 9, 3, "", message="")
+    host.tell(("ended", HostEnd(result=result)))
+    roles = [end.role for end in gang.ask(Wait(), timeout=PATIENCE_S).ends.values()]
+    assert roles == ["bystander", "bystander", "root_cause", "concurrent_failure"]
+
+
+def test_a_rank_that_was_suspended_and_has_ended_is_not_suspended(make: Any, engine: SimulatedEngine):
+    """Its host has reported the suspension before the end."""
+    gang = make()
+    gang.ask(Start(), timeout=PATIENCE_S)
+    rows = {rank: RankStatus(pid=10 + rank, state="suspended", attempt=0, restarts=0) for rank in range(RANKS)}
+    for host in engine.hosts:
+        host.status = GangStatus(
+            phase="running", pids={}, running=frozenset(rows), leftovers=frozenset(), waiters=0, ranks=rows
+        )
+    assert {row.state for row in gang.ask(Status(), timeout=PATIENCE_S).ranks.values()} == {"suspended"}
+    host = engine.hosts[0]
+    host.tell(("exited", WorkerExited(local_rank=0, pid=10, exitcode=0, ended_ns=2)))
+    states = [row.state for row in gang.ask(Status(), timeout=PATIENCE_S).ranks.values()]
+    assert states == ["finished", "suspended", "suspended", "suspended"]
+
+
+@pytest.mark.parametrize("late", ["Ray: the actor is dead", ""])
+def test_the_engine_is_quoted_about_a_host_whose_keeper_was_faster(make: Any, engine: SimulatedEngine, late: str):
+    """Up to the result, and without an earlier trouble that has passed."""
+    with socket.create_server(("127.0.0.1", 0)) as keeper:
+        engine.keeper_port = keeper.getsockname()[1]
+        gang = make()
+        gang.ask(Start(), timeout=PATIENCE_S)
+        keepers = [keeper.accept()[0] for _ in engine.hosts]
+        try:
+            host = engine.hosts[1]
+            host.trouble = HostUnavailable("the network is slow")
+            gang.ask(Status(), timeout=PATIENCE_S)
+            host.trouble = None
+            gang.ask(Status(), timeout=PATIENCE_S)
+            for each in keepers:
+                with suppress(OSError):
+                    each.sendall(b"gone its process has ended\n" if each is keepers[-1] else b"")
+            [lost] = {number for number, *_ in engine.stops(1)}
+            dead = engine.hosts[1 - lost]
+            if late:
+                done, dead.done = dead.done, None
+                done(None, HostDead(late))
+            engine.hosts[lost].ends("stopped", (-15, -15))
+            result = gang.ask(Wait(), timeout=PATIENCE_S)
+        finally:
+            for each in keepers:
+                each.close()
+    first, second, _ = result.failures[result.root_cause].message.split("\n")
+    assert first.endswith(": the keeper of its lease reports: its process has ended")
+    assert second == (late or "the engine has not reported the loss")
+
+
+def test_output_that_was_read_makes_room_for_more():
+    """A host holds a bounded amount of unread output, not of output in all."""
+    news, read = NewsQueue(), 0
+    writer = threading.Thread(target=lambda: [news.add("stdout", bytes(1 << 20)) for _ in range(12)], daemon=True)
+    writer.start()
+    last = 0
+    while read < 12 << 20:
+        for each in news.after(last).get(timeout=PATIENCE_S):
+            last, read = each.number, read + len(each.what)
+    writer.join(PATIENCE_S)
+    assert not writer.is_alive()
 
 
 def test_a_restart_tells_subscribers_and_counts_for_the_whole_gang(make: Any, engine: SimulatedEngine):
@@ -356,7 +481,7 @@ def test_status_pids_and_signals_are_by_global_rank(make: Any, engine: Simulated
         3: "ready",
     }
     assert gang.ask(Signal(sig=SIGUSR1, ranks=frozenset({1, 2, 3})), timeout=PATIENCE_S) == {1, 3}
-    assert engine.stops(2) == [(0, "signal", SIGUSR1, {1}), (1, "signal", SIGUSR1, {1})]
+    assert engine.stops(2) == [(0, "signal", SIGUSR1, {1}, False), (1, "signal", SIGUSR1, {1}, False)]
 
 
 def test_output_is_shown_and_ends_before_the_result(make: Any, engine: SimulatedEngine):

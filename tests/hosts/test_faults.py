@@ -1,6 +1,7 @@
 """Gangs over hosts that are real processes, with a short lease: deaths, stops, cut links, and restarts."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,13 +10,21 @@ from typing import Any
 
 import pytest
 
-from supervise import Close, GangRestarting, GangStarted, RestartPolicy, Signal, Start, Status, SuperviseError
-from supervise._hosts import decide
-from supervise._hosts.engine import HostDead
-from supervise._hosts.model import OVER
+from supervise import (
+    Close,
+    GangFailed,
+    GangRestarting,
+    GangStarted,
+    RestartPolicy,
+    Signal,
+    Start,
+    Status,
+    SuperviseError,
+)
 from supervise.messages import WorkerExited
-from tests.hosts.engine import ROOT, ProcessEngine
+from tests.hosts.engine import ROOT, ProcessEngine, lost_node
 from tests.hosts.gangs import FOREVER, READY, RUNS, Gang, watched
+from tests.hosts.world import do_not_wait_for_the_lease
 from tests.patience import PATIENCE_S
 
 ALL = range(4)
@@ -58,8 +67,27 @@ def check_lost(result: Any, number: int, *, why: str) -> None:
         rank: "bystander" if rank // 2 != number else "root_cause" if rank == 2 * number else "lost" for rank in ALL
     }
     message = result.failures[2 * number].message
-    assert message.startswith(f"host {number} (h{number}, 127.0.0.1, node node{number}): ")
+    assert message.startswith(f"host {number} (h{number}, 127.0.0.1, node node{number}): lost since 20")
     assert why in message
+    logs = re.search(r"^its logs on that host: (\S+stdout\.log), (\S+stderr\.log)$", message, re.MULTILINE)
+    assert logs is not None, message
+    assert [Path(path).read_text().split()[:1] for path in logs.groups()] == [["ready"], []]
+    assert (result.stdouts[2 * number], result.stderrs[2 * number]) == logs.groups()
+    check_report(result, number)
+
+
+def check_report(result: Any, number: int) -> None:
+    """The report says of the ranks of the lost host what is known, and nothing that an exit status would tell."""
+    end = result.ends[2 * number]
+    assert 0 < end.started_ns < end.ended_ns
+    head, *rows = str(GangFailed(result)).split("\n")
+    lost = f"lost with host {number}, h{number}"
+    assert head.startswith(f"rank {2 * number} of 4 failed: {lost} (host h{number}, pid {end.pid}, after "), head
+    message = result.failures[2 * number].message.split("\n")
+    assert [row.strip() for row in rows[1 : 1 + len(message)]] == message
+    assert f"  rank {2 * number + 1}: {lost}" in rows
+    told = "\n".join([head, *rows])
+    assert not re.search(r"exit code|exit status|SIGKILL|not recorded|after 0 ms", told), told
 
 
 def test_a_killed_host_takes_its_ranks_with_it_and_stops_the_others(gangs: Any):
@@ -235,7 +263,7 @@ def test_a_restart_begins_when_nothing_of_the_attempt_is_left(gangs: Any, tmp_pa
         third = attempt(gang, 2)
         assert before.alive() == set()
     with watched(third.values()) as before:
-        engine.hosts[1].cut(HostDead("its node does not answer"))
+        engine.hosts[1].cut(lost_node())
         attempt(gang, 3)
         assert before.alive() == set()
     result = gang.wait()
@@ -259,11 +287,11 @@ def test_the_locks_find_a_restart_that_does_not_wait_for_the_lease(
     gangs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """A planted bug of the core: the test above can fail."""
-    monkeypatch.setattr(decide, "OVER", OVER | {"lost"})
+    do_not_wait_for_the_lease(monkeypatch)
     engine = ProcessEngine(keeps_cut=True)
     gang = gangs(**holding(tmp_path, attempts=2), engine=engine)
     started(gang)
-    engine.hosts[1].cut(HostDead("its node does not answer"))
+    engine.hosts[1].cut(lost_node())
     gang.wait()
     assert (tmp_path / "overlap").exists()
 
@@ -342,6 +370,8 @@ def test_news_of_an_earlier_attempt_are_refused(gangs: Any):
     old = engine.hosts[1]
     old.cut()
     second = attempt(gang, 1)
+    restarting = gang.event("supervise.gang.restarting")
+    assert (restarting["root_cause_rank"], restarting["error_type"]) == (2, "lost with host 1, h1")
     old.join()
     gang.lines.until(lambda all_: sum("ready" in line for _, line in all_) == 8)
     with watched(second.values()) as processes:

@@ -4,10 +4,13 @@ from typing import Any
 
 import pytest
 
+from supervise._core import backoff
+from supervise._core.backoff import Backoff
+from supervise._hosts import decide
 from supervise._hosts import decide as module
-from supervise._hosts import steps
-from supervise._hosts.model import OVER
+from supervise._hosts.decide import OVER
 from tests.hosts.world import search
+from tests.model.timed import UNIT_NS, UNIT_S, Time
 
 pytestmark = pytest.mark.timeout(300)  # a search computes for seconds, the longest for 30, and machines are busy
 
@@ -32,7 +35,7 @@ def does_not_wait_for_the_lease(plant: Any) -> None:
 
 def stops_no_host(plant: Any) -> None:
     def defective(gang: Any, *args: Any) -> Any:
-        return [action for action in real(gang, *args) if not isinstance(action, steps.StopHost)]
+        return [action for action in real(gang, *args) if not isinstance(action, decide.StopHost)]
 
     real = plant("_stop", defective)
 
@@ -47,7 +50,7 @@ def restarts_after_a_close(plant: Any) -> None:
 
 def does_not_count(plant: Any) -> None:
     def defective(gang: Any, now_ns: int) -> Any:
-        gang.restarts_ns = ()
+        gang.backoff = gang.backoff._replace(counted_ns=())
         return real(gang, now_ns)
 
     real = plant("_delay_s", defective)
@@ -105,14 +108,14 @@ def takes_an_earlier_attempt(plant: Any) -> None:
 def stops_a_lost_host(plant: Any) -> None:
     def defective(gang: Any, *args: Any) -> Any:
         lost = [n for n, host in enumerate(gang.hosts) if host.state == "lost"]
-        return [*real(gang, *args), *(steps.StopHost(gang.epoch, number, None, None) for number in lost)]
+        return [*real(gang, *args), *(decide.StopHost(gang.epoch, number, None, None) for number in lost)]
 
     real = plant("_stop", defective)
 
 
 def ends_twice(plant: Any) -> None:
     def defective(gang: Any, error: Any) -> Any:
-        return [*real(gang, error), steps.Finish(error)]
+        return [*real(gang, error), decide.Finish(error)]
 
     real = plant("_finish", defective)
 
@@ -152,3 +155,83 @@ def test_the_search_finds_a_planted_bug(bug: Any, monkeypatch: pytest.MonkeyPatc
     bug(plant)
     with pytest.raises(AssertionError, match=f"({PLANTED[bug]}); after "):
         search(restarts=1, losses=(1, 0))
+
+
+TIMED: dict[str, Any] = {
+    "no window": (2, (0,), Time(backoff_s=UNIT_S, failures=4, uncounted=True)),
+    "a window": (1, (1,), Time(backoff_s=UNIT_S, failures=3, within=1.5)),
+    "no backoff": (1, (0,), Time(failures=3, within=1.5, uncounted=True)),
+    "a longer window": (2, (0,), Time(backoff_s=UNIT_S / 2, failures=3, within=3.5)),
+}
+"""The limit, the losses of the host, and the rest of the policy."""
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_attempts_begin_at_the_times_of_the_policy_in_every_order_of_events(name: str):
+    """The delay, the window, and the codes that do not count."""
+    restarts, losses, time = TIMED[name]
+    assert search(restarts=restarts, losses=losses, time=time) > 300
+
+
+def begins_before_the_backoff_is_over(plant: Any) -> None:
+    def defective(gang: Any, now_ns: int) -> Any:
+        actions = real(gang, now_ns)
+        return [*actions, *module._place(gang)] if gang.phase == "backoff" and actions else actions
+
+    real = plant("_advance", defective)
+
+
+def grows_no_delay(plant: Any) -> None:
+    plant_count(plant, "next", lambda real, self, *rest: real(self._replace(in_a_row=0), *rest))
+
+
+def grows_with_the_row(plant: Any) -> None:
+    plant_count(plant, "next", lambda real, self, *rest: real(self._replace(by_count=False), *rest))
+
+
+def has_a_short_window(plant: Any) -> None:
+    plant_count(plant, "gives_up", lambda real, self, policy, at_ns, *rest: real(self, policy, at_ns + UNIT_NS, *rest))
+
+
+def counts_what_was_before_the_window(plant: Any) -> None:
+    plant_count(plant, "gives_up", lambda real, self, policy, _at_ns, *rest: real(self, policy, self.last_ns, *rest))
+
+
+def counts_every_code(plant: Any) -> None:
+    plant_count(plant, "gives_up", lambda real, self, policy, at_ns, *_: real(self, policy, at_ns))
+
+
+def needs_no_least_delay(plant: Any) -> None:
+    plant("LEAST_UNCOUNTED_S", 0.0, backoff)
+
+
+def plant_count(plant: Any, name: str, new: Any) -> None:
+    real = getattr(Backoff, name)
+    plant(name, lambda *args: new(real, *args), Backoff)
+
+
+PLANTED_IN_TIME = {
+    begins_before_the_backoff_is_over: ("a window", "before the backoff is over"),
+    grows_no_delay: ("no window", "a delay of 30 s where the policy has 60 s"),
+    grows_with_the_row: ("a longer window", "a delay of 60 s where the policy has 30 s"),
+    has_a_short_window: ("a window", "more restarts within the window"),
+    counts_what_was_before_the_window: ("a window", "gives up too early"),
+    counts_every_code: ("no window", "gives up too early"),
+    needs_no_least_delay: ("no backoff", "comes too soon"),
+}
+
+
+@pytest.mark.parametrize("bug", PLANTED_IN_TIME, ids=lambda bug: bug.__name__)
+def test_the_search_finds_a_planted_bug_in_the_time_of_restarts(bug: Any, monkeypatch: pytest.MonkeyPatch):
+    """By the invariant that it breaks."""
+
+    def plant(name: str, new: Any, where: Any = module) -> Any:
+        real = getattr(where, name)
+        monkeypatch.setattr(where, name, new)
+        return real
+
+    bug(plant)
+    name, said = PLANTED_IN_TIME[bug]
+    restarts, losses, time = TIMED[name]
+    with pytest.raises(AssertionError, match=said):
+        search(restarts=restarts, losses=losses, time=time)

@@ -7,18 +7,28 @@ and the news. Their order is kept within a channel only, as on a network whose c
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Any, Literal
 
+from supervise._hosts import decide
 from supervise._hosts import decide as module
-from supervise._hosts import steps
-from supervise._hosts.model import HostsGang
+from supervise._hosts.decide import HostsGang
 from supervise.errors import SuperviseError
 from supervise.restarts import RestartPolicy
 from supervise.result import ProcessFailure, RankEnd, RunProcsResult
+from tests.model.timed import ALL, UNIT_NS, UNIT_S, Calendar, Time
 
 Ranks = Literal["none", "starting", "running", "failing", "dead"]
 NO_ROOM, NOT_STARTED = SuperviseError("no room"), SuperviseError("not started")
-CODE = 3
+CODE, UNCOUNTED = 3, 75
+TIMELESS = Time()
+LEAST_S = 0.134
+"""The delay of a restart that does not count, if the backoff is shorter."""
+
+
+def do_not_wait_for_the_lease(patch: Any) -> None:
+    """Plant a bug: a lost host is taken for one whose ranks have ended."""
+    patch.setattr(decide, "OVER", decide.OVER | {"lost"})
 
 
 def ended(outcome: Any = "failed", code: int = CODE) -> RunProcsResult:
@@ -34,6 +44,7 @@ def ended(outcome: Any = "failed", code: int = CODE) -> RunProcsResult:
 
 
 RESULTS = {outcome: ended(outcome) for outcome in ("failed", "succeeded", "stopped")}
+RESULTS["preempted"] = ended("failed", UNCOUNTED)
 
 
 @dataclass(frozen=True)
@@ -44,7 +55,7 @@ class Machine:
     reply: str = ""
     """The reply to the launch that the driver has not got yet: ``pids`` or ``error``."""
     news: tuple[str, ...] = ()
-    """The news that the driver has not got yet: ``failed``, or the outcome of the host."""
+    """The news that the driver has not got yet: ``failed``, ``preempted``, or the outcome of the host."""
     stopped: bool = False
     """Whether the host was asked to stop."""
     failed: bool = False
@@ -55,6 +66,8 @@ class Machine:
     """Whether the driver waits for the end of its lease."""
     answered: bool = False
     """Whether the driver has the reply to the launch."""
+    preempted: bool = False
+    """Whether the driver has heard of an exit code after which a restart does not count."""
 
     @property
     def computes(self) -> bool:
@@ -83,9 +96,15 @@ class World:
     finished: int = 0
     error: bool = False
     """Whether the end was an error of a start."""
+    now: int = 0
+    """Units of time since the begin."""
+    due: int = 0
+    """When the backoff is over."""
+    time: Time = TIMELESS
+    """The policy; without a number of failures in it, time does not pass."""
 
 
-Move = tuple[str, steps.Event | None, World]
+Move = tuple[str, decide.Event | None, World]
 """What happens: its name, the event that the core gets, and the world behind it."""
 
 MAY_NEVER_HAPPEN = ("succeeds", "fails", "cannot start", "lost", "close")
@@ -95,23 +114,40 @@ MAY_NEVER_HAPPEN = ("succeeds", "fails", "cannot start", "lost", "close")
 def moves(world: World, epoch: int) -> Iterator[Move]:
     """Yield all that can happen next."""
     if not world.asked:
-        yield "start", steps.StartAsked(), replace(world, asked=True)
+        yield "start", decide.StartAsked(), replace(world, asked=True)
     if world.closes:
-        yield "close", steps.CloseAsked(), replace(world, closes=world.closes - 1, ending=True)
+        yield "close", decide.CloseAsked(), replace(world, closes=world.closes - 1, ending=True)
     if world.asked and world.times_up and not world.finished:
-        yield "time up", steps.TimeUp(), replace(world, times_up=0, ending=True)
+        yield "time up", decide.TimeUp(), replace(world, times_up=0, ending=True)
     if world.placing >= 0:
         after = replace(world, placing=-1)
-        yield "placed", steps.Placed(world.placing), after
-        yield "no room", steps.NotPlaced(world.placing, NO_ROOM), after
-    if world.backoff >= 0:
-        yield "backoff over", steps.BackoffOver(world.backoff), replace(world, backoff=-1)
+        yield "placed", decide.Placed(world.placing), after
+        yield "no room", decide.NotPlaced(world.placing, NO_ROOM), after
+    yield from _in_time(world)
     for number, machine in enumerate(world.machines):
         for name, event, changed, *lost in _of_host(machine, number, epoch, can_be_lost=world.losses[number] > 0):
+            if not _may_happen(name, world.time):
+                continue
             after = replace(world, machines=_with(world.machines, number, changed))
+            if name in FAILURES and world.time.failures:
+                after = replace(after, time=world.time._replace(failures=world.time.failures - 1))
             if lost:
                 after = replace(after, losses=_with(world.losses, number, world.losses[number] - 1))
             yield f"{name} {number}", event, after
+
+
+def _in_time(world: World) -> Iterator[Move]:
+    if world.time.failures is not None and world.asked and not (world.ending or world.finished):
+        yield "time passes", None, replace(world, now=world.now + 1)
+    if world.backoff >= 0 and world.due <= world.now:
+        yield "backoff over", decide.BackoffOver(world.backoff), replace(world, backoff=-1)
+
+
+FAILURES = ("fails", "cannot start")
+
+
+def _may_happen(name: str, time: Time) -> bool:
+    return not (name in FAILURES and time.failures == 0) and (name != "is preempted" or time.uncounted)
 
 
 def _of_host(machine: Machine, number: int, epoch: int, *, can_be_lost: bool) -> Iterator[tuple[Any, ...]]:
@@ -119,22 +155,23 @@ def _of_host(machine: Machine, number: int, epoch: int, *, can_be_lost: bool) ->
     yield from _by_itself(machine)
     if machine.lost:
         if machine.leased:
-            yield "lease over", steps.LeaseOver(epoch, number), replace(machine, ranks="dead", leased=False)
+            yield "lease over", decide.LeaseOver(epoch, number), replace(machine, ranks="dead", leased=False)
         return
     if machine.reply == "pids":
-        yield "started", steps.HostStarted(epoch, number, {0: 7}), replace(machine, reply="", answered=True)
+        yield "started", decide.HostStarted(epoch, number, {0: 7}), replace(machine, reply="", answered=True)
     if machine.reply == "error":
-        yield "not started", steps.HostNotStarted(epoch, number, NOT_STARTED), replace(machine, reply="")
+        yield "not started", decide.HostNotStarted(epoch, number, NOT_STARTED), replace(machine, reply="")
     if machine.news:
         first, rest = machine.news[0], replace(machine, news=machine.news[1:])
         if first == "failed first":
-            yield "heard of a failure", steps.RankFailed(epoch, number, 0), rest
+            yield "heard of a failure", decide.RankFailed(epoch, number, 0), rest
         elif first == "error":
-            yield "heard of an error", steps.HostNotStarted(epoch, number, NOT_STARTED), rest
+            yield "heard of an error", decide.HostNotStarted(epoch, number, NOT_STARTED), rest
         else:
-            yield f"heard {first}", steps.HostEnded(epoch, number, RESULTS[first]), rest
+            heard = replace(rest, preempted=first == "preempted")
+            yield f"heard {first}", decide.HostEnded(epoch, number, RESULTS[first]), heard
     if can_be_lost and (machine.ranks != "none"):
-        yield "lost", steps.HostLost(epoch, number, "lost"), replace(machine, lost=True, reply="", news=()), True
+        yield "lost", decide.HostLost(epoch, number, "lost"), replace(machine, lost=True, reply="", news=()), True
 
 
 def _by_itself(machine: Machine) -> Iterator[tuple[Any, ...]]:
@@ -148,6 +185,7 @@ def _by_itself(machine: Machine) -> Iterator[tuple[Any, ...]]:
         yield "fails", None, replace(machine, ranks="failing", news=(*news, "failed first"), failed=True)
     if machine.ranks == "failing":
         yield "has failed", None, replace(machine, ranks="dead", news=(*news, "failed"))
+        yield "is preempted", None, replace(machine, ranks="dead", news=(*news, "preempted"))
     if machine.stopped and machine.ranks == "starting":
         yield "stops early", None, replace(machine, ranks="dead", reply="error", news=(*news, "stopped"))
     if machine.stopped and machine.ranks == "running":
@@ -158,38 +196,53 @@ def _with(items: tuple[Any, ...], at: int, item: Any) -> tuple[Any, ...]:
     return (*items[:at], item, *items[at + 1 :])
 
 
-def obey(world: World, action: steps.Action) -> World:  # noqa: PLR0911 - one case an action
+def obey(world: World, action: decide.Action) -> World:  # noqa: PLR0911 - one case an action
     """Carry out an action of the core; raise AssertionError if it may not ask for it."""
     match action:
-        case steps.Place():
+        case decide.Place():
             computing = [number for number, machine in enumerate(world.machines) if machine.computes]
             assert not computing, f"the next attempt begins while ranks of the hosts {computing} compute"
             assert not world.ending, "a restart after the end was asked for"
+            assert world.due <= world.now, "an attempt begins before the backoff is over"
             return replace(world, machines=(), placing=action.epoch)
-        case steps.Launch():
+        case decide.Launch():
             machines = world.machines or (Machine(),) * world.nnodes
             assert machines[action.host].ranks == "none", "a second launch"
             return replace(world, machines=_with(machines, action.host, Machine(ranks="starting")))
-        case steps.StopHost():
+        case decide.StopHost():
             machine = world.machines[action.host]
             assert machine.ranks != "none", "a stop for a host that runs nothing"
             assert not machine.lost, "a stop for a lost host"
             return replace(world, machines=_with(world.machines, action.host, replace(machine, stopped=True)))
-        case steps.AwaitLease():
+        case decide.AwaitLease():
             machine = world.machines[action.host]
             assert machine.lost, "the lease of a host that is not lost is awaited"
             return replace(world, machines=_with(world.machines, action.host, replace(machine, leased=True)))
-        case steps.AnswerStart():
+        case decide.AnswerStart():
             assert all(machine.answered or machine.ranks == "dead" for machine in world.machines), "an early answer"
             return replace(world, answers=(*world.answers, action.epoch))
-        case steps.Restart():
+        case decide.Restart():
             assert not world.ending, "a restart after the end was asked for"
-            return replace(world, backoff=action.epoch)
-        case steps.Finish():
+            return replace(_restarts(world, action.delay_s), backoff=action.epoch)
+        case decide.Finish():
             error = action.error is not None
             return replace(world, finished=world.finished + 1, error=error, placing=-1, backoff=-1)
         case _:
             return world
+
+
+def _restarts(world: World, delay_s: float) -> World:
+    """Return the world behind a restart that the policy must allow, with this delay. The gang has one host."""
+    time, at_ns, counted = world.time, world.now * UNIT_NS, not world.machines[0].preempted
+    if time.failures is None:
+        return world
+    assert time.allows(at_ns, counted=counted), "more restarts within the window than the policy allows"
+    earlier = len(time.restarts) if time.within is None else max(time.recent(at_ns) + counted - 1, 0)
+    needed_s = time.delay_after_s(earlier)
+    assert counted or delay_s >= LEAST_S, "a restart that does not count comes too soon"
+    needed_s = needed_s if counted else max(needed_s, LEAST_S)
+    assert delay_s == needed_s, f"a delay of {delay_s:g} s where the policy has {needed_s:g} s"
+    return replace(world, due=world.now + ceil(delay_s / UNIT_S), time=time.with_restart(ALL, at_ns, counted=counted))
 
 
 def copied(gang: HostsGang) -> HostsGang:
@@ -201,7 +254,7 @@ def check(before: HostsGang, gang: HostsGang, world: World, restarts: int) -> No
     """Raise AssertionError if two states break a promise."""
     assert world.finished <= 1, "two ends"
     assert (gang.phase == "finished") == bool(world.finished), "an end that is not told"
-    assert gang.epoch <= restarts, "more restarts than the policy allows"
+    assert gang.epoch <= restarts or world.time.failures is not None, "more restarts than the policy allows"
     assert len(set(world.answers)) == len(world.answers), "a start that is answered twice"
     assert gang.phase != "running" or not gang.causes, "a failure stops nobody"
     if before.phase != "backoff" and gang.epoch == before.epoch and before.causes:
@@ -209,6 +262,10 @@ def check(before: HostsGang, gang: HostsGang, world: World, restarts: int) -> No
     if not world.finished:
         return
     assert not any(machine.computes for machine in world.machines), "the end while ranks compute"
+    if before.phase != "finished" and world.time.failures is not None and not (world.ending or world.error):
+        counted = not any(machine.preempted for machine in world.machines)
+        given_up = not world.time.allows(world.now * UNIT_NS, counted=counted)
+        assert given_up or not gang.causes, "the gang gives up too early"
     if world.error and gang.error is None and not gang.notifies:
         broken = [host for host in gang.hosts if host.lost or (host.state == "not_started" and not host.told_to_stop)]
         assert broken, "the failure of a rank is an error of the start"
@@ -217,19 +274,26 @@ def check(before: HostsGang, gang: HostsGang, world: World, restarts: int) -> No
         assert not gang.causes, "success with a cause"
 
 
-def search(*, restarts: int, losses: tuple[int, ...], notifies: bool = False) -> int:
+def search(*, restarts: int, losses: tuple[int, ...], notifies: bool = False, time: Time = TIMELESS) -> int:
     """Visit each state that can be reached; return their number.
 
     Args:
         restarts: The policy's limit.
         losses: How often each host may be lost, in whatever attempt.
         notifies: Whether ranks report that they are ready.
+        time: The rest of the policy, and how many failures there may be; for one host.
 
     Raises:
         AssertionError: A promise is broken; the text has the way there.
     """
-    policy = RestartPolicy(max_restarts=restarts, backoff=0.0)
-    first = HostsGang(nnodes=len(losses), policy=policy, notifies=notifies), World(len(losses), losses=losses)
+    policy = RestartPolicy(
+        restarts,
+        within_s=time.within and time.within * UNIT_S,
+        backoff=time.backoff_s,
+        uncounted_exit_codes=frozenset({UNCOUNTED}),
+    )
+    gang = HostsGang(nnodes=len(losses), policy=policy, notifies=notifies)
+    first = gang, World(len(losses), losses=losses, time=time._replace(most=restarts))
     graph = _Graph()
     graph.visit(first, -1, "")
     while graph.pending:
@@ -237,7 +301,8 @@ def search(*, restarts: int, losses: tuple[int, ...], notifies: bool = False) ->
         for name, event, moved in moves(world, gang.epoch):
             after, later = copied(gang), moved
             try:
-                for action in module.decide(after, event, 0) if event is not None else ():
+                now_ns = moved.now * UNIT_NS
+                for action in module.decide(after, event, now_ns) if event is not None else ():
                     later = obey(later, action)
                 check(gang, after, later, restarts)
             except Exception as error:
@@ -262,7 +327,8 @@ class _Graph:
 
     def visit(self, state: tuple[HostsGang, World], parent: int, name: str) -> None:
         gang, world = state
-        number = self.numbers.setdefault((_key(gang), world), len(self.numbers))
+        known = replace(world, now=0, due=0, time=TIMELESS)
+        number = self.numbers.setdefault((_key(gang), known, _times(gang, world)), len(self.numbers))
         if number == len(self.parents):
             self.parents.append((parent, name))
             self.sources.append([])
@@ -294,6 +360,15 @@ class _Graph:
             assert stuck is None, f"no end can be reached; after {self.way(stuck or 0)}"
 
 
+def _times(gang: HostsGang, world: World) -> Any:
+    """Return the times on which the next restart depends, without their distance from the begin."""
+    if world.time.failures is None:
+        return None
+    due_ns, counted_ns = max(world.due, world.now) * UNIT_NS, gang.backoff.counted_ns
+    days = Calendar(world.time, world.now, (due_ns, *counted_ns), over=world.ending or world.finished > 0)
+    return days.of(world.time, {}), days.day(due_ns), world.due <= world.now, tuple(map(days.day, counted_ns))
+
+
 def _key(gang: HostsGang) -> Any:
     hosts = tuple(
         (
@@ -306,5 +381,5 @@ def _key(gang: HostsGang) -> Any:
         )
         for host in gang.hosts
     )
-    rest = (gang.stopping, gang.started, len(gang.restarts_ns), gang.in_a_row, gang.error is not None)
+    rest = (gang.stopping, gang.started, len(gang.backoff.counted_ns), gang.backoff.in_a_row, gang.error is not None)
     return (gang.phase, gang.epoch, hosts, tuple(gang.causes), *rest)

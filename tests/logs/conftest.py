@@ -10,10 +10,11 @@ import pykka
 import pytest
 
 from supervise._core.steps import TailEnded
+from supervise._gang.attempt import Source
 from supervise._gang.orders import Drain
 from supervise._gang.tail import Tail
-from supervise._gang.tail_specs import Source
 from supervise._logs.sinks import CancelToken
+from tests.kernels import use_inotify
 
 TIMEOUT_S = 10.0
 
@@ -137,3 +138,16 @@ def logs(tmp_path: Path) -> Callable[[int], list[Path]]:
         return paths
 
     return make
+
+
+@pytest.fixture(params=["inotify", "polling"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways to watch a file."""
+    use_inotify(monkeypatch, use=request.param == "inotify")
+    return str(request.param)
+
+
+@pytest.fixture
+def inotify(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inotify, also where the environment of the tests takes it away."""
+    use_inotify(monkeypatch, use=True)

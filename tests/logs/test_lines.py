@@ -1,5 +1,6 @@
-"""Lines, pure: any way to cut a stream into chunks shows the same, and nothing is ever lost or mixed."""
+"""Lines, pure: any way to cut a stream into chunks shows the same, and nothing is lost or mixed; prompts and bars."""
 
+import io
 import time
 from itertools import pairwise
 
@@ -7,7 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from supervise._logs.lines import LIMIT_BYTES, UPDATE_INTERVAL_NS, LineStream, source_bytes
+from supervise._logs.lines import LIMIT_BYTES, PROMPT_NS, SETTLE_NS, UPDATE_INTERVAL_NS, LineStream, source_bytes
+from supervise._logs.sinks import TextSink, lines_to
 
 PIECES = st.lists(st.sampled_from([b"\n", b"\r", b"\r\n", b"a", b"bc", b"\x00", b"\xff", "\N{SNOWMAN}".encode()]))
 STREAMS = PIECES.map(b"".join)
@@ -119,6 +121,71 @@ def test_what_a_console_shows_of_carriage_returns(data, shown):
     assert show(LineStream(b"p", console=True), [data]) == shown
 
 
+UP = b"\x1b[A"
+
+
+def nested(steps: int, *, leave: bool) -> bytes:
+    """What two bars of tqdm write, of which the lower one has these steps and begins anew with each of the upper."""
+    pieces = [b"\rupper 0"]
+    for upper in range(1, 4):
+        pieces += [b"\n\rlower %d/%d%b\rupper %d" % (upper, step, UP, upper) for step in range(steps)]
+        pieces.append(b"\n" + UP if leave else b"\n\r          \r" + UP)
+    return b"".join([*pieces, b"\rupper 3\n", b"\n" if leave and steps else b""])
+
+
+def in_pipe(limit: int = LIMIT_BYTES) -> LineStream:
+    return LineStream(b"p", console=True, updates=False, limit_bytes=limit)
+
+
+@given(steps=st.integers(0, 3), leave=st.booleans(), at=st.lists(st.integers(0, 400)))
+def test_l4_nested_bars_are_one_line_each_however_the_stream_is_cut(steps, leave, at):
+    """Their last states, or only that of the upper bar if the lower one was cleared; ordinary lines stay."""
+    data = b"before\n\n" + nested(steps, leave=leave) + b"after\nlast\n"
+    bars = b"pupper 3\n" + (b"plower 3/%d\n" % (steps - 1) if leave and steps else b"")
+    assert show(in_pipe(), cut(data, at)) == b"pbefore\np\n" + bars + b"pafter\nplast\n"
+
+
+@given(data=STREAMS, at=st.lists(st.integers(0, 200)), limit=st.integers(0, 12))
+@example(data=b"\ra\nbc\r\n", at=[5], limit=12)
+def test_lines_that_wait_for_a_movement_of_the_cursor_stay_the_same(data, at, limit):
+    """Without such a movement, a stream whose newlines may wait shows what one without a wait shows."""
+    assert show(in_pipe(limit), cut(data, at)) == show(LineStream(b"p", console=True, limit_bytes=limit), [data])
+
+
+def test_the_last_line_of_a_bar_waits_only_shortly_for_a_movement():
+    lines = in_pipe()
+    assert lines.feed(b"\r100%\n", 5) == b""
+    assert lines.due_ns == 5 + SETTLE_NS[False]
+    assert lines.update(5 + SETTLE_NS[False]) == b"p100%\n"
+    assert lines.due_ns is None
+    assert lines.feed(b"\r100%\ntext\n", 6) == b"p100%\nptext\n"
+
+
+def test_unfinished_rows_are_those_of_all_bars():
+    lines = in_pipe()
+    lines.feed(b"\ra 1\n\rb 1\n\rc 1" + UP * 2 + b"\ra 2" + b"\x1b[1B\x1b[2K\x1b[1A")
+    assert lines.unfinished_rows == [b"a 2", b"c 1"]
+    assert lines.finish() == b"pa 2\npc 1\n"
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        *(b"\x1b[1000000A", b"\x1b[999999999B", b"\n" + UP, b"x\n" * 40 + b"\x1b[40A", b"x" * 999 + UP, b"\x1b[2K"),
+        *(b"\x1b[" + b"9" * 5000 + b"A", b"\rx\n", b"\x1b[?25l\n", b"\x1b", b"\rx\n" + UP + b"\x1b[?25h"),
+    ],
+)
+def test_l4_hostile_movements_of_the_cursor_take_bounded_memory_and_time(piece):
+    """In large chunks and byte by byte; each byte costs about the same, whatever came before."""
+    begun_s = time.thread_time()
+    for size in (LIMIT_BYTES, 1):
+        lines, data = in_pipe(), (piece * LIMIT_BYTES)[: 1 << 18 if size > 1 else 1 << 14]
+        for at in range(0, len(data), size):
+            lines.feed(data[at : at + size], at)
+            assert lines.held_bytes < 32 * LIMIT_BYTES
+    assert time.thread_time() - begun_s < 10
+
+
 def test_updates_are_shown_at_once_then_at_most_one_in_the_interval():
     stream = LineStream(b"p", console=True)
     assert stream.feed(b"\r 1%", 0) == b"p 1%\n"
@@ -161,3 +228,75 @@ def test_a_long_line_reserves_the_destination_until_its_newline():
     assert stream.feed(b"678") == b"678"
     assert stream.feed(b"9\nnext\n") == b"9\npnext\n"
     assert not stream.reserved
+
+
+ERASE = b"\r\x1b[K"
+
+
+def stream(*, updates: bool = True) -> LineStream:
+    return LineStream(b"p:", console=True, updates=updates, prompts=True)
+
+
+def test_a_prompt_is_shown_after_a_silence_and_its_line_goes_on():
+    """The prefix is written once."""
+    lines = stream()
+    assert lines.feed(b"Name: ", 0) == b""
+    assert lines.due_ns == PROMPT_NS
+    assert lines.update(PROMPT_NS) == b"p:Name: "
+    assert lines.continues
+    assert lines.feed(b"there\nnext\n", PROMPT_NS + 1) == b"there\np:next\n"
+    assert not lines.continues
+
+
+def test_a_bar_is_rewritten_in_place():
+    """Each state replaces the one before it; the end of the line replaces the last one."""
+    lines = stream()
+    now_ns = UPDATE_INTERVAL_NS
+    assert lines.feed(b"\r10%", now_ns) == b"p:10%"
+    assert lines.feed(b"\r20%", now_ns + 1) == b""  # too soon
+    now_ns += UPDATE_INTERVAL_NS
+    assert lines.update(now_ns) == ERASE + b"p:20%"
+    assert lines.feed(b"\r100%\nafter\n", now_ns + 1) == ERASE + b"p:100%\np:after\n"
+    assert not lines.continues
+
+
+def test_an_equal_end_of_a_bar_is_shown_in_its_place():
+    """It was shown without a newline."""
+    lines = stream()
+    assert lines.feed(b"\r100%", UPDATE_INTERVAL_NS) == b"p:100%"
+    assert lines.feed(b"\n", UPDATE_INTERVAL_NS + 1) == ERASE + b"p:100%\n"
+
+
+def test_a_bar_that_another_stream_has_interrupted_begins_on_a_line_of_its_own():
+    """What is shown there is no longer the last line."""
+    lines = stream()
+    lines.feed(b"\r10%", UPDATE_INTERVAL_NS)
+    lines.interrupt()
+    assert lines.feed(b"\r20%", 2 * UPDATE_INTERVAL_NS) == b"p:20%"
+
+
+def test_a_bar_at_the_end_of_the_stream():
+    """It gets a newline, and its last state."""
+    lines = stream()
+    lines.feed(b"\r10%", UPDATE_INTERVAL_NS)
+    lines.feed(b"\r20%", UPDATE_INTERVAL_NS + 1)
+    assert lines.finish() == ERASE + b"p:20%\n"
+
+
+def test_a_pipe_gets_a_prompt_but_no_control_sequence():
+    """Its reader may be a file."""
+    lines = stream(updates=False)
+    lines.feed(b"Name: ", 0)
+    assert lines.update(PROMPT_NS) == b"p:Name: "
+    assert lines.feed(b"\rx\n", PROMPT_NS + 1) == b""
+    assert lines.update(PROMPT_NS + 1 + SETTLE_NS[False]) == b"\np:x\n"
+    assert lines.feed(b"\r10%\r20%\ntext\n", PROMPT_NS + 2) == b"p:20%\np:text\n"
+
+
+@pytest.mark.parametrize(("line_filter", "shown"), [(None, b"p:Name: "), (lambda line: b"Name" in line, b"")])
+def test_a_filter_gets_the_whole_line_before_any_of_it_is_shown(line_filter, shown):
+    """So a stream with a filter has no prompts."""
+    lines = lines_to(TextSink(io.StringIO()), b"p:", line_filter, prompts=True)
+    assert lines.feed(b"Name: ", 0) == b""
+    assert lines.update(PROMPT_NS) == shown
+    assert lines.feed(b"x\n", PROMPT_NS + 1) == (b"x\n" if shown else b"p:Name: x\n")

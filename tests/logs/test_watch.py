@@ -1,4 +1,4 @@
-"""The hub: one instance and one thread while there are watches, nothing after."""
+"""The hub of watches: one instance and one thread while there are watches, nothing after; and the pace of looks."""
 
 import errno
 import os
@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from supervise._logs import inotify
 from supervise._logs import watch as watching
-from supervise._logs.watch import InotifyWatch, PollingWatch, watch
+from supervise._logs.watch import BURST, PAUSE_NS, InotifyWatch, Pace, PollingWatch, watch
 
 TIMEOUT_S = 10.0
 
@@ -20,13 +19,6 @@ def log(tmp_path):
     path = tmp_path / "0.log"
     path.touch()
     return path
-
-
-@pytest.fixture(params=["inotify", "polling"])
-def way(request, monkeypatch):
-    """Both ways to watch."""
-    monkeypatch.setattr(watching, "HAVE_INOTIFY", request.param == "inotify")
-    return InotifyWatch if request.param == "inotify" else PollingWatch
 
 
 def hub_threads():
@@ -61,7 +53,7 @@ def append(path, data=b"x"):
 def test_a_write_and_a_truncation_are_told(way, log):
     changed = threading.Event()
     made = watch(str(log), changed.set)
-    assert isinstance(made, way)
+    assert isinstance(made, {"inotify": InotifyWatch, "polling": PollingWatch}[way])
     append(log)
     assert changed.wait(TIMEOUT_S)
     changed.clear()
@@ -173,7 +165,7 @@ def test_where_a_limit_is_reached_files_are_polled(fault, where, log, monkeypatc
     def fail(*_args, **_kwargs):
         raise OSError(fault, os.strerror(fault))
 
-    monkeypatch.setattr(f"supervise._logs.inotify.{where}", fail)
+    monkeypatch.setattr(f"supervise._logs.watch.{where}", fail)
     changed = threading.Event()
     made = watch(str(log), changed.set)
     assert isinstance(made, PollingWatch)
@@ -182,7 +174,7 @@ def test_where_a_limit_is_reached_files_are_polled(fault, where, log, monkeypatc
     made.cancel()
 
 
-def test_an_overflown_queue_tells_everybody(log, tmp_path, monkeypatch):
+def test_an_overflown_queue_tells_everybody(log, tmp_path, inotify, monkeypatch):
     other = tmp_path / "1.log"
     other.touch()
 
@@ -190,8 +182,7 @@ def test_an_overflown_queue_tells_everybody(log, tmp_path, monkeypatch):
         os.read(self.fileno(), 4096)
         return [watching._OVERFLOWN]
 
-    monkeypatch.setattr(watching, "HAVE_INOTIFY", True)
-    monkeypatch.setattr(inotify.INotify, "read", read_overflow)
+    monkeypatch.setattr(watching.INotify, "read", read_overflow)
     one, two = threading.Event(), threading.Event()
     watches = watch(str(log), one.set), watch(str(other), two.set)
     append(log)
@@ -223,3 +214,36 @@ def test_a_forked_child_drops_the_hub_and_the_parent_goes_on(log):
     append(log)
     assert changed.wait(TIMEOUT_S)
     made.cancel()
+
+
+def looks(pace: Pace, wanted_ns: list[int]) -> list[int]:
+    """Return when looks are made that are wanted at these moments."""
+    made = []
+    for now_ns in wanted_ns:
+        at_ns = max(now_ns, pace.due_ns)
+        pace.look(at_ns)
+        made.append(at_ns - now_ns)
+    return made
+
+
+def test_a_few_looks_do_not_wait():
+    """As many as a burst has, whenever they come."""
+    assert looks(Pace(), [10**9] * BURST) == [0] * BURST
+
+
+def test_under_a_flood_looks_are_a_pause_apart():
+    """Once the burst is used up."""
+    late = looks(Pace(), [10**9] * (BURST + 3))
+    assert late[BURST:] == [PAUSE_NS, 2 * PAUSE_NS, 3 * PAUSE_NS]
+
+
+def test_looks_that_are_a_pause_apart_never_wait():
+    """For however long."""
+    assert set(looks(Pace(), [n * PAUSE_NS for n in range(1000)])) == {0}
+
+
+def test_after_a_rest_there_is_a_burst_again():
+    """But not a larger one, however long the rest was."""
+    pace = Pace()
+    looks(pace, [0] * (BURST + 1))
+    assert looks(pace, [10**12] * (BURST + 1)) == [0] * BURST + [PAUSE_NS]

@@ -12,10 +12,10 @@ from typing import Any, Self
 from supervise import messages as said
 from supervise._core import steps
 from supervise._core.decide import decide
-from supervise._core.model import Drain, Gang, Rank, Stop, Sweep
+from supervise._core.model import Batch, Drain, Gang, Rank
 from supervise._core.verdict import judge
 from supervise.restarts import RestartPolicy
-from tests.model.neutral import Known, Neutral, Spec, neutral_of
+from tests.model.neutral import Known, KnownBatch, Neutral, Spec, neutral_of
 
 
 def _exited(local_rank: int, exitcode: int | None, ended_ns: int, **more: Any) -> said.WorkerExited:
@@ -59,42 +59,48 @@ _EVENTS: dict[str, Callable[..., object]] = {
     "RankFaulted": partial(steps.RankFaulted, why="hung"),
     "GroupEmptied": steps.GroupEmptied,
     "Swept": steps.Swept,
-    "RanksSwept": steps.RanksSwept,
+    "BatchSwept": steps.Swept,
     "RestartAsked": steps.RestartAsked,
     "TerminateAsked": steps.TerminateAsked,
-    "SetGraceExpired": _timer("grace"),
-    "SetKillExpired": _timer("kill"),
-    "SetBackoffExpired": _timer("backoff"),
-    "TailEnded": lambda: steps.TailEnded(name="stdout"),
+    "BatchGraceExpired": _timer("grace"),
+    "BatchKillExpired": _timer("kill"),
+    "BatchBackoffExpired": _timer("backoff"),
+    "TailDrained": steps.TailDrained,
+    "TailEnded": lambda drained=False: steps.TailEnded(name="stdout", drained=drained),
     "ValuesLoaded": lambda problems: steps.ValuesLoaded(complaints=problems),
 }
 """The name of a neutral event -> what makes the core's event from its fields."""
 
 
-_FLAT = {Rank, Stop, Drain, Sweep}
+_FLAT = {Rank, Drain}
 """Records of the core whose fields do not change by themselves."""
+_FIXED: set[type] = {int, float, bool, str, type(None), frozenset}
+"""Types of values that do not change; `copied` adds those it meets. A search makes millions of copies."""
 
 
 def copied(value: Any, known: dict[int, Any] | None = None) -> Any:
     """Return a copy of a gang, or of a part of one, that can change by itself; what is one object stays one."""
     known = {} if known is None else known
-    if type(value) in _FLAT:
-        flat = object.__new__(type(value))
+    kind = type(value)
+    if kind in _FLAT:
+        flat = object.__new__(kind)
         for name in value.__slots__:
             setattr(flat, name, getattr(value, name))
         return flat
-    if isinstance(value, list):
-        return [copied(each, known) for each in value]
-    if isinstance(value, set):
+    if kind is list:
+        return [each if type(each) in _FIXED else copied(each, known) for each in value]
+    if kind is set:
         return value.copy()
-    if isinstance(value, dict):
-        return {name: copied(each, known) for name, each in value.items()}
-    if type(value).__module__ != Gang.__module__:
+    if kind is dict:
+        return {name: each if type(each) in _FIXED else copied(each, known) for name, each in value.items()}
+    if kind.__module__ != Gang.__module__ or issubclass(kind, tuple):
+        _FIXED.add(kind)
         return value
     if id(value) not in known:
-        known[id(value)] = other = object.__new__(type(value))
-        for name in vars(value) if isinstance(value, Gang) else value.__slots__:
-            setattr(other, name, copied(getattr(value, name), known))
+        known[id(value)] = other = object.__new__(kind)
+        fields = vars(value) if kind is Gang else {name: getattr(value, name) for name in value.__slots__}
+        for name, each in fields.items():
+            setattr(other, name, each if type(each) in _FIXED else copied(each, known))
     return known[id(value)]
 
 
@@ -104,7 +110,9 @@ class LiveCore:
     __slots__ = ("__weakref__", "_gang")
 
     def __init__(self, spec: Spec) -> None:
-        policy = None if spec.policy is None else RestartPolicy(*spec.policy)
+        policy = None
+        if spec.policy is not None:
+            policy = RestartPolicy(*spec.policy, uncounted_exit_codes=spec.uncounted)
         self._gang = Gang(
             nprocs=spec.nprocs,
             grace_s=spec.grace_s,
@@ -162,7 +170,7 @@ class LiveCore:
         }
 
     def known(self) -> Known:
-        gang, stop, drain, sweep = self._gang, self._gang.stop, self._gang.drain, self._gang.sweep
+        gang, stop, drain = self._gang, self._gang.stop, self._gang.drain
         return Known(
             launched=gang.launched,
             starting=frozenset(gang.starting),
@@ -172,40 +180,72 @@ class LiveCore:
             stuck=frozenset(gang.unkillable),
             spontaneous=self._by_themselves(),
             start_failure=None if gang.start_failure is None else gang.start_failure.local_rank,
-            census_ns=stop.reaped_ns,
+            census_ns=gang.reaped_ns,
             attempt=gang.attempt,
+            batches=self._batches(),
+            backoff=(
+                gang.backoff.in_a_row,
+                len(gang.backoff.counted_ns),
+                *(rank.backoff.in_a_row for rank in gang.ranks),
+                *(each.delay_s for _, each in sorted(gang.batches.items())),
+            ),
+            times_ns=(
+                gang.backoff.last_ns,
+                *gang.backoff.counted_ns,
+                *(rank.backoff.last_ns for rank in gang.ranks),
+            ),
             rest=(
-                (gang.phase, gang.stop_on_failure, gang.attempt, len(gang.restarts_ns), gang.end_asked),
-                (stop.reason, stop.death_sig, stop.timeout_s, stop.signaled, stop.killed),
-                (stop.order, stop.turn, stop.turn_killed),
-                (drain.tails, drain.values, drain.begun, sweep.state, sweep.timeout_s, gang.restart_announced),
+                (gang.phase, gang.stop_on_failure, gang.attempt, len(gang.backoff.counted_ns), gang.end_asked),
+                (stop.reason, stop.death_sig, stop.timeout_s),
+                (stop.order, stop.turn, stop.killed, frozenset(stop.pending)),
+                (
+                    drain.tails,
+                    drain.values,
+                    drain.begun,
+                    drain.lasting,
+                    drain.last,
+                    stop.state,
+                    stop.sweep_s,
+                    gang.restart_announced,
+                ),
                 *self._lives(),
             ),
         )
 
-    def _lives(self) -> tuple[Any, ...]:
-        """Return what concerns single ranks; the numbers of restart sets become their order."""
+    def _batches(self) -> tuple[KnownBatch, ...]:
         gang = self._gang
-        sets = tuple(
-            (each.state, frozenset(each.ranks), frozenset(each.pending), frozenset(each.down), each.killed)
-            for _, each in sorted(gang.sets.items())
+        found = [gang.stop] if gang.stop.signaled else [each for _, each in sorted(gang.batches.items())]
+        return tuple(map(self._batch, found))
+
+    def _batch(self, batch: Batch) -> KnownBatch:
+        of, last = self._gang.role_of, -1 if batch.turn is None else batch.turn
+        signaled = frozenset(rank for rank in batch.ranks if of[rank] >= last)
+        killed = signaled if batch.killed else frozenset()
+        return KnownBatch(
+            *(batch.number, frozenset(batch.ranks), frozenset(batch.pending), signaled, killed),
+            *(batch.state, frozenset(batch.down)),
         )
+
+    def _lives(self) -> tuple[Any, ...]:
+        """Return what concerns single ranks; the numbers of batches become their order."""
+        gang = self._gang
+        batches = tuple((*each[1:],) for each in self._batches() if each.number)
         asks = tuple((key, ask.kind, frozenset(ask.pending), ask.attempt) for key, ask in sorted(gang.asks.items()))
         ranks = tuple((rank.told, rank.terminated, rank.dismissed, rank.caused) for rank in gang.ranks)
         if gang.notifies or any(rank.fault for rank in gang.ranks):
             ranks += tuple((rank.ready, rank.fault is not None) for rank in gang.ranks)
-        lives = sets, asks, ranks, tuple(gang.queue), gang.culprit
+        lives = batches, asks, ranks, tuple(gang.queue), gang.culprit
         if gang.strategy != "one_for_all":
             return (*lives, tuple(rank.heeded for rank in gang.ranks))
-        return lives if any((sets, asks, gang.queue, gang.culprit is not None, *map(any, ranks))) else ()
+        return lives if any((batches, asks, gang.queue, gang.culprit is not None, *map(any, ranks))) else ()
 
     def numbers(self) -> dict[int, int]:
-        """Return the number of each restart set -> its place among them."""
-        return {number: place for place, number in enumerate(sorted(self._gang.sets))}
+        """Return the number of each batch -> its place among them."""
+        return {number: place for place, number in enumerate(sorted(self._gang.batches))}
 
     def counted(self) -> int:
         """Return how many restarts count."""
-        return len(self._gang.restarts_ns)
+        return len(self._gang.backoff.counted_ns)
 
     def _by_themselves(self) -> frozenset[int]:
         return frozenset(number for number in self._gang.ended if self._gang.ranks[number].by_itself)
@@ -217,5 +257,5 @@ def _comparable(action: Neutral) -> Neutral:
         return Neutral(action.name, {"delay_s": action.fields["delay_s"], "causes": action.fields["verdict"].blamed})
     if action.name != "SetTimer":
         return action
-    names = ("name", "delay_s") if action.fields["key"] is None else ("name", "delay_s", "key")
+    names = ("name", "delay_s") if not action.fields["key"] else ("name", "delay_s", "key")
     return Neutral("SetTimer", {name: action.fields[name] for name in names})

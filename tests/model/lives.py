@@ -1,15 +1,16 @@
-"""What can happen around the core while single ranks restart: sets of ranks, their timers and sweeps, the requests."""
+"""What can happen around the core while single ranks restart: batches, their timers and sweeps, the requests."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.model.neutral import Neutral, neutral
+from tests.model import timed
+from tests.model.neutral import Known, Neutral, check, neutral
 from tests.model.roles import check_dismissed, check_launch, clients_are_over
 
 if TYPE_CHECKING:
     from tests.model.world import World
 
-TIMER_EVENTS = {"grace": "SetGraceExpired", "kill": "SetKillExpired", "backoff": "SetBackoffExpired"}
+TIMER_EVENTS = {"grace": "BatchGraceExpired", "kill": "BatchKillExpired", "backoff": "BatchBackoffExpired"}
 
 
 Owed = tuple[int, str, tuple[int, ...], tuple[int, ...]]
@@ -23,13 +24,15 @@ class Lives(NamedTuple):
     most: int | None = None
     """The largest number of restarts that count; None without a policy."""
     timers: frozenset[tuple[str, int]] = frozenset()
-    """Name and number of a restart set."""
+    """Name and number of a batch."""
     sweeps: frozenset[tuple[int, tuple[int, ...]]] = frozenset()
     swept: frozenset[int] = frozenset()
     """Ranks whose last life is over and swept."""
     sigkilled: frozenset[int] = frozenset()
+    asked_to_exit: frozenset[int] = frozenset()
+    """Ranks that got the first signal of a batch, or whose leftovers got it."""
     told: frozenset[int] = frozenset()
-    """Ranks that were signaled while they lived, by a restart set: their ends are not causes."""
+    """Ranks that were signaled while they lived, by a batch: their ends are not causes."""
     concerned: frozenset[int] = frozenset()
     """Ranks that the core has a reason to signal."""
     owed: frozenset[Owed] = frozenset()
@@ -43,27 +46,17 @@ class Lives(NamedTuple):
     """The first rank that the last restart of all ranks starts again."""
 
 
-def check(holds: bool, what: str) -> None:
-    """Break off where a promise does not hold.
-
-    Raises:
-        BrokenPromiseError: Names it.
-    """
-    from tests.model.world import BrokenPromiseError
-
-    if not holds:
-        raise BrokenPromiseError(what)
-
-
 def moves(world: "World", requests: int) -> Iterator[tuple[str, "World", Neutral]]:
-    """Yield the timers and sweeps of restart sets, and the requests, of which there may be so many."""
+    """Yield the timers and sweeps of batches, and the requests, of which there may be so many."""
     lives = world.lives
     for name, number in sorted(lives.timers):
+        if not (timed.is_over(world, number) if name == "backoff" else timed.may_escalate(world)):
+            continue
         after = lives._replace(timers=lives.timers - {(name, number)})
-        yield f"{name} of a set", world._replace(lives=after), neutral(TIMER_EVENTS[name], key=number)
+        yield f"{name} of a batch", world._replace(lives=after), neutral(TIMER_EVENTS[name], key=number)
     for number, ranks in sorted(lives.sweeps):
         after = lives._replace(sweeps=lives.sweeps - {(number, ranks)}, swept=lives.swept | set(ranks))
-        yield "a set is swept", world._replace(lives=after), neutral("RanksSwept", number=number)
+        yield "a batch is swept", world._replace(lives=after), neutral("BatchSwept", key=number)
     if world.start and not world.published and lives.asked < requests:
         every = tuple(range(len(world.ranks)))
         for ranks in {every, *((rank,) for rank in every)}:
@@ -100,6 +93,8 @@ def _to_end(world: "World", ranks: tuple[int, ...]) -> set[int]:
 
 def ended(world: "World", number: int, *, failed: bool) -> "World":
     """Return the world behind the end of a rank, which may concern others."""
+    if failed:
+        world = timed.failed(world, number)
     lives = world.lives
     concerned = {number} | (world.roles.services if clients_are_over(world) else set())
     if failed and lives.strategy == "rest_for_one":
@@ -116,7 +111,7 @@ def obey(world: "World", action: Neutral) -> "World | None":
     lives, fields = world.lives, action.fields
     match action.name:
         case "SetTimer" if fields.get("key") is not None:
-            check(not world.ended, "a set's timer after the end was asked for")
+            check(not world.ended, "a batch's timer after the end was asked for")
             lives = lives._replace(timers=lives.timers | {(fields["name"], fields["key"])})
         case "SendSignal" if not (world.counted or world.published):
             lives = _signaled(world, fields["ranks"], fields["sig"])
@@ -124,13 +119,16 @@ def obey(world: "World", action: Neutral) -> "World | None":
             check(set(fields["ranks"]) <= lives.sigkilled, "called unkillable before SIGKILL")
             for number in fields["ranks"]:
                 world = world.with_rank(number, stuck=True)
-        case "SweepRanks":
+        case "SweepUp" if fields["key"]:
             check(not any(world.ranks[number].left for number in fields["ranks"]), "a sweep beside what is left")
-            lives = lives._replace(sweeps=lives.sweeps | {(fields["number"], fields["ranks"])})
+            lives = lives._replace(sweeps=lives.sweeps | {(fields["key"], fields["ranks"])})
         case "AnnounceRestarts":
             check(not world.ended, "a restart after the end was asked for")
             check(set(fields["ranks"]) <= lives.swept, "a restart before the sweep")
             lives = lives._replace(timers=lives.timers | {("backoff", fields["number"])})
+            world = world._replace(
+                time=timed.batch_announced(world, fields["number"], fields["ranks"], fields["delay_s"])
+            )
         case "RelaunchRank":
             return _relaunched(world, fields["local_rank"])
         case "AnswerAsk":
@@ -154,8 +152,11 @@ def _signaled(world: "World", targets: tuple[int, ...], sig: str) -> Lives:
         check(rank.stage in (ALIVE, DEAD) or rank.group, "a signal to a rank that does not run")
         check(number in lives.concerned, "a signal to a rank that the strategy leaves alone")
         check(sig == "SIGKILL" or number not in lives.sigkilled, "a polite signal after SIGKILL")
+        check(sig == "SIGKILL" or number not in lives.asked_to_exit, "the first signal is sent twice")
     lives = lives._replace(told=lives.told | {number for number in targets if world.ranks[number].stage == ALIVE})
-    return lives._replace(sigkilled=lives.sigkilled | set(targets)) if sig == "SIGKILL" else lives
+    if sig == "SIGKILL":
+        return lives._replace(sigkilled=lives.sigkilled | set(targets))
+    return lives._replace(asked_to_exit=lives.asked_to_exit | set(targets))
 
 
 def _relaunched(world: "World", number: int) -> "World":
@@ -169,20 +170,25 @@ def _relaunched(world: "World", number: int) -> "World":
     check(number not in lives.down, "a terminated rank starts again")
     check_launch(world, number)
     again = rank.again + 1
-    check(lives.asked > 0 or (lives.most is not None and again <= lives.most), "the intensity was exceeded")
+    time = timed.relaunched(world, number)
+    check(
+        time.failures is not None or lives.asked > 0 or (lives.most is not None and again <= lives.most),
+        "the intensity was exceeded",
+    )
     owed = frozenset(
         (key, kind, ranks, tuple(rank for rank in must if rank != number)) for key, kind, ranks, must in lives.owed
     )
     lives = lives._replace(
         swept=lives.swept - {number},
         sigkilled=lives.sigkilled - {number},
+        asked_to_exit=lives.asked_to_exit - {number},
         told=lives.told - {number},
         concerned=lives.concerned - {number},
         owed=owed,
     )
     ranks = list(world.ranks)
     ranks[number] = Rank(stage=LAUNCHING, again=again)
-    return world._replace(ranks=tuple(ranks), lives=lives)
+    return world._replace(ranks=tuple(ranks), lives=lives, time=time)
 
 
 def _answered(world: "World", key: int) -> "World":
@@ -240,7 +246,7 @@ def check_answered(world: "World") -> None:
     check(not world.waiting or all(kind == "restart" for _, kind, *_ in lives.owed), "a request waits for the backoff")
     if not world.running or world.ended or world.counting or world.counted or world.published:
         return
-    in_sets = bool(lives.sweeps) or any(world.ranks[rank].left for rank in lives.concerned)
+    in_batches = bool(lives.sweeps) or any(world.ranks[rank].left for rank in lives.concerned)
     for _, kind, ranks, must in lives.owed:
         found = [world.ranks[number] for number in ranks]
         if kind == "restart":
@@ -252,7 +258,7 @@ def check_answered(world: "World") -> None:
             )
         else:
             over = all(rank.stage in (ABSENT, REAPED) and not rank.left for rank in found)
-            done = bool(ranks) and over and not in_sets  # a rank that has ended may be in the set of another
+            done = bool(ranks) and over and not in_batches  # a rank that has ended may be in the batch of another
         check(not done, f"a request is forgotten: {kind} {ranks}")
 
 
@@ -269,8 +275,28 @@ def check_hung(world: "World") -> None:
         )
 
 
+def check_batches(world: "World", known: Known) -> None:
+    """Check the batches of a core: what they wait for, and that each of them has a deadline."""
+    lives = world.lives
+    held = [rank for batch in known.batches for rank in batch.ranks]
+    check(len(held) == len(set(held)), "a rank is in two batches")
+    alive = known.starting | known.running | known.leftovers
+    for batch in known.batches:
+        check(batch.pending == alive & batch.ranks, "a batch waits for the wrong ranks")
+        check(batch.number == 0 or batch.down <= batch.ranks, "a rank stays down that is not in the batch")
+        if not batch.number:
+            continue
+        there = batch.pending - known.starting
+        check((batch.state == "stopping") == bool(batch.pending), "a batch is swept when nothing of it is left")
+        check(not batch.killed & there - lives.sigkilled, "a killed batch leaves a rank alive")
+        check(not there & batch.signaled - lives.asked_to_exit - lives.sigkilled, "a batch does not signal a rank")
+        due = ("kill" if batch.killed else "grace", batch.number)
+        reported = all(world.ranks[rank].stuck or rank in known.stuck for rank in there)
+        check(due in lives.timers or (bool(batch.killed) and reported) or not batch.pending, "a batch has no deadline")
+
+
 def without_stale(world: "World", numbers: dict[int, int]) -> "World":
-    """Return the world without timers and sweeps of restart sets that are no more: they have no effect."""
+    """Return the world without timers and sweeps of batches that are no more: they have no effect."""
     lives = world.lives
     timers = frozenset(each for each in lives.timers if each[1] in numbers)
     sweeps = frozenset(each for each in lives.sweeps if each[0] in numbers)
@@ -278,6 +304,6 @@ def without_stale(world: "World", numbers: dict[int, int]) -> "World":
 
 
 def renumbered(lives: Lives, numbers: dict[int, int]) -> Lives:
-    """Return the state with each restart set's place for its number, so that the numbers do not tell states apart."""
+    """Return the state with each batch's place for its number, so that the numbers do not tell states apart."""
     timers = frozenset((name, numbers[number]) for name, number in lives.timers)
     return lives._replace(timers=timers, sweeps=frozenset((numbers[number], ranks) for number, ranks in lives.sweeps))

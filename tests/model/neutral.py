@@ -10,6 +10,20 @@ from functools import cache
 from typing import Any, NamedTuple, Protocol, Self
 
 
+class BrokenPromiseError(AssertionError):
+    """An invariant does not hold."""
+
+
+def check(holds: bool, what: str) -> None:
+    """Break off where a promise does not hold.
+
+    Raises:
+        BrokenPromiseError: Names it.
+    """
+    if not holds:
+        raise BrokenPromiseError(what)
+
+
 class Neutral(NamedTuple):
     """One event or action."""
 
@@ -55,12 +69,30 @@ class Spec(NamedTuple):
     stop_on_failure: bool = True
     policy: tuple[int, float | None, float] | None = None
     """`max_restarts`, `within_s`, `backoff` of its `RestartPolicy`."""
+    uncounted: frozenset[int] = frozenset()
+    """Exit codes after which a restart does not count."""
     strategy: str = "one_for_all"
     kinds: tuple[str, ...] | None = None
     role_of: tuple[int, ...] | None = None
     services: frozenset[int] = frozenset()
     notify: bool = False
     """Whether each rank reports that it is ready."""
+
+
+class KnownBatch(NamedTuple):
+    """What a core knows of ranks that it stops together."""
+
+    number: int
+    """0 for the stop of the gang."""
+    ranks: frozenset[int]
+    pending: frozenset[int]
+    """The ranks of which something is left."""
+    signaled: frozenset[int]
+    """The ranks to whose roles the first signal was sent."""
+    killed: frozenset[int]
+    """The ranks to whose roles SIGKILL was sent."""
+    state: str
+    down: frozenset[int]
 
 
 class Known(NamedTuple):
@@ -77,6 +109,12 @@ class Known(NamedTuple):
     start_failure: int | None
     census_ns: int
     attempt: int
+    batches: tuple["KnownBatch", ...]
+    """The batch of all ranks if the gang is being stopped, otherwise the batches of the ranks that are stopped."""
+    backoff: Any
+    """The lengths of rows of restarts, and the delays of batches."""
+    times_ns: tuple[int, ...]
+    """The stamps on which the next restart depends."""
     rest: Any
     """Everything else; hashable."""
 
@@ -108,7 +146,7 @@ class Core(Protocol):
         """Return what tells this state from others."""
 
     def numbers(self) -> dict[int, int]:
-        """Return the number of each restart set -> its place among them."""
+        """Return the number of each batch -> its place among them."""
 
     def counted(self) -> int:
         """Return how many restarts count."""

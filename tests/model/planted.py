@@ -3,7 +3,7 @@
 from typing import Any
 from unittest.mock import patch
 
-from supervise._core import decide, steps, stopping, verdict
+from supervise._core import batches, decide, steps, stopping, verdict
 
 
 def _instead(name: str, new: Any, module: Any = decide) -> Any:
@@ -39,7 +39,7 @@ def a_restart_is_not_counted() -> Any:
 
     def forget(old: Any, gang: Any, decision: Any) -> None:
         old(gang, decision)
-        gang.restarts_ns = ()
+        gang.backoff = gang.backoff._replace(counted_ns=())
 
     return _instead("_next_attempt", forget)
 
@@ -57,15 +57,15 @@ def a_restart_does_not_wait_for_the_groups() -> Any:
 def sigkill_goes_to_who_has_ended() -> Any:
     """No signal to a rank that does not run."""
     return _instead(
-        "_send_sigkill",
-        lambda old, gang, _ranks, decision: old(gang, frozenset(range(gang.launched)), decision),
-        stopping,
+        "_kill_ranks",
+        lambda old, gang, batch, _ranks, decision: old(gang, batch, set(range(gang.launched)), decision),
+        batches,
     )
 
 
 def what_sigkill_does_not_end_is_awaited_for_ever() -> Any:
     """Every path can end, whatever the processes do."""
-    return _instead("report_unkillable", lambda _old, _gang, _decision: None, stopping)
+    return _instead("_report_unkillable", lambda _old, *_: None, batches)
 
 
 def a_close_in_the_backoff_is_forgotten() -> Any:

@@ -3,7 +3,7 @@
 from typing import Any
 from unittest.mock import patch
 
-from supervise._core import decide, restart_sets, strategy
+from supervise._core import batches, decide, strategy
 from supervise._core.model import Gang
 
 
@@ -33,8 +33,8 @@ def a_request_is_answered_before_readiness() -> Any:
 
     def early(old: Any, gang: Any, event: Any, decision: Any) -> None:
         old(gang, event, decision)
-        if gang.phase == "running" and event.local_rank not in gang.set_of:
-            restart_sets.ready(gang, event.local_rank, decision)
+        if gang.phase == "running" and event.local_rank not in gang.batch_of:
+            batches.ready(gang, event.local_rank, decision)
 
     return _instead(decide, "_started", early)
 

@@ -3,7 +3,7 @@
 from typing import Any
 from unittest.mock import patch
 
-from supervise._core import restart_sets, role_close, services
+from supervise._core import batches, strategy
 from supervise._core.model import Gang
 
 
@@ -14,7 +14,7 @@ def a_role_is_launched_too_early() -> Any:
 
 def a_service_is_left_running() -> Any:
     """Services end after all others."""
-    return patch.object(services, "stop_idle", lambda _gang, _decision: None)
+    return patch.object(strategy, "stop_idle", lambda _gang, _decision: None)
 
 
 def a_service_is_stopped_with_the_others() -> Any:
@@ -23,49 +23,50 @@ def a_service_is_stopped_with_the_others() -> Any:
     def early(gang: Any, decision: Any) -> None:
         ranks = [rank for rank in gang.services if rank in gang.running and not gang.ranks[rank].told]
         if gang.phase == "running" and ranks:
-            restart_sets.stop_for_good(gang, ranks, decision)
+            batches.stop_for_good(gang, ranks, decision)
 
-    return patch.object(services, "stop_idle", early)
+    return patch.object(strategy, "stop_idle", early)
 
 
 def a_stopped_service_is_no_success() -> Any:
     """The result is a success."""
-    old = services.stop_idle
+    old = strategy.stop_idle
 
     def forget(gang: Any, decision: Any) -> None:
         old(gang, decision)
         for rank in gang.services:
             gang.ranks[rank].dismissed = False
 
-    return patch.object(services, "stop_idle", forget)
+    return patch.object(strategy, "stop_idle", forget)
 
 
 def a_close_signals_the_first_role_first() -> Any:
     """The last role is closed first."""
-    old = role_close.proceed
+    old = batches.proceed
 
-    def inverted(gang: Any, decision: Any) -> None:
+    def inverted(gang: Any, *rest: Any) -> None:
         gang.role_of, kept = tuple(gang.roles - 1 - role for role in gang.role_of), gang.role_of
-        old(gang, decision)
+        old(gang, *rest)
         gang.role_of = kept
 
-    return patch.object(role_close, "proceed", inverted)
+    return patch.object(batches, "proceed", inverted)
 
 
 def a_close_stays_at_the_last_role() -> Any:
     """A close ends."""
-    old = role_close.proceed
+    old = batches.proceed
 
-    def once(gang: Any, decision: Any) -> None:
-        if gang.stop.turn == gang.roles:
-            old(gang, decision)
+    def once(gang: Any, batch: Any, *rest: Any) -> None:
+        if batch.turn == gang.roles:
+            old(gang, batch, *rest)
 
-    return patch.object(role_close, "proceed", once)
+    return patch.object(batches, "proceed", once)
 
 
 def a_grace_of_one_role_kills_all() -> Any:
     """Each role has its grace."""
-    return patch.object(role_close, "kill", lambda _gang, _decision: False)
+    old = batches.kill
+    return patch.object(batches, "kill", lambda gang, batch, _turn, decision: old(gang, batch, 0, decision))
 
 
 PLANTED_IN_ROLES = (

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.model.neutral import Neutral
+from tests.model.neutral import Neutral, check
 
 if TYPE_CHECKING:
     from tests.model.world import World
@@ -22,12 +22,6 @@ class Roles(NamedTuple):
     """The lowest role whose grace is over in a close with a grace for each."""
 
 
-def _check(holds: bool, what: str) -> None:
-    from tests.model.lives import check
-
-    check(holds, what)
-
-
 def check_launch(world: "World", number: int) -> None:
     """Check that every rank of a lower role that was launched is ready."""
     from tests.model.world import ALIVE, LAUNCHING
@@ -36,7 +30,7 @@ def check_launch(world: "World", number: int) -> None:
     lower = [rank for rank, role in zip(world.ranks, of, strict=False) if of and role < of[number]]
     for rank in lower:
         unready = rank.stage == LAUNCHING or (world.notify and rank.stage == ALIVE and not rank.ready)
-        _check(not unready, "a role is launched before the one below it is ready")
+        check(not unready, "a role is launched before the one below it is ready")
 
 
 def closed(world: "World", fields: dict[str, Any]) -> Roles:
@@ -81,7 +75,7 @@ def obey(world: "World", action: Neutral) -> "World | None":
     match action.name:
         case "SendSignal" if fields["sig"] != "SIGKILL":
             _check_turn(world, fields["ranks"])
-            _check(roles.killed.isdisjoint(fields["ranks"]), "a polite signal after SIGKILL to the role")
+            check(roles.killed.isdisjoint(fields["ranks"]), "a polite signal after SIGKILL to the role")
             return None
         case "SendSignal" if roles.order == "each":
             _check_there(world, fields["ranks"])
@@ -99,7 +93,7 @@ def _last_role(world: "World") -> int:
 
 def _check_turn(world: "World", targets: tuple[int, ...]) -> None:
     for number in targets:
-        _check(world.roles.of[number] >= _last_role(world), "a role is signaled before a later one has ended")
+        check(world.roles.of[number] >= _last_role(world), "a role is signaled before a later one has ended")
 
 
 def _check_there(world: "World", targets: tuple[int, ...]) -> None:
@@ -108,7 +102,7 @@ def _check_there(world: "World", targets: tuple[int, ...]) -> None:
     for number in targets:
         rank = world.ranks[number]
         there = rank.stage in (ALIVE, DEAD) or rank.group
-        _check(there and not rank.given_up, "a signal to a rank that does not run")
+        check(there and not rank.given_up, "a signal to a rank that does not run")
 
 
 def late(world: "World", number: int) -> bool:
@@ -126,7 +120,7 @@ def check_dismissed(world: "World", targets: tuple[int, ...]) -> None:
     roles = world.roles
     for number in roles.services.intersection(targets) if clients_are_over(world) else ():
         later = [each for each in roles.services if roles.of[each] > roles.of[number]]
-        _check(
+        check(
             all(world.ranks[each].stage in (ABSENT, REAPED) for each in later),
             "a service is stopped before a later one",
         )
@@ -138,7 +132,5 @@ def check_verdict(world: "World", result: dict[str, Any]) -> None:
     others = [found.get(number) for number in range(len(world.ranks)) if number not in services]
     given_up = any(rank.given_up for rank in world.ranks)
     if services and services <= world.lives.told and set(others) == {"finished"} and not given_up:
-        _check(
-            result["outcome"] in ("succeeded", "failed"), f"{result['outcome']} after all but services had succeeded"
-        )
-        _check("root_cause" in found.values() or result["outcome"] == "succeeded", "failed without a cause")
+        check(result["outcome"] in ("succeeded", "failed"), f"{result['outcome']} after all but services had succeeded")
+        check("root_cause" in found.values() or result["outcome"] == "succeeded", "failed without a cause")

@@ -9,11 +9,12 @@ from weakref import WeakValueDictionary
 
 from tests.model.graph import Graph
 from tests.model.live import LiveCore
-from tests.model.lives import Lives, check_answered, check_hung, renumbered, without_stale
+from tests.model.lives import Lives, check_answered, check_batches, check_hung, renumbered, without_stale
 from tests.model.lives import moves as moves_of_lives
-from tests.model.neutral import Core, Known, Neutral, Spec, neutral
+from tests.model.neutral import Core, Known, Neutral, Spec, check, neutral
 from tests.model.roles import Roles, check_verdict, must_end
-from tests.model.world import FATE, BrokenPromiseError, Rank, World, causes, moves, obey
+from tests.model.timed import UNIT_S, Time, calendar, check_end, check_given_up
+from tests.model.world import FATE, UNCOUNTED, Rank, World, causes, moves, obey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,17 @@ class Setting:
     """How many ranks hang, or are not ready in time."""
     requests: int = 0
     """How many restarts and terminations of ranks are asked for."""
+    failures: int | None = None
+    """How many ranks fail while time passes; None: time does not pass, and each rank may fail.
+
+    With time, no rank leaves processes in its group, records an exception or cannot be launched.
+    """
+    within: float | None = None
+    """Units of time for which a restart counts."""
+    backoff: float = 1.0
+    """Units of time before the first restart."""
+    uncounted: bool = False
+    """Whether some failures have an exit code that does not count."""
 
     @property
     def single(self) -> bool:
@@ -48,18 +60,30 @@ class Setting:
 
     def spec(self) -> Spec:
         """Return the gang."""
-        policy = None if self.max_restarts is None else (self.max_restarts, None, 1.0)
+        within_s = None if self.within is None else self.within * UNIT_S
+        policy = None if self.max_restarts is None else (self.max_restarts, within_s, self.backoff * UNIT_S)
         window = self.window or self.nprocs
         return Spec(
             nprocs=self.nprocs,
             window=window,
             policy=policy,
+            uncounted=frozenset({UNCOUNTED} if self.uncounted else ()),
             stop_on_failure=self.stop_on_failure,
             strategy=self.strategy,
             kinds=self.kinds,
             role_of=self.role_of,
             services=self.services,
             notify=self.notify,
+        )
+
+    def time(self) -> Time:
+        """Return the policy as the world knows it."""
+        return Time(
+            most=self.max_restarts or 0,
+            within=self.within,
+            backoff_s=self.backoff * UNIT_S,
+            uncounted=self.uncounted,
+            failures=self.failures,
         )
 
 
@@ -91,7 +115,7 @@ def search(setting: Setting, *, most: int | None = None) -> Found:
     temporary = frozenset(number for number, kind in enumerate(setting.kinds or ()) if kind == "temporary")
     lives = Lives(strategy=setting.strategy, most=setting.max_restarts, temporary=temporary)
     world = World(ranks=ranks, tails=setting.tails, heeds_failures=setting.stop_on_failure, lives=lives)
-    world = world._replace(notify=setting.notify, hangs=setting.hangs)
+    world = world._replace(notify=setting.notify, hangs=setting.hangs, time=setting.time())
     begin: State = world._replace(roles=Roles(of=setting.role_of or (), services=setting.services)), core
     graph, found = Graph(), Found()
     graph.visit(key(begin[0], core.known(), setting, graph), 0, "")
@@ -144,7 +168,8 @@ def step(state: State, event: Neutral | None, setting: Setting) -> State:
         if world.published and not published:
             _check_verdict(world, core, setting)
     numbers = core.numbers()
-    _hold(core.counted() <= (setting.max_restarts or 0), "the intensity was exceeded")
+    check_given_up(world)
+    check(core.counted() <= (setting.max_restarts or 0), "the intensity was exceeded")
     check_answered(world)
     check_hung(world)
     return without_stale(world, numbers), core
@@ -152,16 +177,19 @@ def step(state: State, event: Neutral | None, setting: Setting) -> State:
 
 def _check_known(before: World, after: World, known: Known, setting: Setting) -> None:
     """Check what must hold between two states; `known` is the core's behind `after`."""
-    if not setting.requests:  # otherwise an attempt of all ranks has a greater number than every life before
-        _hold(known.attempt <= (setting.max_restarts or 0), "the intensity was exceeded")
-        _hold(known.attempt == after.restarts, "an attempt without an assembly")
-    _hold(not (before.ended and known.attempt > before.restarts), "a restart after the end was asked for")
-    _hold(not known.running & known.starting, "a rank both starts and runs")
+    if (
+        not setting.requests and setting.failures is None
+    ):  # otherwise an attempt of all ranks has a greater number than every life before
+        check(known.attempt <= (setting.max_restarts or 0), "the intensity was exceeded")
+        check(known.attempt == after.restarts, "an attempt without an assembly")
+    check(not (before.ended and known.attempt > before.restarts), "a restart after the end was asked for")
+    check(not known.running & known.starting, "a rank both starts and runs")
+    check_batches(after, known)
 
 
 def _check_verdict(world: World, core: Core, setting: Setting) -> None:
     result = core.result()
-    _hold(result["start failure"] is None or not world.restarts, "a failed restart is an error instead of a result")
+    check(result["start failure"] is None or not world.restarts, "a failed restart is an error instead of a result")
     if result["start failure"] is not None or not world.start:
         return
     if setting.single:
@@ -170,27 +198,23 @@ def _check_verdict(world: World, core: Core, setting: Setting) -> None:
         return
     guilty = causes(world)
     roots = [rank for rank, role in result["roles"].items() if role == "root_cause"]
-    _hold(roots == guilty[:1], f"the root cause is not the first cause: {roots}, not {guilty[:1]}")
-    _hold((result["outcome"] == "failed") == bool(guilty), f"{result['outcome']} with causes {guilty}")
+    check(roots == guilty[:1], f"the root cause is not the first cause: {roots}, not {guilty[:1]}")
+    check((result["outcome"] == "failed") == bool(guilty), f"{result['outcome']} with causes {guilty}")
+    check_end(world, guilty)
     if result["outcome"] == "succeeded":
         good = {rank for rank, (exitcode, *_) in result["ends"].items() if exitcode == 0}
-        _hold(len(good) == setting.nprocs, "success without every rank")
+        check(len(good) == setting.nprocs, "success without every rank")
 
 
 def _check_verdict_of_lives(world: World, result: dict[str, Any]) -> None:
     """Check that the root cause failed, or is the end of which the supervisor gave up."""
     roots = [rank for rank, role in result["roles"].items() if role == "root_cause"]
-    _hold((result["outcome"] == "failed") == bool(roots), f"{result['outcome']} with the root causes {roots}")
-    _hold(len(roots) <= 1 and all(result["blamed"][0] == rank for rank in roots), "the root cause is not the first")
+    check((result["outcome"] == "failed") == bool(roots), f"{result['outcome']} with the root causes {roots}")
+    check(len(roots) <= 1 and all(result["blamed"][0] == rank for rank in roots), "the root cause is not the first")
     for rank in roots:
-        _hold(world.ranks[rank].bad or not world.ended, f"a rank is blamed that did not fail: {rank}")
+        check(world.ranks[rank].bad or not world.ended, f"a rank is blamed that did not fail: {rank}")
         stopped = rank in world.lives.told and not world.ranks[rank].hung
-        _hold(not stopped, f"a rank is blamed that a restart stopped: {rank}")
-
-
-def _hold(holds: bool, what: str) -> None:
-    if not holds:
-        raise BrokenPromiseError(what)
+        check(not stopped, f"a rank is blamed that a restart stopped: {rank}")
 
 
 def _is_over(world: World) -> bool:
@@ -219,6 +243,7 @@ def key(
     stamps |= {rank.hung for rank in world.ranks}
     order = dict.fromkeys(stamps, 0) if judged else {stamp: number for number, stamp in enumerate(sorted(stamps))}
     ends = {rank: position for position, rank in enumerate(known.ended)}
+    days = calendar(world, known.times_ns)
     ranks = []
     for number, rank in enumerate(world.ranks):
         blame = (
@@ -231,6 +256,7 @@ def key(
             order[rank.recorded],
             order[rank.died],
             order[rank.hung],
+            days.day(rank.died),
         )
         places = (number in known.starting, number in known.running, number in known.leftovers, number in known.stuck)
         mine = (
@@ -242,12 +268,16 @@ def key(
             rank.again,
             rank.unlaunched,
             rank.ready,
+            rank.uncounted,
             number < known.launched,
         )
         ranks.append(graph.part((mine, places, blame)))
     if setting.window is None and not setting.single:
         ranks.sort()
-    rest = graph.part(
-        world._replace(ranks=(), clock=0, lives=renumbered(world.lives, numbers or {}) if setting.single else Lives())
-    )
-    return (rest, graph.part(known.rest), order[known.census_ns], *ranks)
+    lives = renumbered(world.lives, numbers or {}) if setting.single else Lives()
+    rest = graph.part(world._replace(ranks=(), clock=0, lives=lives, time=Time()))
+    found = (rest, graph.part(known.rest), order[known.census_ns], *ranks)
+    if setting.failures is None:
+        return found
+    counted = tuple(map(days.day, known.times_ns))
+    return (*found, graph.part((days.of(world.time, numbers or {}), known.backoff, counted)))

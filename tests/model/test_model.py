@@ -4,7 +4,7 @@ import pytest
 
 from tests.model.planted import PLANTED
 from tests.model.planted_health import PLANTED_IN_HEALTH
-from tests.model.planted_lives import PLANTED_IN_LIVES
+from tests.model.planted_lives import PLANTED_IN_BATCHES, PLANTED_IN_LIVES
 from tests.model.search import Setting, search
 
 pytestmark = pytest.mark.timeout(240)  # a search computes for up to four seconds, and machines are busy
@@ -122,6 +122,14 @@ def test_a_bug_that_is_planted_in_readiness_is_found(bug):
 def test_a_bug_that_is_planted_in_single_restarts_is_found(bug):
     with bug():
         assert any(search(LIVES[name]).broken for name in QUICK)
+
+
+@pytest.mark.stress  # it tests the search
+@pytest.mark.parametrize("bug", PLANTED_IN_BATCHES, ids=lambda bug: bug.__name__)
+def test_a_bug_that_is_planted_in_batches_is_found(bug):
+    """A batch takes over ranks in the longer of the two settings."""
+    with bug():
+        assert any(search(LIVES[name]).broken for name in ("one rank, requests", "rest for one, a request"))
 
 
 @pytest.mark.stress  # it tests the search

@@ -4,7 +4,7 @@ from typing import Any
 from unittest.mock import patch
 
 from supervise._core import tree as core
-from supervise._core import tree_state as ts
+from supervise._core import tree as ts
 
 
 def _instead(name: str, new: Any) -> Any:
@@ -28,7 +28,7 @@ def a_restart_is_not_counted() -> Any:
 
     def forget(old: Any, tree: ts.Tree, *args: Any) -> None:
         old(tree, *args)
-        tree.restarts_ns = ()
+        tree.backoff = tree.backoff._replace(counted_ns=())
 
     return _instead("_restart", forget)
 

@@ -4,11 +4,12 @@ from collections import deque
 from dataclasses import dataclass, fields
 from operator import attrgetter
 
-from supervise._core import tree_state as ts
+from supervise._core import tree as ts
 from supervise._core.tree import decide
 from supervise.restarts import RestartKind, RestartPolicy, Strategy
 from tests.model.graph import Graph
 from tests.model.search import Found
+from tests.model.timed import UNIT_NS, UNIT_S, Calendar, Time
 from tests.model.tree_world import FATE, Actor, World, check_state, learn, moves, obey
 
 
@@ -20,14 +21,25 @@ class TreeSetting:
     kinds: tuple[RestartKind, ...] = ("transient", "transient")
     max_restarts: int = 2
     backoff: float = 1.0
+    """Units of time before the first restart."""
+    within: float | None = None
+    """Units of time for which a restart counts."""
+    failures: int | None = None
+    """How many children fail while time passes; None: time does not pass, and each child may fail."""
     asks: int = 1
     ignores: bool = False
 
     def tree(self) -> ts.Tree:
         """Return the tree, not started yet."""
-        policy = RestartPolicy(max_restarts=self.max_restarts, backoff=self.backoff)
+        within_s = None if self.within is None else self.within * UNIT_S
+        policy = RestartPolicy(self.max_restarts, within_s=within_s, backoff=self.backoff * UNIT_S)
         children = {name: ts.Child(name, kind) for name, kind in zip("abcd", self.kinds, strict=False)}
         return ts.Tree(self.strategy, policy, children)
+
+    def time(self) -> Time:
+        """Return the policy as the world knows it."""
+        backoff_s = self.backoff * UNIT_S
+        return Time(most=self.max_restarts, within=self.within, backoff_s=backoff_s, failures=self.failures)
 
 
 _child_fields = attrgetter(*(each.name for each in fields(ts.Child)))
@@ -38,7 +50,7 @@ State = tuple[World, ts.Tree]
 def search_tree(setting: TreeSetting) -> Found:
     """Visit every state that can be reached; stop at the first broken invariant."""
     tree = setting.tree()
-    begin: State = World(tuple((name, Actor()) for name in tree.children)), tree
+    begin: State = World(tuple((name, Actor()) for name in tree.children), time=setting.time()), tree
     graph, found = Graph(), Found()
     graph.visit(key(begin, graph), 0, "")
     queue, ends, asked = deque([(begin, 0)]), list[int](), bytearray([0])
@@ -84,7 +96,7 @@ def _copy(tree: ts.Tree) -> ts.Tree:
     """Return a tree that can go another way from here."""
     children = {name: ts.Child(*_child_fields(child)) for name, child in tree.children.items()}
     return ts.Tree(
-        tree.strategy, tree.policy, children, tree.phase, tree.restarts_ns, dict(tree.asks), tree.outcome, tree.culprit
+        tree.strategy, tree.policy, children, tree.phase, tree.backoff, dict(tree.asks), tree.outcome, tree.culprit
     )
 
 
@@ -93,5 +105,17 @@ def key(state: State, graph: Graph) -> tuple[int, ...]:
     world, tree = state
     actors = tuple((name, actor.stage, actor.timed) for name, actor in world.actors)
     children = tuple(_child_key(child) for child in tree.children.values())
-    rest = tree.phase, len(tree.restarts_ns), tuple(sorted(tree.asks.items())), tree.outcome, tree.culprit
-    return graph.part((world._replace(actors=()), actors)), graph.part(children), graph.part(rest)
+    rest = tree.phase, len(tree.backoff.counted_ns), tuple(sorted(tree.asks.items())), tree.outcome, tree.culprit
+    clockless = world._replace(actors=(), now=0, time=Time(), waits=frozenset())
+    found = graph.part((clockless, actors)), graph.part(children), graph.part(rest)
+    return found if world.time.failures is None else (*found, graph.part(_times(world, tree)))
+
+
+def _times(world: World, tree: ts.Tree) -> tuple[object, ...]:
+    """Return the times on which the next restart depends, without their distance from the begin."""
+    counted_ns, dues = tree.backoff.counted_ns, [each.due or 0 for each in world.waits]
+    days = Calendar(world.time, world.now, (*counted_ns, *(due * UNIT_NS for due in dues)), over=world.ending)
+    waits = frozenset(
+        (each.ids, each.delay_s, each.due and days.day(max(each.due, world.now) * UNIT_NS)) for each in world.waits
+    )
+    return days.of(world.time, {}), waits, tree.backoff.in_a_row, tuple(map(days.day, counted_ns))

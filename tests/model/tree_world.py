@@ -1,10 +1,12 @@
 """Everything that can happen around the core of a tree: its actors, the asks, the timers, as one hashable state."""
 
 from collections.abc import Iterator
+from math import ceil
 from typing import Any, NamedTuple
 
-from supervise._core import tree_state as ts
-from tests.model.world import BrokenPromiseError
+from supervise._core import tree as ts
+from tests.model.neutral import BrokenPromiseError, check
+from tests.model.timed import ALL, UNIT_NS, UNIT_S, Time
 
 NONE, STARTING, UP, ENDED, STUCK = range(5)
 """The stages of an actor; ENDED: its end was told, and its cleanup still runs."""
@@ -20,6 +22,15 @@ class Actor(NamedTuple):
     life: int = 0
     timed: bool = False
     """Whether the time to stop runs."""
+
+
+class Wait(NamedTuple):
+    """Children that restart together, after a backoff that is not over yet."""
+
+    ids: frozenset[str]
+    delay_s: float
+    due: int | None = None
+    """When it is over; None if it has not begun, or was canceled."""
 
 
 class World(NamedTuple):
@@ -38,6 +49,10 @@ class World(NamedTuple):
     """Children that the tree has a reason to stop."""
     restarts: int = 0
     published: bool = False
+    now: int = 0
+    """Units of time since the begin."""
+    time: Time = Time()
+    waits: frozenset[Wait] = frozenset()
 
     def actor(self, name: str) -> Actor:
         """Return the actor of a child."""
@@ -62,11 +77,16 @@ def moves(world: World, tree: ts.Tree, *, asks: int, ignores: bool) -> Iterator[
         for move, after, events in _actor_moves(world, name, actor, ignores=ignores):
             yield f"{move} {name}", after, events
     for name in sorted(world.backoffs):
-        yield f"backoff {name}", world._replace(backoffs=world.backoffs - {name}), (ts.BackoffExpired(name),)
+        mine = {wait for wait in world.waits if name in wait.ids}
+        if all(wait.due is not None and wait.due <= world.now for wait in mine):
+            after = world._replace(backoffs=world.backoffs - {name}, waits=world.waits - mine)
+            yield f"backoff {name}", after, (ts.BackoffExpired(name),)
     if not world.stop_asked and world.begun:
         yield "stop", world._replace(stop_asked=True, ending=True), (ts.StopAsked(),)
     if world.begun and world.asked < asks and not world.published:
         yield from _asks(world, tree)
+    if world.time.failures is not None and world.begun and not world.ending:
+        yield "time passes", world._replace(now=world.now + 1), ()
 
 
 def _actor_moves(world: World, name: str, actor: Actor, *, ignores: bool) -> Iterator[Move]:
@@ -77,11 +97,15 @@ def _actor_moves(world: World, name: str, actor: Actor, *, ignores: bool) -> Ite
             yield "ignored", _over(world, name), (ts.Ignored(name, life),)
     if actor.stage in (STARTING, UP):
         ended = world.with_actor(name, stage=ENDED)._replace(may_stop=world.may_stop | {name})
-        yield "succeeds", ended, (ts.Ended(name, life, normal=True),)
-        yield "fails", ended, (ts.Ended(name, life, normal=False),)
+        at_ns = world.now * UNIT_NS
+        yield "succeeds", ended, (ts.Ended(name, life, normal=True, at_ns=at_ns),)
+        if world.time.failures != 0:
+            failures = world.time.failures and world.time.failures - 1
+            failed = ended._replace(time=world.time._replace(failures=failures))
+            yield "fails", failed, (ts.Ended(name, life, normal=False, at_ns=at_ns),)
     if actor.stage == ENDED:
         yield "gone", _over(world, name), (ts.Gone(name, life),)
-    if actor.timed:
+    if actor.timed and (world.time.failures is None or world.ending):
         yield (
             "expires",
             world.with_actor(name, stage=STUCK, timed=False)._replace(ending=True),
@@ -121,10 +145,12 @@ def obey(world: World, action: ts.Action, tree: ts.Tree) -> World:  # noqa: PLR0
         case ts.SetBackoff():
             check(not world.ending, "a backoff after the end was asked for")
             check(action.id not in world.backoffs, "two backoffs of a child")
-            return world._replace(backoffs=world.backoffs | {action.id})
+            world = world._replace(backoffs=world.backoffs | {action.id})
+            return _begun(world, action) if world.time.failures is not None else world
         case ts.CancelBackoff():
             check(action.id in world.backoffs, "a backoff is canceled that does not run")
-            return world._replace(backoffs=world.backoffs - {action.id})
+            waits = frozenset(each._replace(due=None) if action.id in each.ids else each for each in world.waits)
+            return world._replace(backoffs=world.backoffs - {action.id}, waits=waits)
         case ts.Restarting():
             return _restarting(world, action, tree)
         case ts.Answer():
@@ -144,6 +170,9 @@ def _start(world: World, action: ts.Start, tree: ts.Tree) -> World:
     actor = world.actor(action.id)
     check(actor.stage == NONE, "two lives of a child")
     check(action.life > actor.life or action.id == "new", "the number of an earlier life")
+    mine = {each for each in world.waits if action.id in each.ids}
+    check(all(each.due is not None and each.due <= world.now for each in mine), "a start before the backoff is over")
+    world = world._replace(waits=world.waits - mine)
     check(all(other.stage != STARTING or other.timed for _, other in world.actors), "two starts at once")
     if tree.strategy != "one_for_one" or tree.phase == "starting":
         names = list(tree.children)
@@ -179,8 +208,34 @@ def _restarting(world: World, action: ts.Restarting, tree: ts.Tree) -> World:
     check(action.id in action.ids, "a restart without the child that has failed")
     check(tree.children[action.id].kind != "temporary", "a restart of a temporary child")
     world = world._replace(restarts=world.restarts + 1, may_stop=world.may_stop | members)
+    if world.time.failures is not None:
+        return _timed(world, action)
     check(world.restarts <= tree.policy.max_restarts, "the intensity was exceeded")
     return world
+
+
+def _timed(world: World, action: ts.Restarting) -> World:
+    """Check the limit within the window and the delay; a backoff that was not over is part of this one."""
+    time, at_ns = world.time, world.now * UNIT_NS
+    check(time.allows(at_ns), "more restarts within the window than the policy allows")
+    needed_s = time.delay_after_s(time.recent(at_ns))
+    check(action.delay_s == needed_s, f"a delay of {action.delay_s:g} s where the policy has {needed_s:g} s")
+    earlier = {each for each in world.waits if not each.ids.isdisjoint(action.ids)}
+    longest = Wait(
+        frozenset(action.ids).union(*(each.ids for each in earlier)),
+        max(needed_s, *(each.delay_s for each in earlier), 0),
+    )
+    waits = world.waits - earlier | ({longest} if longest.delay_s else set())
+    return world._replace(waits=waits, time=time.with_restart(ALL, at_ns, counted=True))
+
+
+def _begun(world: World, action: ts.SetBackoff) -> World:
+    """Begin the backoff of children that restart together."""
+    mine = [each for each in world.waits if action.id in each.ids]
+    check(len(mine) == 1, "a backoff that no failure needs")
+    check(action.delay_s == mine[0].delay_s, f"a backoff of {action.delay_s:g} s instead of {mine[0].delay_s:g} s")
+    due = world.now + ceil(action.delay_s / UNIT_S)
+    return world._replace(waits=world.waits - {mine[0]} | {mine[0]._replace(due=due)})
 
 
 def _answered(world: World, action: ts.Answer, tree: ts.Tree) -> World:
@@ -205,23 +260,15 @@ def _published(world: World) -> World:
     return world._replace(published=True)
 
 
-def check(holds: bool, what: str) -> None:
-    """Break off where a promise does not hold.
-
-    Raises:
-        BrokenPromiseError: Names it.
-    """
-    if not holds:
-        raise BrokenPromiseError(what)
-
-
 def learn(before: ts.Tree, world: World, tree: ts.Tree) -> World:
     """Return the world, which learns here that the tree gives up, and checks that it may."""
     ending = tree.phase in ("stopping", "finished")
     check(ending or not world.ending, "the end was asked for in vain")
     if ending and not world.ending:
         given_up = tree.outcome == "gave_up" and world.restarts == tree.policy.max_restarts
-        check(given_up or (tree.outcome == "not_started" and before.phase == "starting"), "gives up too early")
+        if world.time.failures is not None:
+            given_up = tree.outcome == "gave_up" and not world.time.allows(world.now * UNIT_NS)
+        check(given_up or (tree.outcome == "not_started" and before.phase == "starting"), "the tree gives up too early")
     return world._replace(ending=ending)
 
 

@@ -1,19 +1,23 @@
 """Everything that can happen around the core: the processes, the asks, the timers, as one hashable state.
 
 A move is one event of the real world. Time exists only as the order of deaths and of recorded exceptions: both get
-stamps, and the stamps of a state are always the numbers from 1.
+stamps. Only in the settings whose time passes (`timed`), the distance of two stamps matters, too.
 """
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from tests.model import lives, roles
+from tests.model import lives, roles, timed
 from tests.model.lives import Lives
-from tests.model.neutral import Neutral, neutral
+from tests.model.neutral import Neutral, check, neutral
 from tests.model.roles import Roles
+from tests.model.timed import Time
 
 ABSENT, LAUNCHING, ALIVE, DEAD, REAPED = range(5)
 """What the kernel knows of a rank: a dead one is not told to the core yet."""
+
+UNCOUNTED = 75
+"""The exit code after which a restart does not count."""
 
 FATE = frozenset({"dies", "starts", "fails to start", "group empties", "records"})
 """Moves that no one can enforce: a process may be stuck for ever."""
@@ -46,6 +50,8 @@ class Rank(NamedTuple):
     """Whether its launch was not answered until SIGKILL had had its time: nothing waits for it any more."""
     unlaunched: bool = False
     """Whether a later life of it could not be launched."""
+    uncounted: bool = False
+    """Whether it has failed with an exit code after which a restart does not count."""
 
     @property
     def bad(self) -> bool:
@@ -63,6 +69,10 @@ class World(NamedTuple):
 
     ranks: tuple[Rank, ...]
     tails: int
+    draining: bool = False
+    """Whether the Tails go on after they have shown the output of the ranks, because leftovers may write more."""
+    lasting: int = 0
+    """How many Tails show what leftovers write."""
     clock: int = 0
     counting: bool = False
     counted: bool = False
@@ -93,6 +103,7 @@ class World(NamedTuple):
     """How many ranks may still hang, or not be ready in time."""
     lives: Lives = Lives()
     roles: Roles = Roles()
+    time: Time = Time()
 
     def with_rank(self, number: int, **changes: Any) -> "World":
         """Return this world with one rank changed."""
@@ -136,6 +147,8 @@ def moves(world: World, *, asks: int, closes: Iterable[str], late: bool) -> Iter
     if world.closes < asks:
         for name in closes:
             yield name, _closed(world, CLOSES[name].fields), CLOSES[name]
+    if timed.may_pass(world):
+        yield "time passes", timed.passed(world), None
 
 
 def _closed(world: World, fields: dict[str, Any]) -> World:
@@ -149,16 +162,18 @@ def _rank_moves(world: World, number: int, rank: Rank, *, late: bool) -> Iterato
     if rank.stage == LAUNCHING:
         begun = world.with_rank(number, stage=ALIVE, ready=not world.notify)
         yield "starts", begun, neutral("WorkerStarted", local_rank=number)
-        yield "fails to start", *_not_started(world, number, rank)
+        if world.time.failures is None:
+            yield "fails to start", *_not_started(world, number, rank)
     if rank.stage == ALIVE:
         now = world.clock + 1
-        if not rank.recorded:
+        if not rank.recorded and world.time.failures is None:
             yield "records", world._replace(clock=now).with_rank(number, recorded=now), None
-        for failed in (False, True) if not rank.recorded else (True,):
-            for group in (False, True):
-                dead = rank._replace(stage=DEAD, died=now, failed=failed, group=group, signaled=world.counted)
-                after = world._replace(clock=now).with_rank(number, **dead._asdict())
-                yield ("dies", after, None) if late else ("dies", *_reaped(after, number, dead))
+        for failed, group, uncounted in _ways_to_die(world, rank):
+            dead = rank._replace(
+                stage=DEAD, died=now, failed=failed, group=group, signaled=world.counted, uncounted=uncounted
+            )
+            after = world._replace(clock=now).with_rank(number, **dead._asdict())
+            yield ("dies", after, None) if late else ("dies", *_reaped(after, number, dead))
     if rank.stage == DEAD:
         yield "is reaped", *_reaped(world, number, rank)
     if rank.group and rank.stage == REAPED:
@@ -167,6 +182,21 @@ def _rank_moves(world: World, number: int, rank: Rank, *, late: bool) -> Iterato
         left = rank.stage in (ALIVE, DEAD) or rank.group
         told = neutral("WorkerUnkillable", local_rank=number) if left else None
         yield "is stuck", world.with_rank(number, stuck=False, given_up=left), told
+
+
+def _ways_to_die(world: World, rank: Rank) -> Iterator[tuple[bool, bool, bool]]:
+    """Yield whether the rank fails, leaves processes in its group, and has an exit code that does not count."""
+    time = world.time
+    if time.failures is None:
+        for failed in (False, True) if not rank.recorded else (True,):
+            yield failed, False, False
+            yield failed, True, False
+        return
+    yield False, False, False
+    if time.failures:
+        yield True, False, False
+        if time.uncounted:
+            yield True, False, True
 
 
 def _health_moves(world: World, number: int, rank: Rank) -> Iterator[Move]:
@@ -216,7 +246,7 @@ def _reaped(world: World, number: int, rank: Rank) -> tuple[World, Neutral]:
     told = neutral(
         "WorkerExited",
         local_rank=number,
-        exitcode=1 if rank.failed else 0,
+        exitcode=UNCOUNTED if rank.uncounted else int(rank.failed),
         ended_ns=rank.died,
         error_ns=rank.recorded or None,
         group_left=rank.group,
@@ -232,17 +262,28 @@ def _answers(world: World) -> Iterator[Move]:
         for number in recorded:
             after = after.with_rank(number, accused=True)
         yield "census", after, neutral("AllReaped", recorded=recorded, taken_ns=after.clock)
-    for name in sorted(world.timers):
+    for name in sorted(world.timers) if timed.may_escalate(world) else ():
         yield name, _expired(world, name), neutral(TIMERS[name])
     if world.sweep == "asked":
         yield "swept", world._replace(sweep="done"), neutral("Swept")
-    if world.waiting:
+    yield from _begins(world)
+    if world.tails and world.start and not world.assembling:
+        yield "tail ends", world._replace(tails=world.tails - 1), neutral("TailEnded")
+        if world.draining:
+            after = world._replace(tails=world.tails - 1, lasting=world.lasting + 1)
+            yield "tail drained", after, neutral("TailDrained")
+    if world.lasting:
+        yield "tail ends at last", world._replace(lasting=world.lasting - 1), neutral("TailEnded", drained=True)
+
+
+def _begins(world: World) -> Iterator[Move]:
+    """Yield what leads to the next attempt."""
+    if world.waiting and timed.is_over(world, timed.ALL):
         yield "backoff", world._replace(waiting=False), neutral("BackoffExpired")
     if world.assembling:
         yield "assembled", world._replace(assembling=False), neutral("Assembled")
-        yield "not assembled", *_not_assembled(world)
-    if world.tails and world.start and not world.assembling:
-        yield "tail ends", world._replace(tails=world.tails - 1), neutral("TailEnded")
+        if world.time.failures != 0:  # it would be one more
+            yield "not assembled", *_not_assembled(world)
 
 
 def _expired(world: World, name: str) -> World:
@@ -252,10 +293,6 @@ def _expired(world: World, name: str) -> World:
             if rank.stage == LAUNCHING and roles.late(world, number):
                 world = world.with_rank(number, late=True)
     return world
-
-
-class BrokenPromiseError(AssertionError):
-    """An invariant does not hold."""
 
 
 def obey(world: World, action: Neutral, *, tails: int) -> World:  # noqa: C901, PLR0911, PLR0912 - one line an action
@@ -269,43 +306,49 @@ def obey(world: World, action: Neutral, *, tails: int) -> World:  # noqa: C901, 
     match action.name:
         case "LaunchRank":
             rank = world.ranks[action.fields["local_rank"]]
-            _check(rank.stage == ABSENT and not rank.died, "two lives of a rank in one attempt")
-            _check(not world.published, "a launch after the end")
-            _check(not world.ended, "a launch after the end was asked for")
-            _check(action.fields["local_rank"] not in world.lives.down, "a terminated rank starts again")
+            check(rank.stage == ABSENT and not rank.died, "two lives of a rank in one attempt")
+            check(not world.published, "a launch after the end")
+            check(not world.ended, "a launch after the end was asked for")
+            check(action.fields["local_rank"] not in world.lives.down, "a terminated rank starts again")
             roles.check_launch(world, action.fields["local_rank"])
             return world.with_rank(action.fields["local_rank"], stage=LAUNCHING)
         case "AnswerStart":
-            _check(not world.running, "a start announced twice")
+            check(not world.running, "a start announced twice")
             runs = [rank for rank in world.ranks if rank.stage in (ALIVE, DEAD)]
-            _check(all(rank.ready for rank in runs), "a rank is said to be ready")
+            check(all(rank.ready for rank in runs), "a rank is said to be ready")
             over = [rank for rank in world.ranks if rank.stage == REAPED and world.notify and not world.restarts]
-            _check(not any(rank.bad for rank in over), "a failed start is said to have succeeded")
-            return world._replace(running=True, start="answered")
+            check(not any(rank.bad for rank in over), "a failed start is said to have succeeded")
+            return timed.running(world._replace(running=True, start="answered"))
         case "ReapAll":
-            _check(not (world.counting or world.counted), "the dead counted twice")
+            check(not (world.counting or world.counted), "the dead counted twice")
             return world._replace(counting=True)
         case "SendSignal":
             return _signaled(world, action.fields["ranks"], action.fields["sig"])
         case "SetTimer" if action.fields["name"] == "backoff":
-            _check(world.waiting, "a backoff is skipped that has not begun")
+            check(world.waiting, "a backoff is skipped that has not begun")
             return world
         case "SetTimer":
-            return world._replace(timers=world.timers | {action.fields["name"]})
+            name = action.fields["name"]  # without a process to kill, the kill begins with the wait for launches
+            return world._replace(timers=world.timers | {name}, killed=world.killed or name == "kill")
         case "ReportUnkillable":
-            _check(world.killed, "called unkillable before SIGKILL")
+            check(world.killed, "called unkillable before SIGKILL")
             for number in action.fields["ranks"]:
                 world = world.with_rank(number, stuck=True)
             return world
+        case "DrainTails":
+            left = any(rank.group and not rank.given_up for rank in world.ranks)
+            check(not (world.lasting and left), "the last drain beside leftovers")
+            return world._replace(draining=left)
         case "AbandonTails":
             return world._replace(timers=world.timers - {"drain"})
         case "SweepUp":
-            _check(not world.sweep, "swept twice")
+            check(not world.sweep, "swept twice")
             return world._replace(sweep="asked")
         case "AnnounceRestart":
-            _check(not world.waiting, "two restarts at once")
-            _check(action.fields["causes"], "a restart of all ranks without a cause")
-            return world._replace(waiting=True)
+            check(not world.waiting, "two restarts at once")
+            check(action.fields["causes"], "a restart of all ranks without a cause")
+            time = timed.all_announced(world, action.fields["delay_s"], causes(world)[0])
+            return world._replace(waiting=True, time=time)
         case "Assemble":
             return _assembled(world, tails)
         case "Publish":
@@ -317,21 +360,22 @@ def obey(world: World, action: Neutral, *, tails: int) -> World:  # noqa: C901, 
 
 
 def _signaled(world: World, targets: tuple[int, ...], sig: str) -> World:
-    _check(world.counted or world.published, "a signal before the dead were counted")
+    check(world.counted or world.published, "a signal before the dead were counted")
     for number in targets:
         rank = world.ranks[number]
         there = rank.stage in (ALIVE, DEAD) or rank.group
-        _check(there and not rank.given_up, "a signal to a rank that does not run")
+        check(there and not rank.given_up, "a signal to a rank that does not run")
     if sig == "SIGKILL":
         return world._replace(killed=True)
-    _check(not world.killed, "a polite signal after SIGKILL")
+    check(not world.killed, "a polite signal after SIGKILL")
     return world
 
 
 def _assembled(world: World, tails: int) -> World:
-    _check(not world.ended, "a restart after the end was asked for")
-    _check(not any(rank.left for rank in world.ranks), "a restart beside what is left")
-    _check(world.sweep == "done", "a restart before the sweep")
+    check(not world.ended, "a restart after the end was asked for")
+    check(not any(rank.left for rank in world.ranks), "a restart beside what is left")
+    check(world.sweep == "done", "a restart before the sweep")
+    check(not world.lasting, "a restart beside a Tail")
     fresh = World(ranks=(Rank(),) * len(world.ranks), tails=tails, assembling=True, restarts=world.restarts + 1)
     return fresh._replace(
         start=world.start,
@@ -339,28 +383,26 @@ def _assembled(world: World, tails: int) -> World:
         hangs=world.hangs,
         closes=world.closes,
         heeds_failures=world.heeds_failures,
+        clock=world.clock,
+        time=timed.assembled(world),
         lives=lives.assembled(world),
         roles=world.roles,
     )
 
 
 def _published(world: World) -> World:
-    _check(not world.published, "two results")
-    _check(not world.lives.owed, "a request is not answered")
+    check(not world.published, "two results")
+    check(not world.lives.owed, "a request is not answered")
     alive = (LAUNCHING, ALIVE, DEAD)
-    _check(not any(rank.left and rank.stage in alive for rank in world.ranks), "a result before a rank was reaped")
+    check(not any(rank.left and rank.stage in alive for rank in world.ranks), "a result before a rank was reaped")
     return world._replace(published=True, start="answered" if world.start else "")
 
 
 def _answered(world: World) -> World:
-    _check(not any(rank.left for rank in world.ranks), "a close answered beside what is left")
-    _check(world.published, "a close answered before the result")
+    check(not any(rank.left for rank in world.ranks), "a close answered beside what is left")
+    check(world.published, "a close answered before the result")
+    check(not world.lasting, "a close answered beside a Tail")
     return world._replace(close_owed=False, close_answered=True)
-
-
-def _check(holds: bool, what: str) -> None:
-    if not holds:
-        raise BrokenPromiseError(what)
 
 
 def causes(world: World) -> list[int]:

@@ -7,17 +7,16 @@ import threading
 import pykka
 import pytest
 
+from supervise import Supervisor
 from supervise import multiprocessing as mp
-from supervise._api import own_thread
-from supervise._gang.orders import ActorDown
-from supervise.multiprocessing import _gang
+from tests.breaking import crash
 from tests.multiprocessing import work
 from tests.multiprocessing.test_join import finish, sources
 
 
 def test_a_crash_of_the_supervisor_is_told_by_the_join():
     context = mp.spawn(work.run, sources("block()", "block()"), 2, join=False)
-    context.processes[0]._gang.tell(ActorDown(who="a test", error=LookupError("injected")))
+    crash(context.processes[0]._gang, LookupError("injected"))
     with pytest.raises(mp.ProcessExitedException, match=r"terminated with exit code 255 \(.*injected"):
         finish(context)
     assert not any(process.is_alive() for process in context.processes)
@@ -41,43 +40,42 @@ def test_a_start_that_fails_raises_and_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_an_interrupt_during_the_start_leaves_nothing(monkeypatch, early):
-    begin, begun = own_thread.run_gang, threading.Event()
+def test_an_interrupt_during_the_start_leaves_nothing(breaking, early):
+    begun = threading.Event()
 
-    def interrupting(supervisor):
+    def interrupting(begin, supervisor):
         begun.set()
         if not early:
             _thread.interrupt_main()
         begin(supervisor)
 
-    def interrupting_early(*args, **more):
+    def interrupting_early(start, *args, **more):
         if early:
             _thread.interrupt_main()
         return start(*args, **more)
 
-    start = _gang.Supervisor.start_attempt
-    monkeypatch.setattr(_gang.Supervisor, "start_attempt", interrupting_early)
-    monkeypatch.setattr(own_thread, "run_gang", interrupting)
+    breaking.instead("start of a gang's actor", interrupting_early)
+    breaking.instead("run of a gang on a thread of its own", interrupting)
     with pytest.raises(KeyboardInterrupt):
         mp.spawn(work.run, sources("block()"))
     assert begun.wait(30)
-    for gang in pykka.ActorRegistry.get_by_class(_gang.Supervisor):
+    for gang in pykka.ActorRegistry.get_by_class(Supervisor):
         assert gang.actor_stopped.wait(30)
 
 
-def test_an_interrupt_right_behind_the_first_thread_of_a_start_leaves_nothing(monkeypatch):
-    start, begun, begin = _thread.start_new_thread, threading.Event(), own_thread.run_gang
+def test_an_interrupt_right_behind_the_first_thread_of_a_start_leaves_nothing(monkeypatch, breaking):
+    start, begun = _thread.start_new_thread, threading.Event()
 
     def interrupted(function, args):
         start(function, args)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(own_thread, "run_gang", lambda gang: (begun.set(), begin(gang)))
-    monkeypatch.setattr(own_thread._thread, "start_new_thread", interrupted)
+    breaking.instead("run of a gang on a thread of its own", lambda begin, gang: (begun.set(), begin(gang)))
+    monkeypatch.setattr(_thread, "start_new_thread", interrupted)
     with pytest.raises(KeyboardInterrupt):
         mp.spawn(work.run, sources("block()"))
     assert begun.wait(30)
-    for gang in pykka.ActorRegistry.get_by_class(_gang.Supervisor):
+    for gang in pykka.ActorRegistry.get_by_class(Supervisor):
         assert gang.actor_stopped.wait(30)
 
 
@@ -91,7 +89,7 @@ def test_an_interrupt_right_behind_a_start_leaves_nothing(monkeypatch, join):
     monkeypatch.setattr(mp.ProcessContext, "__init__", interrupted)
     with pytest.raises(KeyboardInterrupt):
         mp.spawn(work.run, sources("block()"), join=join)
-    for gang in pykka.ActorRegistry.get_by_class(_gang.Supervisor):
+    for gang in pykka.ActorRegistry.get_by_class(Supervisor):
         assert gang.actor_stopped.wait(30)
 
 

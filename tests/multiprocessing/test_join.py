@@ -82,6 +82,15 @@ def test_an_exit_is_raised_with_its_code(method, source, code, name, text):
     assert (error.exit_code, error.signal_name, error.error_index) == (code, name, 0)
 
 
+@each_method
+def test_an_exit_whose_code_is_truncated_to_0_is_not_a_success(method):
+    """PyTorch takes it for one."""
+    with pytest.raises(
+        mp.ProcessRaisedException, match=r"SystemExit: sys\.exit\(256\): exit code 0 without a return value"
+    ):
+        mp.start_processes(work.run, sources("sys.exit(256)"), start_method=method)
+
+
 def test_a_segmentation_fault_is_named():
     fault = "import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); os.kill(os.getpid(), signal.SIGSEGV)"
     with pytest.raises(mp.ProcessExitedException, match=r"^process 0 terminated with signal SIGSEGV$"):

@@ -85,17 +85,14 @@ def test_no_handler_is_installed():
         finish(context)
 
 
-def test_environment_is_inherited_and_no_file_is_made(ear, tmp_path, monkeypatch):
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+def test_environment_is_inherited_and_no_file_is_made(ear, temporary_folder, monkeypatch):
     monkeypatch.setenv("OF_THE_HOST", "inherited")
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
     mp.spawn(work.tell_environment, (ear.path,))
     assert ear.hear() == "inherited False"
     with pytest.raises(mp.ProcessRaisedException):
         mp.spawn(work.run, sources("1 / 0"))
-    assert list(temporary.iterdir()) == []
+    assert list(temporary_folder.iterdir()) == []
 
 
 def test_an_error_file_of_the_host_is_not_written(tmp_path, monkeypatch):

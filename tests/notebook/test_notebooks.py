@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -128,6 +129,39 @@ supervise.run(wait, 1)
     _, outputs = kernel(DEFINE, {"code": code, "at": "first", "do": str(there)})
     assert streams(outputs, "stdout") == ["[wait0]:first"]
     assert shown(outputs)["text/plain"] == "['second']"
+
+
+BAR = """
+def bar():
+    import os, select, sys
+    for percent in range(0, 101, 4):
+        sys.stderr.write(f"\\r{percent:3}%|{'#' * (percent // 10):10}|")
+        sys.stderr.flush()
+        select.select([], [], [], 0.05)
+    sys.stderr.write("\\n")
+    print("trained")
+"""
+
+
+def rendered(text: str) -> list[str]:
+    """Return the lines of a stream as a notebook shows them: a carriage return goes back to the start of the line."""
+    shown = []
+    for line in text.split("\n"):
+        row: list[str] = []
+        for segment in line.split("\r"):
+            row[: len(segment)] = segment
+        shown.append("".join(row).rstrip())
+    return [row for row in shown if row]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_progress_bar_is_one_line_that_is_updated(kernel: Any, ranks: int):
+    """One of each rank at the end; those of two ranks do not make a line of each update."""
+    _, _, outputs = kernel(DEFINE, BAR, f"supervise.run(bar, {ranks})")
+    text = "".join(out["text"] for out in outputs if out["output_type"] == "stream" and out["name"] == "stderr")
+    assert sorted(rendered(text)) == [f"[bar{rank}]:100%|##########|" for rank in range(ranks)]
+    assert len(set(re.findall(r"(\d+)%", text)) - {"100"}) > 1, "it was not updated"
+    assert streams(outputs, "stdout") == [f"[bar{rank}]:trained" for rank in range(ranks)]
 
 
 @pytest.mark.parametrize(

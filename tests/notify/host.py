@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from supervise._gang.notify_protocol import without_host_variables
+from supervise._gang.notify_protocol import new_address, variables, without_host_variables
 from supervise._gang.notify_sockets import NotifySockets
 from supervise._runtime.loop import Loop
 from tests.patience import PATIENCE_S
@@ -27,12 +27,13 @@ def say(text, flags=0):
 class Host:
     """Notify sockets on a loop; what is told goes into a queue."""
 
-    def __init__(self, environ, **settings):
+    def __init__(self, environ, *, watchdog_s=None):
         self.errors = queue.SimpleQueue()
         self.told = queue.SimpleQueue()
         self.loop = Loop("notified", lost=self.errors.put)
         self.loop.start()
-        self.sockets = self.call(lambda: NotifySockets(self.loop, self.hear, **settings))
+        self.sockets = self.call(lambda: NotifySockets(self.loop, self.hear))
+        self.watchdog_s = watchdog_s
         self.environ = without_host_variables(environ)
         self.processes = []
 
@@ -69,12 +70,13 @@ class Host:
             raise error
         return value
 
-    def start(self, rank, argv, life=0, **more):
+    def start(self, rank, argv, **more):
         """Open a socket and start a program as a rank is started, in a session of its own; nothing is read yet."""
-        variables = self.call(self.sockets.open, rank, life)
+        address = new_address()
+        self.call(self.sockets.open, rank, address)
         process = subprocess.Popen(
             argv,
-            env={**self.environ, "PYTHONPATH": ROOT, **variables},
+            env={**self.environ, "PYTHONPATH": ROOT, **variables(address, self.watchdog_s)},
             start_new_session=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -84,15 +86,15 @@ class Host:
         self.processes.append(process)
         return process
 
-    def launch(self, rank, argv, life=0, *, awaits_ready=True, **more):
+    def launch(self, rank, argv, *, awaits_ready=True, **more):
         """Start a program, and read its socket."""
-        process = self.start(rank, argv, life, **more)
+        process = self.start(rank, argv, **more)
         self.call(self.sockets.launched, rank, process.pid, awaits_ready=awaits_ready)
         return process
 
-    def python(self, rank, source, life=0, **more):
+    def python(self, rank, source, **more):
         """Launch a rank that runs this source."""
-        return self.launch(rank, [sys.executable, "-c", source], life, **more)
+        return self.launch(rank, [sys.executable, "-c", source], **more)
 
     def next(self):
         """Return the next that is told, as ``(rank, what, usec)``."""

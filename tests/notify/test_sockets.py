@@ -8,10 +8,16 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from supervise._process.containment.senders import is_of_rank
+from supervise._gang.health import RankHealth
+from supervise._gang.notify_protocol import Message, new_address, parse, variables, without_host_variables
+from supervise._gang.notify_sockets import Told
+from supervise._process.containment.procfs import is_of_rank
 from tests.notify.host import RAW, ROOT
 from tests.patience import PATIENCE_S
 
@@ -62,6 +68,18 @@ def test_a_heartbeat_and_a_higher_step_are_beats(host):
         rank.stdin.flush()
     assert beats == sorted(beats)
     assert host.after_exit(rank, 0).step == 1
+
+
+def test_an_equal_step_is_no_heartbeat(host):
+    """A rank that reports where it is, again and again, does not get on."""
+    rank = host.python(
+        0, "import supervise, sys\nsupervise.notify(ready=True, step=4)\nsys.stdin.read()\nsupervise.notify(step=4)"
+    )
+    assert host.next() == (0, "ready", 0)
+    beat_ns = host.state(0).beat_ns
+    assert beat_ns > 0
+    rank.stdin.close()
+    assert host.after_exit(rank, 0).beat_ns == beat_ns
 
 
 def test_extensions_and_triggers_are_told_each_time(host):
@@ -235,11 +253,11 @@ def test_after_ready_the_sockets_are_read_ten_times_a_second(host):
 
 
 def test_a_new_life_has_a_new_address_and_an_empty_table(host):
-    rank = host.python(0, "import supervise\nsupervise.notify(ready=True, status='first')", life=0)
+    rank = host.python(0, "import supervise\nsupervise.notify(ready=True, status='first')")
     before = address(host, 0)
     assert host.after_exit(rank, 0).status == "first"
-    rank = host.python(0, "input()", life=1)
-    assert address(host, 0) == before[:-1] + "1"
+    rank = host.python(0, "input()")
+    assert address(host, 0) != before
     assert host.state(0).status is None
     rank.stdin.write("\n")
     rank.stdin.flush()
@@ -278,7 +296,7 @@ def test_the_receiver_may_close_the_socket_while_it_is_read(host, awaits_ready):
 
 def test_a_forked_child_of_the_host_keeps_no_address(host):
     """Otherwise senders would fill the queue of a host that has ended, and block."""
-    host.call(host.sockets.open, 0, 0)
+    host.call(host.sockets.open, 0, new_address())
     end = host.sockets._sockets[0].end
     pid = os.fork()
     if pid == 0:
@@ -290,7 +308,7 @@ def test_a_forked_child_of_the_host_keeps_no_address(host):
 def test_without_a_descriptor_the_error_names_the_rank_and_nothing_is_left():
     source = """
 import errno, os, resource
-from supervise._gang.notify_protocol import HELD_BY_RANK
+from supervise._gang.notify_protocol import HELD_BY_RANK, new_address
 from supervise._gang.notify_sockets import NotifySockets
 from supervise._runtime.loop import Loop
 loop = Loop("full", lost=print)
@@ -303,7 +321,7 @@ hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, before)) + free, hard))
 try:
     for rank in range(100):
-        sockets.open(rank, 0)
+        sockets.open(rank, new_address())
 except OSError as error:
     assert error.errno == errno.EMFILE, error
     assert f"local rank {rank} " in str(error), error
@@ -331,3 +349,129 @@ def test_another_network_namespace_does_not_reach_the_host(host):
     rank = host.launch(0, [*apart, sys.executable, "-c", "import supervise; supervise.notify(ready=True)"])
     notes = host.after_exit(rank, 0)
     assert (notes.ready, notes.dropped) == (False, 0)
+
+
+NAMES = ["READY", "STATUS", "WATCHDOG", "STOPPING", "EXTEND_TIMEOUT_USEC", "BARRIER", "X_SUPERVISE_STEP", "MAINPID", ""]
+ASSIGNMENTS = st.tuples(st.sampled_from(NAMES), st.text() | st.integers().map(str)).map("=".join)
+DATAGRAMS = st.binary(max_size=4096) | st.lists(ASSIGNMENTS).map(lambda lines: "\n".join(lines).encode())
+
+
+@given(DATAGRAMS)
+def test_no_input_raises_and_every_number_fits_into_64_bits(datagram):
+    found = parse(datagram)
+    assert found.step is None or 0 <= found.step < 2**63
+    assert found.extend_usec is None or 0 <= found.extend_usec < 2**63
+    assert not (found.beat and found.trigger)
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_a_status_is_one_line_without_control_characters(text):
+    status = parse(b"STATUS=" + text.encode()).status
+    assert all(char >= " " and not "\x7f" <= char <= "\x9f" for char in status)
+    assert not set(status) & set("\u2028\u2029\u202e")
+
+
+@given(st.text(st.characters(categories=["L", "N"]), min_size=1), st.integers(0, 10**18 - 1))
+def test_what_is_plain_arrives_as_it_was_sent(text, step):
+    said = f"STATUS={text}\nX_SUPERVISE_STEP={step}\nREADY=1".encode()
+    assert parse(said) == Message(ready=True, status=text, step=step)
+
+
+@pytest.mark.parametrize(
+    ("datagram", "said"),
+    [
+        (b"READY=1", Message(ready=True)),
+        (b"READY=1\0", Message(ready=True)),
+        (b"READY=1\r\nSTATUS=up\r\n", Message(ready=True, status="up")),
+        (b"READY=0", Message()),
+        (b"XREADY=1", Message()),
+        (b"STOPPING=1", Message(stopping=True)),
+        (b"WATCHDOG=1", Message(beat=True)),
+        (b"WATCHDOG=trigger", Message(trigger=True)),
+        (b"EXTEND_TIMEOUT_USEC=20000000", Message(extend_usec=20_000_000)),
+        (b"EXTEND_TIMEOUT_USEC=-1", Message()),
+        (b"EXTEND_TIMEOUT_USEC=" + b"9" * 3000, Message()),
+        ("X_SUPERVISE_STEP=\u0661".encode(), Message()),
+        (b"STATUS=first\nSTATUS=second", Message(status="first")),
+        (b"STATUS=\x1b[31mred\x1b[0m \x1b]0;title\x07x\ty\xff", Message(status="red x y\ufffd")),
+        (b"STATUS=", Message(status="")),
+        (b"BARRIER=1", Message()),
+        (b"", Message()),
+    ],
+)
+def test_examples(datagram, said):
+    assert parse(datagram) == said
+
+
+@pytest.mark.parametrize("worst", ["\x90", "\x9d ", "\x9b0", "\x1b]", "\x1b[ "])
+def test_the_time_for_the_worst_status_is_not_quadratic(worst):
+    """The pattern for a terminal's sequences alone took 0.1 s for 4 096 bytes."""
+    datagram = b"STATUS=" + (worst * 2000).encode()[:4089]
+    took_s = []
+    for _ in range(10):
+        begun_s = time.thread_time()
+        parse(datagram)
+        took_s.append(time.thread_time() - begun_s)
+    assert min(took_s) < 0.02
+
+
+def test_the_variables_of_a_rank_and_those_of_the_host():
+    """A heartbeat may come from any process of the rank, so WATCHDOG_PID is not set; the host's never reach it."""
+    assert variables("@a", None) == {"NOTIFY_SOCKET": "@a"}
+    assert variables("@a", 1.5) == {"NOTIFY_SOCKET": "@a", "WATCHDOG_USEC": "1500000"}
+    assert variables("@a", 1e-9)["WATCHDOG_USEC"] == "1"
+    host = {"NOTIFY_SOCKET": "/run/systemd/notify", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1", "PATH": "/bin"}
+    assert without_host_variables(host) == {"PATH": "/bin"}
+
+
+class Timers:
+    """A loop that has only timers."""
+
+    def __init__(self):
+        self.set = []
+
+    def call_later(self, delay_s, callback):
+        self.set.append((delay_s, callback))
+        return SimpleNamespace(cancel=lambda: None, pending=False, due_s=time.monotonic() + delay_s)
+
+
+def begun():
+    """Return the health of a rank that must be ready in 60 s, its timers, and what it has told the core."""
+    steps, loop = [], Timers()
+    part = SimpleNamespace(ready="notify", ready_timeout_s=60.0)
+    spec = SimpleNamespace(watchdog=None, of=lambda _: part)
+    gang = SimpleNamespace(ranks=[SimpleNamespace(attempt=0)])
+    host = SimpleNamespace(gang=gang, attempt=SimpleNamespace(spec=spec), step=steps.append)
+    health = RankHealth(host, loop)
+    health.started(SimpleNamespace(local_rank=0, pid=1, started_ns=time.monotonic_ns()))
+    return health, loop, steps
+
+
+def test_an_extension_never_shortens_the_time():
+    """Neither the time of the role, nor an earlier extension."""
+    health, loop, steps = begun()
+    health._told(Told(0, "extended", 1_000_000))
+    loop.set[-1][1]()
+    assert 50.0 < loop.set[-1][0] <= 60.0
+    for usec in (600_000_000, 1_000_000):
+        health._told(Told(0, "extended", usec))
+    loop.set[-1][1]()
+    assert 500.0 < loop.set[-1][0] <= 600.0
+    assert steps == []
+    health.end()
+
+
+def test_a_rank_that_asks_for_more_time_again_and_again_has_one_timer():
+    health, loop, steps = begun()
+    for _ in range(1000):
+        health._told(Told(0, "extended", 600_000_000))
+    ((delay_s, check),) = loop.set
+    assert delay_s <= 60.0
+    check()
+    assert steps == []
+    assert 500.0 < loop.set[1][0] <= 600.0
+    health._due_s[0] = 0.0
+    loop.set[1][1]()
+    assert [step.why for step in steps] == ["was not ready within 60 s"]
+    assert len(loop.set) == 2
+    health.end()

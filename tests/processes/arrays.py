@@ -80,13 +80,12 @@ def cut_off(handled: bool) -> Any:
 
 def killed_in_the_table() -> Any:
     """Everything is in the file but its header."""
-    import supervise._process.launch.return_value as home
 
     def stop(*_: Any) -> None:
         say("written")
         signal.pause()
 
-    home.os = type("Os", (), {"__getattr__": lambda _, name: stop if name == "pwrite" else getattr(os, name)})()
+    os.pwrite = stop  # type: ignore[assignment]
     return numbers(1 << 20)
 
 

@@ -17,7 +17,6 @@ from typing import Any, Self
 import pytest
 
 from supervise import Close, DefaultLogsSpecs, Pids, RunProcsResult, Start, Std, Supervisor, Wait
-from supervise._process.launch import posix_spawn
 from tests.patience import PATIENCE_S
 from tests.processes import work
 
@@ -26,12 +25,6 @@ KINDS = ("binary", *FUNCTIONS)
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 each_function = pytest.mark.parametrize("kind", FUNCTIONS)
-
-
-def without_glibc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have programs be started by what Python has where the C library is another: before 3.13, for all of them."""
-    for name, value in (("glibc", None), ("CHANGES_FOLDER", False), ("ARMS", False), ("CLOSE_FROM", None)):
-        monkeypatch.setattr(posix_spawn, name, value)
 
 
 class Fifo:

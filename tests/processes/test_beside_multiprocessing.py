@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import each_function
 from tests.processes.hosts import Host
@@ -202,3 +204,63 @@ def test_the_fork_server_imports_ours_from_where_the_host_does(tmp_path, monkeyp
     done = host(tmp_path, source, cwd=elsewhere)
     assert "succeeded ['there', 'there']" in done.stdout, done
     assert not (tmp_path / "mark").exists()
+
+
+LATE = """
+import os, sys, threading, time
+from supervise import Start, Supervisor
+
+def wait_for_end(pid):
+    while os.path.exists(f"/proc/{pid}"):
+        time.sleep(0.01)
+
+def start():
+    gang = Supervisor.start(name="late", entrypoint="sleep", args={0: ("1000",)})
+    return gang.ask(Start(), timeout=20)[0]
+
+def join_later(pid):
+    assert "multiprocessing" not in sys.modules or threading._SHUTTING_DOWN
+    from multiprocessing import get_context
+    get_context("fork").Process(target=wait_for_end, args=(pid,)).start()
+
+def after_main(pid):
+    threading.main_thread().join()
+    while not threading._SHUTTING_DOWN:
+        time.sleep(0.01)
+    join_later(pid or start())
+
+if __name__ == "__main__":
+    pid = start() if "before" in sys.argv[1] else None
+    if "thread" in sys.argv[1]:
+        threading.Thread(target=after_main, args=(pid,)).start()
+    else:
+        join_later(pid)
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "before a thread", "in a thread"])
+def test_the_exit_closes_the_gangs_before_multiprocessing_joins_its_processes(tmp_path, when):
+    """Whenever multiprocessing is imported after the start of the gang: its process waits for the end of a rank."""
+    done = host(tmp_path, LATE, when, flags=("-W", "ignore"))  # of a fork beside threads
+    if "thread" in when and "at interpreter shutdown" in done.stderr:
+        pytest.skip("this Python, as 3.12, starts no thread and no process when the exit has begun")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+AT_EXIT = """
+import atexit, sys
+from supervise import start_processes
+
+if __name__ == "__main__":
+    if "multiprocessing" in sys.argv:
+        import multiprocessing.util
+    context = start_processes("g", "sh", {0: ("-c", "sleep 0.1")}, {0: {}})
+    atexit.register(lambda: print(context.wait().outcome))
+"""
+
+
+@pytest.mark.parametrize("beside", ["nothing", "multiprocessing"])
+def test_an_exit_function_of_the_application_still_has_the_gangs_that_were_started_before_it(tmp_path, beside):
+    """It is called first, as Python promises: it may wait for the gang, or close the gang in its own way."""
+    done = host(tmp_path, AT_EXIT, beside)
+    assert (done.stdout, done.stderr) == ("succeeded\n", "")

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 import pytest
 
 import supervise
-from supervise.cli.console import Console, library_log
+from supervise.cli.run.console import Console, library_log
 from tests.cli.command import SUPERVISE, environment
 from tests.patience import PATIENCE_S
 from tests.processes.console import hosted
@@ -31,12 +31,15 @@ PACKAGE = Path(supervise.__file__).parent
 WAITING = {"get", "join", "wait", "result", "acquire", "communicate", "ask", "stop", "waitpid", "wait4"}
 WITHOUT_END = {
     ("_api/tail_log.py", "finished.wait()"): "PyTorch's function, which follows a log until the caller says so",
-    ("_torch/wrap.py", "queue_finished_reading_event.wait()"): "PyTorch's function, in the caller's own process",
+    ("_torch/redirects.py", "queue_finished_reading_event.wait()"): "PyTorch's function, in the caller's own process",
     ("_process/launch/forks.py", "gate.wait()"): "in a forked child: the host opens the gate, or its end closes it",
     ("_runtime/wakeup.py", "self._lock.acquire()"): "a lock that was made in the line above",
     ("_gang/runner.py", "self.result()"): "builds the result, and waits for nothing",
     ("_gang/supervisor.py", "self._runner.result()"): "the same",
-    ("_hosts/supervisor.py", "Merger(self._plan, self._gang, self._addresses, self._load).result()"): "the same",
+    (
+        "_hosts/supervisor.py",
+        "Merger(self._plan, self._gang, self._addresses, self._load, self._logs, said, self._engine_name).result()",
+    ): "the same",
     ("_hosts/host.py", "gang.ask(say.Wait())"): "on a thread of its own: ranks run as long as they want",
     ("_hosts/host.py", "gang.ask(say.Status())"): "on the same thread: the gang has ended, and its loop replies",
     (
@@ -45,7 +48,7 @@ WITHOUT_END = {
     ): "a daemon thread: the thread that abandons the Tail stops it next",
     ("_hosts/host.py", "gang.ask(say.Close())"): "on the same thread: the Supervisor's own limits end it",
     ("_hosts/host.py", "self.stop(SIGKILL, 0.0)"): "a method that tells the Supervisor, and waits for nothing",
-    ("ray/host_actor.py", "self._host.stop(sig, timeout_s)"): "the same",
+    ("ray/engine.py", "self._host.stop(sig, timeout_s)"): "the same",
     ("ray/engine.py", "future.result()"): "in the callback of a future that is done",
     ("ray/engine.py", "thread.join()"): "on a thread of its own: calls of Ray, which must end before the connection",
     (
@@ -57,7 +60,7 @@ WITHOUT_END = {
         "_api/run.py",
         "context.wait()",
     ): "ranks run as long as they want, or until the gang's timeout; signals interrupt it",
-    ("aio/events.py", "self._arrived.wait()"): "of asyncio: a task waits, which can be canceled",
+    ("aio/gang.py", "self._arrived.wait()"): "of asyncio: a task waits, which can be canceled",
     ("aio/gang.py", "starting.result()"): "of a future that is done",
     ("multiprocessing/_gang.py", "slot.wait()"): "the interpreter's exit waits for processes that are no daemons",
     ("multiprocessing/_gang.py", "slots.wait()"): "the same",
@@ -221,7 +224,9 @@ def test_a_command_whose_stdout_and_stderr_are_stuck_stops_the_others_at_once(tm
         [first] = [e for e in events if e["event"] == "supervise.process.exited" and e["local_rank"] == 1]
         assert (stop["reason"], first["exit_signal"]) == ("peer_failed", "SIGKILL")
         assert abs(stop["monotonic_ns"] - first["monotonic_ns"]) < 1e9
-        process.send_signal(signal.SIGTERM)  # who ends it need not read it first
+        process.send_signal(signal.SIGINT)  # who ends it need not read it first
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)  # a signal that comes sooner may be the same one once more
         process.send_signal(signal.SIGINT)
         assert process.wait(40) != 0
     finally:
@@ -274,9 +279,8 @@ def read_until(fd: int, end: bytes) -> bytes:
     return data
 
 
-def test_a_stderr_that_nobody_reads_costs_little_memory_and_what_was_lost_is_said(stuck, monkeypatch):
+def test_a_stderr_that_nobody_reads_costs_little_memory_and_what_was_lost_is_said(stuck, impatient_console):
     """What is kept for it is bounded."""
-    monkeypatch.setattr("supervise.cli.console._PATIENCE_S", 0.01)
     read, write = stuck
     console = Console("never")
     console._fd = write

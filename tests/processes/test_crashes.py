@@ -10,16 +10,7 @@ import psutil
 import pykka
 import pytest
 
-from supervise import Close, GangFinished, Pids, Start, Status, Subscribe, Supervisor, SupervisorCrashed, Wait
-from supervise._gang import runner as gang_module
-from supervise._gang.event_emitter import EventEmitter
-from supervise._gang.ranks import RankActors
-from supervise._gang.replies import PendingReplies
-from supervise._gang.runner import GangRunner
-from supervise._gang.shutdown import Shutdown
-from supervise._gang.timers import Timers
-from supervise._gang.worker import Worker
-from supervise._process.exits.leader import GroupLeader
+from supervise import Close, GangFinished, Pids, Start, Status, Subscribe, SupervisorCrashed, Wait
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import Fifo, each_kind
 from tests.processes.hosts import make_gang, pids_of, start_gang, watched
@@ -79,54 +70,23 @@ def test_k2_workers_outlive_the_thread_that_started_them(ear, kind, who):
 
 
 ERRORS = (ValueError("a bug"), OSError(5, "a bug"), pykka.ActorDeadError("a bug"), SystemExit(3), KeyboardInterrupt())
-HANDLERS = [
-    (Worker, "_launch"),
-    (Worker, "_watch"),
-    (Worker, "_exited"),
-    (Worker, "_report_exit"),
-    (Worker, "_deliver"),
-    (Supervisor, "_told"),
-    (GangRunner, "_do"),
-    (GangRunner, "_all_reaped"),
-    (Timers, "set"),
-    (GangRunner, "signal"),
-    (GangRunner, "_publish"),
-    (Shutdown, "closed"),
-    (Supervisor, "close"),
-    (Supervisor, "launch"),
-    (gang_module, "decide"),
-    (RankActors, "assemble"),
-    (RankActors, "launch"),
-    (RankActors, "drain"),
-    (RankActors, "recorded"),
-    (EventEmitter, "begin"),
-    (EventEmitter, "emit"),
-    (EventEmitter, "finish"),
-    (PendingReplies, "publish"),
-    (GroupLeader, "reap"),
-    (GroupLeader, "signal_group"),
+PLACES = [
+    *("launch of a rank", "watch of a rank", "exit of a rank", "report of an exit", "delivery of a signal"),
+    *("report to the gang", "action", "timer", "signal", "result", "reply to a close", "close", "start", "decision"),
+    *("assembly of the actors", "launch of all ranks", "drain of the logs", "look for records"),
+    *("first event", "event", "last event", "replies", "reap", "signal to a group"),
 ]
-ONCE = {"reap", "publish"}
+ONCE = {"reap", "replies"}
 """What nobody could do without raises the first time only."""
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize(("owner", "name"), HANDLERS, ids=lambda value: getattr(value, "__name__", value))
-def test_k3_a_handler_that_raises_costs_its_own_gang_at_most(monkeypatch, ear, owner, name, error):
+@pytest.mark.parametrize("place", PLACES)
+def test_k3_a_handler_that_raises_costs_its_own_gang_at_most(breaking, ear, place, error):
     """Workers are reaped, every asker is answered, and an actor of the user's does not notice."""
     innocent = Innocent.start()
-    raised = threading.Event()
-
-    works = getattr(owner, name)
-
-    def fail(*args: object, **kwargs: object) -> Any:
-        if name in ONCE and raised.is_set():
-            return works(*args, **kwargs)
-        raised.set()
-        raise error
-
     gang = make_gang("binary", [OBEDIENT, DEAF, OBEDIENT], grace=0.1)
-    monkeypatch.setattr(owner, name, fail)
+    raised = breaking.raises(place, error, once=place in ONCE)
     asked = [
         gang.ask(message, block=False)
         for message in (Subscribe(ref=innocent), Wait(), Start(), Pids(), Wait(), Close(), Wait(), Close())
@@ -155,7 +115,7 @@ def _answer(future: Any) -> Any:
 
 @each_kind
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_k3_a_crash_while_the_gang_runs_kills_and_reaps_it(monkeypatch, ear, kind, error):
+def test_k3_a_crash_while_the_gang_runs_kills_and_reaps_it(breaking, ear, kind, error):
     """The callback that notices one rank's end fails: all are killed, though they ignore SIGTERM."""
     innocent = Innocent.start()
     gang = start_gang(kind, [DEAF] * 3)
@@ -163,7 +123,7 @@ def test_k3_a_crash_while_the_gang_runs_kills_and_reaps_it(monkeypatch, ear, kin
     waits = [gang.ask(Wait(), block=False) for _ in range(3)]
     pids = pids_of([ear.hear() for _ in range(3)])
     with watched(pids) as watch:
-        monkeypatch.setattr(Worker, "_report_exit", _raising(error))
+        breaking.raises("report of an exit", error)
         os.kill(pids[1], signal.SIGKILL)
         for wait in waits:
             with pytest.raises(SupervisorCrashed) as caught:
@@ -177,25 +137,17 @@ def test_k3_a_crash_while_the_gang_runs_kills_and_reaps_it(monkeypatch, ear, kin
     innocent.stop(timeout=PATIENCE_S)
 
 
-def _raising(error: BaseException) -> Callable[..., None]:
-    def fail(*args: object, **kwargs: object) -> None:
-        raise error
-
-    return fail
-
-
 @each_kind
-def test_k3_a_timer_that_raises(monkeypatch, ear, kind):
+def test_k3_a_timer_that_raises(breaking, ear, kind):
     """The grace of a deaf gang runs out, and the kill fails: it is killed all the same."""
     gang = start_gang(kind, [DEAF] * 3, grace=0.2)
-    deliver = GangRunner.signal
 
-    def fail_at_kill(self: GangRunner, ranks: Any, sig: signal.Signals, *more: Any) -> None:
+    def fail_at_kill(deliver: Callable[..., Any], gang: Any, ranks: Any, sig: signal.Signals, *more: Any) -> None:
         if sig == signal.SIGKILL:
             raise LookupError("a bug")
-        deliver(self, ranks, sig, *more)
+        deliver(gang, ranks, sig, *more)
 
-    monkeypatch.setattr(GangRunner, "signal", fail_at_kill)
+    breaking.instead("signal", fail_at_kill)
     with watched(pids_of([ear.hear() for _ in range(3)])) as watch:
         with pytest.raises(SupervisorCrashed, match="a bug"):
             gang.ask(Close(), timeout=PATIENCE_S)
@@ -232,12 +184,12 @@ def test_k3_stopping_a_worker_closes_its_gang(ear, member):
 
 
 @pytest.mark.parametrize("asks", [1, 50])
-def test_k3_asks_during_a_crash_are_answered(monkeypatch, ear, asks):
+def test_k3_asks_during_a_crash_are_answered(breaking, ear, asks):
     """Between the failure and the end of the Supervisor nothing is forgotten."""
     gang = start_gang("binary", [DEAF] * 3)
     for _ in range(3):
         ear.hear()
-    monkeypatch.setattr(Worker, "_deliver", _raising(ValueError("a bug")))
+    breaking.raises("delivery of a signal", ValueError("a bug"))
     line, answers = threading.Barrier(4), []
 
     def keep_asking() -> None:
@@ -253,7 +205,7 @@ def test_k3_asks_during_a_crash_are_answered(monkeypatch, ear, asks):
     assert gang.actor_stopped.wait(PATIENCE_S)
 
 
-def test_k3_asks_between_the_burial_and_the_end_are_answered(monkeypatch, ear):
+def test_k3_asks_between_the_burial_and_the_end_are_answered(breaking, ear):
     """They are put while the last event is told, hence behind the answers to all that came before."""
     late: list[Any] = []
 
@@ -264,7 +216,7 @@ def test_k3_asks_between_the_burial_and_the_end_are_answered(monkeypatch, ear):
     gang = start_gang("binary", [DEAF] * 3, event_sink=ask_late)
     for _ in range(3):
         ear.hear()
-    monkeypatch.setattr(Worker, "_deliver", _raising(ValueError("a bug")))
+    breaking.raises("delivery of a signal", ValueError("a bug"))
     with pytest.raises(SupervisorCrashed):
         gang.ask(Close(), timeout=PATIENCE_S)
     assert gang.actor_stopped.wait(PATIENCE_S)

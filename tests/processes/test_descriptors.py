@@ -8,13 +8,14 @@ import signal
 import struct
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from supervise._process.launch import posix_spawn
-from tests.processes.gangs import each_function, faulty, launched, without_glibc
+from tests.kernels import use_another_c_library
+from tests.processes.gangs import each_function, faulty, launched
 
 TELLS = """
 found = []
@@ -40,7 +41,7 @@ say(repr(found))
 def test_a_program_has_its_streams_the_lifeline_and_nothing_else(tmp_path, monkeypatch, how):
     """Not even what the host has open to be inherited, at numbers below and above the lifeline's."""
     if "C library" in how:
-        without_glibc(monkeypatch)
+        use_another_c_library(monkeypatch)
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN if how == "a signal ignored" else signal.SIG_DFL)
     secret = tmp_path / "secret"
     secret.touch()
@@ -73,9 +74,19 @@ for name in os.listdir("/proc/self/fd"):
 """
 
 
+def inheritable() -> list[int]:
+    """Return the descriptors of this process that each program inherits, without the standard streams."""
+    found = []
+    for each in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        with suppress(OSError):  # that of the listing is closed
+            if int(each) > 2 and os.get_inheritable(int(each)):
+                found.append(int(each))
+    return found
+
+
 def listed(folder: Path) -> list[str]:
     """Return what the program has found, but for what this process hands on to every program, whoever opened it."""
-    everybodys = {(stat.st_dev, stat.st_ino) for stat in map(os.fstat, posix_spawn._inheritable_fds())}
+    everybodys = {(stat.st_dev, stat.st_ino) for stat in map(os.fstat, inheritable())}
     [log] = (folder / "logs").rglob("stdout.log")
     lines = [line.split(" ", 3) for line in log.read_text().splitlines()]
     return [target for _, device, inode, target in lines if (int(device), int(inode)) not in everybodys]

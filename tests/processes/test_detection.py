@@ -23,7 +23,7 @@ def obey(*_):
     os._exit(0)
 signal.signal(signal.SIGTERM, obey)
 say("ready")
-signal.pause()
+while True: signal.sigtimedwait([], 0.05), signal.pthread_sigmask(signal.SIG_BLOCK, ())
 """
 
 

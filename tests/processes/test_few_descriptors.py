@@ -15,9 +15,7 @@ import psutil
 import pytest
 
 from supervise import Close, DefaultLogsSpecs, RestartPolicy, SpecError, Start, Status, Std, Supervisor
-from supervise._process.containment.escapees import Contained
 from supervise._process.containment.groups import members
-from supervise._process.launch import limits
 from supervise._process.launch.fork_server import check_room
 from supervise.events import EventLog
 from tests.patience import PATIENCE_S
@@ -82,18 +80,17 @@ def test_s3_a_close_without_descriptors_waits_for_who_is_left_of_a_group(tmp_pat
         assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
-def test_s4_a_sweep_without_descriptors_looks_again_and_takes_nobody_for_gone(tmp_path, monkeypatch):
+def test_s4_a_sweep_without_descriptors_looks_again_and_takes_nobody_for_gone(tmp_path, breaking):
     """It cannot look at first; as soon as it can, the daemon is found and ended."""
     looks: SimpleQueue[None] = SimpleQueue()
-    real = Contained.find
 
-    def look(self, *what, **how):
+    def look(real, *what, **how):
         try:
-            return real(self, *what, **how)
+            return real(*what, **how)
         finally:
             looks.put(None)
 
-    monkeypatch.setattr(Contained, "find", look)
+    breaking.instead("look for escaped processes", look)
     with faulty(tmp_path, "binary", [DEAF_FORKED + "sys.exit(3)"], grace=60.0, containment="sweep") as gang:
         (daemon,) = pids_of(gang.hear())
         gang.wait()
@@ -124,44 +121,20 @@ def test_a_fork_server_is_not_asked_where_descriptors_lack_and_none_leaks(count)
     assert len(open_fds()) == len(before)
 
 
-def test_an_event_while_structlog_cannot_be_imported_harms_nobody(monkeypatch, caplog):
-    """Half a module, as another thread leaves it while it imports; and none at all, without descriptors."""
+@pytest.mark.parametrize("module", [None, types.ModuleType("structlog")], ids=["none", "half of it"])
+def test_an_event_needs_no_structlog(monkeypatch, caplog, module):
+    """Half a module is what another thread leaves while it imports; the loop of a gang never waits for that."""
+    monkeypatch.setitem(sys.modules, "structlog", module)
+    monkeypatch.delitem(sys.modules, "structlog.contextvars", raising=False)
     with caplog.at_level("INFO", logger="supervise"):
-        monkeypatch.setitem(sys.modules, "structlog", None)
         EventLog({"gang": "x"}).emit("supervise.gang.starting")
-        assert not caplog.records
-
-
-def test_an_event_waits_for_a_thread_that_imports_structlog(monkeypatch):
-    """The module is asked only after the import system says that it is whole."""
-    half = types.ModuleType("structlog")
-    asked: list[str] = []
-
-    class Whole(types.ModuleType):
-        @staticmethod
-        def is_configured() -> bool:
-            asked.append("is_configured")
-            return False
-
-    def importing(name, *rest, **more):
-        if name == "structlog":
-            sys.modules["structlog"] = Whole("structlog")
-            return sys.modules["structlog"]
-        return real(name, *rest, **more)
-
-    import builtins
-
-    real = builtins.__import__
-    monkeypatch.setitem(sys.modules, "structlog", half)
-    monkeypatch.setattr(builtins, "__import__", importing)
-    EventLog({"gang": "x"}).listens("debug")
-    assert asked == ["is_configured"]
+    assert [record.supervise["gang"] for record in caplog.records] == ["x"]
 
 
 @pytest.mark.parametrize("count", range(16))
-def test_s9_a_start_with_few_descriptors_fails_whole_and_keeps_none(tmp_path, count, monkeypatch):
+def test_s9_a_start_with_few_descriptors_fails_whole_and_keeps_none(tmp_path, count, breaking):
     """Whichever part of it is the first to get none, when another thread took them after we had counted."""
-    monkeypatch.setattr(limits, "check_open_files", lambda *_, **__: 0)
+    breaking.instead("check of open files", lambda *_, **__: 0)
     specs = DefaultLogsSpecs(str(tmp_path), tee=Std.ALL)
     gang = Supervisor.start(
         name="few",

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernels import use_older_kernel
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import Fifo, Stopwatch, faulty
 from tests.processes.hosts import Host, pids_of, watched
-from tests.processes.kernels import use_older_kernel
 from tests.processes.stubborn import OBEDIENT
 
 each_kernel = pytest.mark.parametrize("without", ["", "group", "pidfd"])

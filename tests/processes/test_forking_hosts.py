@@ -142,10 +142,10 @@ def test_k8_no_start_waits_for_a_pool_or_for_another_gang(tmp_path, forks):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("forks", FORKS)
 @pytest.mark.parametrize("start", STARTS)
-def test_k8_two_hundred_starts_beside_a_host_that_forks(tmp_path, start, forks):
+def test_k8_sixty_starts_beside_a_host_that_forks(tmp_path, start, forks):
     """All of them are answered."""
     faulthandler.cancel_dump_traceback_later()  # this takes minutes
-    starts_beside(tmp_path, forks, start, 200)
+    starts_beside(tmp_path, forks, start, 60)
 
 
 KILLED = """
@@ -193,4 +193,4 @@ def test_k8_a_host_that_forks_and_is_killed_at_any_moment_leaves_nobody(tmp_path
     faulthandler.cancel_dump_traceback_later()  # this takes minutes
     moments = random.Random(4711)
     at_most = 0 if "gate" in start or "function" in start else 1
-    assert max(outlive(tmp_path, monkeypatch, start, [moments.uniform(0, 0.2) for _ in range(100)])) <= at_most
+    assert max(outlive(tmp_path, monkeypatch, start, [moments.uniform(0, 0.2) for _ in range(50)])) <= at_most

@@ -8,7 +8,6 @@ import os
 import pytest
 
 from supervise import Start, Supervisor, Wait
-from supervise._gang.worker import Worker
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -30,12 +29,11 @@ def forked(nprocs: int):
     return Supervisor.start(name="row", entrypoint=held, args=args, envs=envs, start_method="fork")
 
 
-def test_no_message_is_handled_between_the_forks_of_a_window(monkeypatch):
+def test_no_message_is_handled_between_the_forks_of_a_window(breaking, system_call):
     """Ten ranks and a window of eight: eight forks, then what follows from them; two forks, and what follows."""
     seen = []
-    fork, run = os.fork, Worker._run
-    monkeypatch.setattr(os, "fork", lambda: seen.append("fork") or fork())
-    monkeypatch.setattr(Worker, "_run", lambda *args: seen.append("run") or run(*args))
+    system_call("fork", lambda fork: seen.append("fork") or fork())
+    breaking.instead("step of a worker", lambda run, *args: seen.append("run") or run(*args))
     ref = forked(10)
     try:
         ref.ask(Start())
@@ -65,16 +63,16 @@ def test_a_rank_in_a_row_holds_no_lifeline_of_another():
 
 
 @pytest.mark.parametrize("bad", [0, 2, 3])
-def test_s9_one_fork_of_a_row_fails(monkeypatch, bad):
+def test_s9_one_fork_of_a_row_fails(system_call, bad):
     """The start fails with the error of that rank, and the ranks that were forked with it are reaped."""
-    fork, numbers = os.fork, itertools.count()
+    numbers = itertools.count()
 
-    def scarce():
+    def scarce(fork):
         if next(numbers) == bad:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         return fork()
 
-    monkeypatch.setattr(os, "fork", scarce)
+    system_call("fork", scarce)
     ref = forked(4)
     try:
         with pytest.raises(match=f"rank {bad}"):

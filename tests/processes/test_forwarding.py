@@ -33,3 +33,32 @@ def test_g7_a_signal_is_passed_on_to_all_or_some_ranks_without_closing(tmp_path,
         with pytest.raises(SpecError, match="7"):
             gang.ask(Signal(sig=SIGUSR1, ranks=frozenset({7})))
         gang.close()
+
+
+HELPED = """
+import subprocess, time
+child = subprocess.Popen(["sleep", "1000"])
+signal.signal(signal.SIGUSR1, lambda number, frame: say("told"))
+say("ready")
+while True:
+    signal.sigtimedwait([], 0.05)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    if child.poll() is not None:
+        say(f"child {child.returncode}")
+        break
+"""
+
+
+@each_kind
+def test_t4_the_message_reaches_the_processes_of_a_rank_only_on_request(tmp_path, kind):
+    """By default only the rank's own process gets the signal."""
+    with faulty(tmp_path, kind, [HELPED]) as gang:
+        assert gang.hear() == ["ready"]
+        for _ in range(3):
+            assert gang.ask(Signal(sig=SIGUSR1)) == {0}
+            assert gang.hear() == ["told"], "and not the end of the child, which would be said first or next"
+            assert gang.await_event("supervise.process.signaled")["target"] == "process"
+        gang.ask(Signal(sig=SIGUSR1, group=True))
+        assert sorted(gang.hear(2)) == ["child -10", "told"]
+        assert gang.await_event("supervise.process.signaled")["target"] == "group"
+        assert gang.wait().outcome == "succeeded"

@@ -125,7 +125,7 @@ def test_l7_a_rank_that_raises_on_a_full_disk_stays_the_root_cause(tmp_path: Pat
 RECORDS = f"""{FILL}
 import os, stat, sys, warnings
 from supervise import ProcessFailure
-from supervise._gang.error_files import recorded_ns
+from supervise._gang.worker import recorded_ns
 from supervise._logs.files import make_ready, move_aside
 from supervise.recording import ErrorHandler
 warnings.simplefilter("ignore")

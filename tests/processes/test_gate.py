@@ -11,17 +11,18 @@ from pathlib import Path
 import pytest
 
 from supervise import DefaultLogsSpecs, SpecError, Start, Std, Supervisor, Wait, start_processes
-from supervise._process.launch import shell
-from supervise._process.launch.launch_spec import LaunchSpec
-from supervise._process.lifeline.lifeline import Lifeline
+from supervise._process.launch import program
+from supervise._process.launch.program import LaunchSpec
+from supervise._process.lifeline import Lifeline
+from tests.kernels import use_another_c_library
 from tests.patience import PATIENCE_S
-from tests.processes.gangs import KINDS, faulty, without_glibc
+from tests.processes.gangs import KINDS, faulty
 from tests.processes.hosts import NO_FILES, Host, watched
 from tests.processes.stubborn import OBEDIENT
 
 DIES = """
 from supervise._process.launch import program as launch
-from supervise._process.lifeline import lifeline
+from supervise._process import lifeline
 
 def die(*started):
     print(started[-1], flush=True)
@@ -133,7 +134,7 @@ def _shell(request, tmp_path, monkeypatch) -> None:
     if found is None:
         pytest.skip(f"there is no {request.param} here")
     (tmp_path / "sh").symlink_to(found)
-    monkeypatch.setattr(shell, "_SHELL", str(tmp_path / "sh"))
+    monkeypatch.setattr(program, "_SHELL", str(tmp_path / "sh"))
 
 
 PLACES = [{"PWD": "/tmp", "OLDPWD": "/nowhere", "SHLVL": "3", "_": "me"}, dict.fromkeys(("PWD", "OLDPWD", "SHLVL"))]
@@ -154,7 +155,7 @@ def test_a_program_behind_a_gate_has_all_as_without(tmp_path, monkeypatch, elsew
     (tmp_path / "link").symlink_to(tmp_path / "a b" / "c")
     cwd = tmp_path / "link" / ".." if elsewhere else None
     if ignoring:
-        without_glibc(monkeypatch)
+        use_another_c_library(monkeypatch)
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN if ignoring else signal.SIG_DFL)
     try:
         without, behind = (shown(tmp_path, gate=gate, cwd=cwd) for gate in (False, True))
@@ -166,14 +167,14 @@ def test_a_program_behind_a_gate_has_all_as_without(tmp_path, monkeypatch, elsew
 
 
 @pytest.mark.usefixtures("_shell")
-def test_an_effective_user_that_is_not_the_real_one_stays(monkeypatch):
+def test_an_effective_user_that_is_not_the_real_one_stays(system_call, monkeypatch):
     """An exec keeps it. A shell that is not told otherwise goes back to the real one."""
     if os.getuid() != 0:
         pytest.skip("only root may be somebody else")
     other = (0, 1000, 0)
-    monkeypatch.setattr(os, "geteuid", lambda: other[1])
+    system_call("geteuid", lambda _: other[1])
     line = Lifeline()
-    command, env, _ = shell.becoming(["grep", "^Uid", "/proc/self/status"], LaunchSpec(env=os.environ, line=line))
+    command, env, _ = program.becoming(["grep", "^Uid", "/proc/self/status"], LaunchSpec(env=os.environ, line=line))
     line.cut()
     monkeypatch.undo()
     done = subprocess.run(

@@ -8,7 +8,7 @@ import pytest
 from supervise import DefaultLogsSpecs, RestartPolicy, SpecError, Start, start_processes
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import Stopwatch, each_kind, faulty, launched
-from tests.processes.work import BLOCK
+from tests.processes.work import BLOCK, LOOK
 
 DEAF = f"signal.signal(signal.SIGTERM, signal.SIG_IGN); say('deaf')\nwhile True: {BLOCK}"
 FAR_LESS_THAN_30_S = 15.0
@@ -36,7 +36,7 @@ def test_s10_the_grace_holds_when_the_time_of_a_gang_is_up(tmp_path):
 
 
 @pytest.mark.parametrize("late", ["one cannot be started", "one fails before all run"])
-def test_s10_the_grace_holds_when_a_start_fails(tmp_path, late):
+def test_s10_the_grace_holds_when_a_start_fails(tmp_path, breaking, late):
     """The start goes on when its first rank ignores SIGTERM, and where a rank is to fail, when that is dead."""
     pids, gangs = {}, []
 
@@ -54,6 +54,7 @@ def test_s10_the_grace_holds_when_a_start_fails(tmp_path, late):
     args = {rank: ("-c", source) for rank, source in enumerate(sources)}
     if late == "one cannot be started":
         args[1] = ("x" * (1 << 20),)
+        breaking.instead("check of arguments", lambda *_: None)
     with launched(tmp_path, "sh", args, grace=0.5, event_sink=wait_for_ranks) as gang:
         gangs.append(gang)
         with Stopwatch() as taken:
@@ -71,7 +72,7 @@ def test_s10_no_exit_of_a_rank_gives_the_others_more_time(tmp_path):
 
     def slow(seconds):
         wait = f"__import__('select').select([], [], [], {seconds})"
-        return f"signal.signal(signal.SIGTERM, lambda *_: ({wait}, os._exit(0)))\nsay('slow')\nwhile True: {BLOCK}"
+        return f"signal.signal(signal.SIGTERM, lambda *_: ({wait}, os._exit(0)))\nsay('slow')\nwhile True: {LOOK}"
 
     with faulty(tmp_path, "fork", [DEAF, slow(2.0), slow(3.0), slow(3.6)], grace=4.0) as gang:
         gang.hear(4)

@@ -110,3 +110,26 @@ def test_a_stderr_that_takes_nothing_holds_no_gang_up(tmp_path: Path):
     finally:
         os.close(read_end)
         os.close(write_end)
+
+
+FORGETS = """
+import sys
+from supervise import Start, Supervisor
+gang = Supervisor.start(
+    name="x", entrypoint="sh", args={0: ("-c", "trap '' TERM; echo deaf > up; while :; do sleep 1000; done")},
+    grace=1000.0, event_sink=lambda event: print(event["event"], event.get("signal", ""), flush=True),
+)
+gang.ask(Start())
+open("up").read()
+"""
+
+
+def test_k5_the_exit_of_the_interpreter_gives_a_gang_five_seconds_at_most(tmp_path):
+    """Not its grace: SIGKILL comes from supervise, before the lifeline ends the rank at the end of the process."""
+    os.mkfifo(tmp_path / "up")
+    done = subprocess.run(
+        [sys.executable, "-c", FORGETS], cwd=tmp_path, capture_output=True, text=True, timeout=50, check=True
+    )
+    signals = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("supervise.process.signaled ")]
+    assert signals == ["SIGTERM", "SIGKILL"]
+    assert "supervise.process.exited" in done.stdout

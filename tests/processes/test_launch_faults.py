@@ -9,28 +9,25 @@ import sys
 import pytest
 
 from supervise import Close, Start, Wait
-from supervise._process.launch import bootstrap, posix_spawn
-from supervise._process.launch.fork_server import ServerStatus
+from tests.kernels import HAS_PIDFD
 from tests.patience import PATIENCE_S
 from tests.processes import work
 from tests.processes.gangs import Stopwatch, each_kind, faulty, launched
-from tests.processes.kernels import HAS_PIDFD
 from tests.processes.work import BLOCK
 
 
-def test_d3_a_death_that_the_fork_server_reaped_before_we_looked_has_its_exit_code(tmp_path, monkeypatch):
+def test_d3_a_death_that_the_fork_server_reaped_before_we_looked_has_its_exit_code(tmp_path, breaking):
     """There is no pidfd to be had for it any more, but the server has told its code."""
-    read = ServerStatus.read
     first = []
 
-    def late(status):
+    def late(read, status):
         number = read(status)
         if not first:
             first.append(number)
             assert select.select([status.fileno()], [], [], PATIENCE_S)[0]  # dead, reaped, and told
         return number
 
-    monkeypatch.setattr(ServerStatus, "read", late)
+    breaking.instead("word of the fork server", late)
     with faulty(tmp_path, "forkserver", ["os._exit(7)"]) as gang:
         result = gang.wait()
     assert {r: f.exitcode for r, f in result.failures.items()} == {0: 7}
@@ -38,37 +35,25 @@ def test_d3_a_death_that_the_fork_server_reaped_before_we_looked_has_its_exit_co
 
 @each_kind
 @pytest.mark.skipif(not HAS_PIDFD, reason="without pidfds a thread holds it; see test_old_kernels.py")
-def test_s9_a_process_that_we_cannot_hold_is_ended_and_the_start_fails(tmp_path, kind, monkeypatch):
+def test_s9_a_process_that_we_cannot_hold_is_ended_and_the_start_fails(tmp_path, kind, scarce_pidfds):
     """No descriptor is left for the second pidfd: the error names its rank, and no process stays behind."""
-    opened = []
     rank = "[0-2]" if kind == "forkserver" else "1"  # a fork server is asked by threads, in any order
 
-    def scarce(pid, flags=0):
-        opened.append(pid)
-        if len(opened) == 2:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return pidfd_open(pid, flags)
-
-    pidfd_open = os.pidfd_open
     args = dict.fromkeys(range(3), ("-S", "-c", work.PREAMBLE + BLOCK) if kind == "binary" else (BLOCK,))
     how = {} if kind == "binary" else {"start_method": kind}
     with launched(tmp_path, sys.executable if kind == "binary" else work.run_source, args, **how) as gang:
-        monkeypatch.setattr(os, "pidfd_open", scarce)
-        if posix_spawn.glibc is not None:
-            monkeypatch.setattr(posix_spawn.glibc, "_PIDFD_OPEN", None)  # so that it is opened by the other
-        with pytest.raises(OSError, match=f"rank {rank} could not be started") as raised:
+        could_not = f"rank {rank} could not be started"
+        with scarce_pidfds(1) as opened, pytest.raises(OSError, match=could_not) as raised:
             gang.ask(Start())
-        monkeypatch.undo()
     assert raised.value.errno == errno.EMFILE
     assert opened
 
 
 @pytest.mark.parametrize("host", [signal.SIG_IGN, lambda *_: None], ids=["ignored", "handled"])
-def test_s2_a_fork_hears_a_signal_that_came_before_its_handlers(tmp_path, monkeypatch, host):
+def test_s2_a_fork_hears_a_signal_that_came_before_its_handlers(tmp_path, breaking, host):
     """The host's own handling of SIGTERM must not swallow it: the end comes at once, not after the grace."""
-    settle_in = bootstrap._settle_in
 
-    def late(settings):
+    def late(settle_in, settings):
         os.environ.update(settings.env)
         work.say("forked")
         names = {}
@@ -76,7 +61,7 @@ def test_s2_a_fork_hears_a_signal_that_came_before_its_handlers(tmp_path, monkey
         names["wait_for_word"]()
         settle_in(settings)
 
-    monkeypatch.setattr(bootstrap, "_settle_in", late)
+    breaking.instead("first step of a fork", late)
     before = signal.signal(signal.SIGTERM, host)
     try:
         with Stopwatch() as watch, faulty(tmp_path, "fork", [BLOCK]) as gang:

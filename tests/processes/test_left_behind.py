@@ -4,13 +4,14 @@ import errno
 import inspect
 import multiprocessing
 import os
+import time
 from pathlib import Path
 from signal import SIGKILL
 
 import psutil
 import pytest
 
-from supervise import Close, RestartPolicy, Start, Supervisor, Wait
+from supervise import Close, DefaultLogsSpecs, LogsDest, RestartPolicy, Start, Status, Std, Supervisor, Wait
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import Fifo, Stopwatch, each_kind, faulty
 from tests.processes.hosts import Host, watched
@@ -114,19 +115,55 @@ def test_a_connection_travels_again_although_the_host_has_closed_its_own_end(tmp
         ours.close()
 
 
-def test_s3_who_is_left_by_a_rank_that_was_gone_before_it_could_be_held_is_ended_too(tmp_path, monkeypatch):
+def test_s3_who_is_left_by_a_rank_that_was_gone_before_it_could_be_held_is_ended_too(tmp_path, system_call):
     """A fork server tells the number of a process that it has reaped already: there is no descriptor for it."""
-    opened = os.pidfd_open
 
-    def too_late(pid):
+    def too_late(opened, pid):
         if inspect.currentframe().f_back.f_code.co_qualname == "exit_notice":
             raise ProcessLookupError(errno.ESRCH, "no such process")
         return opened(pid)
 
     source = "import subprocess\nsay(str(subprocess.Popen(['sleep', '1000']).pid))\nos._exit(3)"
-    monkeypatch.setattr(os, "pidfd_open", too_late)
+    system_call("pidfd_open", too_late)
     with faulty(tmp_path, "forkserver", [source]) as gang:
         child = psutil.Process(int(gang.hear()[0]))
         gang.wait()
         gang.close()
         assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+class _OneFile(DefaultLogsSpecs):
+    """The stdout of all ranks is one file."""
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        dest = super().reify(envs)
+        dest.stdouts = dict.fromkeys(dest.stdouts, dest.stdouts[0])
+        return dest
+
+
+def test_ranks_with_one_log_may_all_leave_processes_behind(tmp_path):
+    """What they left ends by the stop, before the last rank does."""
+    ear = Fifo(tmp_path / "ear")
+    sources = [
+        "sleep 1000 &",
+        "sleep 1000 &",
+        "trap 'sleep 0.5; exit 0' TERM; echo up > $EAR; while :; do sleep 0.1; done",
+    ]
+    try:
+        gang = Supervisor.start(
+            name="one",
+            entrypoint="sh",
+            args={rank: ("-c", source) for rank, source in enumerate(sources)},
+            envs={rank: {"EAR": ear.path} for rank in range(3)},
+            logs_specs=_OneFile(tmp_path / "logs", redirects=Std.ALL),
+        )
+        gang.ask(Start(), timeout=PATIENCE_S)
+        ear.hear()
+        deadline_s = time.monotonic() + PATIENCE_S
+        while gang.ask(Status(), timeout=PATIENCE_S).leftovers != {0, 1}:
+            assert time.monotonic() < deadline_s
+        gang.ask(Close(), timeout=PATIENCE_S)
+        assert gang.ask(Wait(), timeout=PATIENCE_S).outcome == "stopped"
+    finally:
+        gang.stop(timeout=PATIENCE_S)
+        ear.close()

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from supervise import messages as say
-from tests.gang.test_lives import COUNT, Ranks
+from supervise._gang.orders import Deliver
+from tests.gang.test_attempt import COUNT, Ranks
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import Fifo, each_kind
 from tests.processes.hosts import NO_FILES, Host, pids_of, watched
@@ -97,7 +98,7 @@ def test_the_host_holds_one_read_end_for_each_running_life(kind):
             ranks.call(ranks.actors.launch, 0)
             assert ranks.hear(say.WorkerStarted).attempt == life
             assert ends_of(pipe) == 3
-            ranks.call(ranks.actors.deliver, frozenset({0}), signal.SIGKILL)
+            ranks.call(ranks.actors.tell, {0}, Deliver(sig=signal.SIGKILL, group=True))
             assert not ranks.hear(say.WorkerExited).group_left
             assert ends_of(pipe) == 2
     finally:

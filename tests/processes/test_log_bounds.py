@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import supervise
-from supervise._logs import trim
+from tests.faults import Holes
 from tests.processes.gangs import faulty
 
 FLOOD = "for i in range(40): os.write(1, b'x' * 4095 + b'\\n')\nsay('done')\nwait_for_word()"
@@ -21,13 +21,9 @@ def test_a_bound_is_a_number_of_bytes(size: Any):
         supervise.Supervisor(name="w", entrypoint="true", args={0: ()}, log_max_bytes=size)
 
 
-def test_a_file_system_without_holes_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_system_without_holes_is_reported_once(tmp_path: Path, holes: Holes):
     """One event for all logs of the gang, whose ranks run on."""
-
-    def refuse(*_args: int) -> None:
-        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-
-    monkeypatch.setattr(trim, "punch_hole", refuse)
+    holes.error = OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
     with faulty(tmp_path, "binary", [FLOOD, FLOOD], log_max_bytes=65536) as gang:
         gang.hear(2)
         event = gang.await_event("supervise.log.failed")

@@ -8,8 +8,6 @@ import threading
 import pytest
 
 from supervise import Close, DefaultLogsSpecs, Start, Status, Std, Supervisor
-from supervise._gang.ranks import RankActors
-from supervise._logs.reader import LogReader
 from supervise.testing import EventRecorder
 from tests.patience import PATIENCE_S
 from tests.processes.console import hosted, show
@@ -212,7 +210,10 @@ gang.stop()
 """
     more = {"tee": 3, "log_line_prefixes": {0: ""}, "body": body, "console": "file"}
     host = show(tmp_path, kind, [HEIR.format(alone=False)], **more)
-    assert host.report == {"left": [0], "outcome": "succeeded", "events": []}
+    report = dict(host.report)
+    events = report.pop("events")
+    assert report == {"left": [0], "outcome": "succeeded"}
+    assert all("after the end of their rank" in event["error"] for event in events), events  # so `yes` was fast
     shown, log = tmp_path / "stdout", log_of(tmp_path)
     assert shown.stat().st_size <= log.stat().st_size  # it may have been killed before it wrote on
     assert set(host.out.data) <= {*b"y\n"}
@@ -220,19 +221,16 @@ gang.stop()
     log.unlink()
 
 
-def test_l5_the_tails_of_a_start_without_descriptors_report_nothing_behind_the_end_of_the_gang(tmp_path, monkeypatch):
+def test_l5_the_tails_of_a_start_without_descriptors_report_nothing_behind_the_end_of_the_gang(tmp_path, breaking):
     """The start fails when its Tails run already; on a busy machine they open their logs after the close."""
     ended = threading.Event()
 
-    def open_late(reader, notice):
+    def open_late(_open, reader, notice):
         assert ended.wait(PATIENCE_S)
         raise OSError(errno.EMFILE, "no descriptor is left", reader.path)
 
-    def no_worker(ranks, rank, attempt):
-        raise OSError(errno.EMFILE, "no descriptor is left")
-
-    monkeypatch.setattr(LogReader, "open", open_late)
-    monkeypatch.setattr(RankActors, "_new_worker", no_worker)
+    breaking.instead("open of a log", open_late)
+    breaking.raises("making of a worker", OSError(errno.EMFILE, "no descriptor is left"))
     events = EventRecorder()
     logs = DefaultLogsSpecs(str(tmp_path), tee=Std.ALL)
     gang = Supervisor.start(name="x", entrypoint="sleep", args={0: ("1000",)}, logs_specs=logs, event_sink=events)

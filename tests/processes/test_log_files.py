@@ -145,19 +145,6 @@ def test_a_layout_of_ones_own_is_used(tmp_path, kind):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-@pytest.fixture
-def no_launch(monkeypatch):
-    """Fail the test if a process is started."""
-
-    def never(*_args: object, **_more: object) -> None:
-        pytest.fail("a process was started")
-
-    for name in ("fork", "posix_spawn"):
-        monkeypatch.setattr(os, name, never)
-    monkeypatch.setattr("multiprocessing.forkserver.connect_to_new_process", never)
-    monkeypatch.setattr(subprocess, "Popen", never)
-
-
 @each_kind
 @pytest.mark.parametrize("log_dir", ["a file", "below a file", "/proc/self/task", "/sys/kernel"])
 def test_l8_a_log_dir_that_cannot_be_used_is_a_clear_error_before_any_start(tmp_path, no_launch, kind, log_dir):

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from pathlib import Path
 
@@ -201,44 +200,37 @@ def of_no_logs(kind, source, **more):
         return context.wait(30)
 
 
-@pytest.fixture
-def temporary(tmp_path, monkeypatch):
-    """The folder of temporary files, for this test alone."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
-
-
 @each_kind
-def test_a_gang_that_asks_for_no_logs_leaves_no_folder(temporary, kind):
+def test_a_gang_that_asks_for_no_logs_leaves_no_folder(temporary_folder, kind):
     """Its ranks have a place for their error files; nothing was written, and with the gang the folders are gone."""
     look = "assert os.path.isdir(os.path.dirname(os.environ['TORCHELASTIC_ERROR_FILE']))"
     assert of_no_logs(kind, look).outcome == "succeeded"
-    assert list(temporary.iterdir()) == []
+    assert list(temporary_folder.iterdir()) == []
 
 
 @each_kind
-def test_what_was_recorded_stays_where_the_failure_says(temporary, kind):
+def test_what_was_recorded_stays_where_the_failure_says(temporary_folder, kind):
     """Also what a rank of an earlier attempt has written; the empty folders beside it are gone."""
     source = f"if os.environ['TORCHELASTIC_RESTART_COUNT'] == '1':\n    os._exit(4)\n{RECORD}"
     result = of_no_logs(kind, source, restart_policy=RestartPolicy(max_restarts=1, backoff=0.0))
     assert result.failures[0].exitcode == 4
     assert not Path(result.failures[0].error_file).parent.exists()
-    [recorded] = [path for path in temporary.rglob("*") if path.is_file()]
+    [recorded] = [path for path in temporary_folder.rglob("*") if path.is_file()]
     assert "stale" in recorded.read_text()
     assert "attempt_0" in str(recorded)
-    assert not list(temporary.rglob("attempt_1"))
+    assert not list(temporary_folder.rglob("attempt_1"))
 
 
 @pytest.mark.parametrize(
     "wrong", [{"args": {0: (threading.Lock(),)}}, {"envs": {0: {"A": None}}}], ids=["args", "envs"]
 )
-def test_a_gang_that_is_refused_leaves_no_folder(temporary, wrong):
+def test_a_gang_that_is_refused_leaves_no_folder(temporary_folder, wrong):
     with pytest.raises(SpecError):
         start_processes("w", work.run_source, **{"args": {0: ("",)}} | wrong)
-    assert list(temporary.iterdir()) == []
+    assert list(temporary_folder.iterdir()) == []
 
 
-def test_a_forked_child_of_the_host_leaves_the_folders_of_its_gangs(temporary):
+def test_a_forked_child_of_the_host_leaves_the_folders_of_its_gangs(temporary_folder):
     """It ends as any program does, and finalizers run in it."""
     context = SubprocessContext("w", "sh", {0: ("-c", 'test -d "$(dirname "$TORCHELASTIC_ERROR_FILE")"')}, None)
     child = os.fork()
@@ -251,4 +243,4 @@ def test_a_forked_child_of_the_host_leaves_the_folders_of_its_gangs(temporary):
     with context:
         context.start()
         assert context.wait(30).outcome == "succeeded"
-    assert list(temporary.iterdir()) == []
+    assert list(temporary_folder.iterdir()) == []

@@ -10,13 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from supervise import SupervisorCrashed, Wait
-from supervise._gang.sweep import Sweep
-from supervise._gang.worker import Worker
-from supervise._process.launch import posix_spawn
 from supervise._runtime.future import MUST_NOT_BLOCK
+from tests.breaking import Breaking
+from tests.kernels import HAS_PIDFD
 from tests.processes.gangs import faulty, launched
 from tests.processes.hosts import watched
-from tests.processes.kernels import HAS_PIDFD
 from tests.processes.test_containment import DEAF_FORKED, FORKED, containment
 
 __all__ = ["containment"]
@@ -77,18 +75,26 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     return seen
 
 
+@pytest.fixture
+def slices(short_slices: None, breaking: Breaking) -> list[int]:
+    """Have the loop look at one process in a slice of a sweep; the list grows with each slice."""
+    made: list[int] = []
+    breaking.instead("slice of a sweep", lambda go_on, *args: (made.append(1), go_on(*args)))
+    return made
+
+
 def pid_of(gang):
     [said] = gang.hear()
     return int(said.split()[1])
 
 
-def test_a_crash_is_swept_up_without_a_wait(tmp_path, monkeypatch, waits, containment):
+def test_a_crash_is_swept_up_without_a_wait(tmp_path, breaking, waits, containment):
     """The daemon ignores SIGTERM; it is dead before the crash is told."""
     with (
         faulty(tmp_path, "binary", [DEAF_FORKED + "\nsignal.pause()"], containment=containment) as gang,
         watched([pid_of(gang)]) as daemon,
     ):
-        monkeypatch.setattr(Worker, "_report_exit", None)
+        breaking.never("report of an exit")
         os.kill(gang.pids[0], 9)
         with pytest.raises(SupervisorCrashed):
             gang.ask(Wait())
@@ -107,38 +113,23 @@ def test_a_close_is_swept_up_without_a_wait(tmp_path, monkeypatch, waits, contai
 
 
 def test_a_sweep_without_a_thread_does_not_wait_and_lets_the_loop_do_other_work(
-    tmp_path, monkeypatch, waits, containment
+    tmp_path, slices, no_threads, waits, containment
 ):
     """A limit of threads is reached, or the interpreter is exiting: the loop scans, one process a callback here."""
-    slices = []
-
-    def refuse(thread):
-        raise RuntimeError("can't start new thread")
-
-    go_on = Sweep._go_on_scanning
-    monkeypatch.setattr(Sweep, "_go_on_scanning", lambda *args: (slices.append(1), go_on(*args)))
-    monkeypatch.setattr("supervise._gang.sweep._SLICE_S", 0.0)
     with (
         faulty(tmp_path, "binary", [FORKED + "\nsignal.pause()"], containment=containment) as gang,
         watched([pid_of(gang)]) as daemon,
     ):
-        monkeypatch.setattr(threading.Thread, "start", refuse)
-        gang.close()
-        monkeypatch.undo()
+        with no_threads():
+            gang.close()
         assert daemon.survivors(0) == set()
     assert waits == []
     assert len(slices) > 1
 
 
 @pytest.mark.skipif(not HAS_PIDFD, reason="without pidfds a thread holds it; see test_old_kernels.py")
-def test_a_child_that_cannot_be_held_is_reaped_without_a_wait(tmp_path, monkeypatch, waits):
-    def scarce(pid, flags=0):
-        raise OSError(24, os.strerror(24))
-
-    with launched(tmp_path, "sleep", {0: ("1000",)}) as gang, monkeypatch.context() as patch:
-        patch.setattr(os, "pidfd_open", scarce)
-        if posix_spawn.glibc is not None:
-            patch.setattr(posix_spawn.glibc, "_PIDFD_OPEN", None)
-        with pytest.raises(OSError, match="rank 0 could not be started"):
-            gang.start()
+def test_a_child_that_cannot_be_held_is_reaped_without_a_wait(tmp_path, scarce_pidfds, waits):
+    could_not = "rank 0 could not be started"
+    with launched(tmp_path, "sleep", {0: ("1000",)}) as gang, scarce_pidfds(), pytest.raises(OSError, match=could_not):
+        gang.start()
     assert waits == []

@@ -11,13 +11,13 @@ import psutil
 import pytest
 
 from supervise import Signal, Start, Status
-from supervise._process.exits.child import Child
+from supervise._process.exits.pidfd import Child
 from supervise._process.exits.thread import ExitThread
 from supervise.elastic.subprocess_handler import SubprocessHandler
+from tests.kernels import use_older_kernel
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import Stopwatch, each_kind, faulty
 from tests.processes.hosts import Host, make_gang, pids_of, watched
-from tests.processes.kernels import use_older_kernel
 from tests.processes.stubborn import DEAF, LEAVES_CHILD, OBEDIENT
 from tests.processes.test_outcome import Barrier
 from tests.processes.work import BLOCK
@@ -46,10 +46,10 @@ def _not_ours(function):
 
 
 @each_kind
-def test_s3_what_a_rank_left_is_gone_after_close_on_an_old_kernel(tmp_path, old_kernel, kind, monkeypatch):
+def test_s3_what_a_rank_left_is_gone_after_close_on_an_old_kernel(tmp_path, old_kernel, kind, system_call):
     """It ignores SIGTERM, and its leader is reaped: it is signalled by who it is, not by the group's number."""
-    sent, killpg = [], os.killpg
-    monkeypatch.setattr(os, "killpg", lambda pgid, sig: (sent.append(sig), killpg(pgid, sig)))
+    sent = []
+    system_call("killpg", lambda killpg, pgid, sig: (sent.append(sig), killpg(pgid, sig)))
     with faulty(tmp_path, kind, [LEAVES_CHILD] * 2, grace=0.3) as gang:
         pids = pids_of(gang.hear(2))
         gang.tell(0)
@@ -142,20 +142,13 @@ def test_o5_who_is_dead_when_stopping_begins_is_a_cause_on_an_old_kernel(tmp_pat
 
 
 @each_kind
-def test_s9_a_rank_whose_waiting_thread_cannot_start_is_no_rank(tmp_path, monkeypatch, kind):
+def test_s9_a_rank_whose_waiting_thread_cannot_start_is_no_rank(tmp_path, monkeypatch, no_threads, kind):
     """It is killed and reaped, and the start fails; nothing is left."""
     use_older_kernel(monkeypatch, "pidfd")
-    start = threading.Thread.start
-
-    def refuse(thread):
-        if thread.name.startswith("supervise-wait-"):
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
     gang = make_gang(kind, [OBEDIENT], envs={0: {"EAR": os.devnull}})
     try:
-        with pytest.raises(OSError, match="rank 0 could not be started: no thread to wait for process"):
+        could_not = "rank 0 could not be started: no thread to wait for process"
+        with no_threads("supervise-wait-"), pytest.raises(OSError, match=could_not):
             gang.ask(Start(), timeout=PATIENCE_S)
     finally:
         gang.stop(timeout=PATIENCE_S)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from supervise import Signal
+from tests.kernels import use_older_kernel
 from tests.processes.gangs import faulty
 from tests.processes.hosts import pids_of, watched
-from tests.processes.kernels import use_older_kernel
 from tests.processes.stubborn import FOR_EVER, OBEDIENT
 
 pytestmark = pytest.mark.own_pids

@@ -27,8 +27,6 @@ from supervise import (
     WorkerReady,
     WorkerStarted,
 )
-from supervise._gang.notify_sockets import NotifySockets
-from supervise._gang.worker import Worker
 from supervise.testing import Recorder
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import each_kind, faulty, launched, prepared
@@ -83,6 +81,14 @@ def make_ready(gang, rank):
     assert gang.hear() == [f"{rank}:told"]
 
 
+def test_a_timeout_that_expires_during_the_start_is_named_and_is_the_outcome(tmp_path):
+    with prepared(tmp_path, "binary", [OBEYS], ready="notify", timeout=0.5) as gang:
+        waited = gang.supervisor.ask(Wait(), block=False)
+        with pytest.raises(SpawnError, match="the gang exceeded its timeout before every rank ran"):
+            gang.start()
+        assert waited.get(timeout=PATIENCE_S).outcome == "timed_out"
+
+
 @each_kind
 def test_n1_a_gang_has_started_when_every_rank_is_ready(tmp_path, kind):
     with prepared(tmp_path, kind, [OBEYS] * 2, ready="notify") as gang, Recorder() as recorder:
@@ -122,9 +128,7 @@ def test_n2_an_end_before_readiness_fails_the_start(tmp_path, kind, code):
             with pytest.raises(SpawnError) as failed:
                 reply.get(timeout=PATIENCE_S)
             assert watch.survivors(0) == set()
-        assert str(failed.value) == (
-            f"rank 1 did not start: ended before it was ready, with exit code {code}; its last status: loading 1"
-        )
+        assert str(failed.value) == (f"rank 1 ended before it was ready: exit code {code}; its last status: loading 1")
         with pytest.raises(SpawnError):
             gang.ask(Wait())
         event = gang.await_event("supervise.process.start_failed")
@@ -137,9 +141,7 @@ def test_n2_a_failure_after_readiness_fails_the_start_while_another_rank_is_not_
         make_ready(gang, 0)
         row(gang, 0, "ready")
         gang.tell(0, "3")
-        with pytest.raises(
-            SpawnError, match="rank 0 did not start: ended before all ranks were ready, with exit code 3"
-        ):
+        with pytest.raises(SpawnError, match=r"^rank 0 ended before all ranks were ready: exit code 3"):
             reply.get(timeout=PATIENCE_S)
 
 
@@ -208,6 +210,7 @@ def test_n4_a_later_life_that_ends_before_it_is_ready_is_a_failure_of_the_rank(t
             assert gang.hear()[0].startswith(f"1:{life}:")
             gang.tell(1, "0")  # before it is ready
         result = gang.wait()
+        gang.await_event("supervise.process.exited", local_rank=1, exit_code=0, level="error")
     assert result.outcome == "failed"
     assert (result.ends[1].role, result.ends[0].role) == ("root_cause", "bystander")
     assert list(result.failures) == [1]
@@ -291,21 +294,20 @@ def test_n6_a_stranger_cannot_make_a_rank_ready(tmp_path):
             gang.ask(Wait())
 
 
-def test_n6_a_socket_that_cannot_be_made_fails_the_start_and_leaves_no_actor(tmp_path, monkeypatch):
+def test_n6_a_socket_that_cannot_be_made_fails_the_start_and_leaves_no_actor(tmp_path, breaking):
     """Rank 1 of 2 gets none. The fixture of all tests looks for what is left after the stop."""
-    made = NotifySockets.open
 
-    def refuse(sockets, rank, life):
+    def refuse(made, sockets, rank, address):
         if rank == 1:
             raise OSError(errno.EMFILE, "local rank 1 gets no notify socket")
-        return made(sockets, rank, life)
+        return made(sockets, rank, address)
 
-    monkeypatch.setattr(NotifySockets, "open", refuse)
+    breaking.instead("notify socket", refuse)
     with prepared(tmp_path, "binary", [OBEYS] * 2, ready="notify") as gang:
         with pytest.raises(OSError, match="local rank 1 gets no notify socket"):
             gang.ask(Start())
         gang.supervisor.stop(timeout=PATIENCE_S)
-        assert [ref for ref in pykka.ActorRegistry.get_all() if ref.actor_class is Worker] == []
+        assert pykka.ActorRegistry.get_by_class_name("Worker") == []
 
 
 def test_n7_a_killed_host_leaves_no_rank_that_is_not_ready(tmp_path):

@@ -22,7 +22,7 @@ from supervise import (
     Supervisor,
     start_processes,
 )
-from supervise._gang import shutdown_at_exit
+from tests.breaking import end_of_the_interpreter
 from tests.patience import PATIENCE_S
 from tests.processes import work
 from tests.processes.gangs import launched
@@ -38,7 +38,7 @@ signal.signal(signal.SIGTERM, stopping)
 say(f"{name} runs")
 """
 """A rank that says when it is told to stop, and then ends when the test lets it."""
-WAITS = TELLS + "while True: signal.pause()"
+WAITS = TELLS + f"while True: {work.LOOK}  # pause() would not see a signal that came just before"
 POLITE = WAITS.replace("    wait_for_word()\n", "")
 DEAF = """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -204,6 +204,25 @@ def test_r10_a_service_restarts_alone_and_ends_with_its_clients(tmp_path):
     assert result.restarts_total == 1
 
 
+@pytest.mark.parametrize("backoff", [0.0, 60.0])
+def test_r10_a_service_that_waits_for_its_restart_is_no_failure_once_its_clients_have_succeeded(tmp_path, backoff):
+    """The result does not depend on the length of the backoff."""
+    roles = [role("store", ENDS, service=True), role("job", ENDS)]
+    policy = RestartPolicy(max_restarts=1, backoff=backoff)
+    with made(tmp_path, *roles, strategy="one_for_one", restart_policy=policy) as gang:
+        gang.hear(2)
+        gang.tell(0, "3")
+        if backoff:
+            gang.await_event("supervise.process.restarting", local_rank=0)
+        else:
+            assert gang.hear() == ["store runs"]
+        gang.tell(1, "0")
+        result = gang.wait()
+    assert (result.outcome, result.root_cause) == ("succeeded", None)
+    assert result.return_values == {0: None, 1: None}
+    assert {rank: end.role for rank, end in result.ends.items()} == {0: "bystander", 1: "finished"}
+
+
 @pytest.mark.parametrize("kind", ["binary", "fork"])
 @pytest.mark.parametrize("before", [None, "0", "4"])
 def test_r2_a_temporary_rank_stays_down_in_a_restart_of_all_ranks(tmp_path, kind, before):
@@ -297,7 +316,7 @@ def test_r11_who_hurries_stops_all_roles_at_once(tmp_path, hurry):
         reply = gang.supervisor.ask(Close(), block=False)
         assert gang.hear() == ["b stops"]
         gang.supervisor.ask(Close(), block=False)  # does not hurry
-        exits = threading.Thread(target=shutdown_at_exit._close_all)
+        exits = threading.Thread(target=end_of_the_interpreter)
         if hurry == "a close":
             gang.supervisor.ask(Close(timeout=20.0), block=False)
         else:

@@ -19,10 +19,10 @@ import pytest
 
 import supervise
 from supervise import DefaultLogsSpecs, LogsDest, LogsSpecs, Start, Std, Supervisor, Wait
-from supervise._append import open_to_append
+from supervise._files import open_to_append
 from supervise._logs.files import make_ready
-from supervise._process.launch.launch_spec import append_to
-from supervise.cli.run_directory import EventFile
+from supervise._process.launch.program import append_to
+from supervise.cli.run.directory import EventFile
 from tests.cli.command import Command
 from tests.patience import PATIENCE_S
 from tests.processes import work
@@ -105,19 +105,6 @@ class Layout(LogsSpecs):
             error_files={rank: f"{here}/error{rank}.json" for rank in envs},
             filtered_stdout=f"{here}/filtered",
         )
-
-
-@pytest.fixture
-def no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail the test if a process is started."""
-
-    def never(*_args: object, **_more: object) -> None:
-        pytest.fail("a process was started")
-
-    for name in ("fork", "posix_spawn"):
-        monkeypatch.setattr(os, name, never)
-    monkeypatch.setattr("multiprocessing.forkserver.connect_to_new_process", never)
-    monkeypatch.setattr(subprocess, "Popen", never)
 
 
 def start(kind: str, specs: LogsSpecs, **more: Any) -> None:
@@ -322,7 +309,6 @@ UNPICKLES = {
     "_process/launch/bootstrap_call.py": "the same",
     "_process/launch/bootstrap_spawn.py": "the same, in a worker that was spawned",
     "_process/launch/return_value.py": "what a worker that we started has written into a file without a name",
-    "pytest_plugin/_gather.py": "what a rank of the same gang has written into its folder, for `rank_gather`",
     "ray/calls.py": "in a rank: what its driver has pickled; on the driver: what its ranks have returned",
     "multiprocessing/spawn.py": "PyTorch's error files, where the caller has made the processes and names the files",
 }
@@ -361,3 +347,71 @@ def test_no_shell_reads_what_a_user_has_written():
             if isinstance(node, ast.List) and [getattr(e, "value", None) for e in node.elts[:1]] == ["/bin/sh"]:
                 script = node.elts[2]
                 assert isinstance(script, ast.Constant) or ast.unparse(script) in constants, path
+
+
+ATTACKER = r"""
+import os, re, resource, socket, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+held = {}
+def take(name, kind=socket.SOCK_DGRAM):
+    end = held[name] = socket.socket(socket.AF_UNIX, kind)
+    try:
+        end.bind("\0" + name)
+    except OSError:
+        end.close()
+for port in range(50000, 50100):
+    take(f"supervise-master-port-{port}", socket.SOCK_STREAM)
+print(flush=True)
+for _ in sys.stdin:
+    with open("/proc/net/unix") as file:
+        seen = [line.split(" @")[1].strip() for line in file if " @supervise/" in line]
+    seen = set(seen).difference(held)
+    for name in seen:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+            end.sendto(b"READY=1\nSTATUS=of another user", "\0" + name)
+        numbers = list(re.finditer(r"(?<=/)\d+(?=/|$)", name))
+        for found in numbers:
+            for number in range(20):
+                take(name[: found.start()] + str(number) + name[found.end() :])
+        for rank in range(4):
+            for life in range(20):
+                take(re.sub(r"(/\d+)*$", f"/{rank}/{life}", name, count=1))
+    print(len(seen), flush=True)
+"""
+"""Another user, who binds every name that the names of this moment suggest, once for each line of stdin."""
+
+BESIDE_ATTACKER = (
+    "import os, subprocess, sys\nsys.path.insert(0, {root!r})\nfrom supervise import *\n"
+    "with open('/proc/sys/net/ipv4/ip_local_port_range', 'w') as file:\n    file.write('50000 50099')\n"
+    "attacker = subprocess.Popen([sys.executable, '-c', {attacker!r}], stdin=-1, stdout=-1, text=True)\n"
+    "attacker.stdout.readline()\n"
+    "def attack():\n    attacker.stdin.write('\\n')\n    attacker.stdin.flush()\n"
+    "    assert attacker.stdout.readline() == '2\\n'\n"
+    "source = 'import signal, supervise; supervise.notify(ready=True, status=\"of the rank\"); signal.pause()'\n"
+    "gang = Supervisor.start(name='g', entrypoint=sys.executable, args={{0: ('-c', source), 1: ('-c', source)}},\n"
+    "    ready='notify', strategy='one_for_one', restart_policy=RestartPolicy(9), rank_variables=True)\n"
+)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user, in a network namespace of its own")
+def test_t1_another_user_who_binds_all_names_that_can_be_guessed_prevents_no_start_and_no_restart():
+    """Names that this user can read in /proc/net/unix tell nothing of the next ones; claims of ports are optional."""
+    source = BESIDE_ATTACKER.format(root=str(PACKAGE.parent), attacker=ATTACKER) + (
+        "gang.ask(Start())\n"
+        "for _ in range(3):\n    attack()\n    gang.ask(RestartRanks(frozenset((0, 1))))\n"
+        "attack()\n"
+        "for row in gang.ask(Status()).ranks.values():\n    assert row.status == 'of the rank', row\n"
+        "gang.ask(Close())\nattacker.stdin.close()\nprint(attacker.wait())\n"
+    )
+    done = subprocess.run(
+        ["unshare", "--net", sys.executable, "-c", source],
+        check=False,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=2 * PATIENCE_S,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")

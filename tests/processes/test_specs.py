@@ -15,15 +15,8 @@ from tests.processes import work
 from tests.processes.hosts import NO_FILES, ROOT
 
 
-def refused(monkeypatch, folder, match, **wrong):
-    """Both ways of starting say why; no folder is made below `folder` and no process is started."""
-
-    def never(*_args, **_more):
-        pytest.fail("a process was started")
-
-    for name in ("fork", "posix_spawn"):
-        monkeypatch.setattr(os, name, never)
-    monkeypatch.setattr("subprocess.Popen", never)
+def refused(folder, match, **wrong):
+    """Both ways of starting say why, and no folder is made below `folder`."""
     given = {"entrypoint": "true", "args": {0: (), 1: ()}, "logs_specs": DefaultLogsSpecs(str(folder))} | wrong
     with pytest.raises(SpecError, match=match):
         Supervisor.start(name="wrong", **given)
@@ -87,9 +80,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("wrong", "match"), WRONG, ids=[str(wrong)[:60] for wrong, _ in WRONG])
-def test_a_senseless_setting_is_refused_before_anything_is_done(monkeypatch, tmp_path, wrong, match):
+def test_a_senseless_setting_is_refused_before_anything_is_done(no_launch, tmp_path, wrong, match):
     """Its name, its value, the rank where there is one, and what to give instead."""
-    refused(monkeypatch, tmp_path, match, **wrong)
+    refused(tmp_path, match, **wrong)
 
 
 @pytest.mark.parametrize(
@@ -136,10 +129,10 @@ def test_streams_of_another_kind_are_refused_when_the_specs_are_made(tmp_path, w
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_rank_that_does_not_exist_cannot_be_shown(monkeypatch, tmp_path):
+def test_a_rank_that_does_not_exist_cannot_be_shown(no_launch, tmp_path):
     """It would show nobody, and say nothing."""
     match = r"local_ranks_filter names ranks \[7\], which do not exist; the local ranks are 0 to 1"
-    refused(monkeypatch, tmp_path, match, logs_specs=DefaultLogsSpecs(str(tmp_path), local_ranks_filter={0, 7}))
+    refused(tmp_path, match, logs_specs=DefaultLogsSpecs(str(tmp_path), local_ranks_filter={0, 7}))
 
 
 def test_texts_numbers_and_paths_are_values_of_variables(tmp_path):

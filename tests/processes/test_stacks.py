@@ -8,21 +8,32 @@ import textwrap
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pykka
 import pytest
 
-from supervise import Close, Poll, Signal, SpecError, Stacks, Start, SuperviseError, SupervisorCrashed, group_stacks
-from supervise._gang import orders
-from supervise._process.containment.procfs import look
-from supervise._process.launch.stack_signal import SAFE
-from supervise._process.stacks import gather
+from supervise import (
+    Close,
+    Poll,
+    Signal,
+    SpecError,
+    Stacks,
+    Start,
+    SuperviseError,
+    SupervisorCrashed,
+    group_stacks,
+)
 from supervise.testing import FakeGang
+from tests.breaking import crash
+from tests.kernels import FAULTHANDLER_IS_SAFE
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import Fifo, Stopwatch, each_function, faulty, launched
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
-    pytest.mark.skipif(not SAFE, reason="faulthandler of this Python may crash the process: CPython issue 140815"),
+    pytest.mark.skipif(
+        not FAULTHANDLER_IS_SAFE, reason="faulthandler of this Python may crash the process: CPython issue 140815"
+    ),
 ]
 
 NO_PY_SPY = "py-spy is not installed (pip install 'supervise-gang[stacks]')"
@@ -54,26 +65,21 @@ SETTLED_S = 5.0
 """Far above the two seconds that are promised, for a machine that does something else."""
 
 
-DEADLINES = {name: getattr(gather, name) for name in ("_KERNEL_S", "_PY_SPY_S", "_RUN_S", "_DUMPS_S", "LONGEST_S")}
-
-
 @pytest.fixture(autouse=True)
-def patient(monkeypatch):
+def _patient(request, collecting_takes):
     """What is read does not depend on how busy the machine is. The deadlines have tests of their own."""
-    for name in DEADLINES:
-        monkeypatch.setattr(gather, name, PATIENCE_S)
+    if "usual_deadlines" not in request.fixturenames:
+        collecting_takes("all", PATIENCE_S)
 
 
 @pytest.fixture
-def no_py_spy(monkeypatch):
-    monkeypatch.setattr(gather, "find_program", lambda: None)
+def usual_deadlines():
+    """Leave the deadlines as they are."""
 
 
-def fake_py_spy(monkeypatch, folder, script):
-    program = folder / "py-spy"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(gather, "find_program", lambda: str(program))
+@pytest.fixture
+def no_py_spy(py_spy):
+    py_spy(None)
 
 
 def stacks(gang, ranks=None):
@@ -128,9 +134,9 @@ def test_every_kind_of_hang_is_named_from_outside(tmp_path, kind):
 
 
 @pytest.mark.parametrize("installed", [True, False])
-def test_a_suspended_rank_has_the_kernels_word_and_is_not_signaled(tmp_path, installed, monkeypatch):
+def test_a_suspended_rank_has_the_kernels_word_and_is_not_signaled(tmp_path, installed, py_spy):
     if not installed:
-        monkeypatch.setattr(gather, "find_program", lambda: None)
+        py_spy(None)
     with faulty(tmp_path, "spawn", [LOCK, LOCK]) as gang:
         until(gang, are_in({0: "deadlock", 1: "deadlock"}))
         gang.ask(Signal(sig=signal.SIGSTOP, ranks=frozenset({1})))
@@ -148,7 +154,7 @@ def test_a_suspended_rank_has_the_kernels_word_and_is_not_signaled(tmp_path, ins
 def await_suspended(pid):
     """Return once the kernel has suspended the process, of which it tells only the parent, by SIGCHLD."""
     begin = os.times().elapsed
-    while look(pid).state != "T":
+    while psutil.Process(pid).status() != psutil.STATUS_STOPPED:
         assert os.times().elapsed - begin < PATIENCE_S
         os.sched_yield()
 
@@ -218,10 +224,10 @@ def test_without_permission_the_reasons_are_told_and_the_state_stays(tmp_path):
         ("exec sleep 1000", "py-spy took too long"),
     ],
 )
-def test_a_py_spy_that_fails_leaves_its_reason_and_the_rank_answers(tmp_path, monkeypatch, script, reason):
-    fake_py_spy(monkeypatch, tmp_path, script)
+def test_a_py_spy_that_fails_leaves_its_reason_and_the_rank_answers(tmp_path, py_spy, collecting_takes, script, reason):
+    py_spy(script)
     if "sleep" in script:
-        monkeypatch.setattr(gather, "_RUN_S", 0.1)
+        collecting_takes("one run of py-spy", 0.1)
     with faulty(tmp_path, "spawn", [LOCK]) as gang:
         found = until(gang, are_in({0: "deadlock"}))[0]
         assert (found.source, found.notes) == ("faulthandler", (reason,))
@@ -304,7 +310,7 @@ def test_a_program_in_the_group_of_a_rank_is_not_signaled(tmp_path, no_py_spy):
     with faulty(tmp_path, "spawn", [source]) as gang:
         child = int(gang.hear()[0])
         until(gang, are_in({0: "wait"}))
-        assert not look(child).dead
+        assert psutil.Process(child).status() != psutil.STATUS_ZOMBIE
         assert not pending(child)
 
 
@@ -313,7 +319,7 @@ def test_a_rank_that_closed_its_descriptors_is_not_signaled_and_no_file_is_writt
     """The number of the memory file may be that of a file of the user by then."""
     path = tmp_path / "precious"
     source = f"""
-from supervise._process.stacks.dump import _number
+from supervise._process.stacks.gather import _number
 mine = [int(n) for n in os.listdir("/proc/self/fd") if _number(f"/proc/self/fd/{{n}}", os.getpid())]
 for fd in mine:
     precious = os.open({str(path)!r}, os.O_CREAT | os.O_RDWR)
@@ -349,7 +355,7 @@ def test_a_rank_that_blocks_the_signal_is_not_waited_for(tmp_path, no_py_spy):
 
 
 LIAR = """
-from supervise._process.stacks.dump import _number
+from supervise._process.stacks.gather import _number
 mine = {int(n): number for n in os.listdir("/proc/self/fd") if (number := _number(f"/proc/self/fd/{n}", os.getpid()))}
 ((fd, number),) = mine.items()
 FRAMES = '  File "a\\x1b[2J", line 7 in \\x1b]0;b\\x07\\n  File "c", line ' + 5000 * '9' + ' in d\\n'
@@ -378,9 +384,7 @@ def test_what_a_rank_lies_is_bounded_and_harmless(tmp_path, no_py_spy):
 # Many, and at the wrong time
 
 
-def test_64_ranks_answer_in_time_and_the_odd_one_is_first(tmp_path, monkeypatch):
-    for name, seconds in DEADLINES.items():
-        monkeypatch.setattr(gather, name, seconds)
+def test_64_ranks_answer_in_time_and_the_odd_one_is_first(tmp_path, usual_deadlines):
     sources = [LOCK] * 64
     sources[37] = C_SLEEP
     with faulty(tmp_path, "fork", sources) as gang:
@@ -396,23 +400,23 @@ def test_64_ranks_answer_in_time_and_the_odd_one_is_first(tmp_path, monkeypatch)
         assert set(stacks(gang, frozenset({37, 5}))) == {5, 37}
 
 
-@pytest.mark.parametrize("late", ["_KERNEL_S", "_PY_SPY_S", "_DUMPS_S"])
-def test_a_step_that_has_no_time_left_is_told_and_every_rank_is_in_the_reply(tmp_path, monkeypatch, late):
+@pytest.mark.parametrize("late", ["kernel", "py-spy", "dumps"])
+def test_a_step_that_has_no_time_left_is_told_and_every_rank_is_in_the_reply(tmp_path, py_spy, collecting_takes, late):
     with faulty(tmp_path, "spawn", [LOCK, LOCK]) as gang:
         until(gang, are_in({0: "deadlock", 1: "deadlock"}))
-        monkeypatch.setattr(gather, "find_program", lambda: None if late == "_DUMPS_S" else sys.executable)
-        monkeypatch.setattr(gather, late, 0.0)
+        py_spy(None if late == "dumps" else f'exec {sys.executable} "$@"')
+        collecting_takes(late, 0.0)
         found = stacks(gang)
         assert set(found) == {0, 1}
         said = {
-            "_KERNEL_S": ("py-spy: ", "faulthandler", False),
-            "_PY_SPY_S": ("there was no time left for py-spy", "faulthandler", True),
-            "_DUMPS_S": (NO_PY_SPY, "kernel", True),
+            "kernel": ("py-spy: ", "faulthandler", False),
+            "py-spy": ("there was no time left for py-spy", "faulthandler", True),
+            "dumps": (NO_PY_SPY, "kernel", True),
         }[late]
         for each in found.values():
             assert each.notes[0].startswith(said[0])
             assert (each.source, each.threads[0].state != "") == said[1:]
-        if late == "_DUMPS_S":
+        if late == "dumps":
             assert found[0].notes[1:] == ("faulthandler: there was no time left",)
 
 
@@ -449,10 +453,10 @@ def test_a_gang_that_does_not_run_has_no_stacks_and_an_unknown_rank_is_an_error(
 
 
 @pytest.fixture
-def slow(tmp_path, monkeypatch):
+def slow(tmp_path, py_spy):
     """A gang whose stacks are being collected: py-spy has begun, and fails when the test says so."""
     ear, gate = Fifo(tmp_path / "spy"), Fifo(tmp_path / "go")
-    fake_py_spy(monkeypatch, tmp_path, f"echo begun > {ear.path}; read word < {gate.path}; exit 1")
+    py_spy(f"echo begun > {ear.path}; read word < {gate.path}; exit 1")
     with faulty(tmp_path, "spawn", ["signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsay('x')\n" + LOCK]) as gang:
         gang.hear()
         gang.reply = gang.supervisor.ask(Stacks(), block=False)
@@ -490,19 +494,13 @@ def test_a_stop_of_the_supervisor_answers_and_ends_py_spy(slow):
 
 
 def test_a_crash_of_the_supervisor_answers(slow):
-    slow.supervisor.tell(orders.ActorDown(who="a test", error=ZeroDivisionError()))
+    crash(slow.supervisor, ZeroDivisionError())
     with pytest.raises(SupervisorCrashed, match="a test"):
         slow.reply.get(timeout=PATIENCE_S)
 
 
-def test_without_a_thread_the_ask_fails_and_the_gang_goes_on(tmp_path, monkeypatch):
+def test_without_a_thread_the_ask_fails_and_the_gang_goes_on(tmp_path, no_threads):
     with faulty(tmp_path, "spawn", [LOCK]) as gang:
-        with monkeypatch.context() as patch:
-            patch.setattr("threading.Thread.start", refuse)
-            with pytest.raises(OSError, match="no thread for the collection of stacks"):
-                stacks(gang)
+        with no_threads(), pytest.raises(OSError, match="no thread for the collection of stacks"):
+            stacks(gang)
         assert set(stacks(gang)) == {0}
-
-
-def refuse(_thread):
-    raise RuntimeError("can't start new thread")

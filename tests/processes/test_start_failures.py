@@ -4,12 +4,12 @@ import contextlib
 import errno
 import os
 import threading
+from collections.abc import Callable
 
 import psutil
 import pytest
 
 from supervise import DefaultLogsSpecs, SpawnError, SpecError, Start, Std, Supervisor
-from supervise._process.launch import function, posix_spawn
 from tests.patience import PATIENCE_S
 from tests.processes import work
 from tests.processes.gangs import each_kind
@@ -18,12 +18,7 @@ from tests.processes.stubborn import DEAF
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
-LAUNCHES = {
-    "binary": (posix_spawn, "spawn"),
-    "spawn": (posix_spawn, "spawn"),
-    "fork": (os, "fork"),
-    "forkserver": (function, "request"),
-}
+LAUNCHES = {"binary": "spawn of a program", "spawn": "spawn of a program", "forkserver": "request to the fork server"}
 """What each kind calls once a rank."""
 
 
@@ -89,15 +84,14 @@ FAULTS = (
 @pytest.mark.usefixtures("_nothing_stays")
 @each_kind
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
-def test_s9_the_call_that_starts_rank_5_fails(monkeypatch, tmp_path, kind, fault):
+def test_s9_the_call_that_starts_rank_5_fails(breaking, system_call, tmp_path, kind, fault):
     """Five deaf ranks run by then, or will: they are killed and reaped, and their descriptors closed."""
-    owner, name = LAUNCHES[kind]
-    call, calls, pids = getattr(owner, name), [], []
+    calls, pids = [], []
     logs = DefaultLogsSpecs(str(tmp_path), redirects=Std.ALL)
     ear = tmp_path / "ear"
     ear.touch()
 
-    def fail_sixth(*args: object, **kwargs: object) -> object:
+    def fail_sixth(call: Callable[..., object], *args: object, **kwargs: object) -> object:
         if threading.current_thread().name != "supervise-host":
             return call(*args, **kwargs)
         calls.append(args)
@@ -108,7 +102,7 @@ def test_s9_the_call_that_starts_rank_5_fails(monkeypatch, tmp_path, kind, fault
     events: list[dict[str, object]] = []
     envs = {rank: {"EAR": str(ear)} for rank in range(8)}
     gang = make_gang(kind, [DEAF] * 8, grace=0.2, logs_specs=logs, envs=envs, event_sink=events.append)
-    monkeypatch.setattr(owner, name, fail_sixth)
+    system_call("fork", fail_sixth) if kind == "fork" else breaking.instead(LAUNCHES[kind], fail_sixth)
     with pytest.raises((OSError, SpawnError), match="rank 5 ") as caught:
         gang.ask(Start(), timeout=PATIENCE_S)
     if isinstance(fault, OSError):

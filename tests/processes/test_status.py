@@ -5,10 +5,9 @@ import os
 
 import pytest
 
-from supervise._process.launch import posix_spawn
+from tests.kernels import ARMS_PROGRAMS, HAS_PIDFD
 from tests.processes.gangs import each_kind
 from tests.processes.hosts import Host
-from tests.processes.kernels import HAS_PIDFD
 
 THIEVES = {
     "ignored": "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
@@ -150,7 +149,7 @@ def test_o10_a_rank_that_lives_for_a_millisecond_is_not_reaped_before_it_is_held
     """Neither by the kernel, of a host that ignores SIGCHLD, nor by its handler of SIGCHLD."""
     if not _kernel_remembers():
         pytest.skip("this kernel has no PIDFD_GET_INFO with the exit code (Linux 6.15)")
-    if not HAS_PIDFD or (handler == "reap" and kind == "binary" and not posix_spawn.ARMS):
+    if not HAS_PIDFD or (handler == "reap" and kind == "binary" and not ARMS_PROGRAMS):
         pytest.skip("without a pidfd the kernel cannot be asked; see the page of promises")
     with Host(SHORT.format(handler=handler, rounds=30), kind) as host:
         assert [host.hear() for _ in range(30)] == ["3"] * 30

@@ -6,14 +6,13 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+import psutil
 import pytest
 
 from supervise import Close, Status, UnkillableError
-from supervise._core.steps import TimerExpired
-from supervise._process.containment.groups import members
-from supervise._process.containment.procfs import look
+from tests.breaking import expire
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import Stopwatch, each_kind, faulty
 from tests.processes.stubborn import DEAF, LEAVES_CHILD, OBEDIENT
@@ -67,43 +66,52 @@ def test_d4_a_rank_that_cannot_be_reaped_is_named_and_given_up(tmp_path, kind):
         stuck = gang.await_event("supervise.process.unkillable", local_rank=1)
         assert (stuck["pid"], stuck["state"]) == (pid, caught.value.states[1])
         result = gang.wait()
-        assert (result.outcome, result.ends[1].role, result.ends[0].exitcode) == ("stopped", "lost", -signal.SIGTERM)
+        assert (result.outcome, result.ends[1].role, result.ends[0].exitcode) == (
+            "stopped",
+            "unkillable",
+            -signal.SIGTERM,
+        )
         assert "outlived SIGKILL" in result.failures[1].message
         gang.await_event("supervise.process.exited", local_rank=1)  # its tracer is dead, so it could be reaped
         while not gang._events.empty():
             assert gang._events.get()["event"] != "supervise.process.unkillable"
 
 
-def with_late_deadline(monkeypatch, gang, pid, kind):
+def living(pgid):
+    """Return the processes of a group that have not ended."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(OSError, psutil.NoSuchProcess):
+            if os.getpgid(process.pid) == pgid and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
+
+
+def with_late_deadline(breaking, pid, kind):
     """Have the loop stand still after a SIGKILL until the group is dead, and then see the deadline first."""
-    runner = gang.supervisor._actor_weakref()._runner
-    set_timer, loop = runner.timers.set, runner._loop
 
     def is_over():
-        living = members(pid)
-        for member in living:
-            member.close()
-        return not living and (kind != "forkserver" or look(pid) is None)  # whose server reaps
+        return not living(pid) and (kind != "forkserver" or not psutil.pid_exists(pid))  # whose server reaps
 
-    def late():
+    def late(runner):
         deadline_s, pause = time.monotonic() + PATIENCE_S, threading.Event()
         while not is_over() and time.monotonic() < deadline_s:
             pause.wait(0.005)
-        runner.step(TimerExpired(name="kill"))
+        expire(runner, "kill")
 
-    def set_late(action):
+    def set_late(set_timer, runner, action):
         if action.name == "kill":
-            loop.post(late)  # behind the orders of the signal
+            runner._loop.post(late, runner)  # behind the orders of the signal
         else:
-            set_timer(action)
+            set_timer(runner, action)
 
-    monkeypatch.setattr(runner.timers, "set", set_late)
+    breaking.instead("timer", set_late)
 
 
 @each_kind
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("source", [DEAF, LEAVES_CHILD], ids=["leader", "member"])
-def test_d4_a_loop_that_could_not_run_before_the_deadline_gives_nobody_up(monkeypatch, tmp_path, kind, source):
+def test_d4_a_loop_that_could_not_run_before_the_deadline_gives_nobody_up(breaking, tmp_path, kind, source):
     """The machine was suspended, or a file system did not answer: the dead are not taken for survivors."""
     with faulty(tmp_path, kind, [source], grace=0.2) as gang:
         gang.hear()
@@ -111,7 +119,7 @@ def test_d4_a_loop_that_could_not_run_before_the_deadline_gives_nobody_up(monkey
         if source == LEAVES_CHILD:
             gang.tell(0)
             gang.wait()
-        with_late_deadline(monkeypatch, gang, pid, kind)
+        with_late_deadline(breaking, pid, kind)
         gang.close(death_sig=signal.SIGKILL)
         result = gang.wait()
     assert result.ends[0].exitcode == (0 if source == LEAVES_CHILD else -signal.SIGKILL)

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -17,18 +18,17 @@ from supervise import (
     RestartPolicy,
     Signal,
     SpecError,
+    Status,
     Std,
     Subscribe,
     Supervisor,
     Watchdog,
     WorkerHung,
 )
-from supervise._process.stacks.gather import Gather
 from supervise.testing import Recorder
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import each_function, each_kind, faulty
 from tests.processes.hosts import ROOT
-from tests.processes.test_stacks import fake_py_spy
 
 BEATS = f"""
 sys.path.insert(0, {ROOT!r})
@@ -128,9 +128,9 @@ def test_w2_an_exception_before_a_hang_is_its_cause(tmp_path, kind):
     assert result.failures[0].message["message"] == "RuntimeError: the 7th shard is empty"
 
 
-def test_w2_a_peer_that_fails_while_stacks_are_collected_takes_no_blame(tmp_path, monkeypatch):
+def test_w2_a_peer_that_fails_while_stacks_are_collected_takes_no_blame(tmp_path, py_spy):
     """Reading stacks interrupts system calls, which some libraries take for an error."""
-    fake_py_spy(monkeypatch, tmp_path, "exec sleep 100")
+    py_spy("exec sleep 100")
     with faulty(tmp_path, "binary", [BEATS] * 2, watchdog=Watchdog(PERIOD_S, action="fail")) as gang:
         gang.hear(2)
         beat(gang, 1, 5)
@@ -141,14 +141,16 @@ def test_w2_a_peer_that_fails_while_stacks_are_collected_takes_no_blame(tmp_path
     assert result.failures[1].message.startswith("hung: no heartbeat for 2.")
 
 
-def test_w2_a_rank_fails_even_if_its_stacks_never_come(tmp_path, monkeypatch):
-    """The thread that collects them is held up, as by a file system that does not answer."""
+def test_w2_a_rank_fails_even_if_its_stacks_never_come(tmp_path, breaking):
+    """The thread that collects them is held up until the rank has failed."""
     answers = threading.Event()
-    monkeypatch.setattr(Gather, "run", lambda _: answers.wait(PATIENCE_S) and {})
-    with faulty(tmp_path, "binary", [BEATS], watchdog=Watchdog(1.0, action="fail")) as gang:
-        gang.hear()
-        beat(gang, 0, 5)
-        result = gang.wait()
+    breaking.instead("collection of stacks", lambda *_: answers.wait() and {})
+    try:
+        with faulty(tmp_path, "binary", [BEATS], watchdog=Watchdog(1.0, action="fail")) as gang:
+            gang.hear()
+            beat(gang, 0, 5)
+            result = gang.wait()
+    finally:
         answers.set()
     assert result.failures[0].message.startswith("hung: no heartbeat for 1.")
 
@@ -259,12 +261,56 @@ def test_w4_those_that_wait_for_a_suspended_rank_are_left_alone(tmp_path):
         assert clock.wait().outcome == "succeeded"
 
 
+def test_w4_a_heartbeat_that_waits_in_the_socket_when_the_deadline_comes_counts(heartbeats_are_not_read, tmp_path):
+    """The first heartbeat is read at once; after that, only the check of a deadline reads the socket."""
+    with faulty(tmp_path, "binary", [BEATS], watchdog=Watchdog(2 * PERIOD_S)) as gang:
+        gang.hear()
+        deadline_s = time.monotonic() + PATIENCE_S
+        for step in (1, 2):
+            beat(gang, 0, step)
+            while gang.ask(Status()).ranks[0].step != step:
+                assert time.monotonic() < deadline_s
+                threading.Event().wait(0.01)
+        gang.close()
+        names = iter(lambda: gang._events.get(timeout=PATIENCE_S)["event"], "supervise.gang.finished")
+        assert "supervise.process.hung" not in names
+
+
+TRACES = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.ptrace(0x4206, int(sys.argv[1]), None, None):  # PTRACE_SEIZE, which does not stop the process
+    sys.exit(f"cannot trace: {os.strerror(ctypes.get_errno())}")
+print("traces", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_w4_a_traced_rank_is_left_alone(tmp_path):
+    """Its debugger holds it up whenever it likes. Rank 1 hangs twice meanwhile."""
+    with faulty(tmp_path, "binary", [BEATS] * 2, watchdog=Watchdog(PERIOD_S), strategy="one_for_one") as gang:
+        gang.hear(2)
+        words = [sys.executable, "-S", "-c", TRACES, str(gang.pids[0])]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(words, **pipes) as tracer:
+            if tracer.stdout.readline() != "traces\n":
+                pytest.skip(tracer.stderr.read().strip())
+            beat(gang, 0, 1)
+            for step in (1, 2):
+                beat(gang, 1, step)
+                assert gang.await_event("supervise.process.hung")["local_rank"] == 1
+            tracer.stdin.close()
+            assert tracer.wait(PATIENCE_S) == 0
+        assert gang.await_event("supervise.process.hung")["local_rank"] == 0
+        gang.close()
+
+
 def test_w4_a_rank_whose_socket_a_stranger_floods_is_left_alone(tmp_path):
     """Rank 1 hangs twice meanwhile. The stranger fills the queue again as soon as it was read."""
-    source = "say(os.environ['NOTIFY_SOCKET'])\n" + BEATS
+    source = "say(os.environ['LOCAL_RANK'] + os.environ['NOTIFY_SOCKET'])\n" + BEATS
     flood = "\nwhile True: end.sendto(b'x', address)"
     with faulty(tmp_path, "binary", [source] * 2, watchdog=Watchdog(PERIOD_S), strategy="one_for_one") as gang:
-        (address,) = (word for word in gang.hear(4) if "/0/" in word)
+        (address,) = (word[1:] for word in gang.hear(4) if word.startswith("0@"))
         beat(gang, 0, 1)
         begin = f"import socket\nend = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\naddress = {address!r}"
         begin = begin.replace("'@", "'\\0")

@@ -29,6 +29,9 @@ value = None
 
 BLOCK = "signal.pause()"
 """Source of a rank that does nothing until it is stopped."""
+LOOK = "signal.sigtimedwait([], 0.05), signal.pthread_sigmask(signal.SIG_BLOCK, ())"
+"""The second has handlers called for what came before the first: without it, Python 3.13 and later may never call them
+in a process that was forked by another thread than the main one."""
 
 
 def run_source(source: str) -> Any:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -67,15 +68,15 @@ def write(folder: Path, **files: str) -> None:
         (folder / f"{name}.py").write_text(textwrap.dedent(text))
 
 
-def command(folder: Path, *args: str) -> list[str]:
+def command(folder: Path, *args: str, launcher: Sequence[str] = ()) -> list[str]:
     """Return the command line of a run in a folder; its temporary folders are below it."""
-    return [sys.executable, "-m", "pytest", f"--basetemp={folder / 'base'}", *args]
+    return [sys.executable, *launcher, "-m", "pytest", f"--basetemp={folder / 'base'}", *args]
 
 
-def run(folder: Path, *args: str, **env: str) -> Run:
-    """Run pytest in a folder to its end."""
+def run(folder: Path, *args: str, launcher: Sequence[str] = (), **env: str) -> Run:
+    """Run pytest in a folder to its end; `launcher` are arguments of Python before ``-m pytest``."""
     done = subprocess.run(
-        command(folder, *args),
+        command(folder, *args, launcher=launcher),
         cwd=folder,
         env=environment(**env),
         stdin=subprocess.DEVNULL,

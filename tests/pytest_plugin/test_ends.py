@@ -108,8 +108,8 @@ def test_every_deadlock_of_a_sample_ends_as_a_failure(tmp_path):
 @pytest.mark.stress
 @pytest.mark.timeout(600)
 def test_every_deadlock_ends_as_a_failure(tmp_path):
-    """A hundred of them; ``python -m tests.pytest_plugin.deadlocks --count 1000`` runs more."""
-    assert deadlocks.run(tmp_path, 0, 100, 0, 500) == {"failed": 100}
+    """Fifty of them; ``python -m tests.pytest_plugin.deadlocks --count 1000`` runs more."""
+    assert deadlocks.run(tmp_path, 0, 50, 0, 500) == {"failed": 50}
 
 
 @pytest.mark.stress
@@ -129,3 +129,22 @@ def test_a_thread_that_does_not_end_is_named(tmp_path):
     )
     text = run(tmp_path, *QUIET).of("test_it")["text"]
     assert text.startswith("rank 1: the test had passed, and the process did not exit")
+
+
+def test_the_death_of_a_rank_ends_the_test_of_the_others(tmp_path):
+    """It has written no failed phase; without a time limit, nothing else would end the wait of the other rank."""
+    write(
+        tmp_path,
+        test_it="""
+        import os, threading
+        import pytest
+
+        @pytest.mark.ranks(2, timeout_s=0, grace_s=0.2)
+        def test_it(rank):
+            if rank:
+                threading.Event().wait()
+            os._exit(7)
+        """,
+    )
+    text = run(tmp_path, *QUIET).of("test_it")["text"]
+    assert text.startswith("rank 0 exited with code 7"), text

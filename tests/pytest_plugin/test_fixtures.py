@@ -2,6 +2,8 @@
 
 import pytest
 
+from supervise.pytest_plugin._folder import Folder
+from supervise.pytest_plugin._gather import RankGather
 from tests.pytest_plugin.running import QUIET, Run, run, write
 
 TESTS = """
@@ -173,3 +175,80 @@ def test_a_spawned_rank_collects_the_test_itself(fixtures):
     assert "assert rank == 5" in report["text"]
     assert "failed at the same place" in report["text"]
     assert "in a new interpreter\n" in fixtures.section("test_spawned", "Captured stdout call [rank 0]")
+
+
+def test_the_failure_of_a_fixture_starts_in_the_frame_of_the_user(tmp_path):
+    """In every phase, scope and start method, if the fixture is in another file than the test."""
+    write(
+        tmp_path,
+        fixtures="""
+        import pytest
+
+        @pytest.fixture
+        def setup():
+            raise ValueError("of the fixture")
+
+        @pytest.fixture(scope="module")
+        def shared():
+            raise ValueError("of the fixture")
+
+        @pytest.fixture
+        def teardown():
+            yield
+            raise ValueError("of the fixture")
+
+        class Odd:
+            def __reduce__(self):
+                return give, ()
+
+        def give():
+            raise ValueError("of the value")
+        """,
+        test_it="""
+        import pytest
+        from fixtures import Odd, setup, shared, teardown
+
+        @pytest.mark.ranks(2)
+        def test_setup(setup):
+            pass
+
+        @pytest.mark.ranks(2, start_method="spawn")
+        def test_spawned(shared):
+            pass
+
+        @pytest.mark.ranks(2)
+        def test_shared(shared):
+            pass
+
+        @pytest.mark.ranks(2)
+        def test_teardown(teardown):
+            pass
+
+        @pytest.mark.ranks(2)
+        def test_value(rank_gather):
+            rank_gather(Odd())
+        """,
+    )
+    done = run(tmp_path, *QUIET)
+    phases = {"setup": "call", "spawned": "call", "shared": "setup", "teardown": "call", "value": "call"}
+    for name, when in phases.items():
+        text = done.of(f"test_{name}", when)["text"]
+        files = [line.partition(":")[0] for line in text.splitlines() if ".py:" in line]
+        assert files == (["test_it.py", "fixtures.py"] if name == "value" else ["fixtures.py"]), text
+
+
+def test_a_value_that_comes_just_before_the_end_of_its_rank_counts(tmp_path, monkeypatch):
+    """Even if the reader has looked for the value before, and for the end after it."""
+    folder = Folder(tmp_path)
+    folder.make(2)
+    reader, writer = RankGather(folder, 0, 2, None), RankGather(folder, 1, 2, None)
+    ended = Folder.ended
+
+    def at_once(self, rank):
+        if not ended(self, rank).exists():
+            writer._give(0, "late")
+            ended(self, rank).touch()
+        return ended(self, rank)
+
+    monkeypatch.setattr(Folder, "ended", at_once)
+    assert reader("mine") == ["mine", "late"]

@@ -25,6 +25,10 @@ def test_a_budget_bounds_the_ranks_of_all_workers(tmp_path):
                 file.write(json.dumps([begin, time.monotonic(), os.environ["PYTEST_XDIST_WORKER"]]) + "\\n")
             assert number != 3 or world_size != 2
 
+        @pytest.mark.ranks(4)
+        def test_all():
+            pass
+
         @pytest.mark.ranks(5)
         def test_too_many():
             pass
@@ -35,7 +39,7 @@ def test_a_budget_bounds_the_ranks_of_all_workers(tmp_path):
     assert text in done.of("test_too_many")["text"].splitlines()
     assert "failed in the same way" in done.of("test_it[3-ranks2]")["text"]
     outcomes = [each["outcome"] for each in done.reports if each["when"] == "call"]
-    assert outcomes.count("passed") == 7, done.out
+    assert outcomes.count("passed") == 8, done.out
     times = [json.loads(line) for line in (tmp_path / "times").read_text().splitlines()]
     assert len(times) == 4 * (2 + 3)
     assert len({worker for _, _, worker in times}) > 1
@@ -161,21 +165,65 @@ def test_pytest_timeout_ends_the_ranks_and_their_stacks_are_shown(tmp_path):
     assert done.of("test_after")["outcome"] == "passed"
 
 
-def test_pytest_cov_counts_the_lines_that_only_a_rank_has_run(tmp_path):
-    """Of all ranks."""
+def test_the_health_check_of_hypothesis_speaks(tmp_path):
+    """A fixture of a test with `given` is an error only to hypothesis, in the ranks, whatever their start method."""
     write(
         tmp_path,
-        library="def answer(rank):\n    if rank == 0:\n        return 0\n    return 1\n",
         test_it="""
-        import library
+        import os
         import pytest
+        from hypothesis import HealthCheck, Verbosity, given, settings, strategies
+
+        INTEGERS = strategies.integers(0, 9)
+        HOST = os.getpid()
 
         @pytest.mark.ranks(2)
-        def test_it(rank):
-            assert library.answer(rank) == rank
+        @given(number=INTEGERS)
+        def test_checked(rank, number):
+            pass
+
+        @pytest.mark.ranks(1, start_method="spawn")
+        @given(number=INTEGERS)
+        def test_spawned(rank, number):
+            pass
+
+        @pytest.fixture
+        def own():
+            assert os.getpid() != HOST
+            return os.getpid()
+
+        @given(number=INTEGERS)
+        @settings(
+            suppress_health_check=[HealthCheck.function_scoped_fixture],
+            derandomize=True,
+            deadline=None,
+            max_examples=5,
+        )
+        @pytest.mark.ranks(2)
+        def test_suppressed(own, rank, rank_gather, number):
+            assert own == os.getpid()
+            assert rank_gather(number) == [number] * 2
+
+        class TestMethod:
+            @pytest.mark.ranks(2)
+            @settings(deadline=None, max_examples=5, verbosity=Verbosity.verbose)
+            @given(number=INTEGERS)
+            def test_method(self, number):
+                assert number < 0
+
+        @given(number=INTEGERS)
+        def test_without_ranks(number):
+            pass
         """,
     )
-    done = run(tmp_path, *QUIET, "--cov=library", "--cov-report=json:cov.json")
-    assert done.code == 0, done.out
-    counted = json.loads((tmp_path / "cov.json").read_text())["files"]["library.py"]
-    assert counted["missing_lines"] == []
+    words = [word for name in QUIET[1::2] if name != "no:hypothesispytest" for word in ("-p", name)]
+    done = run(tmp_path, *words)
+    for name in ("test_checked", "test_spawned"):
+        text = done.of(name)["text"]
+        assert f"FailedHealthCheck: 'test_it.py::{name}' uses a function-scoped fixture 'rank'" in text
+        assert "pytest_plugin" not in text
+    assert done.of("test_suppressed")["outcome"] == "passed", done.of("test_suppressed")["text"]
+    assert done.of("test_without_ranks")["outcome"] == "passed"
+    failed = done.of("TestMethod::test_method")
+    assert "number=0" in failed["text"]
+    assert "number=0" in dict(failed["sections"])["Hypothesis [rank 1]"]

@@ -318,3 +318,109 @@ def test_a_fork_of_a_rank_is_no_warning_of_the_test(outcomes):
 def test_the_output_of_a_teardown_is_shown_once(outcomes):
     """As by pytest: with the report of the teardown."""
     assert outcomes.out.count("good-bye") == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "code", "place"),
+    [("fork", 7, "call"), ("spawn", 7, "fixture"), ("fork", None, "fixture")],
+)
+def test_exit_in_a_rank_ends_the_run_with_its_code(tmp_path, method, code, place):
+    """The reason names the rank, and no further test runs."""
+    write(
+        tmp_path,
+        test_it=f"""
+        import pytest
+
+        def leave(rank, place):
+            if rank == 1 and place == {place!r}:
+                pytest.exit("enough for today", {code})
+
+        @pytest.fixture
+        def leaving(rank):
+            leave(rank, "fixture")
+
+        @pytest.mark.ranks(3, start_method={method!r})
+        def test_exit(rank, leaving):
+            leave(rank, "call")
+
+        def test_next():
+            pass
+        """,
+    )
+    done = run(tmp_path, *QUIET)
+    assert done.code == (2 if code is None else code), done.out
+    assert "Exit: rank 1: enough for today" in done.out
+    assert not [each for each in done.reports if each["nodeid"] == "test_next"]
+
+
+def test_an_exit_of_several_ranks_names_those_of_the_first(tmp_path):
+    """Those that gave the same reason and the same code as the rank that left first."""
+    write(
+        tmp_path,
+        test_it="""
+        import pytest
+
+        @pytest.mark.ranks(3)
+        def test_exit(rank, rank_gather):
+            if rank == 0:
+                with pytest.raises(Exception, match="ended"):
+                    rank_gather()
+                pytest.exit("later", 9)
+            pytest.exit("first", 8)
+        """,
+    )
+    done = run(tmp_path, *QUIET)
+    assert done.code == 8, done.out
+    assert "Exit: ranks 1, 2: first" in done.out
+
+
+def test_what_is_kept_of_long_tests_noisy_ranks_and_their_children(tmp_path):
+    """The grace is as long as the test had run; equal warnings count once; a flood of output keeps its end."""
+    write(
+        tmp_path,
+        test_it="""
+        import os, signal, threading, time, warnings
+        import pytest
+
+        @pytest.mark.ranks(2, grace_s=0)
+        def test_long(rank, rank_gather):
+            threading.Event().wait(4)
+            rank_gather()
+            if not rank:
+                threading.Event().wait(1)
+            assert 0, f"of rank {rank}"
+
+        @pytest.mark.ranks(3)
+        def test_warns():
+            warnings.warn("from each rank")
+
+        @pytest.mark.ranks(1)
+        def test_noisy():
+            print("first" + "x" * (1 << 20) + "last")
+
+        @pytest.mark.ranks(1)
+        def test_child():
+            read, write = os.pipe()
+            child = os.fork()
+            if not child:
+                os.write(write, b"!")
+                while True:
+                    time.sleep(0.01)  # a signal that comes just before pause() would not end it
+                    # Python 3.13 and later see a signal in what a thread has forked only when a call looks for it
+                    signal.pthread_sigmask(signal.SIG_BLOCK, ())
+            os.read(read, 1)
+            os.kill(child, signal.SIGTERM)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+        """,
+    )
+    done = run(tmp_path, *QUIET, "-rA")
+    text = done.of("test_long")["text"]
+    assert "of rank 0" in text
+    assert "of rank 1" in text
+    assert "rank 1 of 2 failed first" in text
+    assert "still running" not in text
+    assert ", 1 warning in " in done.out
+    shown = done.section("test_noisy", "Captured stdout call [rank 0]")
+    assert shown.startswith("[10 earlier bytes left out]\nxxx")
+    assert shown.endswith("xlast\n")
+    assert done.of("test_child")["outcome"] == "passed", done.of("test_child")["text"]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from supervise import Close, RestartPolicy, Start, Status, Wait
+from supervise import Close, GangFailed, RestartPolicy, Start, Status, Wait
 from supervise.ray import RayGang, RaySupervisor
 from tests.conformance.work import pause
 from tests.ray.cluster import MARK, PATIENCE_S, marked, until_gone, until_there
@@ -119,6 +119,7 @@ def broken(cluster: Any, fault: str) -> dict[str, Any]:
         "root cause is the broken part": rank in (result.root_cause, -1),
         "roles": sorted(end.role for end in result.ends.values()),
         "message": result.failures[result.root_cause].message,
+        "report": str(GangFailed(result)),
         "known_s": target.first(KNOWN_BY.get(fault, "supervise.host.lost")) - began_s,
         "gone_s": gone_s,
         "result_s": result_s,

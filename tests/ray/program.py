@@ -95,6 +95,22 @@ def closed_without_room() -> dict[str, Any]:
     return {"raised": raised, "left": waiting(placement_group_table())}
 
 
+def slow_starts() -> dict[str, Any]:
+    """Return how gangs end whose timeout expires while they are placed, and while their ranks become ready."""
+    from supervise.ray import RayGang
+
+    found = {}
+    for what, settings in {
+        "placed": {"entrypoint": "true", "nnodes": 9, "timeout": 1},
+        "ready": {"entrypoint": pause, "nnodes": 2, "args": (1000.0,), "ready": "notify", "timeout": 8},
+    }.items():
+        with RayGang(name="n", nproc_per_node=1, **settings) as gang:
+            result: Any = gang.wait(PATIENCE_S)
+            closed: Any = gang.close()
+        found[what] = [result.outcome, closed.outcome]
+    return found
+
+
 def reported() -> list[Any]:
     """Return step, status text and whether there is a heartbeat in the status of each rank."""
     from supervise.ray import RayGang
@@ -135,6 +151,7 @@ def calls() -> None:
         tell("guide", {"lines": guide()})
         tell("no room", no_room())
         tell("closed without room", closed_without_room())
+        tell("slow start", slow_starts())
         tell("own main", own_main())
         tell("reported", {"rows": reported()})
         for name, script in COMMANDS.items():

@@ -45,6 +45,11 @@ def test_a_close_ends_the_wait_for_room(calls: dict[str, dict[str, Any]]):
     assert calls["closed without room"]["left"] == []
 
 
+def test_a_timeout_that_expires_during_the_start_is_the_outcome(calls: dict[str, dict[str, Any]]):
+    """While the cluster has no room, and while the ranks are not ready: with a result, not an exception."""
+    assert calls["slow start"] == {key: ["timed_out", "timed_out"] for key in ("placed", "ready")}
+
+
 def test_status_has_what_ranks_have_reported_to_their_hosts(calls: dict[str, dict[str, Any]]):
     assert calls["reported"]["rows"] == [[10 * rank, f"epoch of {rank}", True] for rank in range(4)]
 
@@ -70,7 +75,10 @@ def test_functions_arguments_and_values_need_not_be_importable_on_the_hosts(
     [
         ("exception", "NotFoundAtAllError: there is nothing"),
         ("value that cannot be loaded", "the return value cannot be loaded on the driver: KeyError: 'RANK'"),
-        ("value that cannot be pickled", "cannot pickle '_thread.lock' object"),
+        (
+            "value that cannot be pickled",
+            "TypeError: the return value, of type _thread.lock, cannot be pickled: TypeError: cannot pickle",
+        ),
     ],
 )
 def test_what_goes_wrong_with_a_value_is_the_failure_of_its_rank(
@@ -132,6 +140,12 @@ def test_a_fault_names_what_broke_and_leaves_nobody(fault: str, known_s: float, 
     assert seen["roles"] == sorted(["bystander", "bystander", others, "root_cause"])
     assert seen["known_s"] < known_s
     assert seen["gone_s"] < known_s + 3.0
+    if fault != "kill rank":
+        assert re.match(r"host \d \(.*, node \w{8}\): lost since \d{4}-", seen["message"])
+        assert "Ray: " in seen["message"] or "Ray has not reported the loss" in seen["message"]
+        assert re.search(r"^its logs on that host: /\S+stdout.log, /\S+stderr.log$", seen["message"], re.MULTILINE)
+        assert re.match(r"rank \d of 4 failed: lost with host \d, ", seen["report"])
+        assert not re.search("exit code|exit status|SIGKILL|not recorded", seen["report"]), seen["report"]
 
 
 def test_a_killed_driver_leaves_nobody(faults: dict[str, dict[str, Any]]):

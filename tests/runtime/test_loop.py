@@ -1,5 +1,6 @@
 """One thread, one selector: posts, timers, descriptors, and a guard that lets nothing out."""
 
+import ast
 import logging
 import os
 import queue
@@ -9,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import supervise
+from supervise._runtime import fork_hooks
 from supervise._runtime import loop as loop_module
+from supervise._runtime.actor import _Stopped
 from supervise._runtime.loop import Loop
 from tests.patience import PATIENCE_S
 
@@ -146,13 +150,9 @@ def test_an_ended_loop_has_given_everything_back(lost):
     assert open_fds() == before
 
 
-def test_a_loop_that_gets_no_thread_gives_everything_back(lost, monkeypatch):
-    def refuse(thread):
-        raise RuntimeError("can't start new thread")
-
+def test_a_loop_that_gets_no_thread_gives_everything_back(lost, no_threads):
     before = open_fds()
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(BlockingIOError, match="new thread"):
+    with no_threads(), pytest.raises(BlockingIOError, match="new thread"):
         Loop("unlucky", lost=lost.put).start()
     assert open_fds() == before
 
@@ -420,3 +420,92 @@ def test_callbacks_that_follow_one_another_do_not_hold_up_a_descriptor(loop, pip
     loop.post(begin)
     assert seen.get(timeout=PATIENCE_S) > 900
     on_loop(loop, loop.unwatch, read)
+
+
+def test_who_begins_to_wait_in_the_middle_of_the_end_is_woken():
+    """The end has found no waiter by then, so the flag must be set before."""
+    waits = []
+
+    class Late(_Stopped):
+        def __getattr__(self, name):  # the look for waiters, of which there are none
+            if not waits:
+                waits.append(threading.Thread(target=self.wait, args=(PATIENCE_S,), daemon=True))
+                waits[0].start()
+                waits[0].join(0.5)
+            raise AttributeError(name)
+
+    Late().set()
+    assert len(waits) == 1
+    waits[0].join(PATIENCE_S / 5)
+    assert not waits[0].is_alive()
+
+
+def test_who_waits_before_the_end_is_woken():
+    stopped, woken = _Stopped(), []
+    wait = threading.Thread(target=lambda: woken.append(stopped.wait(PATIENCE_S)))
+    wait.start()
+    while "_waiters" not in vars(stopped) or not stopped._cond._waiters:
+        assert wait.is_alive()
+    stopped.set()
+    wait.join(PATIENCE_S / 5)
+    assert woken == [True]
+
+
+@pytest.mark.parametrize("waited", [False, True])
+def test_a_wait_ends_with_its_timeout_or_at_once(waited):
+    stopped = _Stopped()
+    if waited:
+        assert not stopped.wait(0.01)
+    assert not stopped.is_set()
+    stopped.set()
+    assert stopped.is_set()
+    assert stopped.wait(0)
+
+
+PACKAGE = Path(supervise.__file__).parent
+
+
+def calls(name):
+    """Yield the file and the call of each function of this name in the package."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name:
+                yield str(path.relative_to(PACKAGE)), node
+
+
+def test_each_hook_is_in_the_list_once():
+    names = [ast.literal_eval(call.args[0]) for path, call in calls("register") if ast.unparse(call.func) == HOOK]
+    assert sorted(names) == sorted(fork_hooks.ORDER)
+
+
+HOOK = "fork_hooks.register"
+
+
+def test_no_module_has_a_hook_of_its_own():
+    """The lifeline's lock keeps a fork away while a pipe is half made: no other module needs one before a fork."""
+    found = {(path, keyword.arg) for path, call in calls("register_at_fork") for keyword in call.keywords}
+    lifeline = "_process/lifeline.py"
+    assert found == {
+        ("_runtime/fork_hooks.py", "after_in_child"),
+        (lifeline, "before"),
+        (lifeline, "after_in_parent"),
+    }
+
+
+def test_the_hooks_run_in_the_written_order_whatever_was_imported_first(monkeypatch):
+    monkeypatch.setattr(fork_hooks, "_in_child", {})
+    ran = []
+    for name in reversed(fork_hooks.ORDER):
+        fork_hooks.register(name, lambda name=name: ran.append(name))
+    fork_hooks._run_in_child()
+    assert ran == list(fork_hooks.ORDER)
+
+
+def test_a_hook_that_raises_keeps_no_other_from_running(monkeypatch, capsys):
+    monkeypatch.setattr(fork_hooks, "_in_child", {})
+    ran = []
+    fork_hooks.register("watch", lambda: 1 / 0)
+    fork_hooks.register("signals", lambda: ran.append(os.getpid()))
+    fork_hooks._run_in_child()
+    assert ran == [os.getpid()]
+    assert "ZeroDivisionError" in capsys.readouterr().err

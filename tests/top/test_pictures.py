@@ -1,14 +1,20 @@
-"""The picture of every size and every state of a gang: nothing beyond the last column, the worst rank first."""
+"""The picture of every size and every state of a gang, how a terminal gets from one to the next, and the keys."""
 
+import re
 import time
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from supervise._views.top.columns import columns_for
-from supervise._views.top.order import ORDERS, STATES, late_ranks, ordered, shown_states
+from supervise._views.incidents import Incident
+from supervise._views.top.columns import ORDERS, STATES, columns_for, late_ranks, ordered, shown_states
 from supervise._views.top.picture import draw
-from supervise._views.top.reading import Incident, RankReading, Reading
+from supervise._views.top.reader import RankReading, Reading
+from supervise._views.top.screen import STYLES, Canvas, Keys, Palette, width_of
 from supervise._views.top.view import HELP, Quit, Request, View
+from tests.top.emulator import Emulator
 
 SIZES = [(1, 1), (5, 2), (20, 4), (33, 7), (40, 10), (80, 24), (160, 50)]
 
@@ -124,6 +130,7 @@ def test_the_worst_is_first_and_on_the_map():
 
 def test_a_rank_is_late_if_its_heartbeat_is_much_older_than_that_of_most():
     assert late_ranks(reading(4, r1={"beat_age_s": 9.0})) == frozenset()
+    assert late_ranks(reading(4, r1={"beat_age_s": 10.0})) == frozenset()
     assert late_ranks(reading(4, r1={"beat_age_s": 11.0})) == {1}
     every = {f"r{number}": {"beat_age_s": 30.0} for number in range(4)}
     assert late_ranks(reading(4, **every)) == frozenset()
@@ -300,3 +307,96 @@ def test_what_keys_ask_for():
     view.key("0")
     assert view.key("enter") == Request("signal", [1], "SIGUSR1")
     assert view.key("q") == Quit()
+
+
+COLUMNS, ROWS = 23, 5
+TEXT = st.text(alphabet="ab 漢字é\u0301", max_size=30)
+WRITE = st.tuples(
+    st.integers(-1, ROWS), st.integers(0, COLUMNS + 2), TEXT, st.sampled_from(["", *STYLES, "failed selected"])
+)
+PICTURE = st.lists(WRITE, max_size=8)
+
+
+def picture(writes):
+    found = Canvas(COLUMNS, ROWS)
+    for row, column, text, style in writes:
+        found.write(row, column, text, style)
+    return found
+
+
+@given(st.lists(PICTURE, min_size=1, max_size=4), st.booleans())
+def test_each_picture_is_on_the_screen_after_what_was_written(pictures, color):
+    """Also where wide characters were, or are; the emulator refuses a character beyond the last column."""
+    screen, before = Emulator(COLUMNS, ROWS), None
+    screen.feed("\x1b[?1049h")
+    for writes in pictures:
+        now = picture(writes)
+        screen.feed(now.drawing(before, Palette(color=color)))
+        whole = Emulator(COLUMNS, ROWS)
+        whole.feed("\x1b[?1049h" + now.drawing(None, Palette(color=color)))
+        assert screen.lines() == whole.lines()
+        before = now
+
+
+def test_an_equal_picture_needs_nothing_and_a_small_change_little():
+    writes = [(0, 0, "running 0:00:01", "running"), (1, 0, "rank 0 is up", "")]
+    before, now = picture(writes), picture([(0, 0, "running 0:00:02", "running"), writes[1]])
+    palette = Palette(color=True)
+    assert picture(writes).drawing(before, palette) == ""
+    assert now.drawing(before, palette) == "\x1b[1;15H\x1b[32m2\x1b[0m"
+
+
+def test_without_color_the_selected_row_can_still_be_seen():
+    one = Canvas(10, 1)
+    one.write(0, 0, "x", "failed")
+    one.paint(0, "selected")
+    assert "\x1b[1;7m" in one.drawing(None, Palette(color=False))
+    assert "31" not in one.drawing(None, Palette(color=False))
+
+
+@given(st.text(max_size=30))
+def test_no_text_contains_a_control_sequence_afterwards(text):
+    one = Canvas(40, 1)
+    one.write(0, 0, text)
+    drawn = one.drawing(None, Palette(color=True)).removeprefix("\x1b[0m\x1b[2J")
+    assert re.sub(r"\x1b\[1;\d+H", "", drawn).isprintable()
+
+
+def test_the_width_of_text():
+    assert width_of("漢字") == 4
+    assert width_of("e\u0301") == 1
+
+
+TYPED = b"q\x1b[A\x1bOB\x1b[5~\r\t\x7f\xc3\xa9\x1b[1;5Cx"
+MEANT = ["q", "up", "down", "page up", "enter", "tab", "backspace", "é", "x"]
+
+
+@given(st.lists(st.integers(0, len(TYPED)), max_size=5))
+def test_sequences_may_come_in_pieces(cuts):
+    keys, found = Keys(), []
+    places = [0, *sorted(cuts), len(TYPED)]
+    for start, end in pairwise(places):
+        found += keys.feed(TYPED[start:end])
+    assert found == MEANT
+    assert not keys.waits
+
+
+def test_esc_is_a_key_if_nothing_follows_or_another_key():
+    keys = Keys()
+    assert keys.feed(b"\x1b") == []
+    assert keys.waits
+    assert keys.timed_out() == ["escape"]
+    assert keys.feed(b"\x1bq") == ["escape", "q"]
+    assert keys.feed(b"\x1b\x1b[B") == ["escape", "down"]
+
+
+@given(st.binary(max_size=200))
+def test_no_input_is_an_error(data):
+    keys = Keys()
+    for key in keys.feed(data) + keys.timed_out():
+        assert key.isprintable()
+
+
+@pytest.mark.parametrize("data", [b"\x1b[" + b"1" * 100 + b"q", b"\xff\xfeq", b"\x00\x01q"])
+def test_what_is_not_a_key_is_skipped(data):
+    assert Keys().feed(data)[-1] == "q"

@@ -7,13 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from supervise._views.recorded_run import RecordedRun
-from supervise._views.top.incidents import MOST_KEPT, Incidents
-from supervise._views.top.log_tails import LogTails, read_lines
-from supervise._views.top.reader import Reader
-from supervise.cli.steering import Target
-from supervise.cli.top_feed import Feed
-from tests.views.fake_run import BEGIN_S, event, exited, write_run
+from supervise._views.top.reader import MOST_KEPT, Incidents, LogTails, Reader, read_lines
+from supervise.cli.commands.steering import Target
+from supervise.cli.commands.top_feed import Feed
+from tests.views.fake_run import BEGIN_S, event, exited, read_run, write_run
 
 ROW = {"pid": 7, "state": "ready", "attempt": 0, "restarts": 0, "status": None, "step": None, "beat_age_s": None}
 
@@ -53,8 +50,11 @@ def test_events_are_followed_and_a_line_may_come_in_parts(run: Path):
     assert (found.kind, found.rank, found.at_s) == ("failed", 1, BEGIN_S + 5)
     assert found.text == "rank 1 failed: exit code 3 after 5 s; last line: words of 1 in 0"
     assert incidents.first is found
+    append(run, exited(5.5, 0, exit_code=4, level="error"))
+    assert [each.rank for each in incidents.look()] == [0]
+    assert incidents.first is found
     assert incidents.look() == []
-    append(run, event("gang.restarting", 6, backoff_s=1.0, root_cause_rank=1, error_type="exit code 3"))
+    append(run, event("gang.restarting", 6, attempt=1, backoff_s=1.0, root_cause_rank=1, error_type="exit code 3"))
     (found,) = incidents.look()
     assert found.text == "all ranks restart in 1 s: rank 1 failed (exit code 3)"
     assert incidents.first is None
@@ -88,7 +88,7 @@ def test_of_a_huge_file_only_the_end_is_read(run: Path):
 
 
 def test_a_hang_lasts_until_the_next_heartbeat_or_output(run: Path):
-    reader = Reader(RecordedRun(str(run)))
+    reader = Reader(read_run(run))
     log = write_log(run, 1, b"one\n")
 
     def state(**changed: object) -> str:
@@ -108,7 +108,7 @@ def test_a_hang_lasts_until_the_next_heartbeat_or_output(run: Path):
 
 
 def test_rates_need_two_readings_of_one_life(run: Path):
-    reader = Reader(RecordedRun(str(run)))
+    reader = Reader(read_run(run))
     log = write_log(run, 1, b"12345\n")
     mine = {"pid": os.getpid()}
     first = reader.read(status(**mine), same_pids=True).ranks[1]
@@ -126,7 +126,7 @@ def test_output_is_averaged_over_some_readings(run: Path, monkeypatch: pytest.Mo
     """A rank that prints every 3 s is not at 0 between its lines; after 10 s without a line, it is."""
     clock = [100.0]
     monkeypatch.setattr("supervise._views.top.reader.time.monotonic", lambda: clock[0])
-    reader = Reader(RecordedRun(str(run)))
+    reader = Reader(read_run(run))
     log = write_log(run, 1, b"")
     rates = []
     for second in range(40):
@@ -146,7 +146,7 @@ def test_output_is_averaged_over_some_readings(run: Path, monkeypatch: pytest.Mo
 
 
 def test_a_failed_rank_has_its_end_and_the_text_of_the_report(run: Path):
-    reader = Reader(RecordedRun(str(run)))
+    reader = Reader(read_run(run))
     write_log(run, 1, b"step 16\n")
     write_log(run, 1, b"Traceback ...\nKeyError: 'weights'\n", name="stderr.log")
     failed = {"level": "error", "pid": 7, "uptime_s": 2.0, "exit_code": None, "exit_signal": "SIGKILL"}
@@ -169,7 +169,7 @@ def test_a_failed_rank_has_its_end_and_the_text_of_the_report(run: Path):
 
 @pytest.mark.parametrize("bad", ["x", None, [], {}, float("inf"), -(2**70)])
 def test_an_end_that_a_rank_has_written_is_told_as_far_as_possible(run: Path, bad: object):
-    reader = Reader(RecordedRun(str(run)))
+    reader = Reader(read_run(run))
     fields = dict.fromkeys(("pid", "uptime_s", "exit_code", "exit_signal", "attempt", "complaint", "oom_kill"), bad)
     append(run, exited(3, 1, level="error") | fields, event("process.faulted", 3, 0, message=bad))
     reader.read(status(state="failed"), same_pids=False)
@@ -177,7 +177,7 @@ def test_an_end_that_a_rank_has_written_is_told_as_far_as_possible(run: Path, ba
 
 
 def test_a_hang_is_told_as_the_failure_also_when_its_process_has_ended(run: Path):
-    reader = Reader(RecordedRun(str(run)))
+    reader = Reader(read_run(run))
     append(
         run, event("process.started", 1, 1, pid=7), event("process.faulted", 2, 1, message="hung: no output for 30 s")
     )
@@ -191,7 +191,7 @@ def test_a_hang_is_told_as_the_failure_also_when_its_process_has_ended(run: Path
 def test_processes_on_other_machines_are_not_read(run: Path):
     info = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(info | {"engine": "ray"}))
-    row = Reader(RecordedRun(str(run))).read(status(pid=os.getpid()), same_pids=True).ranks[1]
+    row = Reader(read_run(run)).read(status(pid=os.getpid()), same_pids=True).ranks[1]
     assert row.rss_bytes is None
 
 
@@ -236,8 +236,8 @@ def test_a_log_that_was_replaced_is_not_read(run: Path):
 
 
 def test_readings_do_not_pile_up_while_the_output_blocks(run: Path):
-    feed = Feed(Target("job", str(run / "control.sock"), RecordedRun(str(run))))
-    reader = Reader(RecordedRun(str(run)))
+    feed = Feed(Target("job", str(run / "control.sock"), read_run(run)))
+    reader = Reader(read_run(run))
     try:
         for _ in range(10):
             feed._tell_reading(reader, reader.read(status(), same_pids=False), complete=True)
@@ -255,4 +255,4 @@ def test_on_an_engine_incidents_name_global_ranks(run):
     incidents = Incidents(str(run), lambda *_: None)
     (found,) = incidents.look()
     assert (found.rank, found.text) == (3, "rank 3 hangs: no heartbeat for 30 s, step 4")
-    assert list(incidents.hangs) == [3]
+    assert list(incidents.state.ranks) == [3]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervise.cli import steering
+from supervise.cli.commands import steering
 from tests.cli.command import ROOT, SUPERVISE, Command
 from tests.cli.shell import PROMPT, shell
 from tests.patience import PATIENCE_S
@@ -84,7 +84,7 @@ def test_what_ranks_report_is_in_the_table(supervise: Command):
 
 def test_a_failure_says_why_and_comes_first(supervise: Command):
     words = ("--strategy", "one_for_one", "--max-restarts", "1", "--backoff", "600", "sh", "-c", FAILS)
-    with running(supervise, *words) as _run, top(supervise, "job") as table:
+    with running(supervise, *words) as _run, top(supervise, "job", columns=120) as table:  # also if it took long
         lines = table.until("first failure: rank 1 failed: exit code 28 after", "; last line: no space left on device")
         assert lines[0].startswith("running")
         table.until("b 1 backoff", "   1  backoff")

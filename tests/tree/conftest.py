@@ -34,3 +34,16 @@ def grow(ear):
     yield grow
     for tree in reversed(trees):
         tree.stop(timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def crash_by(monkeypatch):
+    """Make every tree of this process crash at its next message, by an error."""
+
+    def crash_by(error):
+        def fail(*_):
+            raise error
+
+        monkeypatch.setattr("supervise._tree.supervisor.decide", fail)
+
+    return crash_by

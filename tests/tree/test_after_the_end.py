@@ -26,7 +26,6 @@ from supervise import (
     TreeFinished,
     Wait,
 )
-from supervise._tree import supervisor as actor
 from tests.tree.actors import PATIENCE_S, Gate, ref_of
 
 
@@ -147,12 +146,9 @@ def test_a_tree_that_has_given_up_names_the_child_also_later(parts, grow):
         assert error.__cause__ is boom
 
 
-def test_a_tree_that_has_crashed_says_so_also_later(parts, grow, monkeypatch):
-    def fail(*_):
-        raise ZeroDivisionError
-
+def test_a_tree_that_has_crashed_says_so_also_later(parts, grow, crash_by):
     tree = grow(parts.spec("a"))
-    monkeypatch.setattr(actor, "decide", fail)
+    crash_by(ZeroDivisionError)
     tree.tell(TerminateChild(id="a"))
     assert tree.actor_stopped.wait(PATIENCE_S)
     error = caught(lambda: tree.ask(Wait(), timeout=PATIENCE_S))

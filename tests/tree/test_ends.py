@@ -7,20 +7,16 @@ import sys
 import pytest
 
 from supervise import SupervisorCrashed, TerminateChild, TreeFinished, Wait
-from supervise._tree import supervisor as actor
 from tests.processes.work import Unspeakable
 from tests.tree.actors import PATIENCE_S, gang, ref_of
 
 
-def test_a_tree_whose_handler_fails_stops_its_children_and_answers_everybody(parts, grow, ear, monkeypatch):
+def test_a_tree_whose_handler_fails_stops_its_children_and_answers_everybody(parts, grow, ear, crash_by):
     tree = grow(parts.spec("a"), gang())
     child, ranks = ref_of(tree, "a"), ref_of(tree, "gang")
     waiting = tree.ask(Wait(), block=False)
 
-    def fail(*_):
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(actor, "decide", fail)
+    crash_by(ZeroDivisionError)
     tree.tell(TerminateChild(id="a"))
     with pytest.raises(SupervisorCrashed):
         waiting.get(timeout=PATIENCE_S)
@@ -29,14 +25,11 @@ def test_a_tree_whose_handler_fails_stops_its_children_and_answers_everybody(par
     assert ranks.actor_stopped.wait(PATIENCE_S)
 
 
-def test_a_crash_without_a_text_is_an_error_all_the_same(parts, grow, monkeypatch):
+def test_a_crash_without_a_text_is_an_error_all_the_same(parts, grow, crash_by):
     tree = grow(parts.spec("a"))
     waiting = tree.ask(Wait(), block=False)
 
-    def fail(*_):
-        raise Unspeakable
-
-    monkeypatch.setattr(actor, "decide", fail)
+    crash_by(Unspeakable)
     tree.tell(TerminateChild(id="a"))
     with pytest.raises(SupervisorCrashed, match=r"raised <Unspeakable: repr\(\) failed>") as caught:
         waiting.get(timeout=PATIENCE_S)
@@ -79,6 +72,22 @@ def test_a_tree_is_stopped_when_the_interpreter_exits():
     """Plain actors are no daemons: without that, the program would never end."""
     lines = _run(AT_EXIT)
     assert lines[-2:] == ["x stops", "a stops"]
+    (pid,) = [int(line.split()[1]) for line in lines if line.startswith("pid ")]
+    _is_gone(pid)
+
+
+def test_a_tree_below_is_stopped_in_its_turn_when_the_interpreter_exits():
+    """Not as the newest of all trees."""
+    turned = AT_EXIT.replace('[*specs, ChildSpec(id="sub", start=sub)]', '[ChildSpec(id="sub", start=sub), *specs]')
+    assert turned != AT_EXIT
+    assert _run(turned)[-2:] == ["a stops", "x stops"]
+
+
+def test_a_gang_of_a_tree_has_five_seconds_when_the_interpreter_exits():
+    """Its grace would be 600 s, and the trees have all the time they need."""
+    deaf = AT_EXIT.replace("echo $$; exec sleep 600", "trap '' TERM; echo $$; while :; do sleep 600; done")
+    patient = "from supervise._tree import lives\nlives._PATIENCE_S = 600.0\n"
+    lines = _run(patient + deaf.replace('name="gang",', 'name="gang", grace=600.0,', 1))
     (pid,) = [int(line.split()[1]) for line in lines if line.startswith("pid ")]
     _is_gone(pid)
 

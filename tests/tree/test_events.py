@@ -20,9 +20,8 @@ from supervise import (
     TerminateChild,
     Wait,
 )
-from supervise._core.tree_state import Tree
-from supervise._tree import event_emitter
-from supervise._tree import supervisor as actor
+from supervise._core.tree import Tree
+from supervise._tree import describe as event_emitter
 from supervise._tree.describe import describe
 from supervise.testing import EventRecorder
 from supervise.trees import ChildDown
@@ -161,13 +160,10 @@ def test_a_child_that_does_not_stop_in_time_is_told_as_abandoned(parts, grow, he
     assert told(heard)[3:] == ["child.stopping a", "child.down a", "child.abandoned a", *end]
 
 
-def test_a_crash_of_the_tree_is_its_last_event(parts, grow, heard, monkeypatch):
-    def fail(*_):
-        raise ZeroDivisionError
-
+def test_a_crash_of_the_tree_is_its_last_event(parts, grow, heard, crash_by):
     tree = grow(parts.spec("a"), event_sink=heard)
     child, waiting = ref_of(tree, "a"), tree.ask(Wait(), block=False)
-    monkeypatch.setattr(actor, "decide", fail)
+    crash_by(ZeroDivisionError)
     tree.tell(TerminateChild(id="a"))
     with pytest.raises(SupervisorCrashed):
         waiting.get(timeout=PATIENCE_S)

@@ -31,7 +31,6 @@ from supervise import (
     Unsubscribe,
     Wait,
 )
-from supervise._tree.lives import Life
 from tests.processes.work import UnspeakableValue
 from tests.tree import work
 from tests.tree.actors import PATIENCE_S, Ear, Gate, Part, gang, ref_of, status_of
@@ -145,8 +144,7 @@ def test_a_restart_waits_for_on_stop(parts, grow, ear, boom):
     parts.says("a starts", "a cleans up", "a starts")
 
 
-def test_an_on_start_that_takes_too_long_is_a_start_that_failed(parts, grow, ear, monkeypatch):
-    monkeypatch.setattr(Life, "start_limit_s", 0.05)
+def test_an_on_start_that_takes_too_long_is_a_start_that_failed(parts, grow, ear, short_start_limit):
     gate = Gate()
     tree = grow(parts.spec("a"))
     adding = tree.ask(StartChild(spec=parts.slow("b", gate)), block=False)
@@ -156,8 +154,7 @@ def test_an_on_start_that_takes_too_long_is_a_start_that_failed(parts, grow, ear
         adding.get(timeout=PATIENCE_S)
 
 
-def test_an_on_start_that_does_not_end_either_is_abandoned_and_stays_the_cause(parts, grow, monkeypatch):
-    monkeypatch.setattr(Life, "start_limit_s", 0.05)
+def test_an_on_start_that_does_not_end_either_is_abandoned_and_stays_the_cause(parts, grow, short_start_limit):
     gate = Gate()
     tree = grow(parts.spec("a"))
     waiting = tree.ask(Wait(), block=False)

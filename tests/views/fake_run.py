@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from supervise._views.recorded_run import RecordedRun
+
 BEGIN_S = 1_795_500_000.0
 LENGTH_S = 3600.0
 
@@ -33,6 +35,11 @@ def write_run(
     (path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     if result:
         (path / "result.json").write_text(json.dumps({"schema_version": 1, **result}))
+
+
+def read_run(path: Path) -> RecordedRun:
+    """Return a run directory as all views read it."""
+    return RecordedRun(str(path))
 
 
 def event(name: str, after_s: float, rank: int | None = None, **fields: Any) -> dict[str, Any]:

@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from supervise._views.log_lines import LogLines, LogTimes, logs_of
-from supervise._views.recorded_run import RecordedRun
+from supervise.cli.commands.logs import LogLines, LogTimes, logs_of
 from tests.cli.command import Command
-from tests.views.fake_run import BEGIN_S, event, write_run
+from tests.views.fake_run import BEGIN_S, event, read_run, write_run
 
 LINES = 10
 LINE_BYTES = 8
 
 
-def a_run(path: Path, begins: dict[str, float], *, samples: Iterable[dict[str, Any]] = ()) -> RecordedRun:
+def a_run(path: Path, begins: dict[str, float], *, samples: Iterable[dict[str, Any]] = ()) -> Any:
     """Write a run; the log of key ``rank/stream`` grows evenly in 10 s from the given second on."""
     ranks = sorted({int(key.partition("/")[0]) for key in begins})
     write_run(path, len(ranks), [event("process.started", 0, rank, pid=1000 + rank) for rank in ranks])
@@ -27,7 +26,7 @@ def a_run(path: Path, begins: dict[str, float], *, samples: Iterable[dict[str, A
         file.write_text("".join(f"{key[0]}{key[-3:]} {number:02}\n" for number in range(LINES)))
         os.utime(file, (BEGIN_S + begin + 10, BEGIN_S + begin + 10))
     (path / "samples.jsonl").write_text("".join(f"{json.dumps(sample)}\n" for sample in samples))
-    return RecordedRun(str(path))
+    return read_run(path)
 
 
 def sampled(begins: dict[str, float], after_s: float) -> dict[str, Any]:
@@ -49,7 +48,7 @@ def sampled(begins: dict[str, float], after_s: float) -> dict[str, Any]:
     return {"time": BEGIN_S + after_s, "ranks": rows}
 
 
-def told(run: RecordedRun, since_s: float | None = None) -> list[str]:
+def told(run: Any, since_s: float | None = None) -> list[str]:
     """Return all lines in order; `since_s`: from this second after the start on."""
     reader = LogLines(LogTimes(run), None if since_s is None else BEGIN_S + since_s)
     blocks = list(reader.look(logs_of(run), BEGIN_S + 1000))
@@ -92,7 +91,7 @@ def test_since_leaves_out_the_rest_of_a_line(tmp_path: Path) -> None:
 
 
 def test_each_line_is_returned_once_while_logs_grow(tmp_path: Path) -> None:
-    """A line that is complete later comes later, and so does a log that is new."""
+    """A line that is complete later comes later, and so does a log that is new, after all of the life before."""
     run = a_run(tmp_path / "run", {"0/stdout": 0})
     reader = LogLines(LogTimes(run), None)
     assert sum(len(block.lines) for block in reader.look(logs_of(run), BEGIN_S + 20)) == LINES
@@ -104,8 +103,23 @@ def test_each_line_is_returned_once_while_logs_grow(tmp_path: Path) -> None:
     (tmp_path / "run/attempt_1/0").mkdir(parents=True)
     assert [block.lines for block in reader.look(logs_of(run), BEGIN_S + 40)] == [[b"torn line"]]
     (tmp_path / "run/attempt_1/0/stderr.log").write_text("new life\n")
-    assert [block.lines for block in reader.look(logs_of(run), BEGIN_S + 50)] == [[b"new life"]]
-    assert [rest for _, rest in reader.rests()] == [b"rest"]
+    assert [block.lines for block in reader.look(logs_of(run), BEGIN_S + 50)] == [[b"rest"], [b"new life"]]
+    assert [*reader.rests()] == []
+
+
+def test_a_line_is_not_joined_across_the_part_of_a_log_that_was_removed(tmp_path: Path) -> None:
+    """The oldest part of a log becomes a hole, which may begin before the place up to which the log was read."""
+    run = a_run(tmp_path / "run", {"0/stdout": 0})
+    log, begin = tmp_path / "run/attempt_0/0/stdout.log", 1 << 20
+    log.write_bytes(b"whole\ntorn ")
+    reader = LogLines(LogTimes(run), None)
+    assert [block.lines for block in reader.look(logs_of(run), BEGIN_S + 20)] == [[b"whole"]]
+    with log.open("r+b") as file:
+        file.truncate(0)
+        file.seek(begin)
+        file.write(b"end of another\nlast\n")
+    seen = [line for block in reader.look(logs_of(run), BEGIN_S + 30) for line in block.lines]
+    assert seen == [b"end of another", b"last"]
 
 
 def test_what_ranks_may_have_written_to_the_files_loses_no_line(tmp_path: Path) -> None:
@@ -120,6 +134,20 @@ def test_what_ranks_may_have_written_to_the_files_loses_no_line(tmp_path: Path) 
             lie = event("process.started", 0, 0, pid=each) | {"timestamp": each}
             file.write(f"{json.dumps(lie)}\n")
     assert len(told(run)) == LINES
+
+
+def test_a_sample_that_falls_changes_no_time(tmp_path: Path) -> None:
+    """Neither a smaller size nor an earlier time than that of the sample before."""
+    good = {"time": BEGIN_S + 8, "ranks": {"0": {"pid": 1000, "output_bytes": 16, "stderr_bytes": 0}}}
+    smaller = {"time": BEGIN_S + 9, "ranks": {"0": {"pid": 1000, "output_bytes": 8, "stderr_bytes": 0}}}
+    earlier = {"time": BEGIN_S + 2, "ranks": {"0": {"pid": 1000, "output_bytes": 72, "stderr_bytes": 0}}}
+    found = []
+    for name, samples in (("good", [good]), ("bad", [good, smaller, earlier])):
+        run = a_run(tmp_path / name, {"0/stdout": 0, "1/stdout": 0}, samples=samples)
+        reader = LogLines(LogTimes(run), None)
+        blocks = reader.look(logs_of(run), BEGIN_S + 1000)
+        found.append([(block.at_s, block.rank, block.lines) for block in blocks])
+    assert found[0] == found[1]
 
 
 def test_the_command_shows_lines_in_order_and_as_json(supervise: Command, tmp_path: Path) -> None:

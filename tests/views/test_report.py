@@ -74,6 +74,19 @@ def test_a_failure_that_a_restart_has_mended_is_no_root_cause(supervise: Command
     }
 
 
+def test_a_failure_before_a_restart_of_all_ranks_is_no_root_cause(supervise: Command, tmp_path: Path) -> None:
+    """Even if that rank did not start again before another one failed."""
+    events = [
+        *(event("process.started", 0, rank, pid=7 + rank) for rank in (0, 1)),
+        exited(5, 0, exit_code=3, level="error"),
+        event("gang.restarting", 5, attempt=1, backoff_s=0.0, root_cause_rank=0, error_type="exit code 3"),
+        event("process.started", 6, 1, pid=9),
+        exited(7, 1, exit_code=4, level="error"),
+    ]
+    write_run(tmp_path / "runs/killed_x", 2, events)
+    assert json.loads(supervise.supervise("report", "killed", "--json").stdout)["root_cause"] == 1
+
+
 def test_the_curve_of_steps_says_how_far_apart_the_ranks_are(supervise: Command, tmp_path: Path) -> None:
     """A mean over time would say nothing."""
     large_run(tmp_path / "runs/job_x", 4)
@@ -246,7 +259,7 @@ def test_the_ranks_of_several_hosts_are_known_by_their_global_ranks(supervise: C
     """Each host of a run on Ray has a local rank 0."""
     events = [event("process.started", 1, rank, pid=1000 + rank) for rank in range(4)]
     events += [exited(2, 3, level="error", exit_code=7)]
-    events = [each | {"local_rank": each["rank"] % 2} for each in events]
+    events = [each | {"local_rank": each["rank"] % 2, "host": each["rank"] // 2} for each in events]
     ray = {"engine": "ray", "nnodes": 2}
     write_run(supervise.tmp_path / "runs" / "ray_1", 4, events, ray, outcome="failed", root_cause=3, report=["x"])
     found = json.loads(supervise.supervise("report", "--json", "ray_1").stdout)["ranks"]

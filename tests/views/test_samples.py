@@ -1,17 +1,23 @@
-"""The samples that a real run records."""
+"""The samples that a real run records, and what process trees use, read from real processes."""
 
 import json
 import os
 import select
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from supervise._views.samples import Life, SampleFile
+from supervise._views.samples import RunningRank, SampleFile, Usage, trees
 from tests.cli.command import Command, Started
+from tests.patience import PATIENCE_S
+from tests.views.fake_run import read_run
 
 PROGRAM = """
 import os, supervise, sys
@@ -95,7 +101,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_the_intervals_grow_with_the_age_of_the_run(
     ranks: int, most: int, tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervise._views.usage.trees", lambda _: {})
+    monkeypatch.setattr("supervise._views.samples.trees", lambda _: {})
     file = SampleFile(str(tmp_path), ranks)
     count = 0
     while clock[0] < 1000 + 7 * 86400:
@@ -113,15 +119,119 @@ def test_a_costly_sample_makes_the_interval_longer(
     costs_s = iter([0.0, 0.1, 1.0, 1.0])
     monkeypatch.setattr(time, "thread_time", lambda: next(costs_s))
     file = SampleFile(str(tmp_path), 1)
-    file.write({0: Life(os.getpid(), 0, None)})
+    file.write({0: RunningRank(os.getpid(), 0, None)})
     assert file.due_s - clock[0] == pytest.approx(30)
-    file.write({0: Life(os.getpid(), 0, None)})
+    file.write({0: RunningRank(os.getpid(), 0, None)})
     assert file.due_s - clock[0] == 1
     file.close()
 
 
+CUT = """
+import os, resource, sys
+from supervise._views.samples import RunningRank, SampleFile
+file, life = SampleFile(sys.argv[1], 1), {0: RunningRank(os.getpid(), 0, 3)}
+file.write(life)
+size_bytes = os.path.getsize(sys.argv[1] + "/samples.jsonl")
+unlimited = resource.RLIM_INFINITY
+resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes + 20, unlimited))
+file.write(life)  # the kernel takes 20 bytes of this sample
+file.write(life)  # and nothing of this one
+resource.setrlimit(resource.RLIMIT_FSIZE, (unlimited, unlimited))
+file.write(life)
+file.close()
+"""
+
+
 def test_a_full_disk_loses_samples_and_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "samples.jsonl").symlink_to("/dev/full")
-    file = SampleFile(str(tmp_path), 1)
-    file.write({0: Life(os.getpid(), 0, 3)})
-    file.close()
+    """A sample that was cut has a line of its own, so that the next one can be read."""
+    subprocess.run([sys.executable, "-c", CUT, str(tmp_path)], check=True, timeout=PATIENCE_S)
+    first, cut, last = (tmp_path / "samples.jsonl").read_bytes().splitlines()
+    assert (len(cut), cut[:12]) == (20, last[:12])  # the next sample may be of the next tenth of a second
+    assert [json.loads(line)["ranks"]["0"]["step"] for line in (first, last)] == [3, 3]
+    assert [sample["ranks"]["0"]["step"] for sample in read_run(tmp_path).samples()] == [3, 3]
+
+
+MB = 1 << 20
+PARENT = """
+import os, sys, subprocess
+{0}
+print("there", flush=True)
+sys.stdin.read()
+"""
+CHILD = """
+child = subprocess.Popen([sys.executable, "-c", '''
+import sys
+held = bytearray(100 << 20)
+print("there", flush=True)
+sys.stdin.read()
+'''], stdout=subprocess.PIPE)
+child.stdout.readline()
+"""
+
+
+@contextmanager
+def leader(code: str) -> Iterator[int]:
+    """A process that leads a group and has run `code`; it ends with its children at the end of its stdin."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PARENT.format(code)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        process_group=0,
+    )
+    with process:
+        assert process.stdout is not None
+        assert select.select([process.stdout], [], [], PATIENCE_S)[0]
+        assert process.stdout.readline() == b"there\n"
+        yield process.pid
+
+
+def test_a_tree_has_the_memory_of_its_children() -> None:
+    with leader("") as alone, leader(CHILD) as parent:
+        found = trees({0: alone, 7: parent})
+    assert found[0].processes == 1
+    assert found[0].rss_bytes < 50 * MB
+    assert found[7].processes == 2
+    assert found[7].rss_bytes > 100 * MB
+    assert found[7].pid == parent
+
+
+def test_a_child_that_has_left_the_group_still_counts() -> None:
+    with leader(CHILD.replace("stdout=subprocess.PIPE)", "stdout=subprocess.PIPE, start_new_session=True)")) as parent:
+        assert trees({0: parent})[0].processes == 2
+
+
+def test_processor_time_counts_children_that_were_waited_for() -> None:
+    spin = "import time\\nwhile time.process_time() < 0.3: pass"
+    with leader(f'subprocess.run([sys.executable, "-c", "{spin}"])') as parent:
+        found = trees({0: parent})[0]
+    assert 0.25 <= found.cpu_s < PATIENCE_S  # the kernel counts whole ticks
+    assert found.processes == 1
+
+
+def test_a_member_of_the_group_counts_when_its_parent_has_ended() -> None:
+    orphan = 'subprocess.run(["sh", "-c", "cat <&3 & exit"], pass_fds=[3])'
+    with leader(f"os.dup2(0, 3); {orphan}") as parent:
+        assert trees({0: parent})[0].processes == 2
+
+
+def test_a_rank_without_a_process_is_missing() -> None:
+    with leader("") as ended:
+        pass
+    assert trees({0: ended}) == {}
+
+
+def test_zombies_do_not_count() -> None:
+    pid = os.posix_spawn("/bin/true", ["true"], {}, setpgroup=0)
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert trees({3: pid}) == {}
+    finally:
+        os.waitpid(pid, 0)
+
+
+def test_without_ranks_there_is_no_usage() -> None:
+    assert trees({}) == {}
+
+
+def test_the_fields_are_those_of_the_file() -> None:
+    assert Usage._fields == ("pid", "cpu_s", "rss_bytes", "processes")

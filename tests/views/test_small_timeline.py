@@ -73,6 +73,13 @@ def test_results_with_little_in_them_are_shown():
         assert drawn(result._repr_html_())[1] == []
 
 
+def test_a_rank_without_an_exit_status_has_the_words_of_its_role():
+    """It was lost with its host, or it survived SIGKILL."""
+    html = result_of(end(0, "lost", None, host="a"), end(1, "unkillable", None))._repr_html_()
+    assert ">lost with its host<" in html
+    assert ">survived SIGKILL, exit status lost<" in html
+
+
 def test_a_gang_is_shown_in_every_phase():
     """Its name and the status texts of ranks are escaped."""
     with start_processes("<b>", "sleep", {0: ("3600",)}, logs_specs=NO_FILES) as context:

@@ -16,7 +16,7 @@ from supervise.errors import (
     SupervisorCrashed,
     UnkillableError,
 )
-from supervise.result import ProcessFailure, RunProcsResult
+from supervise.result import ProcessFailure, RankEnd, RunProcsResult
 
 NOWHERE = "/nonexistent/error.json"
 
@@ -151,3 +151,25 @@ def test_a_record_with_holes_is_shown_as_far_as_it_goes(message, shown):
     odd = failure(0, 1, 6)
     odd.message = message
     assert f"  traceback : {shown}\n" in str(ChildFailedError("x", {0: odd}))
+
+
+@pytest.mark.parametrize(("others", "rows", "rest"), [(10, 10, 0), (11, 9, 2)])
+def test_ten_kinds_of_ends_are_shown_and_of_more_the_first_nine(others, rows, rest):
+    """Ranks with the same end share a row; the row about the rest names the place of the others."""
+    codes = dict(enumerate(range(1, others + 2)))
+    failures = {rank: failure(rank, code, 5 + rank) for rank, code in codes.items()}
+    ends = {
+        rank: RankEnd(
+            local_rank=rank,
+            pid=100 + rank,
+            exitcode=code,
+            role="concurrent_failure" if rank else "root_cause",
+            started_ns=1,
+            ended_ns=2,
+        )
+        for rank, code in codes.items()
+    }
+    text = str(GangFailed(RunProcsResult({}, failures, {}, {}, "failed", ends=ends)))
+    assert text.count("failed too: exit code ") == rows
+    assert (f"{rest} other ends; see the ends of the result" in text) is bool(rest)
+    assert ("other ends" in text) is bool(rest)

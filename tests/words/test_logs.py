@@ -146,11 +146,10 @@ def test_devnull_means_no_files(tmp_path):
     assert specs.root_log_dir == os.devnull
 
 
-def test_no_log_dir_is_a_private_temporary_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_no_log_dir_is_a_private_temporary_one(temporary_folder):
     for nothing in (None, ""):
         root = Path(DefaultLogsSpecs(nothing).root_log_dir)
-        assert root.parent == tmp_path
+        assert root.parent == temporary_folder
         assert root.name.startswith("torchelastic_")
         assert stat.S_IMODE(root.stat().st_mode) == 0o700
 
@@ -221,13 +220,13 @@ def test_l8_a_log_dir_that_cannot_be_made_is_named(read_only_dir):
     assert caught.value.filename == str(read_only_dir / "logs")
 
 
-def test_l8_a_log_dir_that_was_closed_to_us_later_is_named(tmp_path, monkeypatch):
+def test_l8_a_log_dir_that_was_closed_to_us_later_is_named(tmp_path, system_call):
     specs = DefaultLogsSpecs(str(tmp_path))
 
-    def refuse(name, mode, *, dir_fd):
+    def refuse(_mkdir, name, mode, *, dir_fd):
         raise PermissionError(13, "Permission denied", name)
 
-    monkeypatch.setattr(os, "mkdir", refuse)
+    system_call("mkdir", refuse)
     with pytest.raises(PermissionError) as caught:
         specs.reify(envs(1))
     assert caught.value.filename == str(tmp_path)

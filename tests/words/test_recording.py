@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -10,8 +11,9 @@ import warnings
 import pytest
 
 from supervise.errors import ChildFailedError
-from supervise.recording import ErrorHandler, get_error_handler, record
+from supervise.recording import ErrorHandler, get_error_handler, record, record_uncaught
 from supervise.result import ProcessFailure
+from tests.patience import PATIENCE_S
 
 VARIABLE = "TORCHELASTIC_ERROR_FILE"
 
@@ -61,26 +63,25 @@ def test_the_file_is_private_and_nothing_is_left_beside_it(mine):
     assert list(mine.parent.iterdir()) == [mine]
 
 
-def test_a_reader_sees_a_whole_record_or_the_one_before(mine, monkeypatch):
+def test_a_reader_sees_a_whole_record_or_the_one_before(mine, system_call):
     ErrorHandler().record_exception(ValueError("first"))
     seen = []
-    replace = os.replace
 
-    def look(source, target, **folders):
+    def look(replace, source, target, **folders):
         seen.append(recorded(mine)["message"])
         replace(source, target, **folders)
 
-    monkeypatch.setattr("os.replace", look)
+    system_call("replace", look)
     ErrorHandler().record_exception(ValueError("second"))
     assert seen == ["ValueError: first"]
     assert recorded(mine)["message"] == "ValueError: second"
 
 
-def test_a_failed_write_leaves_nothing_and_only_warns(mine, monkeypatch):
-    def full(source, target, **folders):
+def test_a_failed_write_leaves_nothing_and_only_warns(mine, system_call):
+    def full(_replace, source, target, **folders):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("os.replace", full)
+    system_call("replace", full)
     with pytest.warns(UserWarning, match="Unable to write error to file. OSError: .*Input/output"):
         ErrorHandler().record_exception(ValueError("x"))
     assert list(mine.parent.iterdir()) == []
@@ -92,17 +93,15 @@ def test_a_missing_folder_does_not_hide_the_exception(mine, monkeypatch):
         record(fail)(ValueError("boom"))
 
 
-def test_a_folder_that_takes_no_new_file_is_no_obstacle(mine, monkeypatch):
+def test_a_folder_that_takes_no_new_file_is_no_obstacle(mine, system_call):
     mine.touch()
 
-    real = os.open
-
-    def refuse(path, flags, *args, **more):
+    def refuse(real, path, flags, *args, **more):
         if flags & os.O_CREAT:
             raise PermissionError(13, "Permission denied", path)
         return real(path, flags, *args, **more)
 
-    monkeypatch.setattr("os.open", refuse)
+    system_call("open", refuse)
     ErrorHandler().record_exception(ValueError("x"))
     assert recorded(mine)["message"] == "ValueError: x"
 
@@ -125,12 +124,51 @@ def test_a_named_pipe_without_a_reader_is_not_waited_for(mine):
         ErrorHandler().record_exception(ValueError("x"))
 
 
-def test_a_device_is_written_to_and_not_replaced(monkeypatch):
+def test_a_device_is_written_to_and_not_replaced(monkeypatch, system_call):
     replaced = []
-    monkeypatch.setattr("os.replace", lambda *names: replaced.append(names))
+    system_call("replace", lambda _, *names: replaced.append(names))
     monkeypatch.setenv(VARIABLE, os.devnull)
     ErrorHandler().record_exception(ValueError("x"))
     assert replaced == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user")
+def test_a_link_of_another_user_to_a_named_pipe_is_not_followed(mine):
+    """It is replaced, as a link to a file is."""
+    pipe = mine.with_name("pipe")
+    os.mkfifo(pipe)
+    mine.symlink_to(pipe)
+    os.chown(mine, 65534, 65534, follow_symlinks=False)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        ErrorHandler().record_exception(ValueError("x"))
+        assert os.read(reader, 1) == b""
+    finally:
+        os.close(reader)
+    assert not mine.is_symlink()
+    assert recorded(mine)["message"] == "ValueError: x"
+
+
+def test_at_a_limit_of_file_sizes_an_empty_file_keeps_the_time(mine):
+    """With the sticky bit, as on a full disk."""
+    code = (
+        "import resource\n"
+        "from supervise.recording import ErrorHandler\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))\n"
+        "ErrorHandler().record_exception(ValueError('x'))\n"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=PATIENCE_S)
+    found = mine.stat()
+    assert (found.st_size, stat.S_IMODE(found.st_mode)) == (0, 0o600 | stat.S_ISVTX)
+
+
+@pytest.mark.parametrize("content", ["", '{"message": "the first"}'])
+def test_an_uncaught_exception_replaces_an_empty_file_and_no_record(mine, content):
+    """The program may have made the file; a record of it is better than one of the exit."""
+    mine.write_text(content)
+    record_uncaught(ValueError("x"), time.time_ns())
+    found = mine.read_text()
+    assert found == content if content else recorded(mine)["message"] == "ValueError: x"
 
 
 @pytest.mark.parametrize("value", [None, ""])

@@ -117,13 +117,13 @@ def test_a_bad_file_is_an_ordinary_failure_that_says_so(error_file, content):
     assert (exited.timestamp, exited.timestamp_ns) == (MTIME_NS // 10**9, MTIME_NS)
 
 
-def test_a_file_that_may_not_be_read_says_so(error_file, monkeypatch):
+def test_a_file_that_may_not_be_read_says_so(error_file, system_call):
     path = error_file(RECORD)
 
     def refuse(*args, **kwargs):
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr("os.open", refuse)
+    system_call("open", refuse)
     failure = ProcessFailure(0, 1, 1, path)
     assert failure.message == f"error file {path} could not be read: Permission denied; exit code 1"
 

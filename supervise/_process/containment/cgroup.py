@@ -6,9 +6,10 @@ import contextlib
 import os
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from supervise._process.containment.procfs import unless_gone
+from supervise._record import NamedTuple
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def own_folder() -> str:
 class GangFolder:
     """The control group of one gang, which has one for each rank. Each rank enters its own."""
 
-    def __init__(self, gang_name: str, token: str) -> None:
+    def __init__(self, gang_name: str) -> None:
         """Remove empty control groups of dead hosts.
 
         The control group of the gang is made by the first `enter`.
@@ -119,7 +120,7 @@ class GangFolder:
         own = own_folder()
         _clear_away_stale(own)
         clean = re.sub(r"[^A-Za-z0-9_-]", "_", gang_name)[:_LONGEST_NAME]
-        self.path = f"{own}/{_PREFIX}{os.getpid()}-{clean}-{token}"
+        self.path = f"{own}/{_PREFIX}{os.getpid()}-{clean}-{os.urandom(8).hex()}"
 
     def enter(self, rank: int, life: int = 0) -> str:
         """Make the control group of a rank's life; return the file into which the rank writes ``0`` to enter it.
@@ -147,7 +148,7 @@ class GangFolder:
         for folder, _, _ in os.walk(self.path, onerror=unless_gone):
             rank = re.match(r"/rank-(\d{1,7})(?:\.(\d{1,12}))?(/|$)", folder[len(self.path) :])
             try:
-                with open(f"{folder}/cgroup.procs", encoding="ascii") as file:
+                with open(f"{folder}/cgroup.procs", encoding="utf-8") as file:
                     pids = file.read().split()
             except OSError as error:  # removed in between
                 unless_gone(error)
@@ -192,7 +193,7 @@ class GangFolder:
 
 def _kill(path: str) -> bool:
     try:
-        with open(f"{path}/cgroup.kill", "w", encoding="ascii") as file:
+        with open(f"{path}/cgroup.kill", "w", encoding="utf-8") as file:
             file.write("1")
     except OSError:
         return False

@@ -8,10 +8,11 @@ import os
 import select
 import signal
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from supervise import _platform as platform
-from supervise._process.containment.procfs import all_pids, reading
+from supervise._process.containment.procfs import all_pids, reading, unless_gone
+from supervise._record import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,7 +63,13 @@ class Member:
             OSError: No descriptor is left to find out.
         """
         seen = reading(self.pid)
-        return seen is not None and seen.started == self._started and not seen.dead
+        if seen is None or seen.started != self._started:
+            return False
+        try:  # the kernel shows a process as a zombie whose main thread has exited, also while other threads run
+            return not seen.dead or len(os.listdir(f"/proc/{self.pid}/task")) > 1
+        except OSError as error:
+            unless_gone(error)
+            return False
 
     def send(self, sig: int) -> bool:
         """Signal the process, not its group; return whether the kernel accepted the signal."""

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from supervise import _platform as platform
 from supervise._process.containment.procfs import look, reading
-from supervise._process.exits.handle import Exit
-from supervise._process.exits.leader import GroupLeader, as_signal, killed_for_memory
+from supervise._process.exits import oom
+from supervise._process.exits.leader import Exit, GroupLeader, as_signal
 from supervise._process.exits.pidfd import exit_notice
 
 
@@ -58,7 +58,7 @@ class ForkServerChild(GroupLeader):
         if code is None:
             return None
         self._mark(code)
-        return Exit(code=code, oom_kill=code == -signal.SIGKILL and not self._killed and killed_for_memory(None))
+        return Exit(code=code, oom_kill=code == -signal.SIGKILL and not self._killed and oom.killed_for_memory(None))
 
     def give_up(self) -> Exit | None:
         """Return the exit without waiting for the server's report; None if the server may still report it.

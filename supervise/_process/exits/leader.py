@@ -1,21 +1,204 @@
-"""Base class of the handles: reaping, and signals to the group that the process leads."""
+"""The handle of the process of a rank: its reaping, its status, and signals to the process and to its group."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import resource
 import signal
+import struct
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from supervise import _platform as platform
 from supervise._process.containment.groups import Member, members
 from supervise._process.containment.procfs import look
-from supervise._process.exits.handle import Exit
-from supervise._process.exits.status import is_within_ours
+from supervise._process.exits import oom
+from supervise._record import NamedTuple
 
-if TYPE_CHECKING:
-    from supervise._process.exits.handle import ExitNotice
+# Status of a process that other code has reaped, and check of a peak of memory
+
+
+_PIDFD_GET_INFO = (3 << 30) | (64 << 16) | (0xFF << 8) | 11
+_PIDFD_INFO_EXIT = 1 << 3
+_known_kb = 0
+"""The last known peak of memory of this process. A peak only grows."""
+
+
+def remembered(pidfd: int) -> tuple[int | None, bool]:
+    """Return (exit code, core dumped) of a reaped process; (None, False) before Linux 6.15."""
+    info = bytearray(64)
+    struct.pack_into("Q", info, 0, _PIDFD_INFO_EXIT)
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, info)
+    except OSError:
+        return None, False
+    (mask,) = struct.unpack_from("Q", info, 0)
+    if not mask & _PIDFD_INFO_EXIT:
+        return None, False
+    (status,) = struct.unpack_from("i", info, 60)
+    return os.waitstatus_to_exitcode(status), os.WCOREDUMP(status)
+
+
+def is_within_ours(peak_kb: int) -> bool:
+    """Return whether a peak is at most that of this process, with which the kernel begins for a program."""
+    global _known_kb  # noqa: PLW0603 - called once for each rank; the known value avoids most calls of getrusage
+    if peak_kb <= _known_kb:
+        return True
+    try:
+        _known_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    except OSError:  # a sandbox
+        return True
+    return peak_kb <= _known_kb
+
+
+# Interfaces: the host's handle of a process of a rank, and the notice of the exit of a process
+
+
+class Exit(NamedTuple):
+    """How a process ended."""
+
+    code: int | None
+    """0 to 255; ``-N`` for signal N; None if the status is lost."""
+    core_dumped: bool = False
+    max_rss_bytes: int | None = None
+    cpu_time_s: float | None = None
+    oom_kill: bool = False
+    """Whether the kernel's OOM killer has probably killed the process."""
+
+
+class Process(Protocol):
+    """Handle of a started process that leads its own session: exit notice, status and group.
+
+    No method blocks. The implementations are `pidfd.Child` and `forkserver.ForkServerChild`.
+    """
+
+    pid: int
+
+    @property
+    def noticed_ns(self) -> int | None:
+        """Monotonic time at which a waiting thread noticed the exit; None if no thread waits."""
+
+    @property
+    def holds_members(self) -> bool:
+        """Whether only this handle knows the members of the group, so that the Worker must watch them."""
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable at the exit.
+
+        -1 if other code reaped the process before its descriptor was opened.
+        """
+
+    def ring_if_dead(self) -> None:
+        """Make the descriptor readable now if the process is dead.
+
+        The method is needed without pidfds, because the exit thread may run late.
+        """
+
+    def reap(self) -> Exit | None:
+        """Reap the process if it is dead, and return its exit. Idempotent.
+
+        None if the process runs, or if a tracer holds it.
+        """
+
+    def give_up(self) -> Exit | None:
+        """Return the exit without waiting for the fork server's report; None if the server may still report it.
+
+        For a child of the host, the method does the same as `reap`.
+        """
+
+    def signal_group(self, sig: signal.Signals) -> bool:
+        """Signal the group, also after the reap of its leader; return whether a process received the signal."""
+
+    def signal_process(self, sig: signal.Signals) -> bool:
+        """Signal the process, not its group; return whether the process received the signal."""
+
+    def group_alive(self) -> bool:
+        """Return whether the group of a reaped leader has members.
+
+        If this needed a scan of /proc, the handle keeps the members that it found; see `holds_members`.
+        """
+
+    def members(self, *, since_s: float | None = None) -> list[Member]:
+        """Return the live members of the group of a reaped process.
+
+        Args:
+            since_s: A monotonic time. The last scan is reused if it began after this time. None: scan now.
+
+        Raises:
+            OSError: There are too few descriptors to find out.
+        """
+
+    def stopped_by(self) -> signal.Signals | None:
+        """Return the signal that has suspended the process, once per suspension; None if there is no new suspension."""
+
+    def kernel_state(self) -> str:
+        """Return the state letter of /proc, such as D or t; "?" if it cannot be read."""
+
+    def survivor(self) -> tuple[int, str] | None:
+        """Return pid and state of a process that is left: the leader, or a member of its group; None if none is.
+
+        Reaps a dead leader; `reap` returns its exit.
+        """
+
+    def close(self) -> None:
+        """Close the descriptors, which the caller has unwatched before. Idempotent."""
+
+
+class ExitNotice(Protocol):
+    """Descriptor that becomes readable at the exit of a process, and the system calls that use it."""
+
+    @property
+    def dead(self) -> bool:
+        """Whether the exit was noticed."""
+
+    @property
+    def at_ns(self) -> int | None:
+        """Monotonic time at which a waiting thread noticed the exit; None if no thread waits."""
+
+    @property
+    def found(self) -> os.waitid_result | None:
+        """Status that a waiting thread saw before other code reaped the process; None if it saw none."""
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable at the exit; -1 after `close`."""
+
+    def look(self) -> None:
+        """Make the descriptor readable now if the process is dead."""
+
+    def peek(self) -> os.waitid_result | None:
+        """Return the status of a child of the host without reaping it.
+
+        None if the child runs, or if a tracer holds it.
+
+        Raises:
+            ChildProcessError: The child is reaped already.
+        """
+
+    def stop(self) -> os.waitid_result | None:
+        """Return how a child of the host was suspended, once per suspension; None if there is no new suspension.
+
+        Raises:
+            OSError: The child is reaped.
+        """
+
+    def send(self, sig: int, flags: int) -> None:
+        """Signal the process.
+
+        Raises:
+            OSError: The process is gone, or this process has no permission.
+        """
+
+    def lost_status(self) -> tuple[int | None, bool]:
+        """Return exit code and core dump of a process that other code has reaped; (None, False) if they are unknown."""
+
+    def is_being_reaped(self) -> bool:
+        """Return whether other code is reaping the process now. Its status will be known microseconds later."""
+
+    def close(self) -> None:
+        """Close the descriptor. Idempotent."""
+
 
 _ROUNDS = 10
 """Limit on the scans for members that were forked while the group was signaled."""
@@ -90,8 +273,7 @@ class GroupLeader(ABC):
             if found is None:
                 return None
             killed = (found.si_code, found.si_status) == (os.CLD_KILLED, signal.SIGKILL)
-            unexplained = killed and not self._killed
-            oom = unexplained and killed_for_memory(self.pid)
+            out_of_memory = killed and not self._killed and oom.killed_for_memory(self.pid)
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
         except ChildProcessError:
             return None if found is None and self._is_being_reaped() else self._reaped_by_other(found)
@@ -99,13 +281,12 @@ class GroupLeader(ABC):
             return None
         code = os.waitstatus_to_exitcode(status)
         self._mark(code)
-        peak_bytes = self._peak(usage.ru_maxrss)
         return Exit(
             code=code,
             core_dumped=os.WCOREDUMP(status),
-            max_rss_bytes=peak_bytes,
+            max_rss_bytes=self._peak(usage.ru_maxrss),
             cpu_time_s=usage.ru_utime + usage.ru_stime,
-            oom_kill=oom or (unexplained and killed_elsewhere(peak_bytes)),
+            oom_kill=out_of_memory,
         )
 
     def _peek(self) -> os.waitid_result | None:
@@ -162,6 +343,13 @@ class GroupLeader(ABC):
         except PermissionError:
             return False
         return True
+
+    def signal_process(self, sig: signal.Signals) -> bool:
+        """Signal the process, not its group; return whether the process received the signal."""
+        if self.fileno() < 0 or not (platform.PIDFD or self._holds_number()):
+            return False
+        self._killed = self._killed or sig == signal.SIGKILL
+        return self._send(sig, 0)
 
     @abstractmethod
     def _holds_number(self) -> bool:
@@ -288,20 +476,6 @@ class GroupLeader(ABC):
             member.close()
         self._gone_at_once = False
         self._notice.close()
-
-
-def killed_for_memory(pid: int | None) -> bool:
-    """Return whether the OOM killer has probably killed a process; see `oom`."""
-    from supervise._process.exits import oom
-
-    return oom.killed_for_memory(pid)
-
-
-def killed_elsewhere(peak_bytes: int | None) -> bool:
-    """Return whether the OOM killer has probably killed a process in another cgroup; see `oom`."""
-    from supervise._process.exits import oom
-
-    return oom.killed_elsewhere(peak_bytes)
 
 
 def as_signal(number: int) -> signal.Signals:

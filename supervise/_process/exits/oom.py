@@ -3,9 +3,8 @@
 The kernel does not report which SIGKILL was its own, so the result is a guess. It has two conditions: the process got a
 SIGKILL that supervise did not send, and the counter of its cgroup shows a kill that no other exit explains.
 
-cgroup v1 does not show which cgroup a dead process was in. So with v1, a kill in a cgroup that is not below the host's
-may explain an exit. Such a cgroup also has processes of other programs, so the kill counts only if the process was
-large.
+cgroup v1 does not show which cgroup a dead process was in. So with v1, only kills in the host's cgroup and below are
+seen.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MOST_FOLDERS = 256
-"""Limit on the number of cgroups to read: of those below the host's, and of all cgroups of v1."""
+"""Limit on the number of cgroups of v1 to read below the host's."""
 
 _LINKS_OF_LEAF = 2
 """Link count of a folder for a cgroup without cgroups below: its name and ``.``.
@@ -56,7 +55,7 @@ class Counters:
             self._begin()
 
     def _begin(self) -> None:
-        self._known.update(self._read_all(itertools.chain(self._own_files(), self._files_elsewhere())))
+        self._known.update(self._read_all(self._own_files()))
         self._based = True
 
     def killed_for_memory(self, pid: int | None) -> bool:
@@ -71,19 +70,6 @@ class Counters:
             if not self._based:  # without a baseline, all earlier kills are attributed to other processes
                 self._begin()
             return self._takes_one(self._files_of(pid))
-
-    def killed_elsewhere(self, peak_bytes: int | None) -> bool:
-        """Return whether a dead process probably was the victim of a kill in another cgroup of v1.
-
-        If so, the kill counts as explained from then on.
-
-        Args:
-            peak_bytes: The peak memory of the process; None if unknown. A cgroup counts only if this is at least half
-                of its limit.
-        """
-        with self._lock:
-            large = (path for path in self._files_elsewhere() if _is_large(peak_bytes, path))
-            return self._based and self._takes_one(large)
 
     def _takes_one(self, paths: Iterator[str]) -> bool:
         """Return whether one of these counters has an unexplained kill.
@@ -128,20 +114,6 @@ class Counters:
         if not any_tree:  # the root of a v2 tree, or no cgroups: the counter of the whole machine
             yield f"{self._proc}/vmstat"
 
-    def _files_elsewhere(self) -> Iterator[str]:
-        """Yield the counters of other v1 cgroups, because v1 does not show which cgroup a dead process was in.
-
-        Yield none if there are more than `_MOST_FOLDERS`. Yielding only some would leave others without a baseline, and
-        an old kill in one of those would later look new.
-        """
-        for found in self._memory_trees():
-            if not found.controller:
-                continue
-            folders = list(itertools.islice(_folders(found.mount), _MOST_FOLDERS + 1))
-            if len(folders) <= _MOST_FOLDERS:
-                ours = set(self._own_files())
-                yield from (file for path in folders if (file := _counter(found, path)) not in ours)
-
     def _memory_trees(self) -> list[Tree]:
         if self._trees is None:
             both = (tree("memory", self._proc), tree("unified", self._proc))
@@ -179,19 +151,10 @@ def _counter(found: Tree, folder: str) -> str:
     return local if os.path.exists(local) else f"{folder}/memory.events"
 
 
-def _is_large(peak_bytes: int | None, counter: str) -> bool:
-    """Return whether a process of this peak memory may be the victim when a cgroup of v1 reaches its limit."""
-    try:
-        with open(os.path.join(os.path.dirname(counter), "memory.limit_in_bytes"), encoding="ascii") as file:
-            return peak_bytes is not None and 2 * peak_bytes >= int(file.read())
-    except (OSError, ValueError):
-        return False
-
-
 def _read(path: str) -> int | None:
     """Return the number in the line ``oom_kill`` of a file; None if there is none."""
     try:
-        with open(path, encoding="ascii") as file:
+        with open(path, encoding="utf-8") as file:
             words = (line.split() for line in file)
             return next((int(line[1]) for line in words if len(line) == 2 and line[0] == "oom_kill"), None)
     except (OSError, ValueError):
@@ -202,4 +165,3 @@ _counters = Counters()
 fork_hooks.register("oom", in_child=_counters.forget_in_child)
 baseline = _counters.baseline
 killed_for_memory = _counters.killed_for_memory
-killed_elsewhere = _counters.killed_elsewhere

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from supervise import _platform as platform
 
 if TYPE_CHECKING:
-    from supervise._process.exits.handle import Process
+    from supervise._process.exits.leader import Process
     from supervise._process.launch.return_value import OutcomeFile
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import sys
 
+from supervise._process import lifeline
 from supervise._process.containment import marker
 from supervise._process.files import clear_of_stdio
 from supervise._process.launch import dispositions, stack_signal
-from supervise._process.lifeline import lifeline
 
 try:
     import _pickle as pickle  # the core of `pickle`, which itself imports `re`
@@ -55,7 +55,7 @@ def spawned(file: BinaryIO) -> int:
     """Run the function that `file` describes, in a new interpreter; return the exit code."""
     settings: Settings = pickle.load(file)
     lifeline.arm_self(settings.line)
-    keep_private(file.fileno(), settings.channel, settings.tracker, *settings.fds)
+    keep_private(file.fileno(), settings.channel, settings.hold, settings.tracker, *settings.fds)
     stack_signal.enable_if_possible()
     from supervise._process.launch import bootstrap_spawn
 
@@ -107,7 +107,7 @@ def _arrive_frozen(payload: int) -> Any:
     marshal.load(file)  # noqa: S302 - skips `sys.path`, which is already set
     settings: Settings = pickle.load(file)
     lifeline.arm_self(settings.line)
-    keep_private(payload, settings.channel, settings.tracker, *settings.fds)
+    keep_private(payload, settings.channel, settings.hold, settings.tracker, *settings.fds)
     stack_signal.enable_if_possible()
     return _worker(settings, file)
 

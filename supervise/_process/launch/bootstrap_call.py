@@ -68,9 +68,10 @@ def _call(settings: Settings) -> None:
         returned = True
         if os.getpid() == rank_pid:  # a process forked by the user's function may return, too
             return_value.send(settings.channel, settings.address, value)
+            _wait_for_release(settings.hold)
     except SystemExit as leaving:
-        if leaving.code is not None and not isinstance(leaving.code, int) and os.getpid() == rank_pid:
-            handler.record_exception(leaving)  # a text is the error; a number reaches the host as the exit code
+        if os.getpid() == rank_pid and _tells_more(leaving.code):
+            handler.record_exception(_explained(leaving) if isinstance(leaving.code, int) else leaving)
         raise
     except KeyboardInterrupt as error:
         handler.record_exception(error)
@@ -81,6 +82,35 @@ def _call(settings: Settings) -> None:
         if not handler.records:
             sys.excepthook(type(error), error, error.__traceback__)
         raise SystemExit(1) from None
+
+
+def _tells_more(code: object) -> bool:
+    """Return whether the argument of `sys.exit` says more than the exit code: it is a text, or is truncated to 0."""
+    return code is not None and (not isinstance(code, int) or _is_truncated(code))
+
+
+def _is_truncated(code: object) -> bool:
+    """Return whether a number other than 0 becomes the exit code 0, because the kernel keeps only its low 8 bits."""
+    return isinstance(code, int) and code != 0 and not code & 0xFF
+
+
+def _explained(leaving: SystemExit) -> SystemExit:
+    """Return an exit whose code is truncated to 0 as an exception with an explanation."""
+    code = text_of(leaving.code)
+    text = f"sys.exit({code}): exit code 0 without a return value, as the kernel keeps only the low 8 bits of {code}"
+    return SystemExit(text).with_traceback(leaving.__traceback__)
+
+
+def _wait_for_release(hold: int | None) -> None:
+    """Tell the host that the function has returned, then wait until the host releases this worker."""
+    if hold is None:
+        return
+    try:
+        os.write(hold, b"r")
+        while os.read(hold, 1):
+            pass
+    except OSError:  # the function has closed the descriptor, so this worker cannot wait
+        return
 
 
 class _RankErrorHandler(ErrorHandler):
@@ -103,14 +133,21 @@ class _RankErrorHandler(ErrorHandler):
 
 
 def _call_plainly(settings: Settings) -> None:
-    """Call the user's function. If it raises an `Exception`, send the monotonic time (ns) and the traceback."""
+    """Call the user's function. If it raises an `Exception`, send the monotonic time (ns) and the traceback.
+
+    Do the same for an exit whose code would be truncated to 0, that of a success.
+    """
     fn, args = settings.call
     rank_pid = os.getpid()
     try:
         fn(*args)
     except KeyboardInterrupt:
         raise SystemExit(_INTERRUPTED) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit):
+            if not _is_truncated(error.code):
+                raise
+            error = _explained(error)
         import time
 
         raised_ns, trace = time.monotonic_ns(), traceback_of(error)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+
+from supervise._record import NamedTuple
 
 _TEXT = bytes.__basicsize__ - 1
 """Offset of the characters in a bytes object. The address of the object is its `id`."""

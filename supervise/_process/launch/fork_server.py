@@ -9,7 +9,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from supervise._process.files import write_all
+from supervise._process.files import close, write_all
+from supervise._runtime import fork_hooks
 from supervise._runtime.wakeup import WakeFd
 
 if TYPE_CHECKING:
@@ -258,3 +259,21 @@ class ServerStatus:
         if self._asking is not None:
             self._asking.abandon()
             self._asking = None
+
+
+def _forget_in_child() -> None:
+    """Replace multiprocessing's locks in a forked child, because a thread of a gang may hold them at the fork.
+
+    The child also starts a fork server of its own, because that of its parent does not report to it.
+    """
+    if (tracker := sys.modules.get("multiprocessing.resource_tracker")) is not None:
+        tracker._resource_tracker._lock = threading.RLock()  # noqa: SLF001
+    if (module := sys.modules.get("multiprocessing.forkserver")) is not None:
+        server: Any = module._forkserver  # noqa: SLF001
+        preload, alive = server._preload_modules, server._forkserver_alive_fd  # noqa: SLF001
+        server.__init__()
+        server._preload_modules = preload  # noqa: SLF001
+        close(alive)
+
+
+fork_hooks.register("fork_server", in_child=_forget_in_child)

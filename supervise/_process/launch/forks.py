@@ -7,24 +7,71 @@ the first fork or after the last one.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import supervise._process.launch.multiprocessing  # noqa: F401 - otherwise each child would import it
 from supervise._process.files import close
-from supervise._process.launch import bootstrap, dispositions, fork, program
-from supervise._process.launch.launched import Launched
+from supervise._process.launch import bootstrap, dispositions, program
+from supervise._process.launch.program import Launched, gate_if
 from supervise._process.launch.return_value import OutcomeFile
 from supervise._process.launch.settings import Settings
-from supervise._process.lifeline.gate import gate_if
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from supervise._process.exits.child import Child
-    from supervise._process.launch.launch_spec import LaunchSpec
+    from supervise._process.exits.pidfd import Child
+    from supervise._process.launch.program import LaunchSpec
     from supervise._process.launch.settings import Plain
+
+
+# Fork of a host that has other threads, as in `multiprocessing`
+
+
+def fork() -> int:
+    """Fork; return 0 in the child, and the pid of the child in the parent.
+
+    The child keeps the host's resource tracker. If it had a tracker of its own, that tracker would unlink the host's
+    `SharedMemory` at the exit of the child. From Python 3.14 on, a child loses the host's tracker unless the forking
+    thread sets `preserve_fd`.
+    """
+    if sys.version_info < (3, 14):
+        return os.fork()
+    from multiprocessing import resource_tracker
+
+    intent: Any = resource_tracker._fork_intent  # noqa: SLF001 - there is no public way
+    with _without_warning():
+        intent.preserve_fd = True
+        try:
+            return os.fork()
+        finally:
+            intent.preserve_fd = False
+
+
+@contextlib.contextmanager
+def _without_warning() -> Iterator[None]:
+    """Ignore Python's warning about a fork in a process with threads.
+
+    From Python 3.15 on, the warning comes after the fork. If warnings are errors, the parent would get an exception
+    instead of the child's pid. This function adds and removes only one filter, because other threads may change the
+    list of filters, too.
+    """
+    if sys.version_info < (3, 15):
+        yield
+        return
+    import warnings
+
+    message = r"This process \(pid=\d+\) is multi-threaded, use of fork"
+    warnings.filterwarnings("ignore", message=message, category=DeprecationWarning)
+    ours = warnings.filters[0]
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # another thread has restored an earlier list of filters
+            warnings.filters.remove(ours)
 
 
 class Row:
@@ -94,7 +141,7 @@ class ForkLauncher:
         outcome: OutcomeFile | None = None
         read_end: int | None = None
         try:
-            outcome = OutcomeFile()
+            outcome = OutcomeFile(self.how.make_hold)
             read_end = self.how.line.read_end()
             process = self._child(outcome, read_end)
         except Exception as error:
@@ -103,6 +150,8 @@ class ForkLauncher:
             close(read_end)
             self._forked = error
             return
+        if outcome.hold is not None:
+            outcome.hold.launched()
         line = self.how.line
         self._forked = Launched(process=process, outcome=outcome, line=line, read_end=line.keep(read_end))
 
@@ -121,10 +170,11 @@ class ForkLauncher:
                 cwd=self.how.cwd,
                 plain=self.plain,
                 enter=self.how.enter,
+                hold=None if outcome.hold is None else outcome.hold.rank_end,
                 call=(self.fn, self.args),
             )
             with gate_if(dispositions.others_may_reap()) as gate:  # the child must not exit before its pidfd is open
-                pid = fork.fork()
+                pid = fork()
                 if pid == 0:
                     if gate is not None:
                         gate.wait()

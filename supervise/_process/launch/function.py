@@ -12,15 +12,20 @@ import io
 import marshal
 import os
 import pickle
+import re
 import sys
+import threading
+from collections import ChainMap
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, cast
+from functools import partial
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any, cast
 
 from supervise import _threads
 from supervise._process.files import close, file_of
-from supervise._process.launch import bootstrap, by_value, interpreter, program
+from supervise._process.launch import bootstrap, program
 from supervise._process.launch.fork_server import ensure_server, request
-from supervise._process.launch.launched import Launched
+from supervise._process.launch.program import Launched
 from supervise._process.launch.return_value import OutcomeFile
 from supervise._process.launch.settings import Plain, Settings
 from supervise.errors import SpecError
@@ -28,12 +33,175 @@ from supervise.recording import repr_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from types import FrameType
 
-    from supervise._process.exits.handle import Process
+    from supervise._process.exits.leader import Process
     from supervise._process.launch.fork_server import ServerStatus
-    from supervise._process.launch.launch_spec import LaunchSpec
+    from supervise._process.launch.program import LaunchSpec
+    from supervise._settings import StartMethod
 
-StartMethod = Literal["spawn", "fork", "forkserver"]
+
+# Choice of the executable that runs a function, and check that it can be started as a new interpreter
+#
+# An ordinary Python is started with ``-c``. A frozen program (PyInstaller, cx_Freeze) does not accept ``-c``: its new
+# process runs the main module of the program, and becomes the worker when that module calls
+# `multiprocessing.freeze_support`. So supervise starts a frozen program with multiprocessing's command line.
+
+
+_PYTHON = re.compile("py", re.IGNORECASE)
+"""Part of the file name of every Python, such as python3.13, pypy3, graalpy, .python3-wrapped."""
+_HELPERS = ("from multiprocessing.", "import sys; from multiprocessing.")
+"""Beginning of the code with which multiprocessing starts its resource tracker and fork server."""
+_FREEZE = "freeze_support"
+
+
+def is_frozen() -> bool:
+    """Return whether this is a frozen program. Such a program accepts only multiprocessing's command line."""
+    return bool(getattr(sys, "frozen", False))
+
+
+def executable() -> str:
+    """Return the executable that multiprocessing starts; a program may set another one. "" if there is none."""
+    if sys.executable is None and "multiprocessing.spawn" not in sys.modules:
+        return ""  # early versions of Python 3.11 cannot import multiprocessing.spawn without sys.executable
+    from multiprocessing import spawn
+
+    return os.fsdecode(spawn.get_executable() or "")
+
+
+def check(start_method: str | None) -> None:
+    """Refuse a start method that would run this program instead of a worker. The caller's thread calls this function.
+
+    Args:
+        start_method: Start method of a function that runs in a new interpreter; None for programs and for a fork.
+
+    Raises:
+        SpecError: No worker can be started; the text names a remedy.
+    """
+    if is_frozen():
+        _check_frozen(start_method)
+    elif start_method is not None:
+        _check_python(start_method)
+
+
+def _check_python(start_method: str) -> None:
+    program = executable()
+    if not program:
+        msg = f"start_method {start_method!r} needs a Python to start, and sys.executable is empty; {_ways()}"
+        raise SpecError(msg)
+    real = os.path.realpath(program)
+    if not _PYTHON.search(os.path.basename(real)) and real == os.path.realpath("/proc/self/exe"):
+        msg = (
+            f"start_method {start_method!r} needs a Python to start, and sys.executable is this program, {program},"
+            f" in which Python is embedded; {_ways()}"
+        )
+        raise SpecError(msg)
+
+
+def _ways() -> str:
+    return "give one to multiprocessing.set_executable(), or use start_method='fork'"
+
+
+def _check_frozen(start_method: str | None) -> None:
+    first = "call multiprocessing.freeze_support() first in the main module"
+    if "--multiprocessing-fork" in sys.argv[1:2] or any(arg.startswith(_HELPERS) for arg in sys.argv):
+        msg = f"multiprocessing has started this frozen program for a worker, and its main module runs instead; {first}"
+        raise SpecError(msg)
+    frames = sys._current_frames()  # noqa: SLF001 - Python documents it
+    if start_method is not None and not _freezes(frames.get(threading.main_thread().ident or 0)):
+        again = f"start_method {start_method!r} would run the main module of this frozen program again"
+        msg = f"{again}; {first}, or use start_method='fork'"
+        raise SpecError(msg)
+
+
+def _freezes(frame: FrameType | None) -> bool:
+    """Return whether code on the main thread's stack names `freeze_support`.
+
+    A call of `freeze_support` leaves no other trace.
+    """
+    while frame is not None:
+        if _names(frame.f_code, _FREEZE):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _names(code: CodeType, name: str) -> bool:
+    return name in code.co_names or any(isinstance(c, CodeType) and _names(c, name) for c in code.co_consts)
+
+
+# Pickling, by cloudpickle, of calls that a new interpreter cannot import
+#
+# Such calls come from cells or prompts, or are lambdas or closures.
+
+
+INSTALL = "pip install 'supervise-gang[pickle]'"
+"""The command that installs cloudpickle."""
+
+
+def is_installed() -> bool:
+    """Return whether cloudpickle can be imported."""
+    from importlib import util
+
+    return util.find_spec("cloudpickle") is not None
+
+
+def dump(call: object, file: io.BytesIO) -> None:
+    """Pickle a call. Objects that only this process can import are pickled by value.
+
+    Queues, locks and connections are pickled as for a child of multiprocessing.
+
+    Raises:
+        ImportError: cloudpickle is not installed.
+        Exception: The call cannot be pickled.
+    """
+    from multiprocessing import reduction
+
+    import cloudpickle
+
+    of_children: Any = reduction.ForkingPickler(io.BytesIO())
+    table = cloudpickle.Pickler.dispatch_table
+    both = ChainMap({CodeType: partial(_reduced_code, table[CodeType])}, table, of_children.dispatch_table)
+    # The pickler reads the table when it is made
+    type("Pickler", (cloudpickle.Pickler,), {"dispatch_table": both})(file).dump(call)
+
+
+def _reduced_code(reduce: Callable[[CodeType], tuple[Any, ...]], code: CodeType) -> tuple[Any, ...]:
+    """Pickle a code object as cloudpickle does, with its file name and source, for tracebacks in the rank."""
+    import linecache
+
+    make, args = reduce(code)[:2]
+    source = [] if os.path.exists(code.co_filename) else linecache.getlines(code.co_filename)  # a cell has no file
+    return _code, (make, args, code.co_filename, tuple(source))
+
+
+def _code(make: Callable[..., CodeType], args: tuple[Any, ...], filename: str, source: tuple[str, ...]) -> CodeType:
+    """Return a code object in the rank, and keep the source of the code for tracebacks."""
+    import linecache
+
+    if source and filename not in linecache.cache:
+        linecache.cache[filename] = sum(map(len, source)), None, list(source), filename
+    return make(*args).replace(co_filename=filename)
+
+
+def dump_without_main(call: object, file: io.BytesIO) -> None:
+    """Pickle a call that refers to nothing in the main module, as for a child of multiprocessing.
+
+    Raises:
+        PicklingError: The call refers to a function or a class of the main module.
+        Exception: The call cannot be pickled.
+    """
+    import pickle
+    from multiprocessing import reduction
+
+    class Pickler(reduction.ForkingPickler):
+        def reducer_override(self, value: Any) -> Any:
+            if isinstance(value, (type, FunctionType)) and value.__module__ == "__main__":
+                raise pickle.PicklingError(f"{value.__qualname__} is of the main module")
+            return NotImplemented
+
+    Pickler(file).dump(call)
+
 
 _BOOT = (
     "(lambda sys,os,marshal:(lambda f:(sys.path.__setitem__(slice(None),marshal.load(f)),"
@@ -135,14 +303,14 @@ def _pickle(
     from multiprocessing import reduction
 
     try:
-        return _dumped((fn, args), method, by_value.dump_without_main if own_main else reduction.dump)
+        return _dumped((fn, args), method, dump_without_main if own_main else reduction.dump)
     except Exception as first:  # the next attempt is outside of this handler, so that its error lacks this context
         error = first
-    more = f"install cloudpickle ({by_value.INSTALL}), "
-    if by_value.is_installed():
+    more = f"install cloudpickle ({INSTALL}), "
+    if is_installed():
         more = ""
         try:
-            return _dumped((fn, args), method, by_value.dump)
+            return _dumped((fn, args), method, dump)
         except Exception as second:
             error = second
     name = getattr(fn, "__qualname__", None) or repr_of(fn)
@@ -194,7 +362,7 @@ def _preparation(method: StartMethod) -> tuple[list[str], bytes]:
     data.pop("dir", None)  # the launch sets it
     key: Any = process.AuthenticationString  # type: ignore[attr-defined]
     data["authkey"] = key(data["authkey"])  # in a worker of Celery, its type does not pickle
-    if interpreter.is_frozen() or os.path.basename(data.get("init_main_from_path") or "").startswith("<"):
+    if is_frozen() or os.path.basename(data.get("init_main_from_path") or "").startswith("<"):
         data.pop("init_main_from_path", None)  # a frozen worker has the main module, and stdin cannot be read again
     of_multiprocessing = {key: data.pop(key) for key in _OF_MULTIPROCESSING if key in data}
     context.set_spawning_popen(cast("Any", _Travel("spawn")))  # the authentication key pickles only with one set
@@ -209,12 +377,12 @@ def _command(payload: int) -> list[str]:
     from multiprocessing import util
 
     flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing does
-    return [interpreter.executable(), *flags, "-c", _BOOT, str(payload), "--multiprocessing-fork"]
+    return [executable(), *flags, "-c", _BOOT, str(payload), "--multiprocessing-fork"]
 
 
 def _frozen_command(tracker: int | None, begin: int) -> list[str]:
     """Return the command line for `multiprocessing.freeze_support`."""
-    return [interpreter.executable(), "--multiprocessing-fork", f"tracker_fd={tracker}", f"pipe_handle={begin}"]
+    return [executable(), "--multiprocessing-fork", f"tracker_fd={tracker}", f"pipe_handle={begin}"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -237,7 +405,7 @@ class FunctionLauncher:
         Raises:
             OSError: The process could not be started; none is left.
         """
-        outcome, line = OutcomeFile(), self.how.line
+        outcome, line = OutcomeFile(self.how.make_hold), self.how.line
         read_end: int | None = None
         process: Process | None = None
         status: ServerStatus | None = None
@@ -251,6 +419,8 @@ class FunctionLauncher:
             outcome.close()
             close(read_end)
             raise
+        if outcome.hold is not None:
+            outcome.hold.launched()
         self.pickled = None
         return Launched(process=process, status=status, outcome=outcome, line=line, read_end=line.keep(read_end))
 
@@ -275,15 +445,16 @@ class FunctionLauncher:
             tracker = resource_tracker.getfd()
             if tracker is not None and tracker <= 2:  # the host's stdio is closed: the worker gets its own tracker
                 tracker = None
-            settings = self._settings(outcome, line=read_end, channel=outcome.fd, tracker=tracker, fds=users)
+            hold = None if outcome.hold is None else outcome.hold.rank_end
+            settings = self._settings(outcome, line=read_end, channel=outcome.fd, hold=hold, tracker=tracker, fds=users)
             payload = self.pickled.payload(settings)
-            if not interpreter.is_frozen():
+            if not is_frozen():
                 command = _command(payload)
             else:
                 arrival = bootstrap.Arrival(payload, execs=True)
                 begin = file_of("supervise-arguments", self.pickled.beginning(arrival))
                 command = _frozen_command(tracker, begin)
-            fds = {fd for fd in (payload, begin, tracker, outcome.fd, *users) if fd is not None}
+            fds = {fd for fd in (payload, begin, tracker, outcome.fd, settings.hold, *users) if fd is not None}
             return program.run_program(command, self.how, read_end, sorted(fds))
         finally:
             close(payload, begin)
@@ -294,16 +465,18 @@ class FunctionLauncher:
         out, err = self.how.streams.open()
         try:
             users = list(self.pickled.fds)
+            held = () if outcome.hold is None or outcome.hold.rank_end is None else (outcome.hold.rank_end,)
             settings = self._settings(
                 outcome,
                 line=len(users),
                 channel=len(users) + 1,
                 stdio=(None, len(users) + 2, len(users) + 3),
+                hold=len(users) + 4 if held else None,
                 env=dict(self.how.env),
                 cwd=os.path.abspath(self.how.cwd or "."),
             )
             payload = self.pickled.payload(settings)
-            fds = [*users, read_end, outcome.fd, 1 if out is None else out, 2 if err is None else err, payload]
+            fds = [*users, read_end, outcome.fd, 1 if out is None else out, 2 if err is None else err, *held, payload]
             return request(fds, self.pickled.beginning(bootstrap.Arrival(len(fds) - 1, execs=False)))
         finally:
             close(out, err, payload)

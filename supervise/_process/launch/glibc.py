@@ -73,10 +73,12 @@ def posix_spawn(
     pid = ctypes.c_int.from_buffer(owner, ctypes.sizeof(ctypes.c_int))
     _check(_LIBC.posix_spawn_file_actions_init(actions))
     try:
-        if cwd is not None:
-            _check(_CHANGE_FOLDER(actions, _coded(cwd)))
+        failed = 0 if cwd is None else _CHANGE_FOLDER(actions, _coded(cwd))
         for kind, *words in file_actions:
-            _check(_ADD[kind](actions, *[_coded(word) if isinstance(word, str) else word for word in words]))
+            if kind == os.POSIX_SPAWN_OPEN:  # the descriptor, then the path
+                words[1] = _coded(words[1])
+            failed = failed or _ADD[kind](actions, *words)
+        _check(failed)
         words = [_coded(word) for word in argv]
         given = _coded(path), actions, _attributes(setsigdef, session), array(words), env.pointers
         steps = [partial(_LIBC.posix_spawn, ctypes.byref(pid), *given)]

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import resource
 import sys
+from typing import TYPE_CHECKING
 
 from supervise import _platform as platform
 from supervise.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 _SPARE = 32
 """Descriptors for the loop, the lifeline, the current launch, and files that the program opens meanwhile."""
@@ -23,20 +27,31 @@ _STREAMS = 2
 _LATER = 40
 """Descriptors, independent of the number of ranks, that the host opens between the first check and the last."""
 
+_PAGES_OF_ONE = 32
+"""The kernel's MAX_ARG_STRLEN, in pages: the size of one argument or variable with its final NUL."""
+_LEAST_ROOM, _MOST_ROOM = 128 << 10, 6 << 20
+"""Bounds of the room for all arguments and variables, which is a quarter of the soft limit of the stack."""
+_POINTER_BYTES = 8
+_NEVER_TOO_LARGE = _LEAST_ROOM // 5
+"""A number of characters that always fits: a character has at most four bytes in UTF-8."""
+
 _MANY = 1000
 """Number of ranks for which every kernel has enough pids."""
 
 
-def check_host(nprocs: int, cwd: str | None) -> None:
-    """Check that /proc is mounted, the working directory exists, and the kernel has enough pids for the ranks.
+def check_host(nprocs: int, cwd: str | None, *, functions: bool = False) -> None:
+    """Check the system calls, that /proc is mounted and the working directory exists, and the number of pids.
 
     Args:
         nprocs: Number of ranks.
         cwd: Their working directory; None for that of this process.
+        functions: Whether a rank is a function.
 
     Raises:
         SpecError: A check failed; the text names the cause and a remedy. No process was started.
     """
+    if refusal := platform.refused(functions=functions):
+        raise SpecError(refusal)
     if not os.path.isdir("/proc/self/fd"):
         msg = "/proc is not mounted, which every start needs; mount it with: mount -t proc proc /proc"
         raise SpecError(msg)
@@ -62,7 +77,7 @@ def check_count(nprocs: int) -> None:
 
 def _most_processes() -> int | None:
     try:
-        with open("/proc/sys/kernel/pid_max", encoding="ascii") as file:
+        with open("/proc/sys/kernel/pid_max", encoding="utf-8") as file:
             return int(file.read())
     except (OSError, ValueError):  # not Linux
         return None
@@ -104,7 +119,10 @@ def check_open_files(nprocs: int, *, each: int, shown: int, later: int = 0) -> i
     Raises:
         SpecError: The limit is too low; the text names it. No process was started.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    except OSError:  # a sandbox refuses prlimit64
+        soft = hard = resource.RLIM_INFINITY
     if soft == resource.RLIM_INFINITY:
         return sys.maxsize
     needed = nprocs * each + shown + _open_now() + _SPARE
@@ -121,6 +139,43 @@ def check_open_files(nprocs: int, *, each: int, shown: int, later: int = 0) -> i
         )
         raise SpecError(msg)
     return soft - needed
+
+
+def check_arguments(ranks: Iterable[tuple[int, Sequence[str], Mapping[str, str]]], environ: Mapping[str, str]) -> None:
+    """Check that the kernel accepts the arguments and the environment of each rank.
+
+    Args:
+        ranks: Local ranks, each with its program and arguments, and its own variables: name to value.
+        environ: The variables of all ranks, which own ones replace: name to value.
+
+    Raises:
+        SpecError: They are too large; the text names the largest of them and its size. No process was started.
+    """
+    shared = _length(environ)
+    for rank, argv, own in ranks:
+        if shared + _length(own) + sum(map(len, argv)) >= _NEVER_TOO_LARGE:
+            _check_arguments(rank, argv, {**environ, **own})
+
+
+def _length(env: Mapping[str, str]) -> int:
+    return sum(map(len, env)) + sum(map(len, env.values()))
+
+
+def _check_arguments(rank: int, argv: Sequence[str], env: Mapping[str, str]) -> None:
+    sizes = {f"argument {number}": len(os.fsencode(word)) for number, word in enumerate(argv)}
+    sizes |= {f"the variable {name}": len(os.fsencode(f"{name}={value}")) for name, value in env.items()}
+    largest = max(sizes, key=lambda each: sizes[each])
+    soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    room = _MOST_ROOM if soft == resource.RLIM_INFINITY else max(min(soft // 4, _MOST_ROOM), _LEAST_ROOM)
+    taken = sum(sizes.values()) + len(sizes) * (1 + _POINTER_BYTES)
+    if sizes[largest] >= (most := _PAGES_OF_ONE * resource.getpagesize()):
+        why = f"{largest} has {sizes[largest]:,} bytes, and the kernel accepts {most - 1:,} in one"
+    elif taken > room:
+        why = f"the arguments and variables have {taken:,} bytes, and the kernel accepts {room:,}; {largest} has"
+        why = f"{why} {sizes[largest]:,}"
+    else:
+        return
+    raise SpecError(f"rank {rank}: argument list too long (E2BIG): {why}; put the value into a file")
 
 
 def _open_now() -> int:

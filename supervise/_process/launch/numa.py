@@ -19,7 +19,7 @@ from supervise.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from supervise._process.launch.launched import Launched
+    from supervise._process.launch.program import Launched
 
 log = logging.getLogger("supervise")
 
@@ -106,7 +106,10 @@ def bound_thread(cpus: frozenset[int] | None) -> Iterator[None]:
         yield
         return
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cpus)
+    try:
+        os.sched_setaffinity(0, cpus)
+    except OSError as error:  # also if a sandbox refuses the call
+        raise OSError(error.errno, f"sched_setaffinity: {error.strerror}") from error
     try:
         yield
     finally:
@@ -166,7 +169,10 @@ def _cpus(gpu: int, mode: AffinityMode) -> frozenset[int]:
     node = nodes[gpu]
     neighbors = sorted(index for index, other in nodes.items() if other == node)
     turn = neighbors.index(gpu)
-    allowed = os.sched_getaffinity(0)
+    try:
+        allowed = os.sched_getaffinity(0)
+    except OSError as error:  # a sandbox
+        raise SpecError(f"sched_getaffinity: {error.strerror}") from None
     cpus = _node_cpus(node) & allowed
     if mode is AffinityMode.SOCKET:
         cpus = _socket_cpus(cpus) & allowed
@@ -198,7 +204,7 @@ def _grouped(cpus: Iterable[int], group_of: Callable[[int], set[int]]) -> list[s
 
 
 def _read(*path: str) -> str:
-    with open(os.path.join(SYSFS, *path), encoding="ascii") as file:
+    with open(os.path.join(SYSFS, *path), encoding="utf-8") as file:
         return file.read().strip()
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, Any, cast
+import sys
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from supervise import _platform as platform
+from supervise._files import accessible
 from supervise._process.launch.dispositions import ALL_BUT_HANGUP
 from supervise._process.launch.environment import ProgramEnvironment, block_of, encoded
 
@@ -31,6 +33,9 @@ if platform.GLIBC:
 
 CLOSE_FROM: int | None = getattr(os, "POSIX_SPAWN_CLOSEFROM", None) if glibc is None else glibc.CLOSE_FROM
 """File action that closes all descriptors from a number on. None if neither `glibc` nor Python (since 3.13) has it."""
+_BUILTIN: type = type(os.getpid)
+UNARMED = -2
+"""The pidfd of a program whose lifeline the caller must arm."""
 _LIFELINE = 20
 """Number of the only descriptor that a program has beside its streams.
 
@@ -39,7 +44,7 @@ Scripts use 3 to 9, and shells use free numbers from 10 on.
 CHANGES_FOLDER = glibc is not None
 """Whether `spawn` can start a program in another folder."""
 ARMS = glibc is not None
-"""Whether `spawn` arms the lifeline and opens the pidfd."""
+"""Whether `spawn` arms the lifeline and opens the pidfd, unless a debugger has replaced Python's ways to start."""
 
 
 def spawn(
@@ -66,7 +71,8 @@ def spawn(
         cwd: Its working directory; None for that of this process. Must be None unless `CHANGES_FOLDER` is set.
         arm: A prepared read end of a lifeline; None if there is none. If `ARMS` is set, the call arms it for the
             program's group.
-        hold: Whether to open a pidfd. The returned pidfd is -1 if that was not possible, or if `ARMS` is not set.
+        hold: Whether to open a pidfd. The returned pidfd is -1 if that was not possible, or if `ARMS` is not set. It is
+            `UNARMED` if the caller must arm the lifeline.
         session: Whether the program gets a session of its own. Otherwise it gets only a process group of its own.
         found: Programs that were found before, to which the call adds this one; None: search for the program.
 
@@ -76,13 +82,17 @@ def spawn(
     program, env = argv[0], _coded(env)
     try:
         path = program if os.path.dirname(program) else _found(program, env, cwd, found)
-        if glibc is not None:
+        replaced = _replaced()
+        if replaced == "subprocess" or (replaced and cwd is not None):
+            return _by_subprocess(path, argv, env, stdio, fds, cwd=cwd, session=session), UNARMED
+        if glibc is not None and not replaced:
+            sys.audit("os.posix_spawn", path, argv, env)
             started: tuple[int, int] = glibc.posix_spawn(
                 path,
                 argv,
                 block_of(env),
                 cwd=cwd,
-                file_actions=_actions(stdio, fds),
+                file_actions=_actions(stdio, fds, CLOSE_FROM),
                 setsigdef=ALL_BUT_HANGUP,
                 arm=arm,
                 hold=hold,
@@ -93,7 +103,7 @@ def spawn(
             path,
             list(argv),
             env,
-            file_actions=_actions(stdio, fds),
+            file_actions=_actions(stdio, fds, getattr(os, "POSIX_SPAWN_CLOSEFROM", None)),
             **({"setsid": True} if session else {"setpgroup": 0}),
             setsigmask=(),
             setsigdef=ALL_BUT_HANGUP,
@@ -105,7 +115,7 @@ def spawn(
             raise OSError(error.errno, error.strerror) from None
         error.filename = program  # the caller's name, not the path in PATH
         raise
-    return pid, -1
+    return pid, UNARMED
 
 
 def _found(program: str, env: Mapping[bytes, bytes], cwd: str | None, found: FoundPrograms | None) -> str:
@@ -118,10 +128,64 @@ def _found(program: str, env: Mapping[bytes, bytes], cwd: str | None, found: Fou
     return path
 
 
-def _actions(stdio: tuple[int | None, int | None, int | None], fds: Sequence[int]) -> list[tuple[Any, ...]]:
+def _replaced() -> Literal["subprocess", "posix_spawn", ""]:
+    """Return which of Python's ways to start a program was replaced; "" if none.
+
+    Debuggers and tracers replace them, to follow the started programs, so a start must go through the replacement.
+    """
+    subprocess = sys.modules.get("subprocess")
+    if subprocess is not None:
+        popen, forks = subprocess.Popen, getattr(subprocess, "_fork_exec", sys.modules["_posixsubprocess"].fork_exec)
+        if type(forks) is not _BUILTIN or popen.__module__.partition(".")[0] not in ("subprocess", "gevent"):
+            return "subprocess"
+    return "posix_spawn" if type(os.posix_spawn) is not _BUILTIN else ""
+
+
+def _by_subprocess(
+    path: str,
+    argv: Sequence[str],
+    env: Mapping[bytes, bytes],
+    stdio: tuple[int | None, int | None, int | None],
+    fds: Sequence[int],
+    *,
+    cwd: str | None,
+    session: bool,
+) -> int:
+    """Start a program by `subprocess.Popen`; return its pid.
+
+    The empty signal mask is that of this thread. A signal that this process ignores stays ignored in the program.
+    """
+    import signal
+    import subprocess
+
+    stdin, out, err = stdio
+    mask = signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            executable=path,
+            env=dict(env),
+            stdin=subprocess.DEVNULL if stdin is None else stdin,
+            stdout=out,
+            stderr=err,
+            pass_fds=fds,
+            cwd=cwd,
+            start_new_session=session,
+            process_group=None if session else 0,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    process.returncode = 0  # the caller reaps the program
+    return process.pid
+
+
+def _actions(
+    stdio: tuple[int | None, int | None, int | None], fds: Sequence[int], close_from: int | None
+) -> list[tuple[Any, ...]]:
     """Return the file actions of the child.
 
-    A dup2 of a descriptor onto itself clears the close-on-exec flag of the descriptor.
+    A dup2 of a descriptor onto itself clears the close-on-exec flag of the descriptor. `close_from` is the kind of the
+    action that closes all descriptors from a number on; None if there is none.
     """
     actions: list[tuple[Any, ...]] = [
         (os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(stdio) if source is not None
@@ -130,11 +194,11 @@ def _actions(stdio: tuple[int | None, int | None, int | None], fds: Sequence[int
     limit = os.sysconf("SC_OPEN_MAX")
     number = _LIFELINE if not 0 <= limit <= _LIFELINE else 3
     if stdio[0] is None:
-        if CLOSE_FROM is not None and len(fds) == 1:  # `fds[0]` has the number of stdin while all others are closed
+        if close_from is not None and len(fds) == 1:  # `fds[0]` has the number of stdin while all others are closed
             move, back = (os.POSIX_SPAWN_DUP2, fds[0], 0), (os.POSIX_SPAWN_DUP2, 0, number)
-            return [*actions, move, (CLOSE_FROM, 3), back, null]
+            return [*actions, move, (close_from, 3), back, null]
         actions.append(null)
-    if CLOSE_FROM is None:
+    if close_from is None:
         actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable_fds() - set(fds)]
         return [*actions, *((os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds)]
     if len(fds) == 1:
@@ -145,7 +209,7 @@ def _actions(stdio: tuple[int | None, int | None, int | None], fds: Sequence[int
     actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in set(range(3, end)).difference(fds)]
     actions += [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds]
     if not 0 <= limit <= end:  # glibc refuses numbers from this limit on
-        actions.append((CLOSE_FROM, end))
+        actions.append((close_from, end))
     return actions
 
 
@@ -181,7 +245,7 @@ def find(program: str, env: Mapping[str, str] | Mapping[bytes, bytes], cwd: str 
         except OSError as error:
             denied = denied or error.errno == errno.EACCES
             continue
-        if stat.S_ISREG(mode) and may_execute(full):
+        if stat.S_ISREG(mode) and accessible(full, os.X_OK):
             return candidate
         denied = True
     if denied:
@@ -194,11 +258,6 @@ def _coded(env: Mapping[str, str] | Mapping[bytes, bytes]) -> Mapping[bytes, byt
     if isinstance(env, ProgramEnvironment) or isinstance(next(iter(env), b""), bytes):
         return cast("Mapping[bytes, bytes]", env)
     return encoded(cast("Mapping[str, str]", env))
-
-
-def may_execute(path: str) -> bool:
-    """Return whether this process may execute `path`. As in the kernel's check, the effective user counts."""
-    return os.access(path, os.X_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _inheritable_fds() -> set[int]:

@@ -1,23 +1,378 @@
-"""Start of one program, as leader of a process group, with default signals and an empty mask."""
+"""Start of one program, as leader of a process group, with default signals and an empty mask.
+
+A program that needs a change before its exec, such as another folder or a gate, starts through a shell.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import signal
-from typing import TYPE_CHECKING
+import sys
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from supervise import _platform as platform
-from supervise._process.exits.child import Child
-from supervise._process.files import close
+from supervise._files import accessible, open_to_append, tell_reader
+from supervise._process import lifeline
+from supervise._process.exits.pidfd import Child
+from supervise._process.files import clear_of_stdio, close
 from supervise._process.launch import dispositions, posix_spawn
-from supervise._process.lifeline import lifeline
-from supervise._process.lifeline.gate import gate_if
+from supervise._record import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from supervise._process.launch.launch_spec import LaunchSpec
+    from supervise._process.exits.leader import Process
+    from supervise._process.launch.fork_server import ServerStatus
+    from supervise._process.launch.hold import Hold
+    from supervise._process.launch.posix_spawn import FoundPrograms
+    from supervise._process.launch.return_value import OutcomeFile
+    from supervise._process.lifeline import Lifeline
+
+
+# Settings of one launch: environment, folder, streams and lifeline of a rank, for a program or a function
+
+
+class Streams(NamedTuple):
+    """Destinations of a worker's output.
+
+    A destination is the path of a file to which the worker appends, or "" for the stream of the host.
+
+    If both paths are equal, the file is opened once, and its content is in the order of the writes.
+    """
+
+    stdout: str = ""
+    stderr: str = ""
+
+    def open(self) -> tuple[int | None, int | None]:
+        """Return descriptors for stdout and stderr, which the caller closes. None stands for the host's own stream.
+
+        If the host's stream is closed, the worker gets the null device.
+        """
+        out = append_to(self.stdout or _host_stream(sys.__stdout__, 1))
+        try:
+            if out is not None and self.stderr == self.stdout:
+                return out, clear_of_stdio(os.dup(out))
+            return out, append_to(self.stderr or _host_stream(sys.__stderr__, 2))
+        except BaseException:
+            close(out)
+            raise
+
+
+def _host_stream(stream: object, number: int) -> str:
+    """Return "" if descriptor `number` is the host's stream; otherwise the null device.
+
+    If the host's stream is closed, another file may have its number.
+    """
+    try:
+        os.fstat(number)
+    except OSError:
+        return os.devnull
+    return os.devnull if stream is None else ""
+
+
+def append_to(path: str) -> int | None:
+    """Open `path` for a worker's output; return None for "". A new file is private to the user."""
+    if not path:
+        return None
+    fd = clear_of_stdio(open_to_append(path))
+    tell_reader(path, fd)
+    return fd
+
+
+class Stdin(NamedTuple):
+    """The stdin of a program, instead of the null device."""
+
+    fd: int
+    """A descriptor of the host, which every life of the rank inherits."""
+    foreground: bool = False
+    """Whether `fd` is the terminal that controls the host.
+
+    If so, the program stays in the host's session, in a process group of its own, to which the host can give the
+    foreground.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class LaunchSpec:
+    """Settings of one launch. An attempt makes them for each rank, and passes them to the launcher as one object."""
+
+    env: Mapping[Any, Any]
+    """The whole environment. Names and values are text for a function, bytes for a program."""
+    cwd: str | None = None
+    """The working directory; None for that of the host."""
+    streams: Streams = field(default_factory=Streams)
+    stdin: Stdin | None = None
+    """The stdin of a program; None for the null device."""
+    line: Lifeline
+    enter: str | None = None
+    """The ``cgroup.procs`` file of the control group that the process enters before it runs.
+
+    None: the process stays in the control group of the host.
+    """
+    make_hold: Callable[[], Hold] | None = None
+    """Function that makes the hold of a function's rank; None if the rank exits as soon as its function returns."""
+    gate: bool = False
+    """Whether a program waits until its lifeline is armed."""
+    found: FoundPrograms | None = None
+    """The programs that were found for other ranks of the gang; None: search for the program."""
+
+
+# Gate: a program starts only after its lifeline is armed, so the program never outlives the host
+#
+# The gate is a pipe. A shell waits for a line on it and then becomes the program. If the host dies first, the shell
+# reads EOF and exits.
+
+
+class Gate:
+    """The gate of one program. As a context manager, it opens and closes the gate at the end of the block."""
+
+    def __init__(self) -> None:
+        """Make the pipe.
+
+        Raises:
+            OSError: There is no descriptor left.
+        """
+        read, self._write = lifeline.private_pipe()
+        try:
+            self.read_end = clear_of_stdio(read)
+        except OSError:
+            lifeline.close_private(self._write)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Open the gate, unless the block has failed, and close it."""
+        try:
+            if kind is None:
+                self.open()
+        finally:
+            self.close()
+
+    def open(self) -> None:
+        """Let the program run."""
+        os.write(self._write, b"\n")
+
+    def wait(self) -> None:
+        """Wait until the host opens the gate or dies. For a forked child, which has closed the write end."""
+        os.read(self.read_end, 1)
+        os.close(self.read_end)
+
+    def close(self) -> None:
+        """Close the pipe. A shell that still waits at the gate exits."""
+        lifeline.close_private(self._write)
+        os.close(self.read_end)
+
+
+_NO_GATE = contextlib.nullcontext()
+
+
+def gate_if(wanted: bool) -> Gate | contextlib.nullcontext[None]:
+    """Return a new gate; if it is not `wanted`, a context whose value is None.
+
+    Raises:
+        OSError: There is no descriptor left.
+    """
+    return Gate() if wanted else _NO_GATE
+
+
+# Steps in a rank's process before its program runs. A shell executes the steps, then becomes the program
+
+
+_SHELL = "/bin/sh"
+_ENV = "/usr/bin/env"
+_NICE = "/usr/bin/nice"
+_FORMATS = "/proc/sys/fs/binfmt_misc"
+_ODD = re.compile(
+    rb"(?![A-Za-z_][A-Za-z0-9_]*\Z)|BASH|COMP_|EPOCH"
+    rb"|(?:E?UID|HISTCMD|IFS|LINENO|OPT(?:ARG|ERR|IND)|POSIXLY_CORRECT|PPID|PS[124]|S?RANDOM|SECONDS|SHELLOPTS|TMOUT"
+    rb"|SUPERVISE_GATE)\Z"
+)
+"""Variables that some shells drop, set or obey.
+
+The command `env` sets them for the program; the shell gets none of them.
+"""
+_PLACES = ("PWD", "OLDPWD")
+"""Variables that a shell changes, so the shell sets them to their old values again.
+
+The command `env` is not used for them, because almost every environment has these variables. SHLVL is treated in the
+same way, except with bash: bash decrements it at the exec, so its value is correct if SHLVL was set before. If it was
+not set, `env` removes it.
+"""
+_MAGIC_BYTES = 256
+
+
+def becoming(
+    argv: Sequence[str], how: LaunchSpec, *, gated: bool = False
+) -> tuple[list[str], dict[bytes, bytes], str | None]:
+    """Return command line, environment and folder of a shell that prepares the process and then becomes `argv`.
+
+    Until the exec, other users see in the list of processes the variables that the command `env` sets.
+
+    Args:
+        argv: The program and its arguments.
+        how: Its environment and folder, and the control group that the shell enters. If `posix_spawn` cannot change the
+            folder, the shell does, and the returned folder is None.
+        gated: Whether the shell waits for a line on its stdin. After the line, stdin becomes the null device. At EOF,
+            the shell exits.
+
+    Raises:
+        OSError: The program does not exist or cannot be executed, or the folder does not exist; ``filename`` names it.
+    """
+    env, cwd = how.env, how.cwd
+    if cwd is not None:
+        posix_spawn.check_folder(cwd)
+    program = posix_spawn.find(argv[0], env, cwd)
+    _check_format(argv[0], os.path.join(cwd or "", program), cwd)
+    whole = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
+    odd = {name: value for name, value in whole.items() if _is_odd(name)}
+    kept = {name: value for name, value in whole.items() if name not in odd}
+    steps, given = [], []
+    if cwd is not None and not posix_spawn.CHANGES_FOLDER:
+        steps.append('cd -P -- "$1" && shift')
+        given.append(os.path.join(os.getcwd(), cwd))  # not normalized: ".." after a symbolic link is elsewhere
+    if how.enter is not None:
+        steps.append('echo 0 > "$1" && shift')
+        given.append(how.enter)
+    if gated:
+        steps.append("read -r SUPERVISE_GATE")
+    for name in _PLACES if _is("bash", _SHELL) else (*_PLACES, "SHLVL"):
+        if (value := kept.get(name.encode())) is None:
+            steps.append(f"unset {name}")
+        else:
+            steps.append(f'export {name}="$1" && shift')
+            given.append(os.fsdecode(value))
+    steps.append('exec "$@"' + (" < /dev/null" if gated else ""))
+    if program.startswith("-"):  # otherwise the shell takes the name for an option
+        program = f"./{program}"
+    command = [*_env(program, odd, kept), program, *argv[1:]]
+    shell = [_SHELL, *_as_it_is(), "-c", " && ".join(steps), "sh", *given, *command]
+    return shell, kept, cwd if posix_spawn.CHANGES_FOLDER else None
+
+
+def _is_odd(name: bytes) -> bool:
+    of_bash = name in {b"_", b"LC_ALL"} and _is("bash", _SHELL)  # bash sets `_`, and warns about an unknown locale
+    return of_bash or _ODD.match(name) is not None
+
+
+def _env(program: str, odd: Mapping[bytes, bytes], kept: Mapping[bytes, bytes]) -> list[str]:
+    """Return the `env` command that sets the variables in `odd`.
+
+    The command removes SHLVL if only bash has added it.
+    """
+    unwanted = ["-u", "SHLVL"] if b"SHLVL" not in kept and _is("bash", _SHELL) else []
+    if not odd and not unwanted:
+        return []
+    pairs = [os.fsdecode(name + b"=" + value) for name, value in odd.items()]
+    last = [_NICE, "-n", "0", "--"] if "=" in program else []  # otherwise `env` takes the name for a variable
+    return [_ENV, *unwanted, "--", *pairs, *last]
+
+
+@cache
+def _is(name: str, shell: str) -> bool:
+    """Return whether the name of the shell is `name` after the resolution of symbolic links."""
+    return os.path.basename(os.path.realpath(shell)) == name
+
+
+def _as_it_is() -> list[str]:
+    """Return the option with which a shell keeps an effective user or group that differs from the real one."""
+    same = (os.getuid(), os.getgid()) == (os.geteuid(), os.getegid())
+    return [] if same or _is("busybox", _SHELL) else ["-p"]
+
+
+def _check_format(named: str, path: str, cwd: str | None) -> None:
+    """Refuse a file that the kernel cannot execute.
+
+    With such a file, the shell would run it as a script, or would exit with a code and no other sign.
+
+    Raises:
+        OSError: The file is not a program, or its interpreter does not exist or cannot be executed.
+    """
+    try:
+        with open(path, "rb") as file:
+            magic = file.read(_MAGIC_BYTES)
+    except PermissionError:  # executable, but not readable
+        return
+    if magic.startswith(b"#!"):
+        words = re.split(rb"[ \t]+", magic[2:].partition(b"\n")[0].strip(b" \t"), maxsplit=1)
+        if not words[0]:
+            raise OSError(errno.ENOEXEC, os.strerror(errno.ENOEXEC), named)
+        interpreter = os.path.join(cwd or "", os.fsdecode(words[0]))
+        if not os.path.exists(interpreter):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), named)
+        if not (os.path.isfile(interpreter) and accessible(interpreter, os.X_OK)):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), named)
+    elif not magic.startswith(b"\x7fELF") and not _other_formats():
+        raise OSError(errno.ENOEXEC, os.strerror(errno.ENOEXEC), named)
+
+
+def _other_formats() -> bool:
+    """Return whether further formats of programs are registered with the kernel (binfmt_misc)."""
+    try:
+        return bool(set(os.listdir(_FORMATS)) - {"register", "status"})
+    except OSError:
+        return False
+
+
+# The result of a launch, and the interface of the launchers
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class Launched:
+    """Result of a launch: a process, or a pending request to the fork server."""
+
+    process: Process | None = None
+    status: ServerStatus | None = None
+    outcome: OutcomeFile | None = None
+    line: Lifeline | None = None
+    """Lifeline of the process."""
+    read_end: int = -1
+    """Read end of the lifeline, which the host keeps until `lifeline.release`; -1 if the host keeps none."""
+
+    def arrived(self) -> Launched | None:
+        """Return a copy with the process; None if the server has not forked yet.
+
+        Call this only once `status` is readable.
+
+        Raises:
+            ChildProcessError: The server died before it forked.
+            OSError: No descriptor is left for the process.
+        """
+        from supervise._process.exits.forkserver import ForkServerChild
+        from supervise._process.launch.fork_server import DIED
+
+        assert self.status is not None  # noqa: S101
+        try:
+            pid = self.status.read()
+        except EOFError:
+            raise ChildProcessError(DIED) from None
+        if pid is None:
+            return None
+        try:
+            process = ForkServerChild(pid, self.status)
+        except OSError:  # without a descriptor, the host could not stop the process later
+            if self.status.read() is None:  # the server has not reaped the process, so the pid was not reused
+                os.kill(pid, signal.SIGKILL)
+            raise
+        return replace(self, process=process)
+
+
+class Launcher(Protocol):
+    """Object that starts the process of one rank. `supervise.testing` has fakes of it."""
+
+    def launch(self) -> Launched:
+        """Start the process without waiting for it.
+
+        Raises:
+            UnreapedError: The process was started and killed, but is not reaped.
+            Exception: There is no process.
+        """
 
 
 class UnreapedError(Exception):
@@ -60,9 +415,7 @@ def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: S
     # If the kernel reaps, only a pidfd that was opened before the exit still gives the exit status
     with gate_if(how.gate or dispositions.kernel_reaps()) as gate:
         if gate is not None or how.enter is not None or not (cwd is None or posix_spawn.CHANGES_FOLDER):
-            from supervise._process.launch import shell  # few launches need it
-
-            argv, env, cwd = shell.becoming(argv, how, gated=gate is not None)
+            argv, env, cwd = becoming(argv, how, gated=gate is not None)
         stdin = None if how.stdin is None else how.stdin.fd
         out, err = how.streams.open()
         try:
@@ -77,9 +430,9 @@ def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: S
                 session=how.stdin is None or not how.stdin.foreground,
                 found=how.found,
             )
-            if not posix_spawn.ARMS:
+            if pidfd == posix_spawn.UNARMED:
                 _arm(read_end, pid)
-            return hold(pid, pidfd=pidfd)
+            return hold(pid, pidfd=max(pidfd, -1))
         finally:
             close(out, err)
 
@@ -108,3 +461,29 @@ def hold(pid: int, keep: object = None, *, execs: bool = True, pidfd: int = -1) 
         with contextlib.suppress(ProcessLookupError):  # reaped by other code of this program already
             os.kill(pid, signal.SIGKILL)
         raise UnreapedError(pid, error) from error
+
+
+# Launcher of one rank's program
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ProgramLauncher:
+    """Launcher of one rank's program. `launch` runs on the loop."""
+
+    argv: Sequence[str]
+    how: LaunchSpec
+
+    def launch(self) -> Launched:
+        """Start the process.
+
+        Raises:
+            OSError: The program could not be started; no process is left.
+        """
+        line = self.how.line
+        read_end = line.read_end()
+        try:
+            process = run_program(self.argv, self.how, read_end)
+        except BaseException:
+            close(read_end)
+            raise
+        return Launched(process=process, line=line, read_end=line.keep(read_end))

@@ -29,8 +29,11 @@ from supervise._process.files import LEAST_BYTES, anonymous_file
 TYPE_CHECKING = False  # every worker imports this module: typing and dataclasses would take most of the time
 if TYPE_CHECKING:
     import pickle
+    from collections.abc import Callable
     from io import BufferedReader, BufferedWriter
     from typing import Any, Literal
+
+    from supervise._process.launch.hold import Hold
 
     Kind = Literal["value", "None", "closed", "absent"]
 
@@ -58,9 +61,20 @@ class Address:
 class OutcomeFile:
     """The host's side of the result channel of one rank."""
 
-    def __init__(self) -> None:
-        """Make an empty file."""
+    def __init__(self, make_hold: Callable[[], Hold] | None = None) -> None:
+        """Make an empty file.
+
+        Args:
+            make_hold: Function that returns the `Hold` of the rank; None if the rank is not held after it has returned.
+        """
+        self.hold: Hold | None = None
         self.fd: int = anonymous_file("supervise-outcome")
+        if make_hold is not None:
+            try:
+                self.hold = make_hold()
+            except OSError:
+                self.close()
+                raise
         stat = os.fstat(self.fd)
         self.address: Address = Address(stat.st_dev, stat.st_ino, os.getpid(), self.fd)
 
@@ -132,6 +146,8 @@ class OutcomeFile:
 
     def close(self) -> None:
         """Close the file. Idempotent."""
+        if self.hold is not None:
+            self.hold.close()
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
             os.close(fd)
@@ -161,15 +177,19 @@ def send(fd: int, address: Address, value: object) -> None:
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
                 raise
             if not _dumped_by_value(value, file, apart):
-                from supervise.recording import text_of
-
-                why = f"{type(error).__name__}: {text_of(error)}"
-                msg = f"the return value, of type {_name(value)}, cannot be pickled: {why}"
-                raise TypeError(msg) from error
+                raise unpicklable(value, error) from error
         table = [_write_apart(file, buffer) for buffer in apart]
         file.write(b"".join(table))
         end = file.tell()
     os.pwrite(fd, _HEADER.pack(_MAGIC, _VALUE, len(apart), end), 0)
+
+
+def unpicklable(value: object, error: Exception) -> TypeError:
+    """Return the exception for a return value that cannot be pickled because of `error`."""
+    from supervise.recording import text_of
+
+    why = f"{type(error).__name__}: {text_of(error)}"
+    return TypeError(f"the return value, of type {_name(value)}, cannot be pickled: {why}")
 
 
 def _dump(value: object, file: BufferedWriter, apart: list[pickle.PickleBuffer], pickler: Any) -> None:
@@ -263,10 +283,13 @@ def _complain(address: Address) -> None:
         os.close(fd)
 
 
-def complaint(code: int | None, kind: str | None) -> str | None:
-    """Return why an exit code of 0 or a lost status is a failure; None if there is no complaint."""
-    if code is None:
-        return "exit status lost: another part of this program reaped the process"
+def complaint(code: int, kind: str) -> str | None:
+    """Return why the exit code of a function is a failure although it is 0; None if there is no complaint.
+
+    Args:
+        code: The exit code.
+        kind: What `OutcomeFile.kind` has found.
+    """
     if kind == "closed":
         return CHANNEL_CLOSED
     if code == 0 and kind == "absent":

@@ -58,6 +58,7 @@ class Settings:
         cwd: str | None = None,
         plain: Plain | None = None,
         enter: str | None = None,
+        hold: int | None = None,
         call: Any = None,
     ) -> None:
         """Store the settings.
@@ -80,6 +81,7 @@ class Settings:
             plain: Settings of a function whose return value is ignored; None if the host reads the value.
             enter: The ``cgroup.procs`` file through which a forked worker enters its control group. None: the worker
                 stays in the control group of its parent.
+            hold: The worker's end of `Hold`. None: the worker exits as soon as its function has returned.
             call: Function and tuple of arguments. In a worker that was not forked, None until the worker has unpickled
                 them.
         """
@@ -96,11 +98,13 @@ class Settings:
         self.cwd = cwd
         self.plain = plain
         self.enter = enter
+        self.hold = hold
         self.call = call
 
     def arrive(self, fds: list[int]) -> None:
         """Replace the indices by the descriptors that the fork server has passed."""
         self.line, self.channel = fds[self.line], fds[self.channel]
+        self.hold = None if self.hold is None else fds[self.hold]
         if self.stdio is not None:
             stdin, out, err = (None if index is None else fds[index] for index in self.stdio)
             self.stdio = stdin, out, err

@@ -5,20 +5,304 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import re
+import signal
+import stat
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from supervise._process.stacks.dump import Dump, with_states
+from supervise._printable import one_line
+from supervise._process.launch.stack_signal import PREFIX
 from supervise._process.stacks.py_spy import PySpy, find_program
-from supervise._process.stacks.threads import KernelView, foreign_program, kernel_view
-from supervise.stacks import RankStacks
+from supervise._record import NamedTuple
+from supervise.stacks import RankStacks, StackFrame, ThreadStack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from supervise.stacks import ThreadStack
+
+# Names of the system calls in which a process may block. The kernel gives only their numbers
+
+
+_X86_64 = """0 read 1 write 7 poll 16 ioctl 19 readv 20 writev 23 select 34 pause 35 nanosleep 42 connect 43 accept
+44 sendto 45 recvfrom 46 sendmsg 47 recvmsg 61 wait4 72 fcntl 73 flock 74 fsync 75 fdatasync 128 rt_sigtimedwait
+130 rt_sigsuspend 202 futex 230 clock_nanosleep 232 epoll_wait 247 waitid 257 openat 270 pselect6 271 ppoll
+281 epoll_pwait 288 accept4 299 recvmmsg 426 io_uring_enter 441 epoll_pwait2"""
+_AARCH64 = """22 epoll_pwait 25 fcntl 29 ioctl 32 flock 56 openat 63 read 64 write 65 readv 66 writev 72 pselect6
+73 ppoll 82 fsync 83 fdatasync 95 waitid 98 futex 101 nanosleep 115 clock_nanosleep 133 rt_sigsuspend
+137 rt_sigtimedwait 202 accept 203 connect 206 sendto 207 recvfrom 211 sendmsg 212 recvmsg 242 accept4 243 recvmmsg
+260 wait4 426 io_uring_enter 441 epoll_pwait2"""
+
+
+def _table(machine: str) -> dict[str, str]:
+    words = {"x86_64": _X86_64, "aarch64": _AARCH64}.get(machine, "").split()
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+_NAMES = _table(os.uname().machine)
+
+
+def name_of(line: str) -> str:
+    """Return the name or number of the call in a line of ``/proc/PID/syscall``; "" if the thread is in no call."""
+    number = line.partition(" ")[0].strip()
+    if not number.isdigit():  # "running"; -1 outside of a call; "" without permission
+        return ""
+    return _NAMES.get(number, f"system call {number}")
+
+
+# The kernel's view of the threads of a process, from procfs
+
+
+MOST_THREADS = 64
+"""Limit on the number of threads to read of one process."""
+_DEAD = frozenset("ZXx")
+_SUSPENDED = frozenset("Tt")
+
+
+class KernelView(NamedTuple):
+    """Reading of the threads of a process."""
+
+    threads: dict[int, ThreadStack]
+    """Tid to each thread, the main thread first."""
+    suspended: bool
+    """Whether a signal or a tracer has suspended the main thread."""
+
+
+class SignalState(NamedTuple):
+    """State of one signal in a process. A set of tids has at most `MOST_THREADS` members."""
+
+    pending: bool
+    """Whether the signal is sent and not handled yet."""
+    blocking: frozenset[int]
+    """Tids of threads that block the signal. A thread also blocks it while the thread runs the handler."""
+    threads: int
+    """Number of threads that were read."""
+
+
+def kernel_view(pid: int) -> KernelView | None:
+    """Read the threads of a process; None if the process has exited. A zombie has exited."""
+    threads: dict[int, ThreadStack] = {}
+    for tid in _tids(pid):
+        status = _status(pid, tid)
+        state = status.get("State", "")[:1]
+        if tid == pid and (not state or state in _DEAD):
+            return None
+        if state:
+            threads[tid] = ThreadStack(name=status.get("Name", ""), tid=tid, state=state)
+    if not threads:
+        return None
+    for tid, thread in threads.items():
+        wchan = _text(f"/proc/{pid}/task/{tid}/wchan").strip("\0\n ")
+        call = name_of(_text(f"/proc/{pid}/task/{tid}/syscall"))
+        threads[tid] = replace(thread, wchan="" if wchan == "0" else wchan, syscall=call)
+    return KernelView(threads, threads[pid].state in _SUSPENDED if pid in threads else False)
+
+
+def foreign_program(pid: int) -> str | None:
+    """Return the name of the program that a process runs, if the process has mapped no file of Python.
+
+    None if the process may run Python.
+    """
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as file:
+            mapped = file.read().lower()
+    except OSError:  # the process has exited, or belongs to another user
+        return None
+    if not mapped or any(name in mapped for name in (b"python", b"pypy", b"graalpy")):
+        return None
+    return one_line(_text(f"/proc/{pid}/comm").strip())
+
+
+def signal_state(pid: int, number: int) -> SignalState | None:
+    """Read the state of a signal in a process; None if the process has exited."""
+    bit = 1 << (number - 1)
+    pending = False
+    blocking = set()
+    tids = _tids(pid)
+    for tid in tids:
+        status = _status(pid, tid)
+        if tid == pid and status.get("State", "Z")[:1] in _DEAD:
+            return None
+        pending = pending or _has(status, "SigPnd", bit) or _has(status, "ShdPnd", bit)
+        if _has(status, "SigBlk", bit):
+            blocking.add(tid)
+    return SignalState(pending, frozenset(blocking), len(tids)) if tids else None
+
+
+def refusal(pid: int, number: int) -> str | None:
+    """Return why the process must not get the signal now; None if it has a handler and is not suspended."""
+    status = _status(pid, pid)
+    if status.get("State", "Z")[:1] in _DEAD:
+        return "the process has exited"
+    if status["State"][:1] in _SUSPENDED:
+        return "the process is suspended"
+    if not _has(status, "SigCgt", 1 << (number - 1)):
+        return f"the process has no handler for signal {number} any more"
+    return None
+
+
+def _has(status: dict[str, str], name: str, bit: int) -> bool:
+    return bool(int(status.get(name, "0"), 16) & bit)
+
+
+def _tids(pid: int) -> list[int]:
+    try:
+        found = sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return []
+    return [pid, *(tid for tid in found if tid != pid)][:MOST_THREADS] if pid in found else found[:MOST_THREADS]
+
+
+def _status(pid: int, tid: int) -> dict[str, str]:
+    lines = (line.partition(":") for line in _text(f"/proc/{pid}/task/{tid}/status").splitlines())
+    return {name: value.strip() for name, _, value in lines}
+
+
+def _text(path: str) -> str:
+    """Return the content of a file; "" if the thread has exited or this process has no permission."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+# Stacks that a rank writes itself, by `faulthandler`, when it gets the signal of `launch.stack_signal`
+
+
+_MOST_BYTES = 1 << 20
+"""Limit on the bytes to read of one dump. faulthandler itself writes at most 100 threads of 100 frames."""
+_MOST_THREADS = 100
+_THREAD = re.compile(r"(?:(?:Current thread|Thread) 0x[0-9a-f]+ (?:\[(.*)\] )?|Stack )\(most recent call first\):")
+"""The header of a thread. Since Python 3.14 it gives the name of the thread.
+
+Without a GIL, a dump has the stack of only one thread.
+"""
+_FRAME = re.compile(r'  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)')
+_LINK = re.compile(rf"/memfd:{PREFIX}(\d+)-(\d+) \(deleted\)")
+
+
+class Dump:
+    """One dump of one process. The steps are `find`, `prepare`, the signal, and `read` once `is_complete` is true."""
+
+    def __init__(self, pid: int, number: int, fd: int) -> None:
+        """Take over an open memory file; see `find`."""
+        self.pid = pid
+        self.number = number
+        """The signal at which the process writes its stacks."""
+        self._fd = fd
+        self._start = 0
+        self._before = frozenset[int]()
+
+    @classmethod
+    def find(cls, pid: int) -> Dump | str:
+        """Open the memory file of a process; return the reason if that is not possible."""
+        try:
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                path = f"/proc/{pid}/fd/{name}"
+                if (number := _number(path, pid)) is not None:
+                    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+                    # The process may have replaced the descriptor, so check that no other file is truncated
+                    if stat.S_ISREG(os.fstat(fd).st_mode) and _number(f"/proc/self/fd/{fd}", pid) == number:
+                        return cls(pid, number, fd)
+                    os.close(fd)
+        except OSError as error:
+            return f"the descriptors of the process cannot be read: {error.strerror}"
+        return "the process has not called supervise.enable_stacks"
+
+    def prepare(self) -> str | None:
+        """Empty the file; return the reason if the process must not get the signal."""
+        found = signal_state(self.pid, self.number)
+        if found is None:
+            return "the process has exited"
+        if len(found.blocking) == found.threads:
+            return f"every thread blocks signal {self.number}"
+        self._before = found.blocking
+        try:
+            os.ftruncate(self._fd, 0)
+        except OSError:  # the process has sealed the file
+            self._start = os.fstat(self._fd).st_size
+        return None
+
+    def is_complete(self) -> bool:
+        """Return whether the handler has run or the process has exited."""
+        found = signal_state(self.pid, self.number)
+        return found is None or (self._written() and self._is_handled(found))
+
+    def _written(self) -> bool:
+        return os.fstat(self._fd).st_size > self._start
+
+    def _is_handled(self, found: SignalState) -> bool:
+        return not found.pending and found.blocking <= self._before  # a thread blocks the signal while it handles it
+
+    def read(self) -> list[ThreadStack]:
+        """Return the threads in the dump, the main thread first; empty if there is none."""
+        text = os.pread(self._fd, _MOST_BYTES, self._start).decode("utf-8", "replace")
+        return parsed(text, self.pid)
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _number(path: str, pid: int) -> int | None:
+    """Return the number of the signal in the name of a memory file; None if the file is not one of `stack_signal`.
+
+    Raises:
+        PermissionError: The kernel does not permit the host to read the descriptors of the process.
+    """
+    try:
+        found = _LINK.fullmatch(os.readlink(path))
+    except FileNotFoundError:  # closed meanwhile
+        return None
+    if found is None or int(found[2]) != pid:  # inherited at a fork of another process
+        return None
+    number = int(found[1])
+    return number if signal.SIGRTMIN <= number <= signal.SIGRTMAX else None
+
+
+def parsed(text: str, pid: int) -> list[ThreadStack]:
+    """Return the threads in the output of `faulthandler`, the main thread first.
+
+    faulthandler lists the threads from the newest to the oldest, so the main thread is the last.
+
+    Args:
+        text: The output; anything that is not understood is skipped.
+        pid: Pid of the process, which is the tid of its main thread.
+    """
+    threads: list[tuple[str, list[StackFrame]]] = []
+    for line in text.splitlines():
+        if (found := _THREAD.fullmatch(line)) is not None:
+            threads.append((found[1] or "", []))
+        elif threads and (found := _FRAME.fullmatch(line)) is not None:
+            number = int(found[2]) if found[2].isdigit() else 0
+            threads[-1][1].append(StackFrame(function=found[3], file=found[1], line=number))
+    if not threads:
+        return []
+    (_, frames), *others = threads[::-1]
+    main = ThreadStack(name="MainThread", tid=pid, frames=tuple(frames))
+    rest = [ThreadStack(name=name, frames=tuple(frames)) for name, frames in others[:_MOST_THREADS]]
+    return [main, *rest]
+
+
+def with_states(python: list[ThreadStack], kernel: Mapping[int, ThreadStack]) -> tuple[ThreadStack, ...]:
+    """Return the Python threads with their states, then the threads of the process that run no Python code."""
+    from dataclasses import replace
+
+    joined = []
+    rest = dict(kernel)
+    for thread in python:
+        seen = rest.pop(thread.tid, None) if thread.tid is not None else None
+        if seen is not None:
+            thread = replace(thread, state=seen.state, wchan=seen.wchan, syscall=seen.syscall)  # noqa: PLW2901
+        joined.append(thread)
+    return (*joined, *rest.values())
+
 
 log = logging.getLogger("supervise")
 

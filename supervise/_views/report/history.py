@@ -2,67 +2,183 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
-from supervise._printable import one_line
-from supervise._views.failed_ranks import FailedRanks
-from supervise._views.report.series import Point, Totals, read_series
-from supervise._views.wording import ended_how, event_time_s, failed_or_ended, seconds
+from supervise._record import NamedTuple
+from supervise._views.incidents import KINDS, Incident, end_of, hang_of, incident, short
+from supervise._views.run_state import RunState, is_a
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from supervise._views.recorded_run import RecordedRun
-
-Ending = Literal["running", "succeeded", "failed", "stopped", "unknown"]
-"""How a life ended. ``stopped``: by supervise. ``unknown``: supervise was killed before the life ended."""
-
-_MOST_LIVES = 20_000
-_MOST_MARKS = 2_000
-_MOST_HANGS = 50
-_LONGEST_TEXT = 300
-_MOST_RANKS = 100_000
+    from supervise._views.run_state import Life, Occurrence, RankLives
 
 
-class Mark(NamedTuple):
-    """An occurrence at one moment."""
+# The resource usage of ranks over time: the samples of a run, and the rates between samples
+
+
+_MOST_SAMPLES = 2_000
+_MOST_VALUES = 400_000
+_MOST_TOTALS = 10_000
+
+
+class Point(NamedTuple):
+    """One sample of a rank's process tree."""
 
     at_s: float
     """Seconds since the epoch."""
-    kind: str
-    """A word, such as ``signal``, ``hung`` or ``restart``."""
-    text: str
+    pid: int
+    cpu_s: float
+    rss_bytes: int
+    output_bytes: int
+    step: int | None
 
 
-class Hang(NamedTuple):
-    """A hang that the watchdog has reported. Times are seconds since the epoch."""
+class Rate(NamedTuple):
+    """The resource usage of a rank between two samples of one life."""
 
     from_s: float
-    """The last beat or output before it."""
-    told_s: float
-    """The report."""
-    by_output: bool
-    """Whether output was missing; otherwise heartbeats."""
+    to_s: float
+    cpu: float
+    """Processors that were busy, such as 1.5."""
+    rss_bytes: int
+    """Resident memory at the end of the interval."""
+    output_bytes_per_s: float
+    step: int | None
 
 
-@dataclass(slots=True)
-class Life:
-    """One process of a rank. Times are seconds since the epoch."""
+class Total(NamedTuple):
+    """The resource usage of all ranks together between two samples."""
 
-    attempt: int
-    pid: int
-    started_s: float
-    ready_s: float | None = None
-    ended_s: float | None = None
-    ending: Ending = "running"
-    how: str = ""
-    """The end as text, such as ``exit code 3`` or ``SIGKILL``; empty without an end."""
-    max_rss_bytes: int | None = None
-    cpu_s: float | None = None
-    hangs: list[Hang] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
+    from_s: float
+    to_s: float
+    cpu: float
+    rss_bytes: int
+    output_bytes_per_s: float
+    steps: tuple[int, int] | None
+    """The lowest and the highest step of a rank; None if no rank reports any."""
+
+
+class Totals:
+    """Sums over all ranks at each sample. The samples that `read_series` drops count here, too."""
+
+    def __init__(self, starts: Mapping[tuple[int, int], float]) -> None:
+        """Begin without samples.
+
+        Args:
+            starts: Rank and process ID of a life to the time of its start, when its usage is zero.
+        """
+        self.found: list[Total] = []
+        """The totals, in the order of the file."""
+        self._starts = starts
+        self._before: dict[int, Point] = {}
+
+    def add(self, points: Mapping[int, Point]) -> None:
+        """Add a sample: rank to its point."""
+        pairs = []
+        for rank, point in points.items():
+            before = self._before.get(rank)
+            if before is None or before.pid != point.pid:
+                begin_s = self._starts.get((rank, point.pid), point.at_s)
+                before = Point(begin_s, point.pid, 0.0, 0, 0, None)
+            pairs.append((before, point))
+        self._before = dict(points)
+        if used := [rate for pair in pairs for rate in rates(pair)]:
+            steps = [rate.step for rate in used if rate.step is not None]
+            self.found.append(
+                Total(
+                    from_s=min(rate.from_s for rate in used),
+                    to_s=used[0].to_s,
+                    cpu=sum(rate.cpu for rate in used),
+                    rss_bytes=sum(rate.rss_bytes for rate in used),
+                    output_bytes_per_s=sum(rate.output_bytes_per_s for rate in used),
+                    steps=(min(steps), max(steps)) if steps else None,
+                )
+            )
+        if len(self.found) > _MOST_TOTALS:
+            self.found = [highest(self.found[index : index + 2]) for index in range(0, len(self.found), 2)]
+
+
+def highest(totals: Sequence[Total]) -> Total:
+    """Return one total in place of adjacent ones, with the highest value of each quantity."""
+    steps = [total.steps for total in totals if total.steps is not None]
+    return Total(
+        from_s=totals[0].from_s,
+        to_s=totals[-1].to_s,
+        cpu=max(total.cpu for total in totals),
+        rss_bytes=max(total.rss_bytes for total in totals),
+        output_bytes_per_s=max(total.output_bytes_per_s for total in totals),
+        steps=(min(low for low, _ in steps), max(high for _, high in steps)) if steps else None,
+    )
+
+
+def read_series(samples: Iterable[dict[str, Any]], totals: Totals) -> dict[int, list[Point]]:
+    """Return local rank to its points in the order of time; add all samples to `totals`.
+
+    Drop every second sample of a long run, repeatedly if necessary. Leave out values that are not valid.
+    """
+    kept: list[tuple[float, dict[int, Point]]] = []
+    stride, number, values = 1, 0, 0
+    for sample in samples:
+        at_s = sample.get("time")
+        if at_s is None or not is_a(float, at_s):
+            continue
+        points = {
+            int(word): point
+            for word, row in sample["ranks"].items()
+            if word.isascii() and word.isdigit() and len(word) < 10 and (point := _point(float(at_s), row)) is not None
+        }
+        totals.add(points)
+        if number % stride == 0:
+            kept.append((float(at_s), points))
+            values += len(points)
+        number += 1
+        if len(kept) > _MOST_SAMPLES or (values > _MOST_VALUES and len(kept) > 1):
+            kept = kept[::2]
+            stride *= 2
+            values = sum(len(points) for _, points in kept)
+    found: dict[int, list[Point]] = {}
+    for _, points in sorted(kept, key=lambda each: each[0]):
+        for rank, point in points.items():
+            found.setdefault(rank, []).append(point)
+    return found
+
+
+def _point(at_s: float, row: Any) -> Point | None:
+    if not isinstance(row, dict):
+        return None
+    numbers = [row.get(key) for key in ("pid", "cpu_s", "rss_bytes", "output_bytes")]
+    if not all(is_a(float, number) for number in numbers):
+        return None
+    pid, cpu_s, rss, output = numbers
+    step = row.get("step")
+    return Point(at_s, int(pid), float(cpu_s), int(rss), int(output), int(step) if is_a(float, step) else None)  # type: ignore[arg-type]
+
+
+def rates(points: Sequence[Point]) -> list[Rate]:
+    """Return the rates between each two points of one life. If the processor time falls, its rate is 0."""
+    found = []
+    for before, after in pairwise(points):
+        span_s = after.at_s - before.at_s
+        if before.pid == after.pid and span_s > 0:
+            cpu = max(0.0, after.cpu_s - before.cpu_s) / span_s
+            output = max(0, after.output_bytes - before.output_bytes) / span_s
+            found.append(Rate(before.at_s, after.at_s, cpu, after.rss_bytes, output, after.step))
+    return found
+
+
+_MOST_LIVES = 20_000
+_MOST_MARKS = 2_000
+_MOST_RANKS = 100_000
+_INCIDENTS = frozenset(KINDS) - {
+    *("gang.stopping", "process.exited", "process.faulted", "process.start_failed", "process.stopped"),
+}
+"""The events that the page lists as incidents. The bars of the ranks show the others."""
+_OF_GANG = frozenset({"gang.restarting", "gang.started", "gang.stopping"})
 
 
 @dataclass(slots=True)
@@ -72,26 +188,33 @@ class RankHistory:
     rank: int
     title: str
     """Role and role rank, such as ``trainer3``."""
-    lives: deque[Life]
-    """The newest lives, oldest first."""
-    count: int = 0
-    """Number of lives, with those that are not kept."""
+    known: RankLives
     points: list[Point] = field(default_factory=list)
     """The resource usage of its process tree at each sample, in the order of time."""
 
     @property
-    def life(self) -> Life | None:
-        """Its last life; None if it has not started."""
-        return self.lives[-1] if self.lives else None
+    def lives(self) -> list[Life]:
+        """Its newest processes, oldest first."""
+        return [life for life in self.known.lives if life.ran]
 
-    def went_on_s(self, life: Life, hang: Hang) -> float | None:
+    @property
+    def count(self) -> int:
+        """Number of its processes, with those that are not kept."""
+        return self.known.count
+
+    @property
+    def life(self) -> Life | None:
+        """Its last process; None if it has not started."""
+        return next(reversed(self.lives), None)
+
+    def went_on_s(self, life: Life, hang: Occurrence) -> float | None:
         """Return when a sample shows more output, or a higher step, than before a hang; None if no sample does."""
         before: int | None = None
         for point in self.points:
-            value = point.output_bytes if hang.by_output else point.step
+            value = point.output_bytes if hang.fields["tier"] == "output" else point.step
             if point.pid != life.pid or value is None:
                 continue
-            if point.at_s <= hang.told_s:
+            if point.at_s <= hang.at_s:
                 before = value
             elif before is not None and value > before:
                 return point.at_s
@@ -101,9 +224,9 @@ class RankHistory:
     def hangs(self) -> bool:
         """Whether its last life hangs, or hung until it was stopped."""
         life = self.life
-        if life is None or not life.hangs or life.ending not in ("running", "stopped"):
+        if life is None or life.hang is None or life.ending not in ("running", "stopped"):
             return False
-        return self.went_on_s(life, life.hangs[-1]) is None
+        return self.went_on_s(life, life.hang) is None
 
 
 class History:
@@ -113,129 +236,35 @@ class History:
         """Read the files of the run."""
         self.ranks: dict[int, RankHistory] = {}
         """Local rank to its history, in the order of ranks."""
-        self.marks: list[Mark] = []
-        """What happened to the whole gang: starts, restarts, its stop, lost events."""
-        self.incidents: list[Mark] = []
-        """Restarts, hangs, and processes that remained, with the ranks in the text."""
+        self.marks: list[Incident] = []
+        """What happened to the whole gang: starts, restarts, its stop."""
+        self.incidents: list[Incident] = []
+        """Restarts, hangs, losses, and processes that remained, with the ranks in the text."""
         self.more_incidents = 0
         """How many later incidents are left out."""
-        self.stacks: list[tuple[str, list[str]]] = []
-        """For each file of stacks: its path, and lines that say which ranks were at which place in their code."""
         self.root_cause: int | None = None
-        self.failed = FailedRanks()
-        """The ranks whose last life has failed."""
         self.several_roles = len(run.info.get("roles") or ()) > 1
         self._run = run
-        self.stop: tuple[float, str] | None = None
-        """When (seconds since the epoch) and why supervise last began to stop the ranks; None if it never did."""
-        self._count = max(1, _count(run.info.get("world_size")))
         self._last_s = 0.0
-        for rank in range(min(self._count, _MOST_RANKS)):
-            self._of(rank)
+        count = max(1, min(run.info.get("world_size", 0), _MOST_RANKS))
+        self.state = RunState(most_lives=max(20, _MOST_LIVES // count))
+        """The facts of the events."""
         for event in run.events():
-            try:
-                at_s = event_time_s(event["timestamp"])
-                name = event["event"].removeprefix("supervise.")
-                self._take(name, event, at_s)
-                self.failed.take(name, event)
-                self._last_s = max(self._last_s, at_s)
-            except (AttributeError, KeyError, TypeError, ValueError, OverflowError):  # a rank may have written the line
-                continue
+            if (it := self.state.apply(event)) is not None:
+                self._last_s = max(self._last_s, it.at_s)
+                self._take(it)
+        for rank in sorted({*range(count), *self.state.ranks}):
+            self.ranks[rank] = RankHistory(rank, run.label(rank), self.state.of(rank))
         self._read_points()
         self._conclude()
 
-    def _of(self, rank: int) -> RankHistory:
-        if rank not in self.ranks:
-            if len(self.ranks) >= _MOST_RANKS:
-                raise ValueError(rank)
-            role, number = self._run.title(rank)
-            lives: deque[Life] = deque(maxlen=max(20, _MOST_LIVES // self._count))
-            self.ranks[rank] = RankHistory(rank, f"{one_line(role)[:40]}{number}", lives)
-        return self.ranks[rank]
-
-    def _take(self, name: str, event: dict[str, Any], at_s: float) -> None:
-        if name.startswith("process."):
-            rank = event["local_rank"]
-            if isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0:
-                self._of_process(name.removeprefix("process."), event, at_s, self._of(rank))
-        else:
-            self._of_gang(name, event, at_s)
-
-    def _of_process(self, name: str, event: dict[str, Any], at_s: float, rank: RankHistory) -> None:
-        life = rank.life
-        match name:
-            case "started":
-                rank.lives.append(Life(int(event["attempt"]), int(event["pid"]), at_s))
-                rank.count += 1
-            case "ready" if life is not None:
-                life.ready_s = at_s
-            case "exited" if life is not None:
-                self._ended(life, event, at_s)
-            case "signaled" if life is not None:
-                text = f"{_text(event['signal'])} from supervise ({_text(event['reason'])})"
-                _append(life.marks, Mark(at_s, "signal", text))
-            case "stopped" if life is not None:
-                _append(life.marks, Mark(at_s, "suspended", f"suspended by {_text(event['signal'])}"))
-            case "hung" if life is not None:
-                self._hung(rank, life, event, at_s)
-            case "restarting":
-                how = ended_how(event)
-                self._incident(at_s, "restart", f"rank {rank.rank} restarts in {_delay(event)}: {how}")
-            case "leaked" | "unkillable" as what:
-                self._incident(at_s, what, f"rank {rank.rank}: pid {_text(event['pid'])} is {what}")
-            case _:
-                pass
-
-    def _hung(self, rank: RankHistory, life: Life, event: dict[str, Any], at_s: float) -> None:
-        age_s = float(event["age_s"])
-        text = f"no {_text(event['tier'])} for {seconds(age_s)}"
-        if event.get("step") is not None:
-            text += f", step {_text(event['step'])}"
-        if len(life.hangs) < _MOST_HANGS:
-            from_s = at_s - min(max(0.0, age_s), max(0.0, at_s - life.started_s))
-            life.hangs.append(Hang(from_s, at_s, by_output=event["tier"] == "output"))
-        _append(life.marks, Mark(at_s, "hung", text))
-        self._incident(at_s, "hung", f"rank {rank.rank} hung: {text}")
-
-    def _ended(self, life: Life, event: dict[str, Any], at_s: float) -> None:
-        life.ended_s = at_s
-        life.how = f"{ended_how(event)}, out of memory" if event.get("oom_kill") else ended_how(event)
-        spontaneous = bool(event.get("spontaneous"))
-        if event.get("level") == "error":
-            life.ending = "failed"
-        elif spontaneous and not event.get("complaint"):
-            life.ending = "succeeded"
-        else:
-            life.ending = "failed" if spontaneous else "stopped"
-        rss, cpu_s = event.get("max_rss_bytes"), event.get("cpu_time_s")
-        life.max_rss_bytes = rss if isinstance(rss, int) else None
-        life.cpu_s = float(cpu_s) if isinstance(cpu_s, (int, float)) else None
-
-    def _of_gang(self, name: str, event: dict[str, Any], at_s: float) -> None:
-        match name:
-            case "gang.restarting":
-                how = event["error_type"]
-                why = f"rank {_text(event['root_cause_rank'])} {failed_or_ended(how)} ({_text(how)})"
-                self._incident(at_s, "restart", f"all ranks restart in {_delay(event)}: {why}")
-                _append(self.marks, Mark(at_s, "restart", f"restart {int(event['attempt'])} of all ranks"))
-            case "gang.started":
-                _append(self.marks, Mark(at_s, "started", "all ranks are ready"))
-            case "gang.stopping":
-                self.stop = at_s, _text(event["reason"])
-                _append(self.marks, Mark(at_s, "stopping", f"supervise stops the ranks ({_text(event['reason'])})"))
-            case "gang.stacks" if event["path"] and len(self.stacks) < 20:
-                places = [_text(place) for place in event["places"][:200]]
-                self.stacks.append((str(event["path"]), places))
-            case "events.lost":
-                self._incident(at_s, "lost", f"{int(event['count'])} events could not be written")
-            case "host.lost":
-                self._incident(at_s, "lost", f"host {_text(event['host'])} was lost: {_text(event['reason'])}")
-            case _:
-                pass
-
-    def _incident(self, at_s: float, kind: str, text: str) -> None:
+    def _take(self, it: Occurrence) -> None:
+        if it.name in _OF_GANG and len(self.marks) < _MOST_MARKS:
+            self.marks.append(_mark(it))
+        if it.name not in _INCIDENTS or (it.rank is None and it.name.startswith("process.")):
+            return
         if len(self.incidents) < _MOST_MARKS:
-            self.incidents.append(Mark(at_s, kind, text))
+            self.incidents.append(incident(it, present=False))
         else:
             self.more_incidents += 1
 
@@ -257,13 +286,10 @@ class History:
     def _conclude(self) -> None:
         run = self._run
         cause = run.result.get("root_cause")
-        first = self.failed.first
+        first = next(iter(self.state.failed), None)
         self.root_cause = first if not run.result and first in self.ranks else None  # it runs, or supervise was killed
         if isinstance(cause, int) and cause in self.ranks and run.result.get("outcome") in ("failed", "timed_out"):
             self.root_cause = cause
-        cause_life = None if self.root_cause is None else self.ranks[self.root_cause].life
-        if cause_life is not None and cause_life.hangs and cause_life.ending == "stopped":
-            cause_life.ending = "failed"  # the hang is the failure; the signal was its consequence
         starts = [rank.lives[0].started_s for rank in self.ranks.values() if rank.lives]
         begin = run.started.timestamp() if run.started is not None else min(starts, default=self._last_s)
         self.begin_s = min([begin, *starts])
@@ -285,19 +311,34 @@ class History:
         return (self.end_s - sampled_s) / (self.end_s - self.begin_s)
 
 
-def _append(marks: list[Mark], mark: Mark) -> None:
-    if len(marks) < _MOST_MARKS:
-        marks.append(mark)
+def marks_of(life: Life) -> list[Incident]:
+    """Return the signals that supervise sent to a life, its suspensions and its hangs."""
+    return [_mark(it) for it in life.occurrences]
 
 
-def _count(value: object) -> int:
-    return min(value, _MOST_RANKS) if isinstance(value, int) else 0
+def stacks_of(history: History) -> list[tuple[str, list[str]]]:
+    """Return the newest files of stacks: path, and lines that say which ranks were at which place in their code."""
+    return [(it.fields["path"], [short(place) for place in it.fields["places"][:200]]) for it in history.state.stacks]
 
 
-def _text(value: object) -> str:
-    return one_line(str(value))[:_LONGEST_TEXT]
+def how(life: Life) -> str:
+    """Return the end of a life as text, such as ``exit code 3`` or ``SIGKILL``; "" without an end."""
+    return "" if life.end is None else end_of(life.end)
 
 
-def _delay(event: dict[str, Any]) -> str:
-    delay_s = float(event["backoff_s"] or 0)
-    return seconds(delay_s if math.isfinite(delay_s) else 0)
+def _mark(it: Occurrence) -> Incident:
+    """Return an event that concerns the whole gang, or a life, in words for the place where the event is drawn."""
+    match it.name:
+        case "process.signaled":
+            kind, text = "signal", f"{short(it.fields['signal'])} from supervise ({short(it.fields['reason'])})"
+        case "process.stopped":
+            kind, text = "suspended", f"suspended by {short(it.fields['signal'])}"
+        case "process.hung":
+            kind, text = "hung", hang_of(it)
+        case "gang.restarting":
+            kind, text = "restart", f"restart {it.fields['attempt']} of all ranks"
+        case "gang.started":
+            kind, text = "started", "all ranks are ready"
+        case _:
+            kind, text = "stopping", f"supervise stops the ranks ({short(it.fields['reason'])})"
+    return Incident(it.at_s, kind, it.rank, text)

@@ -4,22 +4,408 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from supervise._logs.files import last_lines
-from supervise._opening import read_regular
+from supervise._files import last_lines, read_regular
 from supervise._printable import one_line
-from supervise._views.failed_ranks import why_failed
-from supervise._views.report.curves import curves
-from supervise._views.report.markup import Row, block, hatched, table, text, unbroken
-from supervise._views.report.timeline import Timeline, shown_end
-from supervise._views.wording import event_time_s, seconds, size, spans
+from supervise._story.small_timeline import Row, axis, block, grid, hatched, table, text, unbroken
+from supervise._story.wording import counted, seconds, shortened, size, spans
+from supervise._views.incidents import why_failed
+from supervise._views.report.history import highest, how, marks_of, rates, stacks_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from supervise._views.recorded_run import RecordedRun
-    from supervise._views.report.history import History, RankHistory
+    from supervise._views.report.history import History, RankHistory, Rate, Total
+    from supervise._views.run_state import Life
+
+
+# Curves of all ranks together: used processors, used memory, output, and the spread of the steps
+
+
+_PARTS = 240
+_TOP, _HEIGHT = 4, 92
+_LEAST_BYTES = 64 << 20
+_LEAST_RATE = 1024
+_LEAST_STEPS = 10
+_LAST_LABEL = 0.6
+_Band = tuple[float, float] | None
+"""The lowest and the highest value of an interval; None without a value."""
+
+
+def curves(history: History) -> str:
+    """Return a figure for each quantity; "" without samples."""
+    if not history.totals:
+        return ""
+    drawn = Curves(history)
+    return "".join(
+        (
+            drawn.sum(
+                "Processors in use, all ranks", lambda total: total.cpu, lambda value: f"{round(value, 2):g}", 1, 10
+            ),
+            drawn.sum("Memory, all ranks", lambda total: total.rss_bytes, size, _LEAST_BYTES, 1024),
+            drawn.sum(
+                "Output, all ranks",
+                lambda total: total.output_bytes_per_s,
+                lambda value: f"{size(value)}/s",
+                _LEAST_RATE,
+                1024,
+            ),
+            drawn.steps(),
+        )
+    )
+
+
+class Curves:
+    """Figures on the time axis of a run."""
+
+    def __init__(self, history: History) -> None:
+        """Put the samples into the columns of the figures. A column has the highest values of its samples."""
+        self._history = history
+        self._span_s = history.end_s - history.begin_s
+        self._totals = sorted(history.totals, key=lambda total: total.to_s)
+        columns: list[list[Total]] = [[] for _ in range(_PARTS)]
+        for total in self._totals:
+            for index in range(self._column(total.from_s), self._column(total.to_s) + 1):
+                columns[index].append(total)
+        self._columns = [highest(column) if column else None for column in columns]
+
+    def _column(self, at_s: float) -> int:
+        return max(0, min(_PARTS - 1, int((at_s - self._history.begin_s) / self._span_s * _PARTS)))
+
+    def sum(
+        self, title: str, value: Callable[[Total], float], shown: Callable[[float], str], least: float, base: int
+    ) -> str:
+        """Return a figure of a sum over all ranks.
+
+        Args:
+            title: Title of the figure.
+            value: Returns the sum at a sample.
+            shown: Formats a value.
+            least: The least value at the top of the scale, so that noise near zero stays near zero.
+            base: 10 if the scale ends at 1, 2 or 5 times a power of 10; otherwise it ends at a power of 2.
+        """
+        bands: list[_Band] = [None if total is None else (0.0, value(total)) for total in self._columns]
+        span_s = sum(total.to_s - total.from_s for total in self._totals)
+        mean = sum(value(total) * (total.to_s - total.from_s) for total in self._totals) / span_s
+        most = max(map(value, self._totals))
+        facts = f"mean {shown(mean)}, highest {shown(most)}, last {shown(value(self._totals[-1]))}"
+        top = _round(max(most, least), base)
+        return self._figure(title, bands, facts, (0.0, top), ("0", shown(top)))
+
+    def steps(self) -> str:
+        """Return a figure of the steps of the slowest and the fastest rank; "" if no rank reports steps."""
+        bands: list[_Band] = [None if total is None else total.steps for total in self._columns]
+        known = [total.steps for total in self._totals if total.steps is not None]
+        if not known:
+            return ""
+        low, high = known[-1]
+        last = f"all at {high}" if low == high else f"{low} to {high}"
+        widest = max(high - low for low, high in known)
+        facts = f"last {last}" + (f", at most {widest} apart" if widest else "")
+        top = _round(max(_LEAST_STEPS, *(high for _, high in known)), 10)
+        return self._figure(
+            "Steps, from the slowest to the fastest rank", bands, facts, (0.0, top), ("0", f"{top:.0f}")
+        )
+
+    def _figure(
+        self, title: str, bands: Sequence[_Band], facts: str, scale: tuple[float, float], labels: tuple[str, str]
+    ) -> str:
+        told = f"{title}: {facts}"
+        return (
+            f'<figure><figcaption><b>{text(title)}</b> <span class="facts">{text(facts)}</span></figcaption>'
+            f'<div class="scaled"><div class="scale" aria-hidden="true"><span>{text(labels[1])}</span>'
+            f"<span>{text(labels[0])}</span></div>"
+            f'<svg class="curve" role="img" aria-label="{text(told)}" viewBox="0 0 1000 100" '
+            f'preserveAspectRatio="none"><title>{text(told)}</title>{grid(self._span_s)}'
+            f"{_areas(bands, scale[1])}{hatched(self._history.unsampled)}</svg>"
+            f"<span></span>{axis(self._span_s, last=_LAST_LABEL)}</div></figure>"
+        )
+
+
+def _round(value: float, base: int) -> float:
+    """Return the next value that is easy to read."""
+    top = 1.0
+    while top < value:
+        if base != 10:
+            top *= 2
+        else:
+            top = next((top * factor for factor in (1, 2, 5) if top * factor >= value), top * 10)
+    return top
+
+
+def _areas(bands: Sequence[_Band], most: float) -> str:
+    """Return a shape for each stretch of values without a gap."""
+    width = 1000 / len(bands)
+    parts: list[str] = []
+    start = 0
+    while start < len(bands):
+        end = start
+        while end < len(bands) and bands[end] is not None:
+            end += 1
+        if end > start:
+            stretch = [(index * width, band) for index, band in enumerate(bands[start:end], start) if band is not None]
+            bottom = _TOP + _HEIGHT
+            upper = [f"{x:.1f},{bottom - _HEIGHT * band[1] / most:.1f}" for x, band in stretch]
+            lower = [f"{x:.1f},{bottom - _HEIGHT * band[0] / most:.1f}" for x, band in reversed(stretch)]
+            right = stretch[-1][0] + width
+            upper.append(f"{right:.1f},{upper[-1].partition(',')[2]}")
+            lower.insert(0, f"{right:.1f},{lower[0].partition(',')[2]}")
+            parts.append(f'<polygon class="area" points="{" ".join([*upper, *lower])}"/>')
+            parts.append(f'<polyline class="line" points="{" ".join(upper)}"/>')
+        start = end + 1
+    return "".join(parts)
+
+
+# The timeline: a bar for each rank, with its lives, readiness, output, steps, signals, hangs and end
+#
+# The bars are stretched SVGs of 1000 by 100. Many ranks with the same history share one row, which a click opens.
+
+
+MOST_SINGLE_ROWS = 40
+"""With more ranks, those with the same history share a row."""
+_MOST_GROUPS = 200
+_MOST_LIVES = 100
+_MOST_MARKS = 50
+_MOST_HANGS = 50
+_MOST_CELLS = 300
+_CELLS_OF_ALL = 20_000
+_LIVES_OF_ALL = 6_000
+_LEGEND = (
+    ("starting", "starting"),
+    ("running", "ready, or running"),
+    ("output", "output, a stronger color with more"),
+    ("hung", "hung"),
+    ("succeeded", "succeeded"),
+    ("stopped", "stopped by supervise"),
+    ("failed", "failed"),
+    ("unknown", "end unknown"),
+)
+
+
+class Timeline:
+    """The timeline of a run as markup."""
+
+    def __init__(self, history: History) -> None:
+        """Prepare the drawing."""
+        self._history = history
+        self._span_s = history.end_s - history.begin_s
+        shown = max(1, min(len(history.ranks), MOST_SINGLE_ROWS))
+        self._most_cells = min(_MOST_CELLS, _CELLS_OF_ALL // shown)
+        self._most_lives = max(1, min(_MOST_LIVES, _LIVES_OF_ALL // max(1, len(history.ranks))))
+        steps = [point.step for rank in history.ranks.values() for point in rank.points if point.step is not None]
+        self._step_range = min(steps, default=0), max(steps, default=0)
+        restarts = [self._x(mark.at_s) for mark in history.marks if mark.kind == "restart"][-_MOST_MARKS:]
+        self._unsampled = hatched(history.unsampled)
+        self._grid = grid(self._span_s) + "".join(f'<path class="all" d="M{x:.1f} 0V100"/>' for x in restarts)
+
+    def markup(self) -> str:
+        """Return the legend, the axis and the rows."""
+        swatch = '<svg viewBox="0 0 20 10" aria-hidden="true"><rect class="{}" width="20" height="10"/></svg>'
+        legend = "".join(f"<li>{swatch.format(kind)} {text(label)}</li>" for kind, label in _LEGEND)
+        if any(self._step_range):
+            line = '<polyline class="steps" points="0,9 20,1"/>'
+            legend += f'<li><svg viewBox="0 0 20 10" aria-hidden="true">{line}</svg> step</li>'
+        if self._unsampled and any(_end_s(rank) == float("inf") for rank in self._history.ranks.values()):
+            hatch = '<path class="unsampled" d="M1 10L6 0M7 10L12 0M13 10L18 0"/>'
+            legend += f'<li><svg viewBox="0 0 20 10" aria-hidden="true">{hatch}</svg> not sampled yet</li>'
+        ranks = self._history.ranks
+        rows = self._rows() if len(ranks) > MOST_SINGLE_ROWS else map(self._row, ranks.values())
+        head = f'<span class="label">rank</span>{axis(self._span_s)}<span class="end">end</span>'
+        return (
+            f'<ul class="legend">{legend}</ul><div class="rows"><div class="row head">{head}</div>{"".join(rows)}</div>'
+        )
+
+    def _rows(self) -> list[str]:
+        """Return a row for each history that ranks share: the root cause first, then the failures, then the others."""
+        groups: dict[tuple[object, ...], list[RankHistory]] = {}
+        for rank in self._history.ranks.values():
+            groups.setdefault(self._key(rank), []).append(rank)
+        ordered = sorted(
+            groups.values(), key=lambda group: (_weight(self._history, group[0], group[0].lives), group[0].rank)
+        )
+        rows = [self._row(group[0]) if len(group) == 1 else self._folded(group) for group in ordered[:_MOST_GROUPS]]
+        if rest := [rank for group in ordered[_MOST_GROUPS:] for rank in group]:
+            rows.append(self._folded(rest))
+        return rows
+
+    def _key(self, rank: RankHistory) -> tuple[object, ...]:
+        lives = tuple((life.ending, how(life), frozenset(it.name for it in life.occurrences)) for life in rank.lives)
+        return rank.title.rstrip("0123456789"), rank.count, lives, rank.rank == self._history.root_cause
+
+    def _folded(self, group: list[RankHistory]) -> str:
+        drawn = max(group, key=lambda rank: (_end_s(rank), -rank.rank))
+        inner = "".join(self._row(rank, thin=True) for rank in group)
+        who = spans(rank.rank for rank in group)
+        whole = self._row(drawn, label=f"{len(group)} ranks", note=who)
+        hint = f'<p class="note">{text(who)}; the row above shows rank {drawn.rank}.</p>'
+        return f'<details class="fold"><summary>{whole}</summary>{hint}{inner}</details>'
+
+    def _row(self, rank: RankHistory, *, label: str = "", note: str = "", thin: bool = False) -> str:
+        cause = rank.rank == self._history.root_cause
+        told = f"{note or f'rank {rank.rank}'}: {self._told(rank)}"
+        name = text(label or rank.rank)
+        title = text(rank.title) if self._history.several_roles and not note else ""
+        badge = '<strong class="cause">root cause:</strong> ' if cause else ""
+        lines = "" if thin else self._grid
+        gap = self._unsampled if not thin and _end_s(rank) == float("inf") else ""
+        end = "end failed" if _has_failed(rank) else "end"
+        kinds = f"row{' is-cause' if cause else ''}{' thin' if thin else ''}"
+        return (
+            f'<div class="{kinds}"><span class="label"><b>{name}</b> <small>{title}</small></span>'
+            f'<svg class="bar" role="img" aria-label="{text(told)}" viewBox="0 0 1000 100" preserveAspectRatio="none">'
+            f"<title>{text(told)}</title>{lines}{self._lives(rank, thin=thin)}{gap}</svg>"
+            f'<span class="{end}">{badge}{unbroken(self._ended(rank))}</span></div>'
+        )
+
+    def _lives(self, rank: RankHistory, *, thin: bool) -> str:
+        lives = list(rank.lives)[-self._most_lives :]
+        used = [] if thin else _thinned(rates(rank.points), self._most_cells)
+        parts = [self._life(rank, life) for life in lives]
+        parts += [self._backoff(before, after) for before, after in pairwise(lives)]
+        if used:
+            most = max(rate.output_bytes_per_s for rate in used) or 1.0
+            parts += [self._output(rate, most) for rate in used if rate.output_bytes_per_s]
+            parts.append(self._steps(used))
+        if not thin:
+            marks = [mark for life in lives for mark in marks_of(life)][-_MOST_MARKS:]
+            for mark in marks:
+                x = self._x(mark.at_s)
+                title = f"{mark.text}, after {seconds(mark.at_s - self._history.begin_s)}"
+                line = f'<path class="mark {text(mark.kind)}" d="M{x:.1f} 0V100">'
+                parts.append(f"{line}<title>{text(title)}</title></path>")
+        parts += [self._end(life) for life in lives if life.ended_s is not None]
+        return "".join(parts)
+
+    def _x(self, at_s: float) -> float:
+        return min(1000.0, max(0.0, (at_s - self._history.begin_s) / self._span_s * 1000))
+
+    def _rect(self, kind: str, from_s: float, to_s: float, more: str = "") -> str:
+        x = self._x(from_s)
+        width = max(self._x(to_s) - x, 0.5)
+        return f'<rect class="{kind}" x="{x:.1f}" width="{width:.1f}" y="12" height="76"{more}/>'
+
+    def _life(self, rank: RankHistory, life: Life) -> str:
+        to_s = self._history.end_s if life.ended_s is None else life.ended_s
+        kind = "unknown" if life.ending == "unknown" else "running"
+        parts = [self._rect(kind, life.started_s, to_s)]
+        if life.ready_s is not None:
+            parts.append(self._rect("starting", life.started_s, life.ready_s))
+        for hang in life.all_of("hung")[:_MOST_HANGS]:
+            went_on_s = rank.went_on_s(life, hang)
+            silent_s = min(max(0.0, hang.fields["age_s"]), max(0.0, hang.at_s - life.started_s))
+            parts.append(self._rect("hung", hang.at_s - silent_s, to_s if went_on_s is None else went_on_s))
+        return "".join(parts)
+
+    def _backoff(self, before: Life, after: Life) -> str:
+        if before.ended_s is None:
+            return ""
+        x, to = self._x(before.ended_s), self._x(after.started_s)
+        return f'<path class="backoff" d="M{x:.1f} 50H{to:.1f}"/>'
+
+    def _output(self, rate: Rate, most: float) -> str:
+        shade = 0.1 + 0.6 * rate.output_bytes_per_s / most
+        x, to = self._x(rate.from_s), self._x(rate.to_s)
+        return f'<rect class="output" x="{x:.1f}" width="{to - x:.1f}" y="58" height="30" opacity="{shade:.2f}"/>'
+
+    def _steps(self, used: list[Rate]) -> str:
+        """Return a line for the steps of each life."""
+        lines: list[list[tuple[float, int]]] = []
+        before_s = -1.0
+        for rate in used:
+            if rate.from_s != before_s:
+                lines.append([])
+            before_s = rate.to_s
+            if rate.step is not None:
+                lines[-1].append((rate.to_s, rate.step))
+        return "".join(self._line(line) for line in lines if line)
+
+    def _line(self, steps: list[tuple[float, int]]) -> str:
+        low, high = self._step_range
+        height = 66 / max(1, high - low)
+        points = " ".join(f"{self._x(at_s):.1f},{84 - height * (step - low):.1f}" for at_s, step in steps)
+        return f'<polyline class="steps" points="{points}"/>'
+
+    def _end(self, life: Life) -> str:
+        assert life.ended_s is not None  # noqa: S101 - checked by the caller
+        x = self._x(life.ended_s)
+        return f'<rect class="{life.ending}" x="{max(0.0, x - 4):.1f}" width="4" y="4" height="92"/>'
+
+    def _ended(self, rank: RankHistory) -> str:
+        life = rank.life
+        if life is None:
+            return "not started"
+        restarts = f", {counted(rank.count - 1, 'restart')}" if rank.count > 1 else ""
+        return f"{shown_end(life, hangs=rank.hangs)}{restarts}"
+
+    def _told(self, rank: RankHistory) -> str:
+        """Return a description of a rank's bar."""
+        life = rank.life
+        if life is None:
+            return "not started"
+        begin_s = self._history.begin_s
+        parts = [f"last life from {seconds(max(0.0, life.started_s - begin_s))}"]
+        if life.ended_s is not None:
+            parts.append(f"to {seconds(max(0.0, life.ended_s - begin_s))}")
+        cause = " (root cause)" if rank.rank == self._history.root_cause else ""
+        marks = f"; {'; '.join(mark.text for mark in marks_of(life)[:3])}" if life.occurrences else ""
+        return f"{' '.join(parts)}, {self._ended(rank)}{cause}{marks}"
+
+
+def shown_end(life: Life, *, hangs: bool) -> str:
+    """Return the end of a life as text that needs no color.
+
+    Args:
+        life: The life.
+        hangs: Whether the life hangs, or hung until it was stopped.
+    """
+    if life.ending == "succeeded":
+        return "succeeded" if how(life) == "exit code 0" else f"succeeded, {how(life)}"
+    if life.ending == "stopped":
+        return f"{'hung until ' if hangs else ''}stopped, {how(life)}"
+    if life.ending == "failed":
+        return f"{'failed' if life.hang is None else 'hung'}, {how(life)}"
+    return "end unknown" if life.ending == "unknown" else "running, hung" if hangs else "running"
+
+
+def _has_failed(rank: RankHistory) -> bool:
+    return rank.life is not None and rank.life.ending == "failed"
+
+
+def _weight(history: History, rank: RankHistory, lives: Sequence[Life]) -> int:
+    """Return the place of a rank: 0 for the root cause, 1 if one of these lives has failed, 2 if one hung, or 3."""
+    if rank.rank == history.root_cause:
+        return 0
+    if any(life.ending == "failed" for life in lives):
+        return 1
+    return 2 if any(life.hang is not None for life in lives) else 3
+
+
+def _worst_first(history: History) -> list[RankHistory]:
+    """Return the ranks in the order of the weights of their last lives."""
+    return sorted(history.ranks.values(), key=lambda rank: (_weight(history, rank, rank.lives[-1:]), rank.rank))
+
+
+def _end_s(rank: RankHistory) -> float:
+    life = rank.life
+    if life is None:
+        return 0.0
+    return float("inf") if life.ended_s is None else life.ended_s
+
+
+def _thinned(used: list[Rate], most: int) -> list[Rate]:
+    """Return at most about `most` rates. If there are more, join adjacent rates."""
+    size = -(-len(used) // most) if used else 1
+    if size <= 1:
+        return used
+    parts = [used[index : index + size] for index in range(0, len(used), size)]
+    return [
+        part[-1]._replace(from_s=part[0].from_s, output_bytes_per_s=max(rate.output_bytes_per_s for rate in part))
+        for part in parts
+    ]
+
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _MOST_LOGS = 12
@@ -86,8 +472,8 @@ def _head(run: RecordedRun, history: History, program: str) -> str:
         ("restarted processes", str(restarts)),
     ]
     cells = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in facts)
-    failed = len(history.failed.events) if run.state in _GOES_ON else 0
-    badge = f' <span class="state failed">{failed} rank{"s" if failed > 1 else ""} failed</span>' if failed else ""
+    failed = len(history.state.failed) if run.state in _GOES_ON else 0
+    badge = f' <span class="state failed">{counted(failed, "rank")} failed</span>' if failed else ""
     badges = f'<span class="state {state}">{text(run.state.replace("_", " "))}</span>{badge}'
     return (
         f"<header><h1>{text(run.name)} {badges}</h1>"
@@ -111,9 +497,10 @@ def _story(run: RecordedRun, history: History) -> str:
 
 def _stop(history: History) -> str:
     """Return when the run was stopped; "" if it was not stopped, or was stopped only because a rank had failed."""
-    at_s, reason = history.stop or (0.0, "")
-    why = {"close": "Stopped on request", "timeout": "Stopped at its timeout"}.get(reason)
-    return "" if why is None else _moment(history, why, at_s)
+    stop = history.state.stop
+    whys = {"close": "Stopped on request", "timeout": "Stopped at its timeout"}
+    why = None if stop is None else whys.get(stop.fields["reason"])
+    return "" if stop is None or why is None else _moment(history, why, stop.at_s)
 
 
 def _moment(history: History, what: str, at_s: float, more: str = "") -> str:
@@ -124,14 +511,13 @@ def _moment(history: History, what: str, at_s: float, more: str = "") -> str:
 
 def _failed(run: RecordedRun, history: History) -> str:
     """Return why a rank of a run without a result has failed; "" if no rank has."""
-    events = history.failed.events
-    first = history.failed.first
-    if first is None:
+    failures = history.state.failed
+    if not failures:
         return ""
-    lines = why_failed(run, events[first])
-    others = [rank for rank in events if rank != first]
+    first, *others = failures
+    lines = why_failed(run, first, failures[first])
     goes_on = "; the run goes on" if run.state == "running" else ""
-    told = _moment(history, f"Rank {first} failed", event_time_s(events[first]["timestamp"]), goes_on)
+    told = _moment(history, f"Rank {first} failed", failures[first].at_s, goes_on)
     return told + _lines([*lines, "", f"{spans(others)} failed later"] if others else lines)
 
 
@@ -162,7 +548,7 @@ def _incidents(history: History) -> str:
 
 
 def _stacks(run: RecordedRun, history: History) -> Iterator[str]:
-    for path, places in history.stacks:
+    for path, places in stacks_of(history):
         yield f'<pre tabindex="0">{block(chr(10).join(places))}</pre>'
         name = os.path.basename(path)
         try:
@@ -178,8 +564,8 @@ def _stacks(run: RecordedRun, history: History) -> Iterator[str]:
 def _logs(run: RecordedRun, history: History) -> str:
     """Return the last lines of the logs of some ranks: those that failed first, or the first ranks if none failed."""
     logs = run.logs()
-    order = sorted(history.ranks.values(), key=lambda rank: (_unimportance(history, rank), rank.rank))
-    failed = [rank for rank in order if _unimportance(history, rank) < 3]
+    order = _worst_first(history)
+    failed = [rank for rank in order if _weight(history, rank, rank.lives[-1:]) < 3]
     parts = []
     for rank in (failed or order)[:_MOST_LOGS]:
         for path in reversed(logs.get(rank.rank, [])):
@@ -191,20 +577,10 @@ def _logs(run: RecordedRun, history: History) -> str:
     return "".join(parts)
 
 
-def _unimportance(history: History, rank: RankHistory) -> int:
-    if rank.rank == history.root_cause:
-        return 0
-    life = rank.life
-    if life is None:
-        return 3
-    return 1 if life.ending == "failed" else 2 if any(mark.kind == "hung" for mark in life.marks) else 3
-
-
 def _table(run: RecordedRun, history: History) -> str:
     """Return the table of all ranks. The failed ranks come first."""
     logs = run.logs()
-    order = sorted(history.ranks.values(), key=lambda rank: (_unimportance(history, rank), rank.rank))
-    rows = [_rank_row(history, rank, logs.get(rank.rank, [])) for rank in order[:_MOST_ROWS]]
+    rows = [_rank_row(history, rank, logs.get(rank.rank, [])) for rank in _worst_first(history)[:_MOST_ROWS]]
     role = ("role",) if history.several_roles else ()
     heads = ("rank", *role, "pid", "lives", "end", "ran", "CPU", "peak memory", "step", "last line")
     caption = "Times and processes of the last life of each rank; ranks that failed are first"
@@ -221,10 +597,10 @@ def _rank_row(history: History, rank: RankHistory, logs: list[str]) -> Row:
         return Row((str(rank.rank), *role, "-", "-", "not started", "-", "-", "-", "-", ""))
     to_s = history.end_s if life.ended_s is None else life.ended_s
     cause = ", root cause" if rank.rank == history.root_cause else ""
-    peak = max([life.max_rss_bytes or 0, *(point.rss_bytes for point in rank.points)])
+    peak = max([life.facts.get("max_rss_bytes", 0), *(point.rss_bytes for point in rank.points)])
     step = next((point.step for point in reversed(rank.points) if point.step is not None), None)
     sampled_s = rank.points[-1].cpu_s if rank.points and rank.points[-1].pid == life.pid else None
-    cpu_s = sampled_s if life.cpu_s is None else life.cpu_s
+    cpu_s = life.facts.get("cpu_time_s", sampled_s)
     line = "" if rank.rank >= _MOST_LAST_LINES else _last_line(logs)
     cells = (
         str(rank.rank),
@@ -252,5 +628,4 @@ def _last_line(paths: list[str]) -> str:
             continue
         if found.st_size and found.st_mtime > newest_s:
             newest, newest_s = path, found.st_mtime
-    line = one_line(last_lines(newest, 1)) if newest else ""
-    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 4]} ..."
+    return shortened(last_lines(newest, 1), _LONGEST_LINE) if newest else ""

@@ -8,12 +8,67 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from supervise._views.report.series import rates
+from supervise._views.report.history import how, marks_of, rates, stacks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from supervise._views.report.history import History, Life, RankHistory
+    from supervise._views.incidents import Incident
+    from supervise._views.recorded_run import RecordedRun
+    from supervise._views.report.history import History, RankHistory
+    from supervise._views.run_state import Life
+
+
+# The history of a run as an object for JSON
+
+
+SCHEMA_VERSION = 1
+
+
+def record(run: RecordedRun, history: History) -> dict[str, Any]:
+    """Return the history; times are seconds since the epoch."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "name": run.name,
+        "path": run.path,
+        "state": run.state,
+        "exit_code": run.result.get("exit_code"),
+        "program": run.info["program"],
+        "begin": history.begin_s,
+        "end": history.end_s,
+        "root_cause": history.root_cause,
+        "incidents": [_mark(mark) for mark in history.incidents],
+        "stacks": [{"path": path, "places": places} for path, places in stacks_of(history)],
+        "ranks": {
+            rank.rank: {
+                "role": rank.title,
+                "lives": rank.count,
+                "newest_lives": [_life_of(life) for life in rank.lives],
+                "samples": [point._asdict() for point in rank.points],
+            }
+            for rank in history.ranks.values()
+        },
+    }
+
+
+def _life_of(life: Life) -> dict[str, Any]:
+    return {
+        "attempt": life.attempt,
+        "pid": life.pid,
+        "started": life.started_s,
+        "ready": life.ready_s,
+        "ended": life.ended_s,
+        "ending": life.ending,
+        "how": how(life) or None,
+        "max_rss_bytes": life.facts.get("max_rss_bytes"),
+        "cpu_s": life.facts.get("cpu_time_s"),
+        "marks": [_mark(mark) for mark in marks_of(life)],
+    }
+
+
+def _mark(mark: Incident) -> dict[str, Any]:
+    return {"at": mark.at_s, "kind": mark.kind, "text": mark.text}
+
 
 _GANG = 0
 """The number of the whole gang's process in the trace. Rank N has the number N + 1."""
@@ -64,18 +119,18 @@ def _life(history: History, rank: RankHistory, life: Life) -> Iterator[dict[str,
     args = {
         "pid": life.pid,
         "attempt": life.attempt,
-        "end": life.how or life.ending,
+        "end": how(life) or life.ending,
         "root_cause": rank.rank == history.root_cause and life is rank.life,
     }
     cause = ", root cause" if args["root_cause"] else ""
-    name = f"attempt {life.attempt}: {life.how or life.ending}{cause}"
+    name = f"attempt {life.attempt}: {args['end']}{cause}"
     duration_us = round(max(0.0, end_us - begin_us), 3)
     yield _event("X", pid, name, begin_us, dur=duration_us, cat=f"life,{life.ending}", args=args)
     if life.ready_s is not None:
         ready_us = _us(history, life.ready_s)
         starting_us = round(max(0.0, ready_us - begin_us), 3)
         yield _event("X", pid, "starting", begin_us, dur=starting_us, cat="starting", args={"pid": life.pid})
-    for mark in life.marks:
+    for mark in marks_of(life):
         yield _event("i", pid, mark.text, _us(history, mark.at_s), cat=mark.kind, s="t")
 
 

@@ -6,13 +6,14 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from supervise._views.top.canvas import Canvas, width_of
-from supervise._views.top.columns import columns_for
-from supervise._views.top.order import MARKS, STATES, severity, worst
+from supervise._story.wording import counted
+from supervise._views.top.columns import MARKS, STATES, columns_for, severity, worst
+from supervise._views.top.screen import Canvas, width_of
 
 if TYPE_CHECKING:
+    from supervise._views.incidents import Incident
     from supervise._views.top.columns import Column
-    from supervise._views.top.reading import Incident, RankReading
+    from supervise._views.top.reader import RankReading
     from supervise._views.top.view import View
 
 _TABLE_KEYS: tuple[tuple[str, str], ...] = (
@@ -61,12 +62,12 @@ def _head(view: View, canvas: Canvas) -> None:
         return
     phase = ("no reply", "failed") if view.trouble else (reading.phase, _style(reading.phase, default="title"))
     clock = [] if view.started_s is None else [(_clock(max(0.0, reading.at_s - view.started_s)), "")]
-    ranks = (f"{len(reading.ranks)} rank{'s' if len(reading.ranks) != 1 else ''}:", "title")
+    ranks = (f"{counted(len(reading.ranks), 'rank')}:", "title")
     counts = sorted(Counter(view.states.values()).items(), key=lambda item: severity(item[0]))
     signs = [(STATES.get(state, "?"), count, state) for state, count in counts]
     long = [(f"{sign} {count} {state}", _style(state)) for sign, count, state in signs]
     short = [(f"{sign} {count}", _style(state)) for sign, count, state in signs]
-    restarts = [(f"{reading.restarts} restart{'s' if reading.restarts != 1 else ''}", "backoff")]
+    restarts = [(counted(reading.restarts, "restart"), "backoff")]
     restarts = restarts if reading.restarts else []
     forms = [
         [phase, *clock, ranks, *long, *restarts, (view.name, "dim")],
@@ -92,10 +93,8 @@ def _clock(past_s: float) -> str:
 
 def _foot(view: View, canvas: Canvas, row: int) -> None:
     if view.mode == "stop":
-        count = len(view.rows)
-        canvas.write(
-            row, 0, f"Stop the run, all {count} rank{'s' if count != 1 else ''}? y: stop   other key: no", "ask"
-        )
+        ranks = counted(len(view.rows), "rank")
+        canvas.write(row, 0, f"Stop the run, all {ranks}? y: stop   other key: no", "ask")
         return
     if view.mode == "signal":
         whom = "all ranks" if view.to_all else f"rank {view.rank}"

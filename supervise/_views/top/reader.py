@@ -2,29 +2,300 @@
 
 from __future__ import annotations
 
+import json
+import os
+import stat
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from supervise._printable import one_line
-from supervise._views import usage
-from supervise._views.failed_ranks import why_failed
-from supervise._views.top.incidents import Incidents
-from supervise._views.top.log_tails import LogTails
-from supervise._views.top.reading import RankReading, Reading
-from supervise._views.wording import ended_how
+from supervise._files import open_regular
+from supervise._printable import one_line, printable
+from supervise._record import NamedTuple
+from supervise._views import samples
+from supervise._views.incidents import KINDS, LONGEST_TEXT, exit_with_complaint, incident, why_failed
+from supervise._views.run_state import RunState
+from supervise._views.samples import log_paths
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervise._views.incidents import Incident
     from supervise._views.recorded_run import RecordedRun
-    from supervise._views.top.incidents import Hang
-    from supervise._views.top.log_tails import LogEnd
-    from supervise._views.usage import Usage
+    from supervise._views.run_state import Failure
+    from supervise._views.samples import Usage
+
+
+# One reading of a run: the state and the resource usage of each rank, as plain data and as JSON
+
+
+SCHEMA_VERSION = 1
+
+
+class RankReading(NamedTuple):
+    """The state and the resource usage of one rank. None: not known, or not read yet."""
+
+    rank: int
+    role: str
+    """Role and role rank, such as ``trainer3``; empty in a run with one role."""
+    state: str
+    """A `RankState`; ``hung`` from the watchdog's report of a hang until the next heartbeat or output."""
+    end: str | None
+    """The end of its present life, such as ``exit code 3`` or ``SIGKILL``, if that life has failed; otherwise None."""
+    pid: int | None
+    attempt: int
+    restarts: int
+    cpu: float | None
+    """Processors that its process tree has used on average since the last reading: 1.0 is one processor."""
+    rss_bytes: int | None
+    """Resident memory of its process tree."""
+    processes: int | None
+    """Number of processes in its tree."""
+    step: int | None
+    beat_age_s: float | None
+    """Seconds since its last heartbeat or higher step."""
+    status: str | None
+    """Its last status text, on one printable line."""
+    output_bytes: int | None
+    """Size of the logs of its present life."""
+    output_bytes_per_s: float | None
+    """Mean growth of these logs over the last 10 s, or since the first reading of this life."""
+    last_line: str | None
+    """The last line of its newest log, printable."""
+
+
+class Reading(NamedTuple):
+    """The state and the resource usage of a gang at one moment."""
+
+    at_s: float
+    """Seconds since the epoch."""
+    phase: str
+    attempt: int
+    pid: int
+    """Process ID of the process that supervises the gang."""
+    ranks: dict[int, RankReading]
+    """Local rank to its reading, in the order of ranks."""
+
+    @property
+    def restarts(self) -> int:
+        """Restarts of all ranks together; a restart of the whole gang counts once."""
+        return self.attempt + sum(max(0, rank.restarts - self.attempt) for rank in self.ranks.values())
+
+
+def as_object(reading: Reading, incidents: list[Incident]) -> dict[str, Any]:
+    """Return a reading as the JSON object of a line.
+
+    Args:
+        reading: The reading.
+        incidents: The incidents since the previous line.
+    """
+    return {
+        "time": round(reading.at_s, 3),
+        "phase": reading.phase,
+        "attempt": reading.attempt,
+        "pid": reading.pid,
+        "restarts": reading.restarts,
+        "ranks": {rank: _rank(row) for rank, row in reading.ranks.items()},
+        "incidents": [
+            {"time": round(each.at_s, 3), "kind": each.kind, "rank": each.rank, "text": each.text} for each in incidents
+        ],
+    }
+
+
+def _rank(row: RankReading) -> dict[str, Any]:
+    found = row._asdict()
+    del found["rank"]
+    for name in ("cpu", "beat_age_s", "output_bytes_per_s"):
+        if found[name] is not None:
+            found[name] = round(found[name], 3)
+    return found
+
+
+# The ends of the logs of ranks: their sizes, their last lines, and the lines of the page of logs
+
+
+_TAIL_BYTES = 4096
+_PANE_BYTES = 128 << 10
+_LONGEST_TAIL_LINE = 1000
+
+
+class LogEnd(NamedTuple):
+    """Where the logs of one life of a rank end."""
+
+    size_bytes: int
+    """Of both streams together."""
+    written_s: float
+    """The last write, in seconds since the epoch."""
+    newest: str
+    """Path of the log that was written last."""
+    key: tuple[int, int]
+    """Size and time of the newest log. If neither has changed, the content has not changed."""
+
+
+class LogTails:
+    """Reads the ends of the logs of one run. Used by one thread."""
+
+    def __init__(self, directory: str) -> None:
+        """Describe the run directory; nothing is read yet."""
+        self.directory = directory
+        self._known: dict[str, tuple[tuple[int, int], str | None]] = {}
+
+    def end(self, rank: int, attempt: int) -> LogEnd | None:
+        """Return where the logs of a life end; None if it has none."""
+        total, newest, found = 0, "", None
+        for path in log_paths(self.directory, rank, attempt):
+            try:
+                one = os.lstat(path)
+            except OSError:  # the stream is not redirected
+                continue
+            if stat.S_ISREG(one.st_mode):
+                total += one.st_size
+                if found is None or (one.st_size and (not found.st_size or one.st_mtime_ns >= found.st_mtime_ns)):
+                    newest, found = path, one
+        if found is None:
+            return None
+        return LogEnd(total, found.st_mtime, newest, (found.st_size, found.st_mtime_ns))
+
+    def last_line(self, end: LogEnd) -> str | None:
+        """Return the last line with text of the newest log, printable; None if no line has text."""
+        known = self._known.get(end.newest)
+        if known is None or known[0] != end.key:
+            lines = read_lines(end.newest, _TAIL_BYTES)
+            known = self._known[end.newest] = end.key, next((line for line in reversed(lines) if line.strip()), None)
+        return known[1]
+
+    def last_words(self, rank: int, attempt: int) -> str | None:
+        """Return the last line of the stderr of a life, or else of its stdout."""
+        for path in reversed(log_paths(self.directory, rank, attempt)):
+            if found := [line for line in read_lines(path, _TAIL_BYTES) if line.strip()]:
+                return found[-1].strip()
+        return None
+
+    def forget_other_lives(self, ends: dict[int, LogEnd]) -> None:
+        """Forget the last lines of logs that are not among these."""
+        kept = {end.newest for end in ends.values()}
+        self._known = {path: known for path, known in self._known.items() if path in kept}
+
+
+def read_lines(path: str, most_bytes: int = _PANE_BYTES) -> list[str]:
+    """Return the last lines of a log as a terminal shows them, printable; empty if the log cannot be read.
+
+    In a line with carriage returns, such as a progress bar, the last part that is not empty counts.
+    """
+    try:
+        fd = open_regular(path)
+    except OSError:
+        return []
+    try:
+        size = os.fstat(fd).st_size
+        data = os.pread(fd, most_bytes, max(0, size - most_bytes))
+    except OSError:
+        return []
+    finally:
+        os.close(fd)
+    lines = data.lstrip(b"\0").decode(errors="replace").split("\n")
+    if size > most_bytes and len(lines) > 1 and data[0]:  # NUL: the first line begins after a hole
+        del lines[0]  # the beginning of the line is missing
+    if lines and not lines[-1]:
+        del lines[-1]
+    return [_shown(line) for line in lines]
+
+
+def _shown(line: str) -> str:
+    part = next((part for part in reversed(line.split("\r")) if part.strip()), "")
+    return printable(part).expandtabs(8)[:_LONGEST_TAIL_LINE]
+
+
+# The incidents of a run so far, from its events. The file of events is followed while the run goes on
+
+
+MOST_KEPT = 500
+_MOST_BYTES = 4 << 20
+"""If a file, or its growth between two readings, is larger than this, only the end is read."""
+_LONGEST_LINE = 1 << 20
+_WANTED = (b'"supervise.process.', b'"supervise.gang.', b'"supervise.events.lost"', b'"supervise.host.lost"')
+_LEVELS = {"process.exited": ("error",), "process.restarting": ("warning",)}
+"""Events that are an incident at some levels only: another rank may be the cause."""
+_NO_INCIDENTS = ("process.leaked", "process.unkillable")
+
+
+class Incidents:
+    """Follows ``events.jsonl``. Used by one thread."""
+
+    def __init__(self, directory: str, last_words: Callable[[int, int], str | None]) -> None:
+        """Begin at the start of the file.
+
+        Args:
+            directory: The run directory.
+            last_words: Returns, for a rank and an attempt, the last line of the stderr, or else of the stdout.
+        """
+        self.kept: deque[Incident] = deque(maxlen=MOST_KEPT)
+        """The newest incidents, the oldest first."""
+        self.first: Incident | None = None
+        """The first failure of the present attempt of the gang."""
+        self.count = 0
+        """Number of all incidents, with those that are not kept any more."""
+        self.state = RunState()
+        self._path = os.path.join(directory, "events.jsonl")
+        self._last_words = last_words
+        self._place = 0
+        self._torn = b""
+
+    def look(self) -> list[Incident]:
+        """Read the events that were written since the last call; return the new incidents."""
+        try:
+            data = self._new()
+        except OSError:
+            return []
+        *lines, self._torn = (self._torn + data).split(b"\n")
+        if len(self._torn) > _LONGEST_LINE:
+            self._torn = b""
+        found = [each for line in lines if (each := self._incident(line)) is not None]
+        self.kept.extend(found)
+        self.count += len(found)
+        return found
+
+    def _new(self) -> bytes:
+        fd = open_regular(self._path)
+        try:
+            end = os.fstat(fd).st_size
+            if end - self._place > _MOST_BYTES:
+                self._place, self._torn = end - _MOST_BYTES, b""
+            data = b""
+            if end > self._place:
+                data = os.pread(fd, end - self._place, self._place)
+            self._place += len(data)
+            return data
+        finally:
+            os.close(fd)
+
+    def _incident(self, line: bytes) -> Incident | None:
+        if not any(word in line for word in _WANTED):
+            return None
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            return None  # a rank may have written the line
+        it = self.state.apply(event) if isinstance(event, dict) else None
+        if it is None or it.name not in KINDS or it.name in _NO_INCIDENTS:
+            return None
+        level = it.fields.get("level")
+        if level not in _LEVELS.get(it.name, (level,)):
+            return None
+        found = incident(it, present=True)
+        if it.name == "gang.restarting":
+            self.first = None
+        elif it.name == "process.exited" and it.rank is not None:
+            words = self._last_words(it.rank, it.fields.get("attempt", 0))
+            found = found._replace(text=f"{found.text}; last line: {words}") if words else found
+            self.first = self.first or found
+        return found
+
 
 _SHORTEST_S = 1.0
 _S_PER_RANK = 0.002
 _COST_PARTS = 20
 """The time between two readings is at least this many times the processor time of a reading."""
-_LONGEST_TEXT = 300
 _OUTPUT_S = 10.0
 """The least time over which the growth of logs is averaged: many programs print a line every few seconds."""
 
@@ -101,7 +372,7 @@ class Reader:
     def _used(self, status: dict[str, Any], rows: dict[int, dict[str, Any]]) -> dict[int, Usage]:
         pids = {int(rank): rows[rank]["pid"] for rank in status["running"] if isinstance(rows[rank]["pid"], int)}
         try:
-            return usage.trees(pids)
+            return samples.trees(pids)
         except OSError:  # no procfs
             return {}
 
@@ -150,7 +421,7 @@ class Reader:
                 processes=None if one is None else one.processes,
                 step=row["step"],
                 beat_age_s=row["beat_age_s"],
-                status=None if row["status"] is None else one_line(str(row["status"]))[:_LONGEST_TEXT],
+                status=None if row["status"] is None else one_line(str(row["status"]))[:LONGEST_TEXT],
                 output_bytes=None if end is None else end.size_bytes,
                 output_bytes_per_s=growth.get(rank),
                 last_line=None if end is None or self.logs is None else self.logs.last_line(end),
@@ -160,31 +431,32 @@ class Reader:
 
     def _end(self, rank: int, row: dict[str, Any]) -> str | None:
         """Return how a rank that has failed ended; None if it has not failed, or its end is not known yet."""
-        event = None if self.incidents is None else self.incidents.failed.latest.get(rank)
-        if row["state"] != "failed" or event is None or event.get("attempt") != row["attempt"]:
+        found = self._last_failure(rank)
+        if row["state"] != "failed" or found is None or found.life.attempt != row["attempt"]:
             return None
-        try:
-            return ended_how(event)
-        except (KeyError, TypeError, ValueError):  # the rank was not started
-            return None
+        return None if found.life.end is None else exit_with_complaint(found.life.end)
 
     def why(self, rank: int) -> list[str]:
         """Return why the last failed life of a rank failed; empty if no life has failed, or the run has no files."""
-        event = None if self.incidents is None else self.incidents.failed.latest.get(rank)
-        return [] if event is None or self._run is None else why_failed(self._run, event)
+        found = self._last_failure(rank)
+        return [] if found is None or self._run is None else why_failed(self._run, rank, found)
+
+    def _last_failure(self, rank: int) -> Failure | None:
+        return None if self.incidents is None else self.incidents.state.last_failures.get(rank)
 
     def _role(self, rank: int) -> str:
-        if self._run is None or not self._several_roles:
-            return ""
-        role, number = self._run.title(rank)
-        return f"{one_line(role)[:40]}{number}"
+        return self._run.label(rank) if self._run is not None and self._several_roles else ""
 
     def _hangs(self, rank: int, row: dict[str, Any], end: LogEnd | None, now_s: float) -> bool:
         """Return whether the last reported hang continues."""
-        hang: Hang | None = None if self.incidents is None else self.incidents.hangs.get(rank)
-        if hang is None or hang.attempt != int(row["attempt"]) or row["state"] != "ready":
+        known = None if self.incidents is None else self.incidents.state.ranks.get(rank)
+        life = None if known is None else known.life
+        if life is None or life.attempt != int(row["attempt"]) or row["state"] != "ready":
             return False
-        if hang.by_beat:
+        hang = life.hang
+        if hang is None:
+            return False
+        if hang.fields["tier"] == "heartbeat":
             age_s = row["beat_age_s"]
             return age_s is None or now_s - float(age_s) < hang.at_s
         return end is None or end.written_s < hang.at_s

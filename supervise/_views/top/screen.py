@@ -7,6 +7,311 @@ import select
 import termios
 import time
 from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING
+
+from rich.cells import get_character_cell_size
+from rich.color import ColorSystem
+from rich.style import Style
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+# A picture of the terminal as cells, and the shortest text that turns one picture into the next
+#
+# The module uses the styles and the widths of characters of rich. rich's `Live` would draw all lines again for each
+# picture, and the import of `Live` takes as long as the first picture may take.
+
+
+STYLES = {
+    "title": "bold",
+    "dim": "dim",
+    "head": "bold underline",
+    "key": "bold cyan",
+    "ready": "green",
+    "starting": "cyan",
+    "waiting": "dim cyan",
+    "stopping": "yellow",
+    "suspended": "bold yellow",
+    "backoff": "bold yellow",
+    "late": "bold yellow",
+    "hung": "bold magenta",
+    "failed": "bold red",
+    "finished": "blue",
+    "terminated": "dim blue",
+    "running": "green",
+    "restarting": "bold yellow",
+    "ask": "bold reverse",
+    "selected": "reverse",
+}
+"""Name of a style to its definition; names can be joined by a space. The 16 colors are those of the user's terminal."""
+
+Cell = tuple[str, str]
+"""The text of a column and the name of its style. The second column of a wide character has "" as its text."""
+
+_BLANK: Cell = (" ", "")
+_SHORTEST_GAP = 6
+"""Up to so many equal cells between two changes are written again: a move of the cursor takes as many bytes."""
+
+
+class Canvas:
+    """One picture."""
+
+    def __init__(self, columns: int, rows: int) -> None:
+        """Begin with blanks."""
+        self.columns, self.rows = columns, rows
+        self._lines: list[list[Cell]] = [[] for _ in range(rows)]
+
+    def write(self, row: int, column: int, text: str, style: str = "", *, end: int | None = None) -> int:
+        """Write text, with a blank for each character that cannot be printed; return the column after it.
+
+        Args:
+            row: Row from 0; other rows than those of the picture are ignored.
+            column: The first column, from 0.
+            text: The text; what does not fit is cut.
+            style: Names of styles.
+            end: The column before which the text ends; None: the end of the row.
+        """
+        end = self.columns if end is None else min(end, self.columns)
+        if not 0 <= row < self.rows or column >= end:
+            return column
+        line = self._lines[row]
+        line.extend([_BLANK] * (column - len(line)))
+        cells = list(_cells(text, style, end - column))
+        line[column : column + len(cells)] = cells
+        _mend(line, column, column + len(cells))
+        return column + len(cells)
+
+    def paint(self, row: int, style: str) -> None:
+        """Add a style to a whole row."""
+        if 0 <= row < self.rows:
+            line = self._lines[row]
+            line.extend([_BLANK] * (self.columns - len(line)))
+            self._lines[row] = [(text, f"{old} {style}".strip()) for text, old in line]
+
+    def text(self) -> list[str]:
+        """Return the lines without styles."""
+        return ["".join(text for text, _ in line).rstrip() for line in self._lines]
+
+    def styled(self) -> list[list[Cell]]:
+        """Return the cells of each line."""
+        return [list(line) for line in self._lines]
+
+    def drawing(self, before: Canvas | None, palette: Palette) -> str:
+        """Return the text that makes a terminal show this picture.
+
+        Args:
+            before: The picture that the terminal shows, of the same size; None if that is not known.
+            palette: The colors of the terminal.
+        """
+        parts = ["\x1b[0m\x1b[2J"] if before is None else []
+        for row, line in enumerate(self._lines):
+            new = _without_blank_end(line)
+            old = [] if before is None else _without_blank_end(before._lines[row])  # noqa: SLF001 - of the same class
+            for start, end in _changes(old, new):
+                parts += [f"\x1b[{row + 1};{start + 1}H", palette.text(new[start:end])]
+            if len(old) > len(new):
+                parts.append(f"\x1b[{row + 1};{len(new) + 1}H\x1b[K")
+        return "".join(parts)
+
+
+class Palette:
+    """The escape sequences of styles on one terminal."""
+
+    def __init__(self, *, color: bool) -> None:
+        """Describe the terminal. Without color, text is only bold, dim, underlined or reversed."""
+        self._system = ColorSystem.STANDARD if color else None
+        self._starts: dict[str, str] = {"": ""}
+
+    def text(self, cells: list[Cell]) -> str:
+        """Return cells as text with escape sequences."""
+        parts, now = [], ""
+        for text, style in cells:
+            if style != now:
+                parts.append(("\x1b[0m" if now else "") + self._start(style))
+                now = style
+            parts.append(text)
+        return "".join(parts) + ("\x1b[0m" if now else "")
+
+    def _start(self, names: str) -> str:
+        if names not in self._starts:
+            style = Style.combine(Style.parse(STYLES[name]) for name in names.split())
+            if self._system is None:
+                style = style.without_color
+            self._starts[names] = style.render("\0", color_system=ColorSystem.STANDARD).partition("\0")[0]
+        return self._starts[names]
+
+
+def _mend(line: list[Cell], start: int, end: int) -> None:
+    """Replace halves of wide characters by blanks: new cells in the range may have cut a character at either end."""
+    if start < len(line) and not line[start][0]:  # no cell was written
+        return
+    if start and start <= len(line) and width_of(line[start - 1][0]) > 1:
+        line[start - 1] = _BLANK
+    if end < len(line) and not line[end][0]:
+        line[end] = _BLANK
+
+
+def _cells(text: str, style: str, room: int) -> Iterator[Cell]:
+    if not text.isprintable():  # a tab is replaced, too, and here at the latest a control sequence
+        text = "".join(character if character.isprintable() else " " for character in text)
+    if text.isascii():
+        for character in text[:room]:
+            yield character, style
+        return
+    found: list[Cell] = []
+    for character in text:
+        width = _width(character)
+        if not width:  # a combining character
+            if found and found[-1][0]:
+                found[-1] = found[-1][0] + character, style
+            continue
+        if len(found) + width > room:
+            break
+        found += [(character, style)] + [("", style)] * (width - 1)
+    yield from found
+
+
+@cache
+def _width(character: str) -> int:
+    return get_character_cell_size(character)
+
+
+def width_of(text: str) -> int:
+    """Return the number of columns of a text."""
+    return len(text) if text.isascii() else sum(map(_width, text))
+
+
+def _without_blank_end(line: list[Cell]) -> list[Cell]:
+    end = len(line)
+    while end and line[end - 1] == _BLANK:
+        end -= 1
+    return line[:end]
+
+
+def _changes(old: list[Cell], new: list[Cell]) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of `new` that must be written: the first column, and the column after the last."""
+    start, end = -1, 0
+    for column, cell in enumerate(new):
+        if (column < len(old) and old[column] == cell) or (column >= len(old) and cell == _BLANK):
+            continue
+        if start >= 0 and column - end > _SHORTEST_GAP:
+            yield _whole(new, start, end)
+            start = -1
+        if start < 0:
+            start = column
+        end = column + 1
+    if start >= 0:
+        yield _whole(new, start, end)
+
+
+def _whole(line: list[Cell], start: int, end: int) -> tuple[int, int]:
+    """Widen a range so that its ends cut no wide character."""
+    while start and not line[start][0]:
+        start -= 1
+    while end < len(line) and not line[end][0]:
+        end += 1
+    return start, end
+
+
+# Keys, from the bytes that a terminal sends
+
+
+_SEQUENCES = {
+    b"[A": "up",
+    b"[B": "down",
+    b"[C": "right",
+    b"[D": "left",
+    b"OA": "up",
+    b"OB": "down",
+    b"OC": "right",
+    b"OD": "left",
+    b"[5~": "page up",
+    b"[6~": "page down",
+    b"[H": "home",
+    b"[F": "end",
+    b"OH": "home",
+    b"OF": "end",
+    b"[1~": "home",
+    b"[4~": "end",
+    b"[7~": "home",
+    b"[8~": "end",
+}
+_CONTROLS = {
+    0x09: "tab",
+    0x0A: "enter",
+    0x0C: "redraw",
+    0x0D: "enter",
+    0x02: "page up",
+    0x06: "page down",
+    0x7F: "backspace",
+    0x08: "backspace",
+}
+_LONGEST = 32
+"""A longer sequence is not a key."""
+
+
+class Keys:
+    """Splits input into keys: a character, or a word such as ``up``."""
+
+    def __init__(self) -> None:
+        """Begin without input."""
+        self._rest = b""
+
+    @property
+    def waits(self) -> bool:
+        """Whether the input ends in an escape character that may be the Esc key, or the start of a sequence."""
+        return bool(self._rest)
+
+    def feed(self, data: bytes) -> list[str]:
+        """Return the keys of new input."""
+        data, self._rest = self._rest + data, b""
+        found = []
+        while data:
+            length, key = _first(data)
+            if not length:
+                self._rest = data
+                break
+            data = data[length:]
+            if key:
+                found.append(key)
+        return found
+
+    def timed_out(self) -> list[str]:
+        """Return the keys of the rest after a time without further input: Esc, if the rest is an escape character."""
+        rest, self._rest = self._rest, b""
+        return ["escape"] if rest == b"\x1b" else []
+
+
+def _first(data: bytes) -> tuple[int, str]:
+    """Return the length of the first key in bytes (0: more bytes are needed), and its name ("": not a known key)."""
+    if data[0] == 0x1B:
+        return _escape(data)
+    if data[0] in _CONTROLS:
+        return 1, _CONTROLS[data[0]]
+    if data[0] < 0x20:
+        return 1, ""
+    length = 1 if data[0] < 0xC2 or data[0] > 0xF4 else 2 if data[0] < 0xE0 else 3 if data[0] < 0xF0 else 4
+    if len(data) < length:
+        return 0, ""
+    try:
+        text = data[:length].decode()
+    except UnicodeDecodeError:
+        return 1, ""
+    return length, text if text.isprintable() else ""
+
+
+def _escape(data: bytes) -> tuple[int, str]:
+    if len(data) == 1:
+        return 0, ""
+    if data[1] not in b"[O":  # Esc was pressed, and another key soon after it
+        return 1, "escape"
+    for end in range(2, min(len(data), _LONGEST)):
+        if 0x40 <= data[end] <= 0x7E:
+            return end + 1, _SEQUENCES.get(data[1 : end + 1], "")
+    return (2, "") if len(data) >= _LONGEST else (0, "")
+
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 """The alternate screen, without a cursor and without line wrap, so that the last column can be written."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from signal import Signals
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
-from supervise._views.top.order import BAD, ORDERS, ordered, shown_states
+from supervise._record import NamedTuple
+from supervise._views.top.columns import BAD, ORDERS, ordered, shown_states
 
 if TYPE_CHECKING:
-    from supervise._views.top.reading import Incident, Reading
+    from supervise._views.incidents import Incident
+    from supervise._views.top.reader import Reading
 
 Mode = Literal["table", "help", "why", "logs", "stacks", "stop", "signal", "goto"]
 

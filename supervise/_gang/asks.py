@@ -1,0 +1,132 @@
+"""The asks that every gang accepts, on one host or several: their dispatch, and the checks of their arguments."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+from supervise import messages as say
+from supervise._runtime.shell import Subscribers, SupervisorShell, check_ref, refusing
+from supervise.errors import SpecError, SuperviseError
+from supervise.recording import repr_of
+
+if TYPE_CHECKING:
+    from supervise._core.model import Gang
+    from supervise._runtime.future import Reply
+    from supervise.result import RunProcsResult
+
+
+# Checks of the arguments of asks to a Supervisor
+
+
+@refusing
+def as_signal(what: str, value: Any) -> signal.Signals:
+    """Return the signal for a `Signals` member or a number.
+
+    Raises:
+        SpecError: The value is not a signal; the text names the setting and the value.
+    """
+    try:
+        return signal.Signals(value)
+    except ValueError:
+        raise SpecError(f"{what} is {value!r}; give a signal, such as signal.SIGTERM") from None
+
+
+@refusing
+def checked_ranks(ranks: Any, nprocs: int) -> frozenset[int]:
+    """Return a set of local ranks; None means all ranks.
+
+    Raises:
+        SpecError: The value is not a set, or one of its ranks is not in the gang.
+    """
+    every = frozenset(range(nprocs))
+    try:
+        wanted = every if ranks is None else frozenset(ranks)
+    except TypeError:
+        raise SpecError(f"ranks is {ranks!r}; give a set of local ranks, or None for all") from None
+    if unknown := sorted(wanted - every, key=repr):
+        raise SpecError(f"ranks {unknown} are not in this gang; its local ranks are 0 to {nprocs - 1}")
+    return wanted
+
+
+@refusing
+def requested_ranks(ranks: Any, gang: Gang, name: str) -> frozenset[int]:
+    """Return the ranks of a request to restart or to terminate ranks.
+
+    Raises:
+        SpecError: The value is not a set, the set is empty, a rank is not in the gang, or the gang does not run.
+    """
+    wanted = checked_ranks(ranks if ranks is not None else (), gang.nprocs)
+    if not wanted:
+        raise SpecError(f"ranks is {ranks!r}; give the local ranks, such as {{0}}")
+    if gang.phase in ("new", "finished") or gang.end_asked or (gang.phase == "stopping" and gang.policy is None):
+        phase = "stopping" if gang.end_asked and gang.phase != "finished" else gang.phase
+        raise SpecError(f"{name}: the gang is {phase}; its ranks cannot be restarted or terminated")
+    return wanted
+
+
+def stray(message: object) -> SpecError:
+    """Return the error for a message that no Supervisor accepts. An ask raises the error; a tell logs it."""
+    if isinstance(message, type):
+        return SpecError(f"the message is the class {message.__name__}; send an instance: {message.__name__}(...)")
+    accepted = (
+        "Start(), Wait(), Poll(), Pids(), Status(), Close(), Signal(...), RestartRanks(...), TerminateRanks(...),"
+        " Stacks(...), Subscribe(...) or Unsubscribe(...)"
+    )
+    return SpecError(f"a Supervisor does not accept {repr_of(message)}; send it {accepted}")
+
+
+# The dispatch
+
+
+class GangShell(SupervisorShell["RunProcsResult"]):
+    """The actor of a gang: the messages that a gang on one host and a gang over several hosts accept alike."""
+
+    _mistakes = (SuperviseError, OSError, TypeError, ValueError, AttributeError)
+
+    def __init__(self, name: str, *, own_thread: bool = True) -> None:
+        """Prepare an actor without subscribers."""
+        super().__init__(name, own_thread=own_thread)
+        self._subscribers = Subscribers(keep=True)
+
+    if TYPE_CHECKING:
+
+        def launch(self) -> Reply[dict[int, int]]: ...
+        def wait(self, timeout: float | None = None) -> Reply[RunProcsResult | None]: ...
+        def poll(self) -> RunProcsResult | None: ...
+        def pids(self) -> dict[int, int]: ...
+        def _status_reply(self) -> Reply[say.GangStatus]: ...
+        def close(
+            self, death_sig: signal.Signals | None = None, timeout: float | None = None
+        ) -> Reply[RunProcsResult | None]: ...
+        def send_signal(
+            self, sig: signal.Signals, ranks: frozenset[int] | None = None, *, group: bool = False
+        ) -> frozenset[int]: ...
+
+    def on_receive(self, message: Any) -> Any:  # noqa: PLR0911 - one line a message
+        """Answer asks."""
+        match message:
+            case say.Start():
+                return self.launch()
+            case say.Wait():
+                return self.wait(message.timeout)
+            case say.Poll():
+                return self.poll()
+            case say.Pids():
+                return self.pids()
+            case say.Status():
+                return self._status_reply()
+            case say.Close():
+                return self.close(message.death_sig, message.timeout)
+            case say.Signal():
+                return self.send_signal(message.sig, message.ranks, group=message.group)
+            case say.Subscribe():
+                return self._subscribers.admit(message.ref)
+            case say.Unsubscribe():
+                check_ref(message.ref)
+                return self._subscribers.dismiss(message.ref)
+            case _:
+                return self._refuse(message)
+
+    def _refuse(self, message: Any) -> None:
+        raise stray(message)

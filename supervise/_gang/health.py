@@ -1,0 +1,596 @@
+"""The health of ranks: reports of readiness and heartbeats, hangs, and their reports."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from supervise import _threads
+from supervise import messages as say
+from supervise._core import steps
+from supervise._core.hangs import Pulse, Silence
+from supervise._files import open_folder
+from supervise._gang.describe import Hung, StacksTaken
+from supervise._gang.notify_sockets import NotifySockets
+from supervise._printable import one_line
+from supervise._record import NamedTuple
+from supervise.stacks import group_stacks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from supervise._core.hangs import Hang
+    from supervise._core.model import Gang
+    from supervise._gang.attempt import Attempt
+    from supervise._gang.describe import EventEmitter
+    from supervise._gang.notify_sockets import Told
+    from supervise._gang.ranks import RankActors
+    from supervise._runtime.future import Reply
+    from supervise._runtime.loop import Loop, Timer
+    from supervise._runtime.shell import Subscribers
+    from supervise.messages import WorkerStarted
+    from supervise.stacks import RankStacks
+    from supervise.watchdog import HangTier, Watchdog
+
+
+# The interface of the gang's runner that its helpers need
+
+
+class Host(Protocol):
+    """The part of the gang's runner that the health of ranks and requests for stacks need. Used on the gang's loop."""
+
+    attempt: Attempt
+    """The present attempt of the gang."""
+    gang: Gang
+    events: EventEmitter
+    ranks: RankActors
+    subscribers: Subscribers
+
+    def step(self, event: steps.Event) -> None:
+        """Let the core decide on an event."""
+
+    def stacks(self, ranks: frozenset[int]) -> Reply[dict[int, RankStacks]]:
+        """Request the stacks of those of these ranks that run.
+
+        Raises:
+            OSError: No thread is available.
+        """
+
+
+# The watch for ranks that hang
+#
+# It checks heartbeats and logs, and reports ranks that were silent for too long.
+
+
+_MOST_TRIGGERS = 10
+_BETWEEN_TRIGGERS_NS = 1_000_000_000
+"""Minimum time between two reports that a rank itself requests. So a rank cannot flood its host."""
+
+
+class _Triggered(NamedTuple):
+    """The last report that a rank itself has requested."""
+
+    life: tuple[int, int | None] | None
+    """Number of the rank's life, and its last heartbeat."""
+    at_ns: int
+    number: int
+
+
+class _Growth(NamedTuple):
+    """A check of the logs of a rank."""
+
+    found: tuple[tuple[int, int], ...]
+    """Size and modification time (ns of the wall clock) of each."""
+    at_ns: int | None
+    """When the rank last wrote to them; None if they have been empty so far."""
+    seen_ns: int
+    """Time of the check."""
+
+
+class _Tier:
+    """One kind of sign, its deadlines and the timer of its next check."""
+
+    def __init__(self, name: HangTier, silence: Silence, pulses: Callable[[], dict[int, Pulse]]) -> None:
+        self.name: HangTier = name
+        self.silence = silence
+        self.pulses = pulses
+        self.due_ns = 0
+        self.timer: Timer | None = None
+
+
+class HangWatch:
+    """Watch that checks all ranks four times a period, and when a rank is overdue. Used on the gang's loop."""
+
+    def __init__(
+        self, watchdog: Watchdog, host: Host, loop: Loop, sockets: NotifySockets, reports: HangReports
+    ) -> None:
+        """Begin without ranks.
+
+        Args:
+            watchdog: The deadlines.
+            host: The gang's runner.
+            loop: The gang's loop.
+            sockets: The notify sockets, which have the heartbeats of the ranks.
+            reports: The reporter of hangs.
+        """
+        self._host: Host | None = host
+        self._reports = reports
+        self._gang = gang = host.gang
+        self._loop = loop
+        self._sockets = sockets
+        self._ready_ns: dict[int, int] = {}
+        """Rank to the time at which its present life became ready. Only for ranks that report that they are ready."""
+        self._grown: dict[int, _Growth] = {}
+        """Rank to the last check of its logs."""
+        self._held: set[int] = set()
+        """The ranks that were suspended or traced at the last check."""
+        self._dropped: dict[int, int] = {}
+        """Rank to the number of dropped datagrams of its life at the last check of heartbeats."""
+        self._triggered: dict[int, _Triggered] = {}
+        """Rank to the last report that it requested by ``WATCHDOG=trigger``."""
+        together = gang.strategy != "one_for_one"
+        self._tiers: list[_Tier] = []
+        if watchdog.heartbeat_timeout_s is not None:
+            silence = Silence(int(watchdog.heartbeat_timeout_s * 1e9), together=together)
+            self._tiers.append(_Tier("heartbeat", silence, self._heartbeats))
+        if watchdog.output_timeout_s is not None:
+            silence = Silence(int(watchdog.output_timeout_s * 1e9), together=together)
+            self._tiers.append(_Tier("output", silence, self._outputs))
+
+    def started(self, rank: int) -> None:
+        """Watch a new life of a rank."""
+        self._ready_ns.pop(rank, None)
+        self._grown.pop(rank, None)
+        self._held.discard(rank)
+        self._dropped.pop(rank, None)
+        for tier in self._tiers:
+            tier.silence.forget(rank)
+            if tier.timer is None:
+                self._schedule(tier)
+
+    def ready(self, rank: int, at_ns: int) -> None:
+        """Note that a rank has reported that it is ready."""
+        self._ready_ns[rank] = at_ns
+
+    def released(self, ranks: Iterable[int]) -> None:
+        """Note that these ranks were held until now."""
+        self._excuse(ranks, time.monotonic_ns())
+
+    def trigger(self, rank: int) -> None:
+        """Report a rank that requests it. Until the rank's next heartbeat, ignore further requests."""
+        now_ns, beat_ns = time.monotonic_ns(), self._sockets.state(rank).beat_ns
+        life = (self._gang.ranks[rank].attempt, beat_ns)
+        last = self._triggered.get(rank) or _Triggered(None, 0, 0)
+        floods = last.number >= _MOST_TRIGGERS and now_ns - last.at_ns < _BETWEEN_TRIGGERS_NS
+        if self._is_watched(rank) and life != last.life and not floods:
+            self._triggered[rank] = _Triggered(life, now_ns, last.number + 1)
+            at_ns = beat_ns or self._ready_ns.get(rank) or self._gang.ranks[rank].started_ns
+            self._report("heartbeat", rank, now_ns - at_ns, ())
+            for tier in self._tiers:
+                if tier.name == "heartbeat":
+                    tier.silence.note(rank, tier.pulses())
+
+    def settle(self) -> None:
+        """Fail the ranks that were reported, before the core decides on the exit of a rank."""
+        self._reports.settle()
+
+    def end(self) -> None:
+        """Cancel all checks."""
+        for tier in self._tiers:
+            if tier.timer is not None:
+                tier.timer.cancel()
+        self._tiers = []
+        self._host = None
+        self._reports.end()
+
+    # Checks
+
+    def _schedule(self, tier: _Tier) -> None:
+        now_ns = time.monotonic_ns()
+        tier.due_ns = tier.silence.next_ns(tier.pulses(), now_ns)
+        tier.timer = self._loop.call_later((tier.due_ns - now_ns) / 1e9, partial(self._check, tier))
+
+    def _check(self, tier: _Tier) -> None:
+        now_ns = time.monotonic_ns()
+        self._excuse([rank for rank in self._watched() if _was_continued(self._pid(rank))], now_ns)
+        if not tier.silence.is_late(tier.due_ns, now_ns):
+            near = tier.silence.near(tier.pulses(), now_ns)
+            for rank in near:
+                self._sockets.read_now(rank)
+            self._held = {rank for rank in self._held.union(near) if self._is_watched(rank) and self._is_held(rank)}
+            self._excuse(self._held, now_ns)
+            if tier.name == "heartbeat":
+                self._excuse_flooded(tier.silence, now_ns)
+            for hang in tier.silence.judge(tier.pulses(), now_ns):
+                self._hangs(tier, hang)
+        if self._host is not None:
+            self._schedule(tier)
+
+    def _hangs(self, tier: _Tier, hang: Hang) -> None:
+        self._report(tier.name, hang.local_rank, hang.age_ns, hang.waiting)
+
+    def _report(self, tier: HangTier, rank: int, age_ns: int, waiting: tuple[int, ...]) -> None:
+        notes = self._sockets.state(rank)
+        message = say.WorkerHung(
+            local_rank=rank,
+            attempt=self._gang.ranks[rank].attempt,
+            tier=tier,
+            age_s=age_ns / 1e9,
+            step=notes.step,
+            status=notes.status,
+        )
+        self._reports.report(Hung(message, waiting))
+
+    def _is_watched(self, rank: int) -> bool:
+        """Return whether the silence of a rank counts.
+
+        The rank runs and is not held, and neither the rank nor supervise is about to end it.
+        """
+        gang = self._gang
+        runs = rank in gang.running and rank not in gang.held and gang.phase in ("starting", "running")
+        life = gang.ranks[rank]
+        return runs and not life.told and life.fault is None and not self._sockets.state(rank).stopping
+
+    def _watched(self) -> list[int]:
+        return [rank for rank in sorted(self._gang.running) if self._is_watched(rank)]
+
+    def _heartbeats(self) -> dict[int, Pulse]:
+        found = {}
+        for rank in self._watched():
+            notes = self._sockets.state(rank)
+            at_ns = self._since_ready(rank, notes.beat_ns)
+            if at_ns is not None:
+                found[rank] = Pulse(at_ns, notes.step)
+        return found
+
+    def _outputs(self) -> dict[int, Pulse]:
+        found = {}
+        for rank in self._watched():
+            paths = self._host.ranks.log_paths(rank) if self._host is not None else ()
+            at_ns = self._since_ready(rank, self._written_ns(rank, paths)) if paths else None
+            if at_ns is not None:
+                found[rank] = Pulse(at_ns, self._sockets.state(rank).step)
+        return found
+
+    def _since_ready(self, rank: int, at_ns: int | None) -> int | None:
+        """Return the time of a rank's readiness or of its last sign, whichever is later.
+
+        None if the rank has no deadline yet.
+        """
+        if not self._gang.ranks[rank].notifies:
+            return at_ns
+        ready_ns = self._ready_ns.get(rank)
+        return None if ready_ns is None else max(ready_ns, at_ns or 0)
+
+    def _written_ns(self, rank: int, paths: Iterable[str]) -> int | None:
+        """Return when a rank last wrote to its logs, as far as is known; None if they have been empty so far.
+
+        A rank that truncates its log may write as many bytes as before, so that only the time of the file changes.
+        """
+        now_ns, now_wall_ns = time.monotonic_ns(), time.time_ns()
+        found: list[tuple[int, int]] = []
+        for path in paths:
+            with contextlib.suppress(OSError):
+                stat = os.stat(path)
+                found.append((stat.st_size, stat.st_mtime_ns))
+        before = self._grown.get(rank) or _Growth((), None, self._gang.ranks[rank].started_ns)
+        at_ns = before.at_ns
+        if tuple(found) != before.found and (at_ns is not None or any(size for size, _ in found)):
+            # Not before the last check: file times are those of the wall clock, which can be set
+            written_ns = now_ns - now_wall_ns + max((mtime_ns for _, mtime_ns in found), default=now_wall_ns)
+            at_ns = min(now_ns, max(written_ns, before.seen_ns))
+        self._grown[rank] = _Growth(tuple(found), at_ns, now_ns)
+        return at_ns
+
+    # Excuses
+
+    def _pid(self, rank: int) -> int:
+        return self._gang.ranks[rank].pid or 0
+
+    def _excuse(self, ranks: Iterable[int], now_ns: int) -> None:
+        """Grant a full period because of these ranks.
+
+        They are suspended or traced, or were continued since the last check.
+        """
+        for rank in ranks:
+            for tier in self._tiers:
+                tier.silence.excuse(rank, now_ns)
+
+    def _excuse_flooded(self, silence: Silence, now_ns: int) -> None:
+        """Grant a full period to ranks with dropped datagrams, because heartbeats may have been dropped, too."""
+        for rank in self._watched():
+            dropped = self._sockets.state(rank).dropped
+            if dropped != self._dropped.get(rank, 0):
+                self._dropped[rank] = dropped
+                silence.excuse(rank, now_ns)
+
+    def _is_held(self, rank: int) -> bool:
+        """Return whether the silence of a rank proves nothing. The rank is suspended or traced now, or has ended."""
+        process = self._host.ranks.slots.processes.get(rank) if self._host is not None else None
+        if process is None:
+            return True
+        return process.kernel_state() in ("T", "t") or _is_traced(self._pid(rank))
+
+
+def _is_traced(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            return b"\nTracerPid:\t0\n" not in file.read(4096)
+    except OSError:
+        return False
+
+
+def _was_continued(pid: int) -> bool:
+    """Return whether SIGCONT has continued a child since the last call. A rank of a fork server is not a child."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WCONTINUED | os.WNOHANG) is not None
+    except OSError:
+        return False
+
+
+# The reports of hangs: the event, the message, the stacks of all ranks, and the failure of the rank
+
+
+_LONGEST_S = 2.5
+"""Time after which a rank fails without its stacks.
+
+Their collection takes 2 s, unless a file system blocks it.
+"""
+_WRITE_S = 0.5
+"""Time after which the stacks are reported without their file, which a file system may block."""
+
+
+class HangReports:
+    """Reporter of the hangs of one gang. It also fails the rank if the watchdog says so. Used on the gang's loop."""
+
+    def __init__(self, watchdog: Watchdog, host: Host, loop: Loop) -> None:
+        """Begin without reports.
+
+        Args:
+            watchdog: The settings, with the consequence of a hang.
+            host: The gang's runner.
+            loop: The gang's loop.
+        """
+        self._watchdog = watchdog
+        self._host: Host | None = host
+        self._loop = loop
+        self._unsaved: set[Hung] = set()
+        """Hangs whose stacks are not written to a file yet."""
+        self._pending: dict[Hung, int] = {}
+        """Hangs whose ranks fail once their stacks are collected.
+
+        The value is the monotonic time of the report.
+        """
+
+    def report(self, hung: Hung) -> None:
+        """Report a hang.
+
+        With ``fail``, the rank fails only after the stacks are collected, which takes up to 2 s.
+        """
+        if self._host is None:
+            return
+        if self._watchdog.action == "fail":
+            self._pending[hung] = time.monotonic_ns()
+        self._host.events.emit(hung)
+        self._host.subscribers.tell(hung.message)
+        reply = self._request(self._host) if self._watchdog.stacks else None
+        if reply is None:
+            self._fail(hung)
+        else:
+            if hung in self._pending:
+                self._loop.call_later(_LONGEST_S, partial(self._fail, hung))
+            reply.add_done_callback(partial(self._loop.post, self._take, hung, reply))
+
+    def settle(self) -> None:
+        """Fail the ranks whose stacks are still being collected.
+
+        Otherwise a later exit might be blamed for their failure.
+        """
+        for hung in list(self._pending):
+            self._fail(hung)
+
+    def _request(self, host: Host) -> Reply[dict[int, RankStacks]] | None:
+        try:
+            return host.stacks(frozenset(range(host.gang.nprocs)))
+        except OSError:  # no thread is available
+            return None
+
+    def _take(self, hung: Hung, reply: Reply[dict[int, RankStacks]]) -> None:
+        if self._host is None:
+            return
+        try:
+            found = reply.get(timeout=0)
+        except Exception:  # no thread was available for a request that had to wait
+            self._fail(hung)
+            return
+        ranks = self._host.events.global_ranks(range(self._host.gang.nprocs))
+        rank = ranks[hung.message.local_rank]
+        found = {ranks[local]: stacks for local, stacks in found.items()}
+        folder = getattr(self._host.attempt.spec.logs_specs, "_run_log_dir", None)
+        without_file = partial(self._tell, hung, tuple(group_stacks(found)), "")
+        self._unsaved.add(hung)
+        if folder is None or not self._save(folder, hung, rank, found):
+            without_file()
+        else:
+            self._loop.call_later(_WRITE_S, without_file)
+
+    def _save(self, folder: str, hung: Hung, rank: int, found: Mapping[int, RankStacks]) -> bool:
+        """Write the stacks on a thread, because a file system may block; return whether a thread is available."""
+
+        def save() -> None:
+            path = _write(folder, f"rank {rank} {why(hung)}", found)
+            self._loop.post(self._tell, hung, tuple(group_stacks(found)), path)
+
+        try:
+            _threads.start(threading.Thread(target=save, name="supervise-stacks", daemon=True), "the file with stacks")
+        except OSError:
+            return False
+        return True
+
+    def _tell(self, hung: Hung, places: tuple[str, ...], path: str) -> None:
+        """Report the stacks of a hang, only once. Then fail the rank, because the gang may end with that failure."""
+        if self._host is not None and hung in self._unsaved:
+            self._unsaved.discard(hung)
+            self._host.events.emit(StacksTaken(path, places))
+            self._fail(hung)
+
+    def _fail(self, hung: Hung) -> None:
+        at_ns = self._pending.pop(hung, None)
+        if at_ns is not None and self._host is not None:
+            told = hung.message
+            self._host.step(steps.RankFaulted(told.local_rank, told.attempt, why(hung), at_ns))
+
+    def end(self) -> None:
+        """Drop the references to the host."""
+        self._host = None
+        self._pending.clear()
+        self._unsaved.clear()
+
+
+def why(hung: Hung) -> str:
+    """Return the message of the failure: ``hung: no heartbeat for 30.0 s (step 1841, "all_reduce")``."""
+    told = hung.message
+    seen = [f"step {told.step}"] if told.step is not None else []
+    seen += [f'"{told.status}"'] if told.status else []
+    details = f" ({', '.join(seen)})" if seen else ""
+    return f"hung: no {told.tier} for {told.age_s:.1f} s{details}"
+
+
+def _write(folder: str, head: str, found: Mapping[int, RankStacks]) -> str:
+    """Write the stacks of all ranks below a head, as text.
+
+    Return the path; "" if the file cannot be written. An earlier gang with the same `LogsSpecs` has written to the same
+    folder, so the file gets the first free number.
+    """
+    lines = [head, "", *group_stacks(found)]
+    for rank, stacks in sorted(found.items()):
+        lines += ["", f"rank {rank}, pid {stacks.pid}, source {stacks.source}", *stacks.notes]
+        for thread in stacks.threads:
+            kernel = " ".join(part for part in (thread.state, thread.wchan, thread.syscall) if part)
+            lines.append(f"  thread {thread.name or thread.tid}: {kernel}")
+            lines += [f"    {frame.function} ({frame.file}:{frame.line})" for frame in thread.frames]
+    try:
+        at = open_folder(folder)
+    except OSError:
+        return ""
+
+    def private(name: str, flags: int) -> int:
+        return os.open(name, flags, 0o600, dir_fd=at)
+
+    try:
+        for number in itertools.count(1):
+            name = f"stacks-{number}.txt"
+            try:
+                with open(name, "x", encoding="utf-8", errors="backslashreplace", opener=private) as file:
+                    file.writelines(f"{one_line(line)}\n" for line in lines)
+            except FileExistsError:
+                continue
+            except OSError:
+                break
+            return os.path.join(folder, name)
+    finally:
+        os.close(at)
+    return ""
+
+
+# The health of ranks: their notify sockets, the time in which each rank must become ready, and the watch for hangs
+
+
+class RankHealth:
+    """Reporter to the core: which ranks are ready, were not ready in time, or hang. Used on the gang's loop."""
+
+    def __init__(self, host: Host, loop: Loop) -> None:
+        """Begin without sockets.
+
+        Args:
+            host: The gang's runner.
+            loop: The gang's loop.
+        """
+        self._host: Host | None = host
+        self._gang = host.gang
+        self._loop = loop
+        self._spec = spec = host.attempt.spec
+        self._timers: dict[int, Timer] = {}
+        """Rank to the timer for the next check of its deadline. Only for ranks that are not ready."""
+        self._due_s: dict[int, float] = {}
+        """Rank to the monotonic time until which it must be ready. A change of this time makes no new timer."""
+        self.sockets = NotifySockets(loop, self._told)
+        """The notify sockets. If the ranks use none, none is open."""
+        self._watch: HangWatch | None = None
+        if spec.watchdog is not None:
+            self._watch = HangWatch(spec.watchdog, host, loop, self.sockets, HangReports(spec.watchdog, host, loop))
+
+    def started(self, fact: WorkerStarted) -> None:
+        """Read the socket of a rank whose process runs, and limit the time until the rank is ready."""
+        rank = fact.local_rank
+        awaits = self._spec.of(rank).ready == "notify"
+        self.sockets.launched(rank, fact.pid, awaits_ready=awaits)
+        if self._watch is not None:
+            self._watch.started(rank)
+        if awaits:
+            passed_s = (time.monotonic_ns() - fact.started_ns) / 1e9
+            self._limit(rank, self._spec.of(rank).ready_timeout_s - passed_s)
+
+    def exited(self, rank: int) -> None:
+        """Handle events of a rank that precede its exit and that the core does not know yet: hangs and datagrams."""
+        if self._watch is not None:
+            self._watch.settle()
+        self.sockets.read_now(rank)
+        self.sockets.close(rank)
+        self._lift(rank)
+
+    def released(self, ranks: Iterable[int]) -> None:
+        """Grant a full period to ranks that were held, and that sent no signs meanwhile."""
+        if self._watch is not None:
+            self._watch.released(ranks)
+
+    def _limit(self, rank: int, left_s: float) -> None:
+        self._lift(rank)
+        self._due_s[rank] = time.monotonic() + left_s
+        self._timers[rank] = self._loop.call_later(max(left_s, 0.0), partial(self._late, rank))
+
+    def _lift(self, rank: int) -> None:
+        if (timer := self._timers.pop(rank, None)) is not None:
+            timer.cancel()
+
+    def _late(self, rank: int) -> None:
+        self.sockets.read_now(rank)
+        if rank not in self._timers:  # it is ready
+            return
+        if (left_s := self._due_s[rank] - time.monotonic()) > 0:  # the rank has asked for more time
+            self._limit(rank, left_s)
+            return
+        del self._timers[rank]
+        why = f"was not ready within {self._spec.of(rank).ready_timeout_s:g} s"
+        self._step(steps.RankFaulted(rank, self._gang.ranks[rank].attempt, why, time.monotonic_ns()))
+
+    def _told(self, told: Told) -> None:
+        rank = told.local_rank
+        if told.what == "ready":
+            self._lift(rank)
+            now_ns = time.monotonic_ns()
+            if self._watch is not None:
+                self._watch.ready(rank, now_ns)
+            self._step(steps.RankReady(rank, self._gang.ranks[rank].attempt, now_ns))
+        elif told.what == "extended" and rank in self._timers:
+            self._due_s[rank] = max(self._due_s[rank], time.monotonic() + told.usec / 1e6)
+        elif told.what == "trigger" and self._watch is not None:
+            self._watch.trigger(rank)
+
+    def _step(self, event: steps.Event) -> None:
+        if self._host is not None:
+            self._host.step(event)
+
+    def end(self) -> None:
+        """Close all sockets, cancel all timers, and drop the reference to the host."""
+        self.sockets.end()
+        for rank in list(self._timers):
+            self._lift(rank)
+        if self._watch is not None:
+            self._watch.end()
+        self._host = None

@@ -1,0 +1,92 @@
+"""Imports, before a thread of supervise needs them, of the modules that it may use.
+
+The host may fork at any moment. If a thread of supervise were importing a module then, the lock of that module would
+stay locked in the child, and a gang of the child would wait for it forever. So these threads import nothing: the first
+attempt of a gang imports on the caller's thread what the gang may need later.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from supervise import _platform as platform
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from supervise._gang.spec import GangSpec
+
+_ALWAYS = ("supervise._gang.runner", "supervise._gang.shutdown", "json")
+"""Modules of every gang. json reads the error files of ranks."""
+_WITHOUT_PIDFDS = ("supervise._process.exits.thread",)
+_FUNCTIONS = ("mmap", "ast", "tokenize", "traceback", "unicodedata", "multiprocessing.util")
+"""Modules for return values, and for what a rank that is forked runs before and after its function."""
+_FORK_SERVER = ("supervise._process.exits.forkserver",)
+_BOUND = ("supervise._logs.trim",)
+_SCREEN = ("supervise._gang.tail_destination",)
+_CONTROL = ("supervise._control.server", "supervise._control.clients", "supervise._gang.stack_requests")
+_STACKS = ("supervise._gang.stack_requests",)
+_HEALTH = ("supervise._gang.health",)
+_TAILS = ("supervise._gang.tail",)
+_OF_THE_START = (
+    "supervise._gang.attempt",
+    "supervise._gang.health",
+    "supervise._gang.rank_variables",
+    "supervise._gang.validation",
+    "supervise._process.launch.forks",
+    "supervise._process.launch.function",
+    "supervise._process.launch.hold",
+    "supervise.watchdog",
+    *(f"multiprocessing.{name}" for name in ("popen_forkserver", "popen_spawn_posix", "forkserver", "spawn")),
+)
+"""Modules for the check of the settings and the start."""
+
+
+def load(spec: GangSpec, *, tails: bool) -> None:
+    """Import what a gang with these settings may need.
+
+    Args:
+        spec: The settings.
+        tails: Whether the gang has Tails.
+    """
+    _import(*_always(), *(_TAILS if tails else ()), *_needed(spec))
+
+
+def load_stacks() -> None:
+    """Import what a request for stacks needs."""
+    _import(*_STACKS)
+
+
+def load_all() -> None:
+    """Import what any gang may need, for a tree: the thread of a tree checks settings, and starts gangs."""
+    _import(*_always(), *_FUNCTIONS, *_FORK_SERVER, *_BOUND, *_CONTROL, *_TAILS, *_OF_THE_START)
+
+
+def _always() -> tuple[str, ...]:
+    return _ALWAYS if platform.PIDFD else _ALWAYS + _WITHOUT_PIDFDS
+
+
+def _needed(spec: GangSpec) -> Iterator[str]:
+    methods = {part.start_method for part in spec.parts if part.kind == "function"}
+    yield from _FUNCTIONS if methods else ()
+    yield from _FORK_SERVER if "forkserver" in methods else ()
+    yield from _BOUND if spec.log_max_bytes is not None else ()
+    yield from _SCREEN if spec.screen is not None else ()
+    yield from _CONTROL if spec.control is not None else ()
+    yield from _STACKS if spec.watchdog is not None else ()
+    yield from _HEALTH if spec.notifies else ()
+    yield from ("subprocess",) if _is_traced() else ()
+
+
+def _import(*names: str) -> None:
+    for name in names:
+        import_module(name)
+
+
+def _is_traced() -> bool:
+    """Return whether a tracer has replaced a function that starts a process. A start may then need `subprocess`."""
+    native = sys.modules.get("_posixsubprocess")
+    return any(not isinstance(each, type(os.getpid)) for each in (os.posix_spawn, getattr(native, "fork_exec", len)))

@@ -1,0 +1,616 @@
+"""The table of settings: one row for each setting of a gang, of a role, of a restart policy and of a watchdog.
+
+These take their names, defaults, choices, checks and texts from the table: the check of a gang's settings, `GangSpec`,
+the option parser of ``supervise run``, the keys of a gang file, ``supervise check``, the completion scripts and the
+reference. Public signatures are written out; a test compares them with the table.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Mapping
+from signal import SIGTERM
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from supervise.errors import SpecError
+from supervise.recording import repr_of, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+# The choices
+
+
+Containment = Literal["group", "cgroup", "sweep"]
+"""What happens to processes that leave the process groups of their ranks."""
+HangAction = Literal["report", "fail"]
+"""What follows a hang: a report only, or also the failure of the rank."""
+KillMode = Literal["group", "mixed"]
+"""Destination of the first signal of a stop: the process group of a rank, or only its own process."""
+Readiness = Literal["exec", "notify"]
+"""When a rank is ready: when its process runs, or when it has reported ``READY=1``."""
+RestartKind = Literal["transient", "permanent", "temporary"]
+"""After which end a rank or a child of a tree restarts: a failure, any end, or none."""
+StartMethod = Literal["spawn", "fork", "forkserver"]
+"""How the process of a function starts, in the terms of multiprocessing."""
+Strategy = Literal["one_for_all", "one_for_one", "rest_for_one"]
+"""Which other ranks or children the failure of one concerns: all, none, or those started after it."""
+
+
+# Settings in seconds, and the default grace
+
+
+GRACE_S = 30.0
+"""The default grace: seconds from the first signal to SIGKILL."""
+ENV_GRACE = "SUPERVISE_GRACE"
+"""The environment variable with the default grace, for programs that use PyTorch's arguments and cannot pass one."""
+LONGEST_S = float(sys.maxsize)
+"""The longest accepted time. Programs pass `sys.maxsize` for no limit; far longer times overflow as nanoseconds."""
+
+
+def check_seconds(what: str, value: object, *, above_zero: bool = False) -> None:
+    """Raise unless `value` is a number of seconds.
+
+    Args:
+        what: Name of the setting.
+        value: Value of the setting.
+        above_zero: Whether 0 is refused, as for settings that may be None.
+
+    Raises:
+        SpecError: `value` is not valid; the text names the setting and the value.
+    """
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if number and 0 <= value <= LONGEST_S and (value > 0 or not above_zero):  # type: ignore[operator]
+        return
+    most = " above 0, or None" if above_zero else ", 0 or more"
+    end = f", at most {LONGEST_S}" if number and value > LONGEST_S else ""  # type: ignore[operator]
+    raise SpecError(f"{what} is {repr_of(value)}; it is a number of seconds{most}{end}")
+
+
+def usual_grace_s() -> float:
+    """Return the default grace: the value of the environment variable, or 30 seconds.
+
+    Raises:
+        SpecError: The variable does not hold a number of seconds; the text names it and its value.
+    """
+    text = os.environ.get(ENV_GRACE)
+    if not text:
+        return GRACE_S
+    try:
+        value = float(text)
+        check_seconds(ENV_GRACE, value)
+    except (ValueError, SpecError):
+        raise SpecError(f"the environment's {ENV_GRACE} is {text!r}; it is a number of seconds, 0 or more") from None
+    return value
+
+
+# The checks. Each returns the value as the gang uses it
+
+
+_LONGEST = 80
+LEAST_LOG_BYTES = 64 * 1024
+"""The smallest accepted bound of the size of a log."""
+
+
+def shown(value: object) -> str:
+    """Return the representation of a value for an error message, cut to 80 characters."""
+    text = repr_of(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _name(setting: Setting, value: object) -> object:
+    """Check a name, which must be text that can be written in the prefix of shown lines and in events."""
+    if not isinstance(value, str):
+        raise SpecError(f"{setting.name} is {shown(value)}; give a text, such as {text_of(value)!r}")
+    if "\0" in value:
+        raise SpecError(f"{setting.name} is {shown(value)}; leave out the NUL character")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        msg = f"{setting.name} is {shown(value)}, which UTF-8 cannot encode; leave out the surrogates"
+        raise SpecError(msg) from None
+    return value
+
+
+def _flag(setting: Setting, value: object) -> object:
+    if not isinstance(value, bool):
+        raise SpecError(f"{setting.name} is {shown(value)}; give True or False")
+    return value
+
+
+def _choice(setting: Setting, value: object) -> object:
+    if value not in setting.choices:
+        raise SpecError(f"{setting.name} is {shown(value)}; it is one of {', '.join(setting.choices)}")
+    return value
+
+
+def _seconds(setting: Setting, value: object) -> object:
+    check_seconds(setting.name, value)
+    return value
+
+
+def _seconds_above_zero(setting: Setting, value: object) -> object:
+    check_seconds(setting.name, value, above_zero=True)
+    return value
+
+
+def _count(setting: Setting, value: object) -> object:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= sys.maxsize:
+        raise SpecError(f"{setting.name} is {shown(value)}; it is a number of restarts, 0 or more")
+    return value
+
+
+def _exit_codes(setting: Setting, value: object) -> object:
+    if isinstance(value, Collection) and not isinstance(value, (str, bytes)):
+        codes = [code for code in value if isinstance(code, int) and not isinstance(code, bool) and -65 < code < 256]
+        if len(codes) == len(value):
+            return frozenset(codes)
+    raise SpecError(f"{setting.name} is {shown(value)}; give a set of exit codes: 0 to 255, or -N for signal N")
+
+
+def _size(setting: Setting, value: object) -> object:
+    if not (isinstance(value, int) and not isinstance(value, bool) and value >= LEAST_LOG_BYTES):
+        msg = f"{setting.name} is {shown(value)}; give at least {LEAST_LOG_BYTES} bytes, or None for no bound"
+        raise SpecError(msg)
+    return value
+
+
+def _texts(setting: Setting, value: object) -> object:
+    """Check a list of texts. A bare string is refused, although its items are strings."""
+    is_list = isinstance(value, Collection) and not isinstance(value, (str, bytes))
+    if not is_list or not all(isinstance(each, str) for each in value):  # type: ignore[attr-defined]
+        raise SpecError(f"{setting.name} is {shown(value)}; give a list of texts, such as ['loss']")
+    return value
+
+
+def _prefixes(setting: Setting, value: object) -> object:
+    if not isinstance(value, Mapping):
+        msg = f"{setting.name} is {shown(value)}; give a mapping of local rank to text, such as {{0: 'zero: '}}"
+        raise SpecError(msg)
+    for rank, prefix in value.items():
+        if not isinstance(prefix, str):
+            raise SpecError(f"rank {rank}: its {setting.name} is {shown(prefix)}; give a text")
+    return value
+
+
+def _folder(setting: Setting, value: object) -> object:
+    if value is None:
+        return None
+    if not isinstance(value, (str, os.PathLike)):
+        raise SpecError(f"{setting.name} is {shown(value)}; give the path of a folder, or None")
+    path = os.fsdecode(value)
+    if "\0" in path or not os.path.isdir(path):
+        raise SpecError(f"{setting.name} is {path!r}, where there is no folder; make it first, or give another one")
+    return path
+
+
+def _logs_specs(setting: Setting, value: object) -> object:
+    """Accept every object with a method `reify`, so that specifications of PyTorch are accepted."""
+    if isinstance(value, type) or not callable(getattr(value, "reify", None)):
+        such = "DefaultLogsSpecs('logs', redirects=Std.ALL)"
+        raise SpecError(f"{setting.name} is {shown(value)}; give a LogsSpecs, such as {such}")
+    return value
+
+
+def _function_of_events(setting: Setting, value: object) -> object:
+    if not callable(value):
+        raise SpecError(f"{setting.name} is {shown(value)}; give a function of one argument, the event, or None")
+    return value
+
+
+def _later(_setting: Setting, value: object) -> object:
+    """Accept any value: `_gang.validation` checks it together with other settings, or for each rank."""
+    return value
+
+
+# The kinds of values, and the rows
+
+
+class Kind:
+    """A kind of values: its type, its unit and its check. The command line knows how a kind is written as text."""
+
+    __slots__ = ("check", "type", "unit")
+
+    def __init__(self, type_: str, check: Callable[[Setting, Any], Any] = _later, unit: str = "") -> None:
+        self.type: str = type_
+        self.check: Callable[[Setting, Any], Any] = check
+        self.unit: str = unit
+
+
+FLAG = Kind("bool", _flag)
+CHOICE = Kind("str", _choice)
+SECONDS = Kind("float", _seconds, "s")
+SPAN = Kind("float", _seconds_above_zero, "s")
+"""Seconds above 0."""
+TIME_LIMIT = Kind("float", _seconds_above_zero, "s")
+"""Seconds above 0, after which the run ends."""
+COUNT = Kind("int", _count)
+EXIT_CODES = Kind("set of int", _exit_codes)
+SIZE = Kind("int", _size, "bytes")
+TEXTS = Kind("list of str", _texts)
+FOLDER = Kind("path", _folder)
+SIGNAL = Kind("Signals")
+
+REQUIRED: Final[Any] = ...
+"""The default of a setting that has none."""
+
+
+class Setting:
+    """One row of the table."""
+
+    __slots__ = (
+        *("argument", "choices", "default", "dest", "each_host", "field", "group", "key", "kind", "metavar"),
+        *("name", "option", "role", "sentence", "usual"),
+    )
+
+    def __init__(
+        self,
+        name: str,
+        kind: Kind,
+        default: Any,
+        sentence: str,
+        *,
+        option: str = "",
+        group: str = "",
+        choices: tuple[str, ...] = (),
+        metavar: str = "",
+        usual: str | None = None,
+        role: Literal["", "own", "inherited"] = "",
+        each_host: bool = False,
+        argument: bool = True,
+    ) -> None:
+        """Describe a setting.
+
+        Args:
+            name: Name of the argument or the field in Python.
+            kind: The kind of its values.
+            default: The default in Python.
+            sentence: What it sets, as the help of the option and the reference show it.
+            option: Option of ``supervise run``. The key in a gang file is the option without its dashes.
+            group: Title of the group of the help that shows the option.
+            choices: The accepted values of a choice.
+            metavar: Placeholder of the value in the help; by default that of the kind, or the choices.
+            usual: The default, as the help shows it; by default derived from `default`.
+            role: ``own``: if the gang has roles, each of them has its own value. ``inherited``: a role may replace the
+                value of the gang.
+            each_host: Whether each host of a gang over several hosts applies the setting to its own ranks.
+            argument: Whether `Supervisor` has an argument of this name.
+        """
+        self.name = name
+        self.kind = kind
+        self.default = default
+        self.sentence = sentence
+        self.option = option
+        self.group = group
+        self.choices = choices
+        self.metavar = metavar
+        self.usual: str = _as_text(kind, default) if usual is None else usual
+        self.role = role
+        self.each_host = each_host
+        self.argument = argument
+        self.key: str = option.removeprefix("--") or name.removesuffix("_s").replace("_", "-")
+        """The key in a gang file. In the table of a role, a setting without an option has one, too."""
+        self.dest: str = self.key.replace("-", "_")
+        """The name of the option's value in the parsed command line."""
+        self.field: str = f"{name}_s" if kind.unit == "s" and not name.endswith("_s") else name
+        """The name of the field of `GangSpec`: that of the argument, with the suffix ``_s`` for seconds."""
+
+    def checked(self, value: Any) -> Any:
+        """Return a value as the gang uses it.
+
+        Raises:
+            SpecError: The value is not valid; the text names the setting, the value and the remedy.
+        """
+        return value if value is self.default else self.kind.check(self, value)
+
+
+def _as_text(kind: Kind, default: Any) -> str:
+    if kind.unit == "s" and default is not None:
+        return f"{default:g}"
+    if kind is EXIT_CODES:
+        return ",".join(map(str, sorted(default)))
+    return str(default) if kind is CHOICE and default else ""
+
+
+# The table
+
+
+_OUTPUT, _END, _FAILURE, _HEALTH = "output", "the end", "failure", "health"
+
+
+def _rows(*rows: Setting) -> dict[str, Setting]:
+    return {row.name: row for row in rows}
+
+
+GANG: Final = _rows(
+    Setting("name", Kind("str", _name), REQUIRED, "name of the gang, for the prefix of shown lines and for events"),
+    Setting("entrypoint", Kind("callable or str"), None, "function that every rank calls, or a program", role="own"),
+    Setting("args", Kind("mapping"), None, "rank to its arguments", role="own"),
+    Setting("envs", Kind("mapping"), None, "rank to variables added to the environment"),
+    Setting("roles", Kind("list of Role"), None, "the roles, if not all ranks run the same"),
+    Setting(
+        "start_method",
+        CHOICE,
+        "spawn",
+        "how the process of a function starts",
+        choices=get_args(StartMethod),
+        role="own",
+        each_host=True,
+    ),
+    Setting(
+        "cwd",
+        FOLDER,
+        None,
+        "working directory of the ranks; a relative path of PROGRAM is relative to it",
+        option="--cwd",
+        group="what runs",
+        role="own",
+        each_host=True,
+    ),
+    Setting(
+        "numa_options",
+        Kind("NumaOptions"),
+        None,
+        "binding of each rank to the CPUs near its GPU; see --numa-binding",
+        argument=False,
+    ),
+    Setting("logs_specs", Kind("LogsSpecs", _logs_specs), None, "where output goes"),
+    Setting("log_line_prefixes", Kind("mapping", _prefixes), None, "rank to the prefix of its shown lines"),
+    Setting(
+        "log_max_bytes",
+        SIZE,
+        None,
+        "remove the oldest part of a log from the disk when it is larger, such as 10M or 1G; at least 64K",
+        option="--log-max-bytes",
+        group=_OUTPUT,
+        usual="no bound",
+        each_host=True,
+    ),
+    *(
+        Setting(
+            f"duplicate_{stream}_filters",
+            TEXTS,
+            None,
+            f"write shown lines of {stream} that contain one of these texts to filtered_{stream}.log, too",
+            option=f"--duplicate-{stream}-filters",
+            group=_OUTPUT,
+            each_host=True,
+        )
+        for stream in ("stdout", "stderr")
+    ),
+    Setting("event_sink", Kind("callable", _function_of_events), None, "function that is called with every event"),
+    Setting(
+        "grace",
+        SECONDS,
+        GRACE_S,
+        "time from the first signal to SIGKILL, for every kind of stop",
+        option="--shutdown-timeout",
+        group=_END,
+        each_host=True,
+    ),
+    Setting(
+        "timeout",
+        TIME_LIMIT,
+        None,
+        "stop the run after this time, restarts included; the exit code is then 124",
+        option="--timeout",
+        group=_END,
+    ),
+    Setting(
+        "stop_signal",
+        SIGNAL,
+        SIGTERM,
+        "the first signal of every stop",
+        option="--stop-signal",
+        group=_END,
+        usual="SIGTERM; if a signal stops supervise, that signal",
+        each_host=True,
+        argument=False,
+    ),
+    Setting(
+        "containment",
+        CHOICE,
+        "group",
+        "what happens to processes that leave the process group of their rank: group: report them; cgroup: keep them"
+        " in a control group and end them (needs a writable cgroup v2 tree); sweep: find and end them",
+        option="--containment",
+        group=_END,
+        choices=get_args(Containment),
+        each_host=True,
+    ),
+    Setting(
+        "kill_mode",
+        CHOICE,
+        "group",
+        "destination of the first signal of a stop: group: the process group of each rank; mixed: only its own"
+        " process, which then stops those that it has started. SIGKILL goes to the group",
+        option="--kill-mode",
+        group=_END,
+        choices=get_args(KillMode),
+        role="inherited",
+        each_host=True,
+    ),
+    Setting(
+        "gate",
+        FLAG,
+        False,
+        "hold each program until its lifeline is armed, so that the program ends even if supervise is killed during"
+        " the start",
+        option="--gate",
+        group=_END,
+    ),
+    Setting(
+        "strategy",
+        CHOICE,
+        "one_for_all",
+        "which ranks the failure of a rank stops or, with --max-restarts, restarts: one_for_all: all ranks;"
+        " one_for_one: only the failed rank; rest_for_one: it and the ranks above it",
+        option="--strategy",
+        group=_FAILURE,
+        choices=get_args(Strategy),
+        metavar="S",
+        each_host=True,
+    ),
+    Setting("restart_policy", Kind("RestartPolicy"), None, "when and how often ranks are restarted"),
+    Setting(
+        "success_exit_codes",
+        EXIT_CODES,
+        frozenset({0}),
+        "exit codes that are a success, such as 0,3",
+        option="--success-exit-codes",
+        group=_FAILURE,
+        each_host=True,
+    ),
+    Setting(
+        "ready",
+        CHOICE,
+        "exec",
+        "a rank is ready: exec: when its process runs; notify: when it says so by supervise.notify, systemd-notify or"
+        " another sender of READY=1",
+        option="--ready",
+        group=_HEALTH,
+        choices=get_args(Readiness),
+        metavar="WHEN",
+        role="own",
+        each_host=True,
+    ),
+    Setting(
+        "ready_timeout_s",
+        SPAN,
+        60.0,
+        "time from the launch of a rank until it must be ready",
+        option="--ready-timeout",
+        group=_HEALTH,
+        role="own",
+        each_host=True,
+    ),
+    Setting("watchdog", Kind("Watchdog"), None, "when a rank counts as hung", each_host=True),
+    Setting("control", Kind("path"), None, "path of a socket file that accepts commands of other processes"),
+    Setting("rank_variables", FLAG, False, "whether each rank gets torchrun's variables, such as RANK"),
+    Setting(
+        "hold_returned",
+        FLAG,
+        False,
+        "whether the process of a function that has returned stays alive until all have returned",
+    ),
+)
+"""The settings of a gang: the arguments of `Supervisor`, and two that only some calls have."""
+
+OF_ROLES: Final = _rows(
+    Setting(
+        "restart",
+        CHOICE,
+        None,
+        "after which end a rank restarts; needs --max-restarts",
+        choices=get_args(RestartKind),
+    ),
+    Setting(
+        "service",
+        FLAG,
+        False,
+        "the ranks serve the other roles, and are stopped when all ranks of the other roles have ended",
+    ),
+)
+"""The settings that only roles have. Those that a gang without roles has, too, are the rows of `GANG` with `role`."""
+
+POLICY: Final = _rows(
+    Setting(
+        "max_restarts",
+        COUNT,
+        3,
+        "when a rank fails, restart the ranks that --strategy names, up to N times",
+        option="--max-restarts",
+        group=_FAILURE,
+        usual="0",
+    ),
+    Setting(
+        "restart",
+        CHOICE,
+        "transient",
+        "restart a rank after: transient: a failure; permanent: every end; temporary: no end",
+        option="--restart",
+        group=_FAILURE,
+        choices=get_args(RestartKind),
+        metavar="KIND",
+    ),
+    Setting(
+        "within_s",
+        SPAN,
+        None,
+        "count only the restarts of the last DUR",
+        option="--restart-window",
+        group=_FAILURE,
+        usual="all",
+    ),
+    Setting(
+        "backoff",
+        SECONDS,
+        1.0,
+        "delay before the first restart; it doubles with each restart in a row, up to a minute; a longer DUR stays"
+        " constant",
+        option="--backoff",
+        group=_FAILURE,
+    ),
+    Setting(
+        "uncounted_exit_codes",
+        EXIT_CODES,
+        frozenset(),
+        "exit codes after which a rank restarts without a count toward --max-restarts, such as 75",
+        option="--uncounted-exit-codes",
+        group=_FAILURE,
+    ),
+    Setting(
+        "never_restart_exit_codes",
+        EXIT_CODES,
+        frozenset(),
+        "exit codes after which the run ends at once",
+        option="--never-restart-exit-codes",
+        group=_FAILURE,
+    ),
+)
+"""The fields of `RestartPolicy`."""
+
+WATCHDOG: Final = _rows(
+    Setting(
+        "heartbeat_timeout_s",
+        SPAN,
+        None,
+        "a rank hangs if it sends no heartbeat or higher step for DUR, once it is ready or has sent one",
+        option="--heartbeat-timeout",
+        group=_HEALTH,
+    ),
+    Setting(
+        "output_timeout_s",
+        SPAN,
+        None,
+        "a rank hangs if it writes nothing for DUR, once it is ready or has written something",
+        option="--output-timeout",
+        group=_HEALTH,
+    ),
+    Setting(
+        "action",
+        CHOICE,
+        "report",
+        "what follows a hang: report: a message and the stacks of all ranks; fail: also the failure of the rank",
+        option="--on-hang",
+        group=_HEALTH,
+        choices=get_args(HangAction),
+        metavar="WHAT",
+    ),
+    Setting("stacks", FLAG, True, "whether the report of a hang has the stacks of all ranks"),
+)
+"""The fields of `Watchdog`."""
+
+
+def of_roles() -> Iterator[Setting]:
+    """Yield the settings of a role that are checked when the role is made, or by their key in a gang file."""
+    yield from (row for row in GANG.values() if row.role and row.kind.check is not _later)
+    yield from OF_ROLES.values()
+
+
+def with_options() -> Iterator[Setting]:
+    """Yield the settings with options of ``supervise run``."""
+    for table in (GANG, POLICY, WATCHDOG):
+        yield from (row for row in table.values() if row.option)

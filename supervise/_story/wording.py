@@ -1,0 +1,103 @@
+"""Ranks, durations, sizes and ends of processes as text."""
+
+from __future__ import annotations
+
+from signal import Signals
+from typing import TYPE_CHECKING, Any
+
+from supervise._printable import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping, Sequence
+
+
+_SPANS = 12
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_STEP = 1024
+
+
+def seconds(value: float) -> str:
+    """Format a duration."""
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    if value < 60:
+        return f"{value:.1f} s" if value < 10 and value != int(value) else f"{value:.0f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def ending(exitcode: int | None, *, core_dumped: bool = False) -> str:
+    """Format the end of a process: ``exit code 3``, ``SIGKILL``."""
+    if exitcode is None:
+        return "exit status lost"
+    if exitcode >= 0:
+        return f"exit code {exitcode}"
+    try:
+        name = Signals(-exitcode).name
+    except ValueError:
+        name = f"signal {-exitcode}"
+    return f"{name}, core dumped" if core_dumped else name
+
+
+def spans(ranks: Iterable[int]) -> str:
+    """Format ranks: ``rank 3``, ``ranks 0-2, 5``."""
+    numbers = sorted(ranks)
+    runs: list[list[int]] = []
+    for rank in numbers:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1][1:] = [rank]
+        else:
+            runs.append([rank])
+    text = ", ".join("-".join(map(str, run)) for run in runs[:_SPANS])
+    if len(runs) > _SPANS:
+        text += f", ... ({len(numbers)} in all)"
+    return f"rank{'s' if len(numbers) > 1 else ''} {text}"
+
+
+def size(size_bytes: float | None) -> str:
+    """Format a number of bytes; ``-`` for None."""
+    if size_bytes is None:
+        return "-"
+    for unit in _UNITS[:-1]:
+        if size_bytes < _STEP:
+            return f"{size_bytes:.0f} {unit}"
+        size_bytes /= _STEP
+    return f"{size_bytes:.1f} {_UNITS[-1]}"
+
+
+def exit_of(fields: Mapping[str, Any]) -> str:
+    """Format the exit in an event: ``exit code 3``, ``SIGKILL``."""
+    return str(fields.get("exit_signal") or ending(fields.get("exit_code")))
+
+
+def failed_or_ended(error_type: object) -> str:
+    """Return the verb for the rank that caused a restart of all. A `permanent` rank causes one after a success, too."""
+    return "ended" if error_type == "exit code 0" else "failed"
+
+
+def shortened(text: str, limit: int) -> str:
+    """Return `text` on one line of at most `limit` characters."""
+    text = one_line(text)
+    return text if len(text) <= limit else f"{text[: limit - 4]} ..."
+
+
+def counted(count: int, what: str) -> str:
+    """Format a number of things: ``1 rank``, ``2 ranks``."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def columns(rows: Sequence[Sequence[str]], *, right: Container[int] = ()) -> list[str]:
+    """Format the rows of a table as lines.
+
+    Args:
+        rows: The texts of each row, the heads first.
+        right: The indexes of the columns that are aligned to the right.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = zip(row, widths, strict=True)
+        aligned = [text.rjust(width) if at in right else text.ljust(width) for at, (text, width) in enumerate(cells)]
+        lines.append("  ".join(aligned).rstrip())
+    return lines

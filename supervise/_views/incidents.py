@@ -1,0 +1,175 @@
+"""What went wrong in a run: its incidents, and why a rank has failed."""
+
+from __future__ import annotations
+
+import os
+from signal import Signals
+from typing import TYPE_CHECKING, Any
+
+from supervise._files import last_lines
+from supervise._printable import one_line, printable
+from supervise._record import NamedTuple
+from supervise._story import failure_report
+from supervise._story.failure_report import Story
+from supervise._story.wording import exit_of, failed_or_ended, seconds
+from supervise._views.samples import log_paths
+from supervise.result import ProcessFailure, RankEnd
+
+if TYPE_CHECKING:
+    from supervise._views.recorded_run import RecordedRun
+    from supervise._views.run_state import Failure, Occurrence
+
+
+# The reason why a rank has failed, before its run has a result, in the words of the failure report
+
+
+_MOST_LINES = 60
+
+
+def why_failed(run: RecordedRun, rank: int, failure: Failure) -> list[str]:
+    """Return printable lines that say which rank failed and how, with its traceback or the end of its stderr.
+
+    Args:
+        run: The run.
+        rank: The rank.
+        failure: Its failure.
+    """
+    life, exited = failure.life, failure.life.end
+    code = None if exited is None else _exitcode(exited.fields)
+    if exited is None or code is None or not life.pid:  # it runs, or the event is not as supervise writes it
+        return [f"rank {rank} failed: {one_line(failure.why or 'its end is not known')}"]
+    fields = exited.fields
+    paths = log_paths(run.path, rank, life.attempt)
+    out, err = (path if os.path.lexists(path) else "" for path in paths)
+    end = RankEnd(
+        local_rank=rank,
+        pid=life.pid,
+        exitcode=code,
+        role="root_cause",
+        started_ns=1,
+        ended_ns=1 + int(fields.get("uptime_s", 0) * 1e9),
+        core_dumped=fields.get("core_dumped", False),
+        oom_kill=fields.get("oom_kill", False),
+        stderr_tail=last_lines(err),
+        stdout_log=out,
+        stderr_log=err,
+        host=one_line(str(run.info.get("host_name") or "")),
+    )
+    why = failure.why or fields.get("complaint", "")
+    error_file = os.path.join(os.path.dirname(paths[0]), "error.json")
+    found = ProcessFailure.of(rank, life.pid, code, error_file, message=why)
+    return [printable(line) for line in failure_report.of_rank(found, end, _story(run))[:_MOST_LINES]]
+
+
+def _exitcode(fields: dict[str, Any]) -> int | None:
+    """Return the exit code in the event of an exit, ``-N`` for signal N; None if it is not known."""
+    name = fields.get("exit_signal", "")
+    if name in Signals.__members__:
+        return -Signals[name]
+    number = name.removeprefix("signal ")  # a realtime signal has no name
+    return -int(number) if number.isdecimal() and len(number) < 4 else fields["exit_code"]
+
+
+def _story(run: RecordedRun) -> Story:
+    several = 1 if run.info.get("engine") == "ray" else max(1, run.info.get("nnodes", 1))
+    nproc = run.info["world_size"]
+    titles = ["{}{}".format(*run.title(each)) for each in range(nproc)] if len(run.info["roles"]) > 1 else []
+    host = run.info.get("node_rank", 0) if several > 1 else 0
+    return Story(nproc=nproc, hosts=several, host=host, titles=tuple(titles))
+
+
+# The words for what went wrong in a run, and for its restarts. `supervise top` and `supervise report` share them
+
+
+LONGEST_TEXT = 300
+KINDS = {
+    "events.lost": "lost",
+    "gang.restarting": "restart",
+    "gang.stopping": "stopping",
+    "host.lost": "lost",
+    "process.exited": "failed",
+    "process.faulted": "failed",
+    "process.hung": "hung",
+    "process.leaked": "leaked",
+    "process.restarting": "restart",
+    "process.start_failed": "failed",
+    "process.stopped": "suspended",
+    "process.unkillable": "unkillable",
+}
+
+
+class Incident(NamedTuple):
+    """Something that happened, in words."""
+
+    at_s: float
+    """Seconds since the epoch."""
+    kind: str
+    """A word, such as ``failed``, ``hung``, ``restart``, ``stopping``, ``suspended`` or ``lost``."""
+    rank: int | None
+    """Local rank; None: the whole gang."""
+    text: str
+    """One printable line."""
+
+
+def incident(it: Occurrence, *, present: bool) -> Incident:
+    """Return an event of `KINDS` in words.
+
+    Args:
+        it: The event.
+        present: Whether the words are about the present, as in ``hangs``; otherwise about the past, as in ``hung``.
+    """
+    return Incident(it.at_s, KINDS[it.name], it.rank, _text(it, present=present))
+
+
+def _text(it: Occurrence, *, present: bool) -> str:  # noqa: C901, PLR0911 - one case per event
+    rank, fields = f"rank {it.rank}", it.fields
+    match it.name:
+        case "process.exited":
+            after = f" after {seconds(fields['uptime_s'])}" if "uptime_s" in fields else ""
+            return f"{rank} failed: {end_of(it)}{after}"
+        case "process.restarting":
+            return f"{rank} restarts in {seconds(fields.get('backoff_s', 0))}: {end_of(it)}"
+        case "process.hung":
+            return f"{rank} {'hangs' if present else 'hung'}: {hang_of(it)}"
+        case "process.faulted":
+            return f"{rank}: {short(fields['message'])}"
+        case "process.start_failed":
+            return f"{rank} did not start: {short(fields['exception_message'])}"
+        case "process.stopped":
+            return f"{rank} was suspended by {short(fields['signal'])}"
+        case "process.leaked" | "process.unkillable":
+            return f"{rank}: pid {fields.get('pid')} is {KINDS[it.name]}"
+        case "gang.restarting":
+            how = fields["error_type"]
+            why = f"rank {fields['root_cause_rank']} {failed_or_ended(how)} ({short(how)})"
+            return f"all ranks restart in {seconds(fields.get('backoff_s', 0))}: {why}"
+        case "gang.stopping":
+            return f"supervise stops the ranks ({short(fields['reason'])})"
+        case "events.lost":
+            return f"{fields['count']} events could not be written"
+        case _:
+            return f"host {fields['host']}{'' if present else ' was lost'}: {short(fields['reason'])}"
+
+
+def hang_of(it: Occurrence) -> str:
+    """Return what was missing in a hang: ``no heartbeat for 30 s, step 4``."""
+    step = f", step {it.fields['step']}" if "step" in it.fields else ""
+    return f"no {short(it.fields['tier'])} for {seconds(it.fields['age_s'])}{step}"
+
+
+def end_of(it: Occurrence) -> str:
+    """Return how a life ended: ``exit code 3``, ``SIGSEGV, core dumped, out of memory``."""
+    return f"{exit_with_complaint(it)}{', out of memory' if it.fields.get('oom_kill') else ''}"
+
+
+def exit_with_complaint(it: Occurrence) -> str:
+    """Return the exit of a life: ``exit code 0 (no heartbeat)``, ``SIGSEGV, core dumped``."""
+    how = short(exit_of(it.fields))
+    if "exit_signal" in it.fields:
+        return f"{how}, core dumped" if it.fields.get("core_dumped") else how
+    return f"{how} ({short(it.fields['complaint'])})" if it.fields.get("complaint") else how
+
+
+def short(text: str) -> str:
+    """Return the beginning of a text as one printable line."""
+    return one_line(text)[:LONGEST_TEXT]

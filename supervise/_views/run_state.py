@@ -1,0 +1,335 @@
+"""The state of a run, folded from its events: from live events, or from the lines of ``events.jsonl``.
+
+Only this module knows what an event does to the state. The screen of `supervise run`, and the commands that read the
+files of a run, word what they find here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Ending = Literal["running", "succeeded", "failed", "stopped", "unknown"]
+"""How a life ended. ``stopped``: by supervise. ``unknown``: supervise was killed before the life ended."""
+
+_LARGEST = 1 << 64
+"""A timeout may be `sys.maxsize` seconds, which is 2 ** 63 as a `float`."""
+_LONGEST_TEXT = 4096
+"""Characters of a text that are kept. A path has at most as many bytes."""
+_MOST_RANKS = 100_000
+_MOST_OCCURRENCES = 2_000
+_MOST_STACKS = 20
+
+
+# Validation: a rank may have written a line of the file, and so any value
+
+
+_KINDS: dict[str, type | list[type]] = {
+    **dict.fromkeys(("attempt", "count", "errno", "exit_code", "host", "max_restarts", "max_rss_bytes"), int),
+    **dict.fromkeys(("monotonic_ns", "pid", "root_cause_rank", "step"), int),
+    **dict.fromkeys(("age_s", "backoff_s", "cpu_time_s", "uptime_s"), float),
+    **dict.fromkeys(("complaint", "error", "error_type", "exception_message", "exit_signal", "level"), str),
+    **dict.fromkeys(("log_iostream", "message", "path", "reason", "role", "signal", "status", "tier"), str),
+    **dict.fromkeys(("core_dumped", "ended", "oom_kill", "spontaneous"), bool),
+    "descendants": [int],
+    "left_out": [int],
+    "places": [str],
+}
+"""The fields that an `Occurrence` keeps, with their types; ``[int]`` is a list of integers."""
+
+_NEEDS: dict[str, set[str]] = {
+    "events.lost": {"count"},
+    "gang.restarting": {"attempt", "error_type", "root_cause_rank"},
+    "gang.stacks": {"places"},
+    "gang.stopping": {"reason"},
+    "host.lost": {"host", "reason"},
+    "process.exited": {"exit_code"},
+    "process.faulted": {"message"},
+    "process.hung": {"age_s", "tier"},
+    "process.restarting": {"exit_code"},
+    "process.signaled": {"reason", "signal"},
+    "process.started": {"pid"},
+    "process.start_failed": {"exception_message"},
+    "process.stopped": {"signal"},
+}
+"""Event to the fields without which it is not valid. Only an exit code may be None."""
+
+_OF_A_LIFE = frozenset(
+    f"process.{what}"
+    for what in ("exited", "faulted", "hung", "ready", "signaled", "started", "start_failed", "stopped")
+)
+
+
+class Occurrence:
+    """A valid event."""
+
+    __slots__ = ("at_s", "fields", "name", "rank")
+
+    def __init__(self, name: str, at_s: float, rank: int | None, fields: dict[str, Any]) -> None:
+        """Describe the event.
+
+        Args:
+            name: Its name without ``supervise.``.
+            at_s: Seconds since the epoch.
+            rank: Local rank, or global rank if the run has several hosts; None: the whole gang.
+            fields: The known fields, with values of the right type and of limited size. Texts may have control
+                characters.
+        """
+        self.name, self.at_s, self.rank, self.fields = name, at_s, rank, fields
+
+
+def checked(event: Mapping[str, Any]) -> Occurrence | None:
+    """Return an event with its known fields; None if a value has the wrong type or an absurd size."""
+    fields = {}
+    for key, value in event.items():
+        kind = _KINDS.get(key)
+        if kind is not None and value is not None:
+            if not is_a(kind, value):
+                return None
+            fields[key] = value[:_LONGEST_TEXT] if kind is str else value
+    try:
+        name, at = event["event"].removeprefix("supervise."), datetime.fromisoformat(event["timestamp"])
+        at_s = (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+        return None
+    rank = event.get("rank" if "host" in event else "local_rank")
+    is_valid = name not in _OF_A_LIFE if rank is None else is_a(int, rank) and rank >= 0
+    if "exit_code" in event:
+        fields.setdefault("exit_code", None)
+    return Occurrence(name, at_s, rank, fields) if is_valid and fields.keys() >= _NEEDS.get(name, set()) else None
+
+
+def is_a(kind: type | list[type], value: Any) -> bool:
+    """Return whether a value has a type and a reasonable size. An `int` is a `float`, too; NaN and a `bool` are not."""
+    if kind is int or kind is float:
+        return (type(value) is kind or type(value) is int) and -_LARGEST < value < _LARGEST
+    if isinstance(kind, list):
+        return isinstance(value, list) and all(is_a(kind[0], each) for each in value)
+    return isinstance(value, kind)
+
+
+# The state
+
+
+class Life:
+    """One process of a rank, or the failure to start one."""
+
+    __slots__ = (
+        "attempt",
+        "end",
+        "ending",
+        "hang",
+        "launch_failure",
+        "occurrences",
+        "pid",
+        "ready_s",
+        "started_s",
+    )
+
+    def __init__(self, first: Occurrence, attempt: int) -> None:
+        """Begin with its start; if that event is missing, with the first event that is known."""
+        self.attempt = attempt
+        self.pid: int = first.fields.get("pid", 0)
+        """0: it could not be launched, or its events do not say."""
+        self.started_s: float = first.at_s - first.fields.get("uptime_s", 0)
+        """Seconds since the epoch, as all times here."""
+        self.ready_s: float | None = None
+        self.end: Occurrence | None = None
+        """The event of its exit."""
+        self.ending: Ending = "running"
+        self.launch_failure: Occurrence | None = None
+        """Why it could not be started, or was not ready."""
+        self.occurrences: list[Occurrence] = []
+        """The first signals that supervise sent to it, its suspensions and its hangs, in their order."""
+        self.hang: Occurrence | None = None
+        """The last hang that was reported."""
+
+    @property
+    def ended_s(self) -> float | None:
+        """When it ended; None if it runs, or could not be launched."""
+        return None if self.end is None else self.end.at_s
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The fields of the event of its exit; empty without that event."""
+        return {} if self.end is None else self.end.fields
+
+    @property
+    def ran(self) -> bool:
+        """Whether it had a process."""
+        return self.launch_failure is None or self.pid > 0
+
+    def all_of(self, what: str) -> list[Occurrence]:
+        """Return its occurrences of one kind: ``signaled``, ``stopped`` or ``hung``."""
+        return [each for each in self.occurrences if each.name == f"process.{what}"]
+
+
+class Failure:
+    """The failure of a rank."""
+
+    __slots__ = ("at_s", "life", "why")
+
+    def __init__(self, at_s: float, life: Life, why: str) -> None:
+        """Describe the failure of a life.
+
+        Args:
+            at_s: Seconds since the epoch.
+            life: The life.
+            why: The fault of a rank that ran, or the error of its start; "" if its exit is the failure.
+        """
+        self.at_s, self.life, self.why = at_s, life, why
+
+
+class RankLives:
+    """The lives of one rank."""
+
+    __slots__ = ("count", "lives", "waits")
+
+    def __init__(self, most: int | None) -> None:
+        """Begin without a life. Keep at most `most` lives; None: keep all."""
+        self.lives: deque[Life] = deque(maxlen=most)
+        """The newest lives, oldest first. The last one is the present life."""
+        self.count = 0
+        """Number of processes, with those whose lives are not kept."""
+        self.waits = False
+        """Whether a restart was announced, and the next life has not begun."""
+
+    @property
+    def life(self) -> Life | None:
+        """Its last life; None if it was never started."""
+        return self.lives[-1] if self.lives else None
+
+
+class RunState:
+    """The state of a run. Used by one thread."""
+
+    def __init__(self, *, most_lives: int | None = 1) -> None:
+        """Begin before the first event.
+
+        Args:
+            most_lives: How many lives of each rank are kept; None: all.
+        """
+        self.ranks: dict[int, RankLives] = {}
+        """The ranks that have had an event, in the order of their first events."""
+        self.ended: set[int] = set()
+        """Ranks whose life in the present attempt has ended, or could not be started, and that do not restart."""
+        self.failed: dict[int, Failure] = {}
+        """Rank to the failure of its present life, the first failure first."""
+        self.last_failures: dict[int, Failure] = {}
+        """The same for the last life that has failed, even if a restart has followed."""
+        self.stop: Occurrence | None = None
+        """The last event ``gang.stopping`` of the present attempt; None: supervise does not stop the ranks."""
+        self.restart: Occurrence | None = None
+        """The announced restart of all ranks, until the next attempt begins."""
+        self.restarts = 0
+        """Number of restarts of all ranks, with the announced one."""
+        self.stacks: deque[Occurrence] = deque(maxlen=_MOST_STACKS)
+        """The newest files of stacks, oldest first."""
+        self.last = ""
+        """The time of the last event as text."""
+        self._most_lives = most_lives
+
+    def apply(self, event: Mapping[str, Any]) -> Occurrence | None:
+        """Process one event.
+
+        Args:
+            event: A live event with its name as ``event``, or a line of ``events.jsonl``.
+
+        Returns:
+            The event with valid fields. None if it is not valid; then the state is unchanged.
+        """
+        it = checked(event)
+        if it is None or (it.rank is not None and it.rank not in self.ranks and len(self.ranks) >= _MOST_RANKS):
+            return None
+        self.last = event["timestamp"]
+        if it.rank is None:
+            self._of_gang(it)
+        elif it.name in _OF_A_LIFE:
+            self._of_life(it, it.rank, self._life(it, it.rank))
+        elif it.name == "process.restarting":
+            self.of(it.rank).waits = True
+            self.ended.discard(it.rank)
+        return it
+
+    def of(self, rank: int) -> RankLives:
+        """Return the lives of a rank, which may have none."""
+        if rank not in self.ranks:
+            self.ranks[rank] = RankLives(self._most_lives)
+        return self.ranks[rank]
+
+    def _life(self, it: Occurrence, rank: int) -> Life:
+        """Return the life that an event is about. A life whose start is not known begins with its first event."""
+        known = self.of(rank)
+        life = known.life
+        attempt = it.fields.get("attempt", 0 if life is None else life.attempt)
+        if life is None or life.attempt != attempt or it.name == "process.started":
+            if it.name == "process.start_failed" and self.restart is not None:  # no file of the attempt could be made
+                self._begin()
+            life = Life(it, attempt)
+            known.lives.append(life)
+            known.count += it.name != "process.start_failed"
+            known.waits = False
+            self.ended.discard(rank)
+            self.failed.pop(rank, None)
+        return life
+
+    def _of_life(self, it: Occurrence, rank: int, life: Life) -> None:
+        life.pid = it.fields.get("pid", life.pid)
+        match it.name:
+            case "process.ready":
+                life.ready_s = it.at_s
+            case "process.exited":
+                self._exited(it, rank, life)
+            case "process.faulted":
+                self._fails(rank, Failure(it.at_s, life, it.fields["message"]))
+            case "process.start_failed":
+                life.launch_failure = it
+                self.ended.add(rank)
+                self._fails(rank, Failure(it.at_s, life, it.fields["exception_message"]))
+            case "process.hung" | "process.signaled" | "process.stopped":
+                life.hang = it if it.name == "process.hung" else life.hang
+                if len(life.occurrences) < _MOST_OCCURRENCES:
+                    life.occurrences.append(it)
+            case _:
+                pass
+
+    def _exited(self, it: Occurrence, rank: int, life: Life) -> None:
+        life.end = it
+        self.ended.add(rank)
+        before = self.failed.get(rank)
+        if before is not None or it.fields.get("level") == "error":
+            self._fails(rank, Failure(it.at_s, life, "" if before is None else before.why))
+            life.ending = "failed"
+        elif it.fields.get("spontaneous"):
+            life.ending = "failed" if it.fields.get("complaint") else "succeeded"
+        else:
+            life.ending = "stopped"
+
+    def _fails(self, rank: int, failure: Failure) -> None:
+        self.failed[rank] = self.last_failures[rank] = failure
+
+    def _of_gang(self, it: Occurrence) -> None:
+        match it.name:
+            case "gang.starting":
+                self._begin()
+            case "gang.stopping":
+                self.stop = it
+            case "gang.restarting":
+                self.restart, self.restarts, self.stop = it, it.fields["attempt"], None
+                self.failed.clear()
+                for rank in self.ranks.keys() - {*it.fields.get("left_out", ())}:
+                    self.ranks[rank].waits = True
+            case "gang.stacks" if it.fields.get("path"):
+                self.stacks.append(it)
+            case _:
+                pass
+
+    def _begin(self) -> None:
+        """Begin an attempt. The ranks that its restart has left out have ended."""
+        left_out = () if self.restart is None else self.restart.fields.get("left_out", ())
+        self.ended.intersection_update(left_out)
+        self.restart = self.stop = None

@@ -1,0 +1,464 @@
+"""``supervise logs RUN``: the output of the ranks, from their files."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import heapq
+import json
+import os
+import select
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from supervise._files import open_regular
+from supervise._printable import one_line
+from supervise._record import NamedTuple
+from supervise._views.recorded_run import RecordedRun
+from supervise._views.run_state import checked
+from supervise.cli.commands.runs import parser
+from supervise.cli.options import values
+from supervise.cli.run.console import Console
+from supervise.cli.streams import complaint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from supervise.cli.commands.runs import RunParser
+
+
+# The lines of the logs of a run in the order of time
+#
+# The logs hold the bytes of the ranks and no times. The size of a log is known at some times: the log was empty when
+# the life started, `samples.jsonl` has the sizes at intervals, and the last byte was written when the file was last
+# modified. Between two such times, a constant rate of writing is assumed.
+
+
+_PIECE_BYTES = 1 << 16
+_LEAST_PIECE_BYTES = 1 << 12
+_MANY = 32
+"""With more logs, smaller pieces are read, because one piece of each log is kept in memory."""
+_LARGEST_LINE = 1 << 20
+"""A longer line is returned in pieces."""
+_AT_ONCE_S = 0.05
+"""Lines of one log that were written within this time stay together, without lines of other logs between them."""
+
+Knot = tuple[float, int]
+"""A time in seconds since the epoch, and the size of a log at that time."""
+
+
+class Log(NamedTuple):
+    """A log file of one life of a rank."""
+
+    rank: int
+    attempt: int
+    stream: str
+    """``stdout`` or ``stderr``."""
+    path: str
+
+
+class Block(NamedTuple):
+    """Lines of a log that were written together."""
+
+    at_s: float
+    """Approximate time of the first line, in seconds since the epoch."""
+    rank: int
+    stream: str
+    log: Log
+    lines: list[bytes]
+    """Without newlines."""
+
+
+def logs_of(run: RecordedRun) -> list[Log]:
+    """Return the logs of all lives of all ranks of a run; those of one rank are in the order of its lives."""
+    return [
+        Log(rank, attempt, os.path.basename(path).removesuffix(".log"), path)
+        for rank, lives in run.lives().items()
+        for attempt, paths in sorted(lives.items())
+        for path in paths
+    ]
+
+
+class LogTimes:
+    """The growth of the logs of a run over time, as far as its files show it."""
+
+    def __init__(self, run: RecordedRun) -> None:
+        """Read the events and the samples of a run."""
+        self._started: dict[tuple[int, int], tuple[float, int]] = {}
+        """Rank and attempt to the time of the start and the process ID."""
+        self._sizes: dict[tuple[int, int], list[tuple[float, dict[str, int]]]] = {}
+        """Rank and process ID to the times of samples, with the size of each log at that time."""
+        for event in run.events():  # only the starts, so that a long history takes little memory
+            if event["event"] == "supervise.process.started" and (it := checked(event)) is not None:
+                self._started[it.rank or 0, it.fields.get("attempt", 0)] = it.at_s, it.fields["pid"]
+        for sample in run.samples():
+            with suppress(AttributeError, KeyError, OverflowError, TypeError, ValueError):
+                at_s = float(sample["time"])
+                for rank, found in sample["ranks"].items():
+                    err = int(found["stderr_bytes"])
+                    sizes = {"stdout": int(found["output_bytes"]) - err, "stderr": err}
+                    self._sizes.setdefault((int(rank), int(found["pid"])), []).append((at_s, sizes))
+
+    def knots(self, log: Log, size_bytes: int, written_s: float) -> list[Knot]:
+        """Return the known sizes of a log with their times, both in ascending order.
+
+        Args:
+            log: The log.
+            size_bytes: Its present size.
+            written_s: When it was written last, in seconds since the epoch.
+        """
+        if (log.rank, log.attempt) not in self._started:
+            return [(written_s, 0), (written_s, size_bytes)]
+        started_s, pid = self._started[log.rank, log.attempt]
+        found = [(min(started_s, written_s), 0)]
+        for at_s, sizes in self._sizes.get((log.rank, pid), ()):
+            if at_s >= written_s or sizes[log.stream] >= size_bytes:
+                break
+            if at_s >= found[-1][0] and sizes[log.stream] >= found[-1][1]:
+                found.append((at_s, sizes[log.stream]))
+        return [*found, (written_s, size_bytes)]
+
+
+class LogLines:
+    """Reads logs that may grow, and returns each line once."""
+
+    def __init__(self, times: LogTimes, after_s: float | None) -> None:
+        """Begin at the start of each log.
+
+        Args:
+            times: When the logs have grown.
+            after_s: Lines that were certainly written before this time are left out.
+        """
+        self._times = times
+        self._after_s = after_s
+        self._places: dict[str, Knot] = {}
+        """Path to the number of bytes that were read, and the time at which the log had that size."""
+        self._rests: dict[Log, bytes] = {}
+        """Log to the beginning of a line whose end was not written yet."""
+        self._cut: set[str] = set()
+        """Paths of logs whose read begins in the middle of a line. The rest of that line is left out."""
+        self._past: set[Log] = set()
+        """Logs of replaced lives, which were read to their end."""
+
+    def look(self, logs: Iterable[Log], now_s: float) -> Iterator[Block]:
+        """Return the lines that were written since the last call, in the order of time.
+
+        All lines of a life of a rank come before those of its next life.
+
+        Args:
+            logs: The logs, those of an earlier life of a rank before those of a later one; new ones may appear in every
+                call. The processes of a life have ended when the next life has logs.
+            now_s: The time, in seconds since the epoch.
+        """
+        found = []
+        lives: dict[int, dict[int, list[Log]]] = {}
+        for log in logs:
+            lives.setdefault(log.rank, {}).setdefault(log.attempt, []).append(log)
+            if log in self._past:
+                continue
+            with suppress(OSError):
+                fd = open_regular(log.path)
+                try:
+                    state = os.fstat(fd)
+                finally:
+                    os.close(fd)
+                written_s = min(state.st_mtime, now_s)
+                if log.path in self._places:
+                    knots = [self._places[log.path], (written_s, state.st_size)]
+                else:
+                    knots = self._times.knots(log, state.st_size, written_s)
+                    self._begin(log, knots)
+                if state.st_size > self._places[log.path][1]:
+                    found.append((log, knots))
+        self._after_s = None
+        piece_bytes = max(_LEAST_PIECE_BYTES, _PIECE_BYTES * _MANY // max(_MANY, len(found)))
+        blocks = {log: self._blocks(log, knots, piece_bytes) for log, knots in found}
+        yield from heapq.merge(*(self._of_rank([*each.values()], blocks) for each in lives.values()))
+        for log, knots in found:
+            self._places[log.path] = now_s, knots[-1][1]
+
+    def _of_rank(self, lives: list[list[Log]], blocks: dict[Log, Iterator[Block]]) -> Iterator[Block]:
+        """Return the lines of the lives of one rank, one life after the other."""
+        at_s = 0.0
+        for life in lives:
+            for block in heapq.merge(*(blocks[log] for log in life if log in blocks)):
+                at_s = max(at_s, block.at_s)
+                yield block._replace(at_s=at_s)
+            if life is not lives[-1]:
+                self._past.update(life)
+                yield from (Block(at_s, log.rank, log.stream, log, [rest]) for log, rest in self._take_rests(life))
+
+    def rests(self) -> Iterator[tuple[Log, bytes]]:
+        """Return the last line of each log that does not end in a newline. Call this method once."""
+        return self._take_rests(sorted(self._rests))
+
+    def _take_rests(self, logs: Iterable[Log]) -> Iterator[tuple[Log, bytes]]:
+        return ((log, rest) for log in logs if (rest := self._rests.pop(log, b"")))
+
+    def _begin(self, log: Log, knots: list[Knot]) -> None:
+        """Begin to read a log: at its last known size before the time from which lines are wanted."""
+        begin = 0
+        if self._after_s is not None:
+            begin = max((size for at_s, size in knots if at_s <= self._after_s), default=0)
+        if begin:
+            self._cut.add(log.path)
+            begin -= 1  # the byte before shows whether a line begins here
+        self._places[log.path] = knots[0][0], begin
+
+    def _blocks(self, log: Log, knots: list[Knot], piece_bytes: int) -> Iterator[Block]:
+        clock = _Clock(knots)
+        place, end = self._places[log.path][1], knots[-1][1]
+        while place < end:
+            try:
+                begin, piece = _piece(log.path, place, min(piece_bytes, end - place))
+            except OSError:
+                return
+            if not piece:
+                return
+            if begin > place:  # --log-max-bytes has removed the bytes in between
+                self._rests.pop(log, None)
+            place = begin + len(piece)
+            if log.path in self._cut:
+                _, newline, piece = piece.partition(b"\n")
+                if not newline:
+                    continue
+                self._cut.discard(log.path)
+            *lines, rest = (self._rests.get(log, b"") + piece).split(b"\n")
+            if len(rest) > _LARGEST_LINE:
+                lines, rest = [*lines, rest], b""
+            self._rests[log] = rest
+            yield from _timed(log, lines, clock, place - len(rest))
+
+
+def _timed(log: Log, lines: list[bytes], clock: _Clock, end: int) -> Iterator[Block]:
+    """Return lines as blocks. `end` is the place in the log where the last line ends."""
+    if not lines:
+        return
+    place = end - sum(map(len, lines)) - len(lines)
+    first_s = clock.at(place + len(lines[0]) + 1)
+    if clock.peek(end) - first_s <= _AT_ONCE_S:
+        yield Block(first_s, log.rank, log.stream, log, lines)
+        return
+    for line in lines:
+        place += len(line) + 1
+        yield Block(clock.at(place), log.rank, log.stream, log, [line])
+
+
+class _Clock:
+    """The times at which a log had a size; callers pass ascending sizes to `at`."""
+
+    def __init__(self, knots: list[Knot]) -> None:
+        self._knots = knots
+        self._index = 0
+
+    def at(self, size_bytes: int) -> float:
+        self._index = self._find(size_bytes)
+        return self._between(self._index, size_bytes)
+
+    def peek(self, size_bytes: int) -> float:
+        return self._between(self._find(size_bytes), size_bytes)
+
+    def _find(self, size_bytes: int) -> int:
+        index = self._index
+        while index < len(self._knots) - 2 and self._knots[index + 1][1] < size_bytes:
+            index += 1
+        return index
+
+    def _between(self, index: int, size_bytes: int) -> float:
+        (from_s, least), (to_s, most) = self._knots[index : index + 2]
+        part = (size_bytes - least) / (most - least) if most > least else 1.0
+        return from_s + (to_s - from_s) * min(max(part, 0.0), 1.0)
+
+
+def _piece(path: str, place: int, most: int) -> tuple[int, bytes]:
+    """Return data of a file from a place on, and the place where the data begins: after a hole if there is one.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    fd = open_regular(path)
+    try:
+        try:
+            place = os.lseek(fd, place, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # a hole up to the end
+                return place, b""
+        return place, os.pread(fd, most, place)
+    finally:
+        os.close(fd)
+
+
+SCHEMA_VERSION = 1
+_LOOK_S = 0.2
+
+
+def options() -> RunParser:
+    """Return the parser."""
+    made = parser(
+        "logs",
+        "Show the output of the ranks of a run, all lives of a rank one after the other, in the order of time: to "
+        "about a second in a young run, and to the interval of samples.jsonl in an old one.",
+        run=True,
+    )
+    made.add_argument("-f", "--follow", action="store_true", help="go on while the run does")
+    made.add_argument("--rank", metavar="R", type=_rank, help="only this local rank, without prefixes")
+    made.add_argument("--stderr", action="store_true", help="only stderr")
+    life = made.add_mutually_exclusive_group()
+    life.add_argument("--life", metavar="N", type=_life, help="only this life of each rank; the first is 0")
+    life.add_argument("--previous", action="store_true", help="only the life before the newest, of each rank")
+    made.add_argument(
+        "--since",
+        metavar="DUR",
+        type=values.seconds,
+        help="only lines that were written in the last DUR; some that are older may come first",
+    )
+    made.add_argument("--json", action="store_true", help="print each line as a JSON object")
+    return made
+
+
+def logs(words: Sequence[str]) -> int:
+    """Print the output of the ranks; return the exit code.
+
+    Raises:
+        SystemExit: With code 2 after an error message, or 0 after the help.
+    """
+    made = options()
+    found = made.parse_args(words)
+    return _show(found.run, made, found)
+
+
+def _show(run: RecordedRun, made: argparse.ArgumentParser, found: argparse.Namespace) -> int:
+    may_come = found.follow and run.is_running()
+    if found.previous and may_come:
+        made.error("--previous shows lives that have ended; omit it or -f")
+    if not (_wanted(run, found) or may_come or _gone(run, found)):
+        if found.rank is not None and found.rank not in run.logs():
+            made.error(f"rank {found.rank} of {run.name} has no log")
+        if found.previous or found.life is not None:
+            made.error(f"no rank has {'an earlier life' if found.previous else f'a life {found.life}'} in {run.name}")
+    now_s = time.time()
+    lines = LogLines(LogTimes(run), None if found.since is None else now_s - found.since)
+    separated = not found.previous and found.life is None
+    write = _json(run) if found.json else _plain(run, prefixes=found.rank is None, separated=separated)
+    while True:
+        going_on = found.follow and run.is_running()  # before the read, so that all output up to the end is shown
+        for block in lines.look(_wanted(run, found), time.time()):
+            write(block.log, block.at_s, block.lines)
+        if not going_on:
+            for log, rest in lines.rests():
+                write(log, time.time(), [rest])
+        sys.stdout.buffer.flush()
+        if not going_on:
+            return _told_what_is_gone(RecordedRun(run.path), found)  # again, since its result may be new
+        select.select([], [], [], _LOOK_S)
+
+
+def _wanted(run: RecordedRun, found: argparse.Namespace) -> list[Log]:
+    logs = [log for log in logs_of(run) if _is_wanted(log.rank, log.stream, found)]
+    if found.life is not None:
+        return [log for log in logs if log.attempt == found.life]
+    if found.previous:
+        lives = {rank: sorted(lives) for rank, lives in run.lives().items()}
+        return [log for log in logs if [log.attempt] == lives[log.rank][-2:-1]]
+    return logs
+
+
+def _is_wanted(rank: int, stream: str, found: argparse.Namespace) -> bool:
+    return found.rank in (None, rank) and (stream == "stderr" or not found.stderr)
+
+
+def _told_what_is_gone(run: RecordedRun, found: argparse.Namespace) -> int:
+    """Print which logs cannot be shown; return the exit code: 1 if there are some, and no log can be shown."""
+    gone = _gone(run, found)
+    for path, reason in sorted(gone.items()):
+        *_, rank, name = path.split(os.sep)
+        print(f"supervise logs: rank {rank} has no {name}: {one_line(reason)}", file=sys.stderr)
+    return 1 if gone and all(log.path in gone for log in _wanted(run, found)) else 0
+
+
+def _gone(run: RecordedRun, found: argparse.Namespace) -> dict[str, str]:
+    """Return the wanted logs that were written and cannot be read: path to reason.
+
+    A run without a result does not say which logs it has written. Then a log that is missing is not known.
+    """
+    paths = [log.path for log in _wanted(run, found)]
+    if run.info.get("engine") != "ray" and found.life is None and not found.previous:  # Ray: other hosts may have them
+        paths += [path for rank, stream, path in _written(run) if _is_wanted(rank, stream, found)]
+    reasons = {}
+    for path in dict.fromkeys(paths):
+        try:
+            os.close(open_regular(path))
+        except OSError as error:
+            reasons[path] = complaint(error)
+    return reasons
+
+
+def _written(run: RecordedRun) -> Iterator[tuple[int, str, str]]:
+    """Yield rank, stream and path of the logs that the result names. The directory may have been moved."""
+    for stream in ("stdout", "stderr"):
+        named = run.result.get(f"{stream}s")
+        for rank, path in named.items() if isinstance(named, dict) else ():
+            if values.is_count(rank) and isinstance(path, str) and path.endswith(f"{os.sep}{stream}.log"):
+                yield int(rank), stream, os.path.join(run.path, *path.split(os.sep)[-3:])
+
+
+def _life(text: str) -> int:
+    if not values.is_count(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a life; give a number; the first life is 0")
+    return int(text)
+
+
+def _rank(text: str) -> int:
+    if not values.is_count(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rank; give a number, 0 or more")
+    return int(text)
+
+
+def _plain(run: RecordedRun, *, prefixes: bool, separated: bool) -> Callable[[Log, float, list[bytes]], None]:
+    """Return a function that prints lines for people. With `separated`, a line precedes each later life of a rank."""
+    console = Console()
+    foreign = os.stat(run.path).st_uid != os.geteuid()
+    """Another user may have put control sequences into the logs, to change this user's terminal."""
+    known: dict[int, bytes] = {}
+    lives: dict[int, int] = {}
+
+    def prefix_of(rank: int) -> bytes:
+        if not prefixes:
+            return b""
+        if rank not in known:
+            role, number = run.title(rank)
+            known[rank] = console.prefix(f"[{role}{number}]:", rank).encode()
+        return known[rank]
+
+    def write(log: Log, _at_s: float, lines: list[bytes]) -> None:
+        if separated and lives.get(log.rank, 0) != log.attempt:
+            sys.stdout.buffer.write(b"--- rank %d, life %d ---\n" % (log.rank, log.attempt))
+        lives[log.rank] = log.attempt
+        prefix = prefix_of(log.rank)
+        if foreign:
+            lines = [one_line(line.decode(errors="replace")).encode() for line in lines]
+        sys.stdout.buffer.write(b"".join(b"%b%b\n" % (prefix, line) for line in lines))
+
+    return write
+
+
+def _json(run: RecordedRun) -> Callable[[Log, float, list[bytes]], None]:
+    """Return a function that prints lines as JSON objects."""
+
+    def write(log: Log, at_s: float, lines: list[bytes]) -> None:
+        role, number = run.title(log.rank)
+        head = {
+            "schema_version": SCHEMA_VERSION,
+            "time": round(at_s, 3),
+            "local_rank": log.rank,
+            "role": role,
+            "role_rank": number,
+            "attempt": log.attempt,
+            "log_iostream": log.stream,
+        }
+        whole = (json.dumps(head | {"line": line.decode(errors="replace")}) for line in lines)
+        sys.stdout.buffer.write("".join(f"{each}\n" for each in whole).encode())
+
+    return write

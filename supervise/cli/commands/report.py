@@ -1,0 +1,94 @@
+"""``supervise report RUN``: a page about a run, and a trace, from the files of the run alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from supervise.cli import version
+from supervise.cli.commands.runs import parser, program_of
+from supervise.cli.run import directory
+from supervise.cli.streams import complaint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from supervise._views.recorded_run import RecordedRun
+    from supervise.cli.commands.runs import RunParser
+
+
+_PAGE = "report.html"
+
+
+def options() -> RunParser:
+    """Return the parser."""
+    made = parser("report", "Write a page about a run: one HTML file that needs nothing else.", run=True)
+    made.add_argument(
+        "-o", "--output", metavar="FILE", help=f"the page; -: stdout; default: {_PAGE} in the directory of the run"
+    )
+    made.add_argument(
+        "--trace", metavar="FILE", help="write a trace for Perfetto or chrome://tracing as well; -: stdout"
+    )
+    made.add_argument("--json", action="store_true", help="write no page; print the history as a JSON object")
+    return made
+
+
+def report(words: Sequence[str]) -> int:
+    """Write the page; return the exit code.
+
+    Raises:
+        SystemExit: With code 2 after an error message, or 0 after the help.
+    """
+    made = options()
+    found = made.parse_args(words)
+    if [found.output, found.trace, "-" if found.json else None].count("-") > 1:
+        made.error("only one of the page, the trace and --json can go to stdout")
+    if found.json and found.output is not None:
+        made.error("--json writes no page, so that --output has no effect; leave out one of them")
+    run: RecordedRun = found.run
+    from supervise._views.report.history import History
+
+    history = History(run)
+    try:
+        if found.trace is not None:
+            from supervise._views.report.trace import trace
+
+            _write(found.trace, json.dumps(trace(history, name=run.name), separators=(",", ":")) + "\n")
+        if found.json:
+            from supervise._views.report.trace import record
+
+            print(json.dumps(record(run, history)))
+        else:
+            from supervise._views.report.page import page
+
+            content = page(run, history, program=program_of(run), version=version())
+            if found.output is None:
+                path = os.path.join(run.path, _PAGE)
+                directory.write(path, _encoded(content))  # a rank may have put a link there
+            else:
+                path = found.output
+                _write(path, content)
+            if path != "-":
+                print(path)
+    except OSError as error:
+        if error.filename is None:  # of stdout
+            raise
+        print(f"supervise report: {complaint(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _write(path: str, content: str) -> None:
+    """Write to a path that the user has given, or to stdout."""
+    data = _encoded(content)
+    if path == "-":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+    else:
+        directory.write_output(path, data, mode=0o600)
+
+
+def _encoded(content: str) -> bytes:
+    return content.encode(errors="replace")

@@ -1,0 +1,270 @@
+"""Which run a command means, and where runs are."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import stat
+import sys
+from typing import TYPE_CHECKING
+
+from supervise._files import accessible
+from supervise._printable import below_itself, one_line
+from supervise._views.recorded_run import RecordedRun, runs_in
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+    from typing import NoReturn
+
+    from _typeshed import SupportsWrite
+
+
+# The folder that holds the run directories of ``supervise run``
+
+
+_PRIVATE = 0o700
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+def runs_dir() -> str:
+    """Return the path: ``$SUPERVISE_RUNS_DIR``, or else a folder below the user's state, or else below ``$TMPDIR``."""
+    if given := os.environ.get("SUPERVISE_RUNS_DIR"):
+        return os.path.abspath(given)
+    if (state := _state()) is not None:
+        return os.path.join(state, "supervise", "runs")
+    import tempfile  # lazy: few users have no home, and the import is slow
+
+    return os.path.join(tempfile.gettempdir(), f"supervise-{os.geteuid()}")
+
+
+def open_runs_dir(*, make: bool = False) -> tuple[str, int]:
+    """Open the folder of runs; return its path, and a descriptor for calls that take a `dir_fd`.
+
+    Any user can create a folder below ``$TMPDIR`` with this user's name, so that folder must belong to this user, must
+    not be writable by others, and must not be a symbolic link.
+
+    Args:
+        make: Whether to create the folder if it is missing, for this user only. It must then belong to this user.
+
+    Raises:
+        FileNotFoundError: There is no folder, and `make` is False.
+        OSError: The folder cannot be opened or created, or belongs to another user; ``filename`` is its path.
+    """
+    path = runs_dir()
+    if make:
+        _make_folders(path)
+    given = bool(os.environ.get("SUPERVISE_RUNS_DIR"))
+    shared = not given and _state() is None
+    try:
+        at = os.open(path, _FOLDER if given else _FOLDER | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+        raise NotADirectoryError(errno.ENOTDIR, "is not a folder; set SUPERVISE_RUNS_DIR to one", path) from None
+    found = os.fstat(at)
+    if found.st_uid != os.geteuid() and (make or shared):
+        os.close(at)
+        advice = "set SUPERVISE_RUNS_DIR to a folder of yours"
+        raise PermissionError(errno.EPERM, f"belongs to user {_user(found.st_uid)}; {advice}", path)
+    if shared and stat.S_IMODE(found.st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
+        os.close(at)
+        raise PermissionError(errno.EPERM, "other users may write to it; run: chmod 700 on it", path)
+    return path, at
+
+
+def recorded_runs() -> tuple[str, list[RecordedRun]]:
+    """Return the path of the folder, and its runs, the newest first; no runs if there is no folder.
+
+    Raises:
+        OSError: As for `open_runs_dir`, or the folder cannot be read.
+    """
+    try:
+        path, at = open_runs_dir()
+    except FileNotFoundError:
+        return runs_dir(), []
+    try:
+        return path, runs_in(path, at)
+    finally:
+        os.close(at)
+
+
+def make_runs_dir() -> str:
+    """Create the folder if it is missing, for this user only, and return its path.
+
+    Raises:
+        OSError: As for `open_runs_dir`.
+    """
+    path, at = open_runs_dir(make=True)
+    os.close(at)
+    return path
+
+
+def _make_folders(path: str) -> None:
+    """Create a folder and the missing folders above it, for this user only, whatever the umask is."""
+    missing = []
+    while not os.path.lexists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for each in reversed(missing):
+        try:
+            os.mkdir(each, _PRIVATE)
+        except FileExistsError:  # another run has created it in the meantime
+            continue
+
+
+def _state() -> str | None:
+    """Return the folder for the state of programs; None if this user has none."""
+    state = os.environ.get("XDG_STATE_HOME") or ""
+    home = os.environ.get("HOME") or ""
+    if not os.path.isabs(state) and os.path.isabs(home):  # the XDG specification ignores relative paths
+        state = os.path.join(home, ".local", "state")
+    return state if os.path.isabs(state) and _can_make(state) else None
+
+
+def _user(uid: int) -> str:
+    import pwd
+
+    try:
+        return f"{pwd.getpwuid(uid).pw_name!r} ({uid})"
+    except KeyError:
+        return str(uid)
+
+
+def _can_make(path: str) -> bool:
+    """Return whether a folder exists and can be written to, or can be created."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK)
+
+
+# The search for the run that a word on the command line names
+
+
+_MOST_LISTED = 10
+
+
+class NoSuchRunError(Exception):
+    """No run, or more than one, has this name. The text is a message for the user."""
+
+
+def find_run(word: str) -> RecordedRun:
+    """Return a run by the path of its directory, or by the beginning of its name in the default folder.
+
+    If runs with such a name are running, those that have ended do not count. Of several runs that have ended and whose
+    run ID is the word, the newest counts. A folder that does not hold a run counts only if the word has a slash.
+
+    Args:
+        word: The path or the beginning of the name.
+
+    Raises:
+        NoSuchRunError: There is none, or more than one.
+        OSError: The default folder cannot be read, or belongs to another user.
+    """
+    try:
+        run = RecordedRun(os.path.abspath(word))
+    except FileNotFoundError:
+        if os.sep in word:
+            raise NoSuchRunError(f"{one_line(word)}: the working directory has been deleted") from None
+        run = RecordedRun("")
+    is_folder = os.path.isdir(run.path)
+    if (is_folder and run.is_run()) or os.sep in word:
+        return _checked(run, word)
+    folder, runs = recorded_runs()
+    found = [run for run in runs if run.name.startswith(word)]  # the newest first
+    exact = [run for run in found if run.name == word]
+    if len(found) > 1:
+        running = [run for run in found if run.state in ("running", "unknown")]
+        found = running or [run for run in found if run.info.get("run_id") == word][:1] or found
+    if len(found) == 1 or exact:
+        return (exact or found)[0]
+    if not found:
+        if is_folder:
+            return _checked(run, word)
+        raise NoSuchRunError(f"no run in {one_line(folder)} is named {one_line(word)!r}; see: supervise ls")
+    names = ", ".join(one_line(run.name) for run in found[:_MOST_LISTED])
+    more = f" and {len(found) - _MOST_LISTED} more" if len(found) > _MOST_LISTED else ""
+    raise NoSuchRunError(f"{len(found)} runs are named {one_line(word)!r}...: {names}{more}; give more of the name")
+
+
+def _checked(run: RecordedRun, word: str) -> RecordedRun:
+    if run.is_run():
+        return run
+    if _is_closed(run.path):
+        raise NoSuchRunError(f"{one_line(word)} belongs to another user, and you may not read it")
+    raise NoSuchRunError(f"{one_line(word)} is not the directory of a run: it has no readable run.json")
+
+
+def _is_closed(path: str) -> bool:
+    """Return whether a folder belongs to another user, and this user may not read it."""
+    try:
+        return os.stat(path).st_uid != os.geteuid() and not accessible(path, os.R_OK | os.X_OK)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+
+
+# The common parts of the commands that read run directories: parsers, errors and times
+
+
+class RunParser(argparse.ArgumentParser):
+    """A parser with error messages of two lines."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print an error message and exit with code 2."""
+        print(f"{self.prog}: {below_itself(message)}\nTry '{self.prog} --help'.", file=sys.stderr)
+        raise SystemExit(2)
+
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        """Print the help; argparse ignores the error of a stdout that takes no output."""
+        print(self.format_help(), end="", file=file)
+
+
+def parser(command: str, description: str, *, run: bool) -> RunParser:
+    """Return the parser of a command. With `run`, the command has an argument for the name of a run."""
+    made = RunParser(prog=f"supervise {command}", description=description, allow_abbrev=False)
+    if run:
+        made.add_argument("run", metavar="RUN", type=_run, help="directory of a run, or the beginning of its name")
+    return made
+
+
+def _run(word: str) -> RecordedRun:
+    try:
+        return find_run(word)
+    except NoSuchRunError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def shown_start(run: RecordedRun) -> str:
+    """Format the time of the start of a run in the zone of this machine; ``-`` if it is not known."""
+    return "-" if run.started is None else run.started.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def shown_duration(duration: timedelta | None) -> str:
+    """Format a duration; ``-`` if it is not known."""
+    from supervise._story.wording import seconds
+
+    return "-" if duration is None else seconds(duration.total_seconds())
+
+
+def program_of(run: RecordedRun) -> str:
+    """Return the program of a run and its arguments on one line."""
+    import shlex
+
+    return one_line(shlex.join(map(str, run.info["program"])))
+
+
+def as_object(run: RecordedRun) -> dict[str, object]:
+    """Return a run as an object of ``--json``."""
+    return {
+        "schema_version": 1,
+        "name": run.name,
+        "path": run.path,
+        "state": run.state,
+        "exit_code": run.result.get("exit_code"),
+        "started": None if run.started is None else run.started.isoformat(),
+        "duration_s": None if run.duration is None else run.duration.total_seconds(),
+        "world_size": run.info.get("world_size"),
+        "program": run.info["program"],
+    }

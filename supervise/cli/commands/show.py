@@ -1,0 +1,144 @@
+"""``supervise show RUN``: the program of a run, its end and the reason, from the files of the run alone."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from supervise._printable import one_line, printable
+from supervise._story.wording import exit_of, failed_or_ended, spans
+from supervise._views.run_state import RunState
+from supervise.cli.commands.runs import as_object, parser, program_of, shown_duration, shown_start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from supervise._views.recorded_run import RecordedRun
+    from supervise._views.run_state import Occurrence, RankLives
+    from supervise.cli.commands.runs import RunParser
+
+
+_LONGEST_LINE = 2000
+_MOST_RESTARTS = 20
+
+
+def options() -> RunParser:
+    """Return the parser."""
+    made = parser("show", "Tell what a run did, from its files.", run=True)
+    made.add_argument("--json", action="store_true", help="print a JSON object")
+    return made
+
+
+def show(words: Sequence[str]) -> int:
+    """Print the story of a run; return the exit code.
+
+    Raises:
+        SystemExit: With code 2 after an error message, or 0 after the help.
+    """
+    found = options().parse_args(words)
+    run: RecordedRun = found.run
+    story = _Story(run.events())
+    if found.json:
+        whole = as_object(run) | {"ranks": story.states(), "restarts": story.restarts, "result": run.result or None}
+        print(json.dumps(whole))
+        return 0
+    for line in [*_head(run), *_story(run, story), *_end(run, story)]:
+        print(printable(line)[:_LONGEST_LINE])
+    return 0
+
+
+class _Story:
+    """The last known state of the run, and lines about the notable events before."""
+
+    def __init__(self, events: Iterable[dict[str, Any]]) -> None:
+        self.run = RunState()
+        self.restarts: list[str] = []
+        """A line for each restart."""
+        self.notes: list[str] = []
+        """Lines about hangs, stacks, lost events and the stop."""
+        for event in events:
+            if (it := self.run.apply(event)) is not None:
+                self._take(it)
+
+    def _take(self, it: Occurrence) -> None:
+        fields = it.fields
+        match it.name:
+            case "process.restarting":
+                again = f"restart {fields.get('attempt', 0)} of this rank"
+                self.restarts.append(f"rank {it.rank} ended ({exit_of(fields)}); {again}")
+            case "process.hung":
+                self.notes.append(f"rank {it.rank} hung: no {fields['tier']} for {fields['age_s']:.1f} s")
+            case "gang.restarting":
+                how = fields["error_type"]
+                cause = f"rank {fields['root_cause_rank']} {failed_or_ended(how)} ({how})"
+                self.restarts.append(f"{cause}; restart {fields['attempt']}")
+            case "gang.stacks" if fields.get("path"):
+                self.notes.append(f"stacks: {fields['path']}")
+            case "events.lost":
+                self.notes.append(f"{fields['count']} events could not be written")
+            case "gang.stopping":
+                self.notes.append(f"supervise stopped the ranks ({fields['reason']})")
+            case _:
+                pass
+
+    def states(self) -> dict[int, str]:
+        """Return each rank to its state, in the order of ranks."""
+        return {rank: _state(each) for rank, each in sorted(self.run.ranks.items()) if each.life is not None}
+
+    def first_failure(self) -> str | None:
+        """Return the rank whose failure is the first in the events, and how it ended; None if none has failed."""
+        for rank, failure in self.run.failed.items():
+            if failure.life.launch_failure is not None:
+                return f"rank {rank}, could not be started: {one_line(failure.why)}"
+            if failure.life.end is not None and not failure.why:
+                return f"rank {rank}, {one_line(exit_of(failure.life.end.fields))}"
+        return None
+
+
+def _state(known: RankLives) -> str:
+    life = known.life
+    if known.waits or life is None:
+        return "waiting for a restart"
+    if life.end is not None:
+        return f"ended, {exit_of(life.end.fields)}"
+    return f"running, pid {life.pid}" if life.launch_failure is None else "ended, could not be started"
+
+
+def _head(run: RecordedRun) -> list[str]:
+    count = run.info.get("world_size")
+    return [
+        f"{one_line(run.name)}: {run.state}",
+        f"  program:  {program_of(run)}",
+        f"  ranks:    {count} on {run.place}",
+        f"  started:  {shown_start(run)}, ran {shown_duration(run.duration)}",
+        f"  logs:     {one_line(run.path)}",
+    ]
+
+
+def _story(run: RecordedRun, story: _Story) -> list[str]:
+    restarts = [one_line(line) for line in story.restarts]
+    if len(restarts) > _MOST_RESTARTS:
+        restarts[:-_MOST_RESTARTS] = [f"{len(restarts) - _MOST_RESTARTS} restarts before"]
+    notes = story.notes if not run.result else [note for note in story.notes if not note.startswith("supervise ")]
+    return [f"  {line}" for line in (*restarts, *map(one_line, notes))]
+
+
+def _end(run: RecordedRun, story: _Story) -> list[str]:
+    report = run.result.get("report")
+    if run.result:
+        told = report if isinstance(report, list) else []
+        return ["", *map(str, told)] if told else [f"  exit:     {one_line(str(run.result.get('exit_code')))}"]
+    at = f" after {one_line(story.run.last)}" if story.run.last else ""
+    head = [""]
+    if run.state == "unknown":
+        head += [f"supervise may still run on host {one_line(str(run.info.get('host_name')))}. The last that is known:"]
+    elif run.state != "running":
+        head += [f"supervise ended{at} without a result: it was killed, or its disk was full. The ranks were then:"]
+    kinds: dict[str, list[int]] = {}
+    found = story.states()
+    for rank, state in found.items():
+        kinds.setdefault(state if run.state == "running" else state.partition(", pid")[0], []).append(rank)
+    states = [f"  {spans(ranks)}: {one_line(state)}" for state, ranks in kinds.items()]
+    if len(found) > 1 and (first := story.first_failure()) is not None:
+        states.append(f"  the first failure: {first}")
+    return [*head, *states]

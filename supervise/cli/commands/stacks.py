@@ -1,0 +1,80 @@
+"""``supervise stacks RUN``: the places in the code where the ranks of a running gang are now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from supervise._printable import one_line
+from supervise._story.wording import spans
+from supervise.cli.commands import steering
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from supervise._control.client import ControlClient
+    from supervise.cli.commands.runs import RunParser
+
+
+def options() -> RunParser:
+    """Return the parser."""
+    made = steering.parser(
+        "stacks",
+        "Show where the main threads of the ranks are, a line for equal stacks, the stack with the fewest ranks first.",
+    )
+    steering.add_rank(made, "only these local ranks, with all frames of all threads")
+    return made
+
+
+def stacks(words: Sequence[str]) -> int:
+    """Print the stacks; return the exit code.
+
+    Raises:
+        SystemExit: With code 2 after an error message, or 0 after the help.
+    """
+    found = options().parse_args(words)
+    ranks = None if found.rank is None else sorted(found.rank)
+
+    def act(client: ControlClient) -> int:
+        result = client.request("stacks", timeout_s=steering.REPLY_S, ranks=ranks)
+        if found.json:
+            steering.show_json(found.target, result)
+        elif not result["ranks"]:
+            print(f"{found.target.name}: none of these ranks runs")
+        else:
+            print(*map(one_line, page(result, whole=ranks is not None)), sep="\n")
+        return 0
+
+    return steering.steer("stacks", found.target, act)
+
+
+def page(result: dict[str, Any], *, whole: bool) -> list[str]:
+    """Return the result of the request ``stacks`` as lines.
+
+    Args:
+        result: The result.
+        whole: Whether to show all frames of all threads. Otherwise only the places of the main threads are shown.
+    """
+    if whole:
+        return [line for rank, each in result["ranks"].items() for line in _threads(rank, each)]
+    return [*result["groups"], *_notes(result["ranks"])]
+
+
+def _notes(ranks: dict[str, dict[str, Any]]) -> list[str]:
+    """Return the reasons why ranks have no Python frames. Each reason is a line."""
+    reasons: dict[str, list[int]] = {}
+    for rank, each in ranks.items():
+        if each["source"] == "kernel":
+            reasons.setdefault("; ".join(map(str, each["notes"])), []).append(int(rank))
+    return [f"no Python frames of {spans(who)}: {why}" for why, who in reasons.items() if why]
+
+
+def _threads(rank: str, stacks: dict[str, Any]) -> Iterator[str]:
+    yield f"rank {rank}, pid {stacks['pid']}, from {stacks['source']}:"
+    for thread in stacks["threads"]:
+        kernel = ", ".join(str(thread[key]) for key in ("state", "syscall", "wchan") if thread[key])
+        name = thread["name"] or "thread"
+        yield f"  {name}{f' ({kernel})' if kernel else ''}"
+        for frame in thread["frames"]:
+            yield f"    {frame['function']} ({frame['file']}:{frame['line']})"
+    for note in stacks["notes"]:
+        yield f"  {note}"

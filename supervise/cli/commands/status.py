@@ -1,0 +1,76 @@
+"""``supervise status RUN``: the present state of a running gang and its ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from supervise._printable import one_line
+from supervise._story.wording import columns, shortened, spans
+from supervise._views.top.reader import Reader
+from supervise.cli.commands import steering
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from supervise._control.client import ControlClient
+    from supervise.cli.commands.runs import RunParser
+
+
+_COLUMNS = ("RANK", "STATE", "PID", "RESTARTS", "STEP", "BEAT", "STATUS")
+_LONGEST_STATUS = 60
+
+
+def options() -> RunParser:
+    """Return the parser."""
+    return steering.parser("status", "Show the state of a running gang and of each rank.")
+
+
+def status(words: Sequence[str]) -> int:
+    """Print the state; return the exit code.
+
+    Raises:
+        SystemExit: With code 2 after an error message, or 0 after the help.
+    """
+    found = options().parse_args(words)
+
+    def act(client: ControlClient) -> int:
+        result = client.request("status", timeout_s=steering.REPLY_S)
+        _mark_hung(found.target, result)
+        if found.json:
+            steering.show_json(found.target, result)
+        else:
+            print(*map(one_line, _lines(found.target, result)), sep="\n")
+        return 0
+
+    return steering.steer("status", found.target, act)
+
+
+def _mark_hung(target: steering.Target, result: dict[str, Any]) -> None:
+    """Set the state of a rank to ``hung`` if the watchdog has reported a hang of the rank, and the hang continues."""
+    if target.run is not None:
+        for rank, row in Reader(target.run).read(result, same_pids=False).ranks.items():
+            result["ranks"][str(rank)]["state"] = row.state
+
+
+def _lines(target: steering.Target, result: dict[str, Any]) -> list[str]:
+    phase = "starting" if result["phase"] == "new" else result["phase"]
+    attempt = f", attempt {result['attempt']}" if result["attempt"] else ""
+    head = f"{phase}: {target.name} (supervise has pid {result['pid']}{attempt})"
+    rows = [_COLUMNS, *(_row(rank, row) for rank, row in result["ranks"].items())]
+    used = [column for column in range(len(_COLUMNS)) if column < 3 or any(row[column] != "-" for row in rows[1:])]
+    table = columns([[row[column] for column in used] for row in rows])
+    left = [f"processes remain in the groups of {spans(result['leftovers'])}"] if result["leftovers"] else []
+    return [head, *table, *left]
+
+
+def _row(rank: str, row: dict[str, Any]) -> tuple[str, ...]:
+    age_s = row["beat_age_s"]
+    return (
+        rank,
+        str(row["state"]),
+        "-" if row["pid"] is None else str(row["pid"]),
+        str(row["restarts"] or "-"),
+        "-" if row["step"] is None else str(row["step"]),
+        "-" if age_s is None else f"{age_s:.1f} s",
+        shortened(str(row["status"] or "-"), _LONGEST_STATUS),
+    )

@@ -1,0 +1,261 @@
+"""The common parts of the commands that ask a running supervise: RUN, the connection, errors and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import os
+import select
+import stat
+import sys
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from supervise._control.client import ControlClient, ControlError
+from supervise._printable import one_line
+from supervise._record import NamedTuple
+from supervise._story.wording import ending
+from supervise._views.recorded_run import SOCKET, RecordedRun
+from supervise.cli.commands.runs import NoSuchRunError, RunParser, find_run
+from supervise.cli.options import values
+from supervise.cli.streams import complaint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+SCHEMA_VERSION = 1
+REFUSED = 1
+USAGE = 2
+ENDED = 3
+REPLY_S = 10.0
+"""How long a command waits for a reply that comes at once."""
+_SOCKET_S = 3.0
+"""How long a run may take to make its socket after its directory, or to exit after the removal of the socket."""
+_RETRY_S = 0.05
+APPEARS_S = 2.0
+"""How long a command may wait for a run that was started just before it."""
+_OF_CALLER = ("invalid", "bad-request")
+_EPILOG = """\
+exit code:
+  0: done; 1: refused, or no reply; 2: wrong usage, or there is no such run;
+  3: the run has ended
+"""
+
+
+class Target(NamedTuple):
+    """The gang that RUN names."""
+
+    name: str
+    path: str
+    """Path of the socket file."""
+    run: RecordedRun | None
+    """The run; None if RUN is the socket file of a program that embeds a gang."""
+
+    def now(self) -> RecordedRun | None:
+        """Return the run as its files are now."""
+        return None if self.run is None else RecordedRun(self.run.path)
+
+
+def parser(
+    command: str,
+    description: str,
+    *,
+    epilog: str = _EPILOG,
+    json_help: str = "print a JSON object",
+    appears_s: float = 0.0,
+) -> RunParser:
+    """Return the parser of a command, with RUN and ``--json``. The parser waits `appears_s` s for RUN to appear."""
+    made = RunParser(
+        prog=f"supervise {command}",
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument(
+        "target",
+        metavar="RUN",
+        type=partial(_target, appears_s=appears_s),
+        help="directory of a run, the beginning of its name, or a control socket",
+    )
+    made.add_argument("--json", action="store_true", help=json_help)
+    return made
+
+
+def add_rank(made: RunParser, what: str, *, required: bool = False) -> None:
+    """Add ``--rank``."""
+    made.add_argument("--rank", metavar="R", type=values.rank_list, required=required, help=f"{what}, such as 1 or 0,2")
+
+
+def _target(word: str, *, appears_s: float) -> Target:
+    try:
+        if stat.S_ISSOCK(os.stat(word).st_mode):
+            return Target(one_line(word), os.path.abspath(word), None)
+    except (OSError, ValueError):
+        pass
+    try:
+        run = running_run(word, appears_s)
+    except NoSuchRunError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return Target(one_line(run.name), os.path.join(run.path, SOCKET), run)
+
+
+def running_run(word: str, appears_s: float) -> RecordedRun:
+    """Return the run that a word names. If no run with this name is running, wait for one to start.
+
+    Args:
+        word: The word, as for `find_run`.
+        appears_s: The longest wait in seconds.
+
+    Raises:
+        NoSuchRunError: There is none, or more than one.
+    """
+    deadline_s = time.monotonic() + appears_s
+    while True:
+        over = time.monotonic() >= deadline_s
+        try:
+            run = find_run(word)
+            if over or run.state in ("running", "unknown") or word == run.name or os.sep in word:
+                return run
+        except NoSuchRunError:
+            if over:
+                raise
+        select.select([], [], [], _RETRY_S)
+
+
+def steer(command: str, target: Target, act: Callable[[ControlClient], int]) -> int:
+    """Connect, call `act`, and return its exit code. After an error, print it and return the exit code of the error."""
+    try:
+        with _connected(target, partial(_suspended, command, target)) as client:
+            return act(client)
+    except ControlError as error:
+        if error.code in ("ended", "no-reply") and has_ended(target):
+            return fail(command, how_it_ended(target), ENDED)
+        return fail(command, f"{target.name}: {error}", USAGE if error.code in _OF_CALLER else REFUSED)
+    except (AttributeError, KeyError, TypeError, ValueError):  # the listener is not supervise, or a newer version of it
+        return fail(command, f"{target.name}: the reply is not as expected", REFUSED)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) and _has_no_reader():
+            raise
+        if error.errno in (errno.ENOENT, errno.ECONNREFUSED) and has_ended(target):
+            return fail(command, how_it_ended(target), ENDED)
+        return fail(command, _not_connected(target, error), REFUSED)
+
+
+def _has_no_reader() -> bool:
+    """Whether stdout is a pipe without a reader. If so, the error is that of stdout, not of the socket."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
+
+
+def _connected(target: Target, on_suspended: Callable[[int], object]) -> ControlClient:
+    """Connect; a run that has just started may not have its socket yet."""
+    deadline_s = time.monotonic() + _SOCKET_S
+    while True:
+        try:
+            return ControlClient(target.path, on_suspended)
+        except FileNotFoundError:
+            run = target.now()
+            if run is None or not run.is_running() or time.monotonic() >= deadline_s:
+                raise
+        select.select([], [], [], _RETRY_S)
+
+
+def _suspended(command: str, target: Target, pid: int) -> None:
+    """Print that there is no reply yet because supervise is suspended."""
+    fail(
+        command,
+        f"{target.name}: supervise (pid {pid}) is suspended and does not reply; kill -CONT {pid} continues it",
+        0,
+    )
+
+
+def has_ended(target: Target) -> bool:
+    """Return whether a run that does not accept a connection has ended."""
+    run = target.now()
+    return run is None or run.state not in ("running", "unknown")
+
+
+def ended_run(target: Target) -> RecordedRun | None:
+    """Wait until the files of a run show its end, or `_SOCKET_S` seconds have passed; return the run as it is then."""
+    deadline_s = time.monotonic() + _SOCKET_S
+    while (run := target.now()) is not None and run.state == "running" and not run.result:
+        if time.monotonic() >= deadline_s:
+            break
+        select.select([], [], [], _RETRY_S)
+    return run
+
+
+def how_it_ended(target: Target) -> str:
+    """Return a sentence about the end of a run."""
+    run = ended_run(target)
+    if run is None:
+        return f"{target.name}: no process listens; the gang has ended"
+    if run.state in ("running", "unknown") and not run.result:
+        return f"{target.name}: the connection ended without a reply, and the run has no result yet"
+    if run.state == "killed":
+        return f"{target.name} has ended: supervise was killed; see: supervise show {target.name}"
+    code = run.result.get("exit_code")
+    outcome = one_line(str(run.result.get("outcome") or run.state))  # supervise may not have exited yet
+    return f"{target.name} has ended: {outcome}, exit code {code}; see: supervise show {target.name}"
+
+
+def _not_connected(target: Target, error: OSError) -> str:
+    run = target.now()
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"{target.name} belongs to {_owner(target)}; only that user and root may ask it"
+    if run is not None and run.state == "unknown":
+        return f"{target.name} may still run on host {one_line(str(run.info.get('host_name')))}; ask it there"
+    if error.errno == errno.ENOENT:
+        return f"{target.name} runs, but has no control socket"
+    if error.errno == errno.EAGAIN:
+        return f"{target.name} does not reply: too many clients are waiting"
+    return f"{target.name}: {complaint(error)}"
+
+
+def _owner(target: Target) -> str:
+    import pwd
+
+    try:
+        uid = os.stat(os.path.dirname(target.path)).st_uid
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"user {uid}"
+    except OSError:
+        return "another user"
+
+
+def fail(command: str, text: str, code: int) -> int:
+    """Print an error message; return `code`."""
+    print(f"supervise {command}: {one_line(text)}", file=sys.stderr)
+    return code
+
+
+def show_json(target: Target, result: dict[str, Any]) -> None:
+    """Print the result of a request as a JSON object, with the run."""
+    path = None if target.run is None else target.run.path
+    print(json.dumps({"schema_version": SCHEMA_VERSION, "name": target.name, "path": path, **result}))
+
+
+def outcome_of(target: Target, result: dict[str, Any]) -> tuple[str, int]:
+    """Return how a gang ended, as text and as an exit code.
+
+    Args:
+        target: The run; if it has a ``result.json``, its exit code counts.
+        result: The result of ``wait`` or ``stop``.
+    """
+    run = target.now()
+    code = None if run is None else run.result.get("exit_code")
+    if run is not None and isinstance(code, int):
+        return f"{one_line(str(run.result.get('outcome')))}, exit code {code}", code
+    outcome = one_line(str(result.get("outcome") or "failed"))
+    root = result.get("root_cause")
+    codes = result.get("exit_codes")
+    exitcode = codes.get(str(root)) if isinstance(codes, dict) else None
+    if not isinstance(exitcode, int):
+        return outcome, 0 if outcome == "succeeded" else 1
+    return f"{outcome}, rank {root}: {ending(exitcode)}", (128 - exitcode if exitcode < 0 else exitcode) or 1

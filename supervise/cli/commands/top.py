@@ -1,0 +1,151 @@
+"""``supervise top RUN``: a live table of the ranks of a running gang, or its readings as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import termios
+import time
+from typing import TYPE_CHECKING, Any
+
+from supervise._views.top.reader import SCHEMA_VERSION, as_object
+from supervise.cli.commands import steering
+from supervise.cli.commands.top_feed import Crashed, Ended, Feed, NewReading, Trouble
+from supervise.cli.streams import complaint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from supervise._control.client import ControlClient
+    from supervise.cli.commands.runs import RunParser
+
+
+_EPILOG = """\
+exit code:
+  0: the run has ended, or a key has ended the table; 1: no terminal, no reply, or
+  the extra "rich" is missing; 2: wrong usage, or there is no such run; 3: the run
+  had ended before; 128+N: signal N
+
+keys:
+  ? shows them all; q leaves the table, and the run goes on
+"""
+_NO_RICH = "the table needs rich: pip install 'supervise-gang[rich]'; --json works without it"
+
+
+def options() -> RunParser:
+    """Return the parser."""
+    return steering.parser(
+        "top",
+        "Show a live table of the ranks of a run, and steer it by keys.",
+        epilog=_EPILOG,
+        json_help="print each reading as a JSON object on a line",
+        appears_s=steering.APPEARS_S,
+    )
+
+
+def top(words: Sequence[str]) -> int:
+    """Show the table until the run has ended; return the exit code.
+
+    Raises:
+        SystemExit: With code 2 after an error message, or 0 after the help.
+    """
+    found = options().parse_args(words)
+    target: steering.Target = found.target
+    if not found.json and not _has_rich():
+        return steering.fail("top", _NO_RICH, steering.REFUSED)
+    if not found.json and (why := _no_terminal()):
+        return steering.fail("top", why, steering.REFUSED)
+    code = steering.steer("top", target, _answers)
+    if code:
+        return code
+    if found.json:
+        return _json_lines(target)
+    return _table(target)
+
+
+def _answers(client: ControlClient) -> int:
+    """Ask for the status once. An error is then shown before the terminal changes."""
+    client.request("pids", timeout_s=steering.REPLY_S)
+    return 0
+
+
+def _has_rich() -> bool:
+    try:
+        import rich  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _no_terminal() -> str:
+    """Return why the terminal cannot show a table; "" if it can."""
+    if not sys.stdout.isatty():
+        return "stdout is not a terminal; --json prints readings to any file"
+    if os.environ.get("TERM", "dumb") == "dumb":
+        return "this terminal cannot move its cursor (TERM is dumb or not set); --json prints readings"
+    return ""
+
+
+def _table(target: steering.Target) -> int:
+    from supervise.cli.commands.top_table import Table
+
+    try:
+        table = Table(target)
+    except (OSError, termios.error) as error:
+        return steering.fail("top", f"the terminal cannot be used: {complaint(error)}", steering.REFUSED)
+    with table:
+        code = table.run()
+    if table.ended is not None:
+        print(_last_words(target, table.ended))
+    return code
+
+
+def _last_words(target: steering.Target, ended: Ended) -> str:
+    """Return the line that stays on the terminal after the run has ended."""
+    if target.run is not None:
+        return steering.how_it_ended(target)
+    return f"{target.name}: {steering.outcome_of(target, ended.result)[0]}"
+
+
+# JSON
+
+
+def _json_lines(target: steering.Target) -> int:
+    feed = Feed(target)
+    feed.start()
+    told = 0
+    trouble = ""
+    while True:
+        select.select([feed.awake_fd], [], [])
+        for news in feed.drain():
+            match news:
+                case NewReading(reading=reading, incidents=incidents) if news.complete:
+                    fresh = incidents[-(news.incident_count - told) :] if news.incident_count > told else []
+                    told = news.incident_count
+                    _print(target, "reading", as_object(reading, fresh))
+                    trouble = ""
+                case Trouble(text=text) if text != trouble and not steering.has_ended(target):
+                    trouble = text
+                    print(f"supervise top: {target.name}: {text}", file=sys.stderr)
+                case Ended():
+                    _print(target, "end", _end(target, news))
+                    return 0
+                case Crashed(error=error):
+                    raise error
+                case _:
+                    pass
+
+
+def _end(target: steering.Target, ended: Ended) -> dict[str, Any]:
+    run = steering.ended_run(target)
+    recorded = ended.result if run is None else run.result
+    outcome = recorded.get("outcome") or (None if run is None else run.state)
+    return {"time": round(time.time(), 3), "outcome": outcome, "exit_code": recorded.get("exit_code")}
+
+
+def _print(target: steering.Target, kind: str, content: dict[str, Any]) -> None:
+    path = None if target.run is None else target.run.path
+    head = {"schema_version": SCHEMA_VERSION, "kind": kind, "name": target.name, "path": path}
+    print(json.dumps(head | content), flush=True)

@@ -1,0 +1,341 @@
+"""The programs of a run, one for all ranks or one for each role of a file; and the hosts of a run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import tomllib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from supervise._settings import CHOICE, FLAG, of_roles
+from supervise.cli.options import suggestions, values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from supervise._settings import RestartKind, Setting
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class Part:
+    """The ranks that run the same program."""
+
+    role: str
+    count: int
+    program: str
+    """Path or name of a program, or name of a module."""
+    args: tuple[str, ...] = ()
+    module: bool = False
+    python: bool = True
+    """Whether a ``.py`` file runs under this Python; otherwise it is executed directly."""
+    run_path: bool = False
+    """Whether to run a file under this Python, even if its name does not end in ``.py``."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Variables of each rank: name to value."""
+    cwd: str | None = None
+    """Working directory of the ranks."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """The settings of the role: name to value. A missing one has its default, or the value of the gang."""
+
+    @property
+    def restart(self) -> RestartKind | None:
+        """The restart kind; None: that of the gang."""
+        return self.settings.get("restart")
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether PROGRAM runs under this Python."""
+        return self.module or self.run_path or (self.python and self.program.endswith(".py"))
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """PROGRAM and its arguments, for messages."""
+        return (*(("-m",) if self.module else ()), self.program, *self.args)
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class Hosts:
+    """The hosts of a run, which all have the same number of ranks."""
+
+    count: int = 1
+    number: int = 0
+    """Number of this host, from 0: ``GROUP_RANK``."""
+    address: str | None = None
+    """``MASTER_ADDR``; None: that of the environment, or the loopback address."""
+    port: str | None = None
+    """``MASTER_PORT``; None: that of the environment, or a free port."""
+
+
+# Files of environment variables, as docker compose reads them: ``NAME=VALUE``, where a quoted value may have lines
+
+
+_SPACE = re.compile(r"(?:\s|#[^\n]*)*")
+_NAME = re.compile(r"(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_.-]*)[ \t]*=[ \t]*")
+_VALUE = re.compile(
+    r"""(?:'(?P<raw>(?:[^'\\]|\\.)*)'|"(?P<escaped>(?:[^"\\]|\\.)*)")[^\S\n]*(?:#[^\n]*)?(?=\n|\Z)"""
+    r"""|(?P<bare>(?!["'])[^\n]*)""",
+    re.DOTALL,
+)
+_COMMENT = re.compile(r"(?:^|[ \t])#")
+_ESCAPE = re.compile(r"""\\([abfnrtv\\"'$])""")
+_ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+
+
+def read(path: str) -> dict[str, str]:
+    r"""Return the variables of a file: name to value.
+
+    Empty lines and lines that begin with ``#`` are skipped. The word ``export`` before a name is skipped, too. Quotes
+    around a value are removed; the value between quotes may have several lines. In double quotes ``\n`` is a newline,
+    and a backslash before a quote, ``$`` or another backslash is removed. In a value without quotes, text after `` #``
+    is a comment. ``$`` has no special meaning.
+
+    Raises:
+        argparse.ArgumentTypeError: The file cannot be read, or has a line of another form; the text names both.
+    """
+    try:
+        text = values.text_of(path)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{path!r}: {error}") from None
+    found: dict[str, str] = {}
+    at = _end(_SPACE, text, 0)
+    while at < len(text):
+        name = _NAME.match(text, at)
+        value = _VALUE.match(text, name.end()) if name is not None else None
+        if name is None or value is None or "\0" in value[0]:
+            number, line = text.count("\n", 0, at) + 1, text[at:].partition("\n")[0]
+            why = " (a quote is not closed, or text follows it)" if name is not None and value is None else ""
+            raise argparse.ArgumentTypeError(f"{path!r}, line {number}: {line[:80]!r} is not NAME=VALUE{why}")
+        found[name[1]] = _text(value)
+        at = _end(_SPACE, text, value.end())
+    return found
+
+
+def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
+    found = pattern.match(text, at)
+    return at if found is None else found.end()
+
+
+def _text(value: re.Match[str]) -> str:
+    """Return a value without quotes and comment."""
+    if value["bare"] is not None:
+        return _COMMENT.split(value["bare"], maxsplit=1)[0].strip()
+    if value["raw"] is not None:
+        return value["raw"]
+    return _ESCAPE.sub(lambda found: _ESCAPES.get(found[1], found[1]), value["escaped"])
+
+
+# Files that describe a gang: ``gang.toml``, and Procfiles
+
+
+_T = TypeVar("_T")
+_PROCESS = re.compile(r"([A-Za-z0-9_-]+)\s*:\s*(\S.*)")
+_FOREIGN = (".yaml", ".yml", ".json")
+_PATHS = ("log-dir", "env-file", "metrics")
+"""Options whose values are paths, relative to the folder of the file."""
+_NOT_IN_FILES = frozenset(
+    ("nproc-per-node", "module", "no-python", "run-path", "role", "file", "help", "cwd", "env", "dry-run")
+)
+"""Options of the command line that a file cannot have: they have another form there, or concern a single run."""
+_COMMAND = ("command", "count", "module", "python", "run-path", "env", "cwd")
+"""The keys of a role that say what its ranks run. The others are settings."""
+
+
+def role_settings() -> dict[str, Setting]:
+    """Return the settings of roles whose ranks are programs: key to row."""
+    return {row.key: row for row in of_roles() if row.key not in (*_COMMAND, "start-method")}
+
+
+def of_each_role(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those settings of a gang that each role has for itself."""
+    return {row.name: settings[row.name] for row in role_settings().values() if row.role == "own"}
+
+
+class GangFile:
+    """The content of a file: options for the whole gang, and its roles."""
+
+    def __init__(self, path: str) -> None:
+        """Read a file. `words` checks its options, and `parts` checks its roles.
+
+        Raises:
+            argparse.ArgumentTypeError: The file cannot be read, or is not valid; the text names the file and the place.
+        """
+        self.path = path
+        self._folder = os.path.dirname(os.path.abspath(path))
+        if path.lower().endswith(_FOREIGN):
+            raise self._error(
+                "a gang file is TOML, and this name is that of YAML or JSON; write the roles into a gang.toml"
+                " (a service of docker compose is a table [roles.NAME] with a command), or into a Procfile"
+            )
+        try:
+            text = values.text_of(path)
+        except argparse.ArgumentTypeError as error:
+            raise self._error(str(error)) from None
+        self._whole: dict[str, Any] = self._toml(text) if path.endswith(".toml") else self._procfile(text)
+        if not isinstance(self._whole.get("roles"), dict) or not self._whole["roles"]:
+            raise self._error("it has no roles; give at least one table, such as [roles.trainer] with a command")
+
+    def _toml(self, text: str) -> dict[str, Any]:
+        try:
+            return tomllib.loads(text)
+        except ValueError as error:  # also an integer of more than 4300 digits
+            raise self._error(str(error)) from None
+        except RecursionError:
+            raise self._error("its arrays or tables are nested too deeply") from None
+
+    def _procfile(self, text: str) -> dict[str, Any]:
+        roles: dict[str, Any] = {}
+        for number, line in enumerate(text.split("\n"), 1):
+            stripped = line.strip()
+            if not stripped or stripped.startswith("#"):
+                continue
+            parts = _PROCESS.fullmatch(stripped)
+            if parts is None:
+                raise self._error(f"line {number}: {line[:80]!r} is not NAME: COMMAND")
+            if parts[1] in roles:
+                raise self._error(f"line {number}: there are two processes {parts[1]!r}; give each its own name")
+            roles[parts[1]] = {"command": ["sh", "-c", parts[2]]}
+        return {"roles": roles}
+
+    def _error(self, text: str) -> argparse.ArgumentTypeError:
+        return argparse.ArgumentTypeError(f"{self.path}: {text}")
+
+    # Options of the gang
+
+    def words(self, known: Collection[str]) -> list[str]:
+        """Return the options for the whole gang, in the form of arguments.
+
+        Args:
+            known: The options of the command line.
+
+        Raises:
+            argparse.ArgumentTypeError: A key is not an option, or has a value of another kind.
+        """
+        words: list[str] = []
+        for name, value in self._spelled_once("", self._whole).items():
+            if name in ("roles", "cwd"):
+                continue
+            if name == "env":
+                words += [f"--env={each}={text}" for each, text in self._texts("env", value).items()]
+            elif f"--{name}" not in known or name in _NOT_IN_FILES:
+                raise self._error(f"{name!r} is not a key{_hint(name, known)}")
+            else:
+                words += self._word(name, value)
+        return words
+
+    def _spelled_once(self, where: str, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a table whose keys have hyphens. A key may have underscores instead, but only one of the spellings."""
+        given: dict[str, Any] = {}
+        for key, value in table.items():
+            name = key.replace("_", "-")
+            if name in given:
+                raise self._error(f"{where}{name!r} is given twice, with '-' and with '_'; remove one of the two lines")
+            given[name] = value
+        return given
+
+    def _word(self, name: str, value: Any) -> list[str]:
+        if isinstance(value, bool):
+            return [f"--{name}"] if value else []
+        if isinstance(value, list) and all(isinstance(each, (str, int)) for each in value):
+            value = ",".join(map(str, value))
+        if not isinstance(value, (str, int, float)):
+            raise self._error(f"{name} is {value!r}; give a text, a number, true or false")
+        return [f"--{name}={self._path(str(value)) if name in _PATHS else value}"]
+
+    def _path(self, text: str) -> str:
+        return text if text == os.devnull else os.path.join(self._folder, text)
+
+    def _texts(self, what: str, value: Any) -> dict[str, str]:
+        if not isinstance(value, dict) or not all(isinstance(each, (str, int, float)) for each in value.values()):
+            raise self._error(f'{what} is {value!r}; give a table, such as {{ NAME = "value" }}')
+        return {name: str(each) for name, each in value.items()}
+
+    # Roles
+
+    def parts(self, common: Mapping[str, str], settings: Mapping[str, Any]) -> tuple[Part, ...]:
+        """Return the roles in their order.
+
+        Args:
+            common: Variables of all ranks: name to value.
+            settings: The settings of the gang: name to value.
+
+        Raises:
+            argparse.ArgumentTypeError: A role is not valid; the text names the role and the key.
+        """
+        cwd = self._cwd("cwd", self._whole.get("cwd", "."), self._folder)
+        usual = Part(role="", count=1, program="", env=dict(common), cwd=cwd, settings=of_each_role(settings))
+        return tuple(self._part(name, table, usual) for name, table in self._whole["roles"].items())
+
+    def _part(self, name: str, table: Any, usual: Part) -> Part:
+        where = f"roles.{name}"
+        if not isinstance(table, dict):
+            raise self._error(f"{where} is {table!r}; give a table with a command")
+        given = self._spelled_once(f"{where}: ", table)
+        rows = role_settings()
+        keys = (*_COMMAND, *rows)
+        for key in given:
+            if key not in keys:
+                raise self._error(f"{where}: {key!r} is not a key{_hint(key, [f'--{each}' for each in keys])}")
+        command = self._command(where, given.get("command"))
+        settings = {row.name: self._setting(where, row, given[key]) for key, row in rows.items() if key in given}
+        return Part(
+            role=self._checked(where, values.name, name),
+            count=self._checked(f"{where}: count", values.worker_count, str(given.get("count", 1))),
+            program=command[0],
+            args=tuple(command[1:]),
+            module=self._flag(f"{where}: module", given.get("module", False)),
+            python=self._flag(f"{where}: python", given.get("python", True)),
+            run_path=self._flag(f"{where}: run-path", given.get("run-path", False)),
+            env=usual.env | self._variables(where, given.get("env", {})),
+            cwd=self._cwd(f"{where}: cwd", given.get("cwd", "."), usual.cwd or "."),
+            settings=usual.settings | settings,
+        )
+
+    def _setting(self, where: str, row: Setting, value: Any) -> Any:
+        """Return the value of a setting of a role."""
+        what = f"{where}: {row.key}"
+        if row.kind is FLAG:
+            return self._flag(what, value)
+        if row.kind is not CHOICE:
+            return self._checked(what, values.OF_KIND[row.kind][1], str(value))
+        if value not in row.choices:
+            raise self._error(f"{what} is {value!r}; give {', '.join(row.choices)}")
+        return value
+
+    def _command(self, where: str, value: Any) -> list[str]:
+        try:
+            words = shlex.split(value) if isinstance(value, str) else value
+        except ValueError as error:
+            raise self._error(f"{where}: command is {value!r}: {error}") from None
+        if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words) or not words[0]:
+            raise self._error(f'{where}: command is {value!r}; give a text or a list, such as ["python", "train.py"]')
+        return words
+
+    def _variables(self, where: str, value: Any) -> dict[str, str]:
+        given = self._texts(f"{where}: env", value)
+        for name, text in given.items():
+            self._checked(f"{where}: env", values.variable, f"{name}={text}")
+        return given
+
+    def _cwd(self, what: str, value: Any, base: str) -> str:
+        if not isinstance(value, str):
+            raise self._error(f"{what} is {value!r}; give a path")
+        return self._checked(what, values.existing_folder, os.path.normpath(os.path.join(base, value)))
+
+    def _flag(self, what: str, value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise self._error(f"{what} is {value!r}; give true or false")
+        return value
+
+    def _checked(self, what: str, parse: Callable[[str], _T], text: str) -> _T:
+        try:
+            return parse(text)
+        except argparse.ArgumentTypeError as error:
+            raise self._error(f"{what}: {error}") from None
+
+
+def _hint(name: str, known: Collection[str]) -> str:
+    meant = suggestions.option(f"--{name}", known).removeprefix("--")
+    return f"; did you mean {meant!r}?" if meant and meant not in _NOT_IN_FILES else ""

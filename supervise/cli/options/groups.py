@@ -1,0 +1,863 @@
+"""The options of ``supervise run``, one function a group of the help."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from dataclasses import dataclass
+from functools import cache, partial
+from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM
+from typing import TYPE_CHECKING, Literal
+
+from supervise import _settings
+from supervise._settings import GANG, POLICY, WATCHDOG
+from supervise.cli.options import values
+from supervise.cli.options.values import add_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any, NoReturn
+
+    from supervise._settings import Setting
+    from supervise.cli.options.gang_file import GangFile, Hosts, Part
+    from supervise.logs import Std
+    from supervise.restarts import RestartPolicy
+    from supervise.watchdog import Watchdog
+
+
+# The options of the settings, which the table of settings describes
+
+
+def add_settings(group: argparse._ArgumentGroup, *options: str) -> None:
+    """Add these options of a group; without `options`, those of the group that were not added yet."""
+    known = group._option_string_actions  # noqa: SLF001 - argparse has no public list
+    for row in _settings.with_options():
+        if row.group == group.title and (row.option in options if options else row.option not in known):
+            text = f"{row.sentence} ({row.usual})" if row.usual else row.sentence
+            if row.kind is _settings.FLAG:
+                add_option(group, row.option, action="store_true", help=text)
+            elif row.kind is _settings.CHOICE:
+                add_option(group, row.option, choices=row.choices, metavar=row.metavar or None, help=text)
+            else:
+                metavar, parse = values.OF_KIND[row.kind]
+                add_option(group, row.option, metavar=metavar, type=parse, help=text)
+
+
+def given_values(found: argparse.Namespace, rows: Iterable[Setting]) -> dict[str, Any]:
+    """Return the values of the command line: name of a setting to its value, for the settings that were given."""
+    each = {row.name: getattr(found, row.dest) for row in rows if row.option}
+    return {name: value for name, value in each.items() if value is not None and value is not False}
+
+
+def gang_settings(found: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of the gang that have options: name to value, or to the default."""
+    usual = {row.name: row.default for row in GANG.values() if row.option}
+    if found.keep_going:
+        usual["strategy"] = "one_for_one"
+    return usual | given_values(found, GANG.values())
+
+
+def told_settings(found: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of the whole gang that differ from their defaults: key in a gang file to value."""
+    each = {row: getattr(found, row.dest) for row in _settings.with_options() if row.role != "own"}
+    return {row.key: value for row, value in each.items() if value is not None and value != row.default}
+
+
+# The options of ``torchrun`` 2.13 that have no effect here or are refused, and the variables ``PET_*``
+
+
+_WITHOUT_EFFECT = {
+    "--rdzv-conf": "supervise run needs no rendezvous",
+    "--monitor-interval": "the kernel reports each exit at once",
+    "--event-log-handler": "the events are in events.jsonl of the run directory, with -v also on stderr",
+}
+"""Option to the reason why it has no effect; a message shows the reason."""
+_BACKENDS = ("static", "c10d")
+FLAGS = ("standalone", "module", "no-python", "run-path", "virtual-local-rank")
+VALUES = (
+    *("nnodes", "nproc-per-node", "node-rank", "master-addr", "master-port", "local-addr", "role"),
+    *("rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "monitor-interval", "event-log-handler", "start-method"),
+    *(
+        "max-restarts",
+        "log-dir",
+        "redirects",
+        "tee",
+        "local-ranks-filter",
+        "duplicate-stdout-filters",
+        "signals-to-handle",
+        "shutdown-timeout",
+    ),
+    "duplicate-stderr-filters",
+)
+"""The options, without their dashes, for which torchrun reads a default from a variable ``PET_<NAME>``."""
+
+
+def defaults(environ: Mapping[str, str]) -> list[str]:
+    """Return the options that variables such as ``PET_NNODES`` give, in the form of arguments."""
+    words = []
+    for name in (*FLAGS, *VALUES):
+        value = environ.get(f"PET_{name.replace('-', '_').upper()}")
+        if not value:
+            continue
+        if name not in FLAGS:
+            words.append(f"--{name}={value}")
+        elif value.strip() != "0":
+            words.append(f"--{name}")
+    return words
+
+
+def add_torchrun_options(parser: argparse.ArgumentParser, what: argparse._ArgumentGroup) -> None:
+    """Add the options, in both spellings of torchrun. The help shows only ``--start-method``, in the group `what`."""
+    _add(parser, "--rdzv-backend", type=_backend)
+    _add(parser, "--rdzv-endpoint")
+    _add(parser, "--rdzv-id", dest="rdzv_id")
+    _add(parser, "--local-addr")
+    _add(parser, "--logs-specs", type=_logs_specs)
+    parser.set_defaults(notes=[])
+    start_method: Any = {"dest": "notes", "action": "append", "type": _start_method, "metavar": "M"}
+    what.add_argument(
+        "--start-method",
+        help="accepted for scripts of torchrun, without effect: it is for functions, and PROGRAM is executed",
+        **start_method,
+    )
+    parser.add_argument("--start_method", help=argparse.SUPPRESS, **start_method)
+    for name, why in _WITHOUT_EFFECT.items():
+        _add(parser, name, dest="notes", action="append", type=partial(_note, name, why))
+
+
+def _add(parser: argparse.ArgumentParser, name: str, **settings: Any) -> None:
+    spelled = dict.fromkeys((name, f"--{name[2:].replace('-', '_')}"))
+    parser.add_argument(*spelled, help=argparse.SUPPRESS, **settings)
+
+
+def _note(name: str, why: str, _text: str) -> str:
+    return f"{name} has no effect: {why}"
+
+
+def _start_method(text: str) -> str:
+    methods = GANG["start_method"].choices
+    if text not in methods:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a start method; give {', '.join(methods)}")
+    return _note("--start-method", "it is for functions, and PROGRAM is executed", text)
+
+
+def _backend(text: str) -> str:
+    if text not in _BACKENDS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: supervise run needs no rendezvous server; give --nnodes, --node-rank and --master-addr"
+        )
+    return text
+
+
+def _logs_specs(text: str) -> str:
+    if text != "default":
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: supervise run has no plug-ins for logs; pass logs_specs to supervise.start_processes"
+        )
+    return text
+
+
+# The options of ``supervise run`` about what runs: the number of ranks, the program, its environment and folder
+
+
+ROLE = "default"
+"""The default name of the ranks."""
+_OF_SUPERVISE = {
+    "MASTER_ADDR": "--master-addr",
+    "MASTER_PORT": "--master-port",
+    "ROLE_NAME": "--role",
+    "TORCHELASTIC_RUN_ID": "--run-id",
+    "TORCHELASTIC_MAX_RESTARTS": "--max-restarts",
+} | dict.fromkeys(
+    (
+        "RANK",
+        "LOCAL_RANK",
+        "ROLE_RANK",
+        "GROUP_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "ROLE_WORLD_SIZE",
+        "GROUP_WORLD_SIZE",
+        "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_ERROR_FILE",
+    )
+)
+"""Variable that supervise sets in each rank to the option that chooses its value, or None."""
+
+
+def parts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> tuple[Part, ...]:
+    """Return the parts of the run: PROGRAM, or the roles of a file.
+
+    Raises:
+        SystemExit: With code 2 after an error message.
+    """
+    from supervise.cli.options.gang_file import Part, of_each_role
+
+    _check(parser, found)
+    env = _environment(parser, found)
+    settings = gang_settings(found)
+    if found.file is not None:
+        try:
+            made: tuple[Part, ...] = found.file.parts(env, settings)
+        except argparse.ArgumentTypeError as error:
+            parser.error(str(error))
+        for part in made:
+            _check_names(parser, part.env)
+        return made
+    command = found.command[1:] if found.command[:1] == ["--"] else found.command
+    if not command:
+        parser.error("PROGRAM is missing; for example: supervise run -n 4 train.py")
+    if not command[0]:
+        parser.error("PROGRAM is empty; is a variable in your script unset?")
+    part = Part(
+        role=found.role or ROLE,
+        count=found.nproc_per_node or 1,
+        program=command[0],
+        args=tuple(command[1:]),
+        module=found.module,
+        python=not found.no_python,
+        run_path=found.run_path,
+        env=env,
+        cwd=found.cwd,
+        settings=of_each_role(settings),
+    )
+    return (part,)
+
+
+def _check(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
+    """Refuse options that contradict each other."""
+    if found.file is not None:
+        if found.command:
+            parser.error(f"PROGRAM and --file exclude each other; omit {found.command[0]!r} or --file")
+        for name, value in (
+            ("-n", found.nproc_per_node),
+            ("-m", found.module),
+            ("--no-python", found.no_python),
+            ("--run-path", found.run_path),
+            ("--cwd", found.cwd),
+        ):
+            if value:
+                parser.error(f"{name} and --file exclude each other; {found.file.path} says it for each role")
+    ways = [name for name in ("module", "no_python", "run_path") if getattr(found, name)]
+    if ways[:2] == ["module", "no_python"]:
+        parser.error("-m runs a module under Python, and --no-python does not use Python; omit one of them")
+    if len(ways) > 1:
+        parser.error(f"--run-path runs a file under Python; omit it or {'-m' if found.module else '--no-python'}")
+
+
+def _environment(parser: argparse.ArgumentParser, found: argparse.Namespace) -> dict[str, str]:
+    """Return the variables of ``--env-file`` and ``--env``: name to value. Those of ``--env`` take precedence."""
+    given: dict[str, str] = {}
+    for variables in found.env_file:
+        given |= variables
+    given |= dict(found.env)
+    _check_names(parser, given)
+    return given
+
+
+def _check_names(parser: argparse.ArgumentParser, given: Iterable[str]) -> None:
+    """Refuse variables that supervise sets itself."""
+    for name in given:
+        if name in _OF_SUPERVISE:
+            option = _OF_SUPERVISE[name]
+            parser.error(f"supervise sets {name} in each rank; {f'give {option}' if option else 'omit it'}")
+
+
+def add_rank_options(group: argparse._ArgumentGroup) -> None:
+    """Add the options."""
+    add_option(
+        group,
+        "-n",
+        "--nproc-per-node",
+        type=values.worker_count,
+        metavar="N",
+        help="number of ranks (1); cpu or gpu: one per CPU or GPU; auto: one per GPU, or per CPU if there is no GPU",
+    )
+    add_option(group, "-m", "--module", action="store_true", help="PROGRAM is a module, as in python -m")
+    add_option(group, "--no-python", action="store_true", help="execute PROGRAM directly, even if it ends in .py")
+    add_option(
+        group, "--run-path", action="store_true", help="run PROGRAM under this Python, whatever its name ends in"
+    )
+    add_option(
+        group,
+        "--env",
+        action="append",
+        default=[],
+        metavar="K=V",
+        type=values.variable,
+        help="set an environment variable in each rank; may be repeated",
+    )
+    add_option(
+        group,
+        "--env-file",
+        action="append",
+        default=[],
+        metavar="F",
+        type=cache(_env_file),
+        help="read variables from a file of lines K=V; --env takes precedence",
+    )
+    add_settings(group, "--cwd")
+    add_option(
+        group,
+        "--no-record",
+        action="store_true",
+        help="do not record uncaught exceptions of a Python PROGRAM",
+    )
+    add_option(
+        group,
+        "--run-id",
+        metavar="ID",
+        type=values.name,
+        help="name of this run (the program's name and a random part)",
+    )
+    add_option(
+        group,
+        "--role",
+        metavar="NAME",
+        type=values.name,
+        help=f'name of the ranks in prefixes and ROLE_NAME ("{ROLE}")',
+    )
+    add_option(
+        group,
+        "--file",
+        metavar="FILE",
+        type=cache(_gang_file),
+        help="run the roles of a file: gang.toml, or a Procfile",
+    )
+    add_option(
+        group,
+        "--numa-binding",
+        choices=("node", "socket", "exclusive", "core-complex"),
+        help="bind each rank to the CPUs near its GPU",
+    )
+    add_option(
+        group,
+        "--virtual-local-rank",
+        action="store_true",
+        help="each rank has LOCAL_RANK=0 and sees only its own GPU, as device 0",
+    )
+
+
+def _gang_file(path: str) -> GangFile:
+    from supervise.cli.options.gang_file import GangFile  # lazy: it imports a parser of TOML
+
+    return GangFile(path)
+
+
+def _env_file(path: str) -> dict[str, str]:
+    from supervise.cli.options import gang_file
+
+    return gang_file.read(path)
+
+
+# The option of ``supervise run`` that chooses the rank that reads the stdin of supervise
+
+
+Choice = int | Literal["all", "none"] | None
+"""A rank, ``all`` or ``none``; None if the option was not given."""
+_WORDS: dict[str, Choice] = {"all": "all", "none": "none"}
+_MOST_DIGITS = 18
+
+
+def add_stdin_options(group: argparse._ArgumentGroup) -> None:
+    """Add the option."""
+    add_option(
+        group,
+        "--stdin",
+        metavar="RANK",
+        type=choice,
+        help="the rank that reads the stdin of supervise, and has the terminal; all: each rank gets a copy; none: no"
+        " rank (the rank of -n 1; of several ranks none)",
+    )
+
+
+def choice(text: str) -> Choice:
+    """Return a rank, ``all`` or ``none``.
+
+    Raises:
+        argparse.ArgumentTypeError: It is neither; the text has the accepted values.
+    """
+    if text in _WORDS:
+        return _WORDS[text]
+    if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a rank; give a number from 0, all or none")
+
+
+def check_stdin(parser: argparse.ArgumentParser, found: argparse.Namespace, nproc: int) -> None:
+    """Refuse a rank that does not exist, copies of a terminal, and a stdin together with a gate.
+
+    Raises:
+        SystemExit: With code 2 after an error message.
+    """
+    chosen = found.stdin
+    if isinstance(chosen, int) and chosen >= nproc:
+        ranks = "0 only" if nproc == 1 else f"0 to {nproc - 1}"
+        parser.error(f"--stdin names rank {chosen}; with -n {nproc} the ranks are {ranks}")
+    if chosen == "all" and os.isatty(0):
+        parser.error(
+            "--stdin all cannot copy a terminal, since a key stroke goes to one process only; give the terminal to one"
+            " rank by --stdin 0, or redirect the input"
+        )
+    if chosen not in (None, "none") and found.gate:
+        parser.error(f"--stdin {chosen} and --gate exclude each other: a gated program waits on its stdin; omit one")
+
+
+# The options of ``supervise run`` about the hosts of a run: one gang on each, started by hand or by a job manager
+
+
+_PORT = 29500
+"""Torchrun's port of rank 0 for several hosts."""
+_LARGEST_PORT = 65535
+
+
+def hosts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Hosts:
+    """Return the hosts that the options describe.
+
+    Raises:
+        SystemExit: With code 2 after an error message.
+    """
+    from supervise.cli.options.gang_file import Hosts
+
+    if found.engine == "ray":
+        return _of_engine(parser, found)
+    if found.standalone and found.nnodes > 1:
+        parser.error(f"--standalone is one host, and --nnodes is {found.nnodes}; omit one of them")
+    if found.node_rank is not None and found.node_rank >= found.nnodes:
+        parser.error(f"--node-rank is {found.node_rank}; with --nnodes {found.nnodes} {_numbers(found.nnodes)}")
+    if found.nnodes == 1:
+        address = found.master_addr or found.local_addr
+        return Hosts(address=address, port=found.master_port)
+    if found.node_rank is None:
+        parser.error(f"--nnodes {found.nnodes} needs --node-rank, the number of this host; {_numbers(found.nnodes)}")
+    address, port = _endpoint(parser, found.rdzv_endpoint)
+    address = found.master_addr or address or (found.local_addr if found.node_rank == 0 else None)
+    if address is None:
+        parser.error(f"--nnodes {found.nnodes} needs --master-addr, the address of the host with --node-rank 0")
+    return Hosts(
+        count=found.nnodes, number=found.node_rank, address=address, port=found.master_port or port or str(_PORT)
+    )
+
+
+def _of_engine(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Hosts:
+    """Return one host: with an engine, this process supervises the ranks of all hosts."""
+    from supervise.cli.options.gang_file import Hosts
+
+    for name, value in (
+        ("--node-rank", found.node_rank),
+        ("--master-addr", found.master_addr),
+        ("--standalone", found.standalone or None),
+        ("--numa-binding", found.numa_binding),
+        ("--virtual-local-rank", found.virtual_local_rank or None),
+    ):
+        if value is not None:
+            parser.error(f"{name} and --engine ray exclude each other: Ray chooses the hosts, their order and GPUs")
+    if found.file is not None:
+        parser.error("--file and --engine ray exclude each other: all ranks on Ray run one PROGRAM")
+    if gang_settings(found)["strategy"] != GANG["strategy"].default:
+        parser.error("a gang on Ray is all or nothing; omit --strategy and --keep-going, or --engine ray")
+    if found.restart not in (None, POLICY["restart"].default):
+        parser.error("a gang on Ray restarts as a whole after a failure; omit --restart, or --engine ray")
+    return Hosts(port=found.master_port)
+
+
+def _numbers(count: int) -> str:
+    return "it is 0" if count == 1 else f"hosts are numbered from 0 to {count - 1}"
+
+
+def _endpoint(parser: argparse.ArgumentParser, text: str | None) -> tuple[str | None, str | None]:
+    """Return the address and the port of ``--rdzv-endpoint``."""
+    if not text:
+        return None, None
+    address, _, port = text.rpartition(":") if re.search(r":\d+$", text) else (text, "", "")
+    address = address.removeprefix("[").removesuffix("]")
+    if not address:
+        parser.error(f"--rdzv-endpoint is {text!r}; give HOST:PORT of the host with --node-rank 0")
+    return address, port or None
+
+
+def add_host_options(group: argparse._ArgumentGroup) -> None:
+    """Add the options."""
+    add_option(
+        group,
+        "--nnodes",
+        metavar="N",
+        type=_host_count,
+        default=1,
+        help="number of hosts with -n ranks each; without an engine, each has a supervise run of its own (1)",
+    )
+    add_option(group, "--node-rank", metavar="R", type=_number, help="number of this host, from 0")
+    add_option(
+        group,
+        "--master-addr",
+        metavar="A",
+        help="MASTER_ADDR: the address of host 0, on which rank 0 listens (127.0.0.1)",
+    )
+    add_option(
+        group,
+        "--master-port",
+        metavar="P",
+        type=_port,
+        help=f"MASTER_PORT (one host: a free port; several: {_PORT})",
+    )
+    add_option(
+        group,
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="local: this host, and others by hand (local); ray: --nnodes hosts of the Ray cluster in RAY_ADDRESS",
+    )
+    add_option(group, "--standalone", action="store_true", help="one host, as without the option")
+
+
+def _host_count(text: str) -> int:
+    low, _, high = text.partition(":")
+    if high and high != low:
+        _refuse(f"{text!r}: supervise run starts a fixed number of hosts; give one number, such as --nnodes {high}")
+    if not values.is_count(low) or not int(low):
+        _refuse(f"{text!r} is not a number of hosts; give 1 or more")
+    return int(low)
+
+
+def _number(text: str) -> int:
+    if not values.is_count(text):
+        _refuse(f"{text!r} is not the number of a host; give 0 or more")
+    return int(text)
+
+
+def _port(text: str) -> str:
+    if not values.is_count(text) or not 0 < int(text) <= _LARGEST_PORT:
+        _refuse(f"{text!r} is not a port; give a number from 1 to {_LARGEST_PORT}")
+    return text
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise argparse.ArgumentTypeError(reason)
+
+
+# The options of ``supervise run`` about output: which streams are written and shown, and how
+
+
+TEMPLATE_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
+
+
+def check_output(parser: argparse.ArgumentParser, found: argparse.Namespace, nproc: int) -> None:
+    """Exit with an error message if options contradict each other or name a rank that does not exist."""
+    for option, ranks in (
+        ("--local-ranks-filter", found.local_ranks_filter),
+        ("--redirects", found.redirects if isinstance(found.redirects, dict) else ()),
+        ("--tee", found.tee if isinstance(found.tee, dict) else ()),
+    ):
+        if beyond := sorted(rank for rank in ranks if rank >= nproc):
+            parser.error(f"{option} names rank {beyond[0]}; with -n {nproc} the ranks are {span(nproc)}")
+    if found.log_dir == os.devnull:
+        _check_fileless(parser, found)
+    if found.no_prefix and found.log_line_prefix is not None:
+        parser.error("--no-prefix shows lines without a prefix; omit it or --log-line-prefix")
+    if found.merge:
+        _check_merge(parser, found, nproc)
+
+
+def _check_fileless(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
+    """Refuse options that need log files, because `--log-dir /dev/null` has none."""
+    for option, value in (
+        ("--redirects", found.redirects),
+        ("--tee", found.tee),
+        ("--local-ranks-filter", found.local_ranks_filter),
+        ("--merge", found.merge),
+        ("--log-max-bytes", found.log_max_bytes),
+        ("--log-line-prefix", found.log_line_prefix),
+        ("--duplicate-stdout-filters", found.duplicate_stdout_filters),
+        ("--duplicate-stderr-filters", found.duplicate_stderr_filters),
+    ):
+        if any(value.values()) if isinstance(value, dict) else value:
+            parser.error(
+                f"{option} needs files, and --log-dir {os.devnull} keeps none: ranks inherit both streams;"
+                " omit one of them"
+            )
+
+
+def _check_merge(parser: argparse.ArgumentParser, found: argparse.Namespace, nproc: int) -> None:
+    """Refuse `--merge` if a rank's streams have different destinations, or no file."""
+    from supervise.logs import Std
+
+    redirects, tee = streams(found.redirects, found.tee, nproc)
+    for rank in range(nproc):
+        if redirects[rank] | tee[rank] == Std.NONE:
+            parser.error(f"--merge needs a file, and -t and -r name no stream of rank {rank}; omit one of them")
+        if tee[rank] not in (Std.ALL, Std.NONE) or redirects[rank] | tee[rank] != Std.ALL:
+            parser.error(
+                f"--merge writes both streams of a rank to one file, and -t and -r treat those of rank {rank}"
+                " differently; give 3 or 0 there, or omit --merge"
+            )
+    if found.duplicate_stderr_filters:
+        parser.error("--merge leaves no stderr for --duplicate-stderr-filters; give --duplicate-stdout-filters")
+
+
+def streams(
+    redirects: Std | Mapping[int, Std] | None, tee: Std | Mapping[int, Std] | None, nproc: int
+) -> tuple[dict[int, Std], dict[int, Std]]:
+    """Return two mappings: the streams that are only written, and those that are also shown; see the help."""
+    from supervise.logs import Std, to_map
+
+    only = to_map(Std.NONE if redirects is None else redirects, nproc)
+    if tee is not None:
+        return only, to_map(tee, nproc)
+    return only, {rank: Std.ALL & ~std for rank, std in only.items()}
+
+
+def span(nproc: int) -> str:
+    """Return the local ranks of a gang, for messages."""
+    return "0 only" if nproc == 1 else f"0 to {nproc - 1}"
+
+
+_LOG_DIR_HELP = f"parent of the run directory (the folder of your runs); {os.devnull}: no files, no prefixes"
+
+
+def add_output_options(group: argparse._ArgumentGroup) -> None:
+    """Add the options."""
+    add_option(group, "--log-dir", metavar="DIR", type=values.directory, help=_LOG_DIR_HELP)
+    add_option(
+        group,
+        "-t",
+        "--tee",
+        metavar="SPEC",
+        type=values.streams,
+        help="streams to show and to write, see below (3)",
+    )
+    add_option(
+        group,
+        "-r",
+        "--redirects",
+        metavar="SPEC",
+        type=values.streams,
+        help="streams to write without showing them, see below",
+    )
+    add_option(
+        group,
+        "--merge",
+        action="store_true",
+        help="write the stderr of each rank to the file of its stdout, and show both there: in the order of the writes",
+    )
+    add_option(
+        group,
+        "--local-ranks-filter",
+        metavar="0,2",
+        type=values.rank_list,
+        default=frozenset(),
+        help="show only these ranks; log files are not affected",
+    )
+    add_option(group, "--no-prefix", action="store_true", help="show lines without [ROLE RANK]:")
+    add_option(
+        group,
+        "--log-line-prefix",
+        metavar="TEMPLATE",
+        help="prefix of shown lines, in which ${role_name}, ${rank} and ${local_rank} are replaced"
+        f" ({TEMPLATE_VARIABLE})",
+    )
+    add_settings(group)
+    add_option(
+        group,
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="auto: color on a terminal unless NO_COLOR is set",
+    )
+    add_option(
+        group,
+        "--halt-on-broken-pipe",
+        action="store_true",
+        help="stop the run if the reader of the output is gone, as in a pipe to head; the exit code is then 141",
+    )
+
+
+# The settings of ``supervise run`` for output
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OutputOptions:
+    """The validated options about output, except those from which other code derives settings."""
+
+    merge: bool = False
+    """Whether the stderr of each rank goes to the file of its stdout."""
+    line_prefix: str | None = None
+    """Template of the prefix; None: the default prefix."""
+    halt_on_broken_pipe: bool = False
+    """Whether the run is stopped when the reader of stdout or stderr is gone."""
+
+    def prefix(self, role: str, role_rank: int, *, rank: int, local_rank: int) -> str:
+        """Return the prefix of a rank's lines."""
+        if self.line_prefix is None:
+            return f"[{role}{role_rank}]:"
+        from string import Template
+
+        return Template(self.line_prefix).safe_substitute(role_name=role, rank=rank, local_rank=local_rank)
+
+
+def of(found: argparse.Namespace) -> OutputOptions:
+    """Return the options of a checked command line."""
+    template = found.log_line_prefix
+    return OutputOptions(
+        merge=found.merge,
+        line_prefix=(os.environ.get(TEMPLATE_VARIABLE) or None) if template is None else template,
+        halt_on_broken_pipe=found.halt_on_broken_pipe,
+    )
+
+
+# The options of ``supervise run`` about its messages and its result
+
+
+def check_result(
+    parser: argparse.ArgumentParser, found: argparse.Namespace, nproc: int, world: Callable[[], str]
+) -> None:
+    """Refuse options that contradict each other; `world` describes the ranks.
+
+    Raises:
+        SystemExit: With code 2 after an error message.
+    """
+    if found.quiet and found.verbose:
+        parser.error("-q and -v contradict each other; omit one of them")
+    if found.exit_code_from is not None and found.exit_code_from >= nproc:
+        parser.error(f"--exit-code-from names rank {found.exit_code_from}; the ranks are {world()}")
+
+
+def add_result_options(group: argparse._ArgumentGroup) -> None:
+    """Add the options."""
+    add_option(
+        group,
+        "--exit-code-from",
+        metavar="WHO",
+        type=_exit_code_from,
+        help="root-cause: exit with the code of the rank that failed first; RANK: with that of this rank (root-cause)",
+    )
+    add_option(
+        group,
+        "--summary",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="end with a table of all ranks: exit code, time, CPU time, peak memory",
+    )
+    add_option(
+        group,
+        "--metrics",
+        metavar="FILE",
+        help="write the numbers of the run to FILE at its end, in the text format of Prometheus",
+    )
+    add_option(
+        group,
+        "--dry-run",
+        action="store_true",
+        help="print the commands and variables of all ranks as shell lines, and run nothing",
+    )
+    add_option(group, "-q", "--quiet", action="store_true", help="no messages of supervise except errors")
+    add_option(group, "-v", "--verbose", action="store_true", help="every event as a line on stderr")
+    add_option(
+        group,
+        "--log-format",
+        choices=("console", "json"),
+        default="console",
+        help="console: messages for people; json: every event as a JSON object on stderr, in place of the messages"
+        " (console)",
+    )
+
+
+def _exit_code_from(text: str) -> int | None:
+    """Return a rank; None for ``root-cause``."""
+    if text == "root-cause":
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rank; give a number, or root-cause")
+    return int(text)
+
+
+# The options of ``supervise run`` about the end of a run: limits, signals, and processes that ranks leave behind
+
+
+def add_stop_options(group: argparse._ArgumentGroup) -> None:
+    """Add the options."""
+    add_settings(group, "--shutdown-timeout", "--timeout", "--stop-signal")
+    add_option(
+        group,
+        "--signals-to-handle",
+        metavar="LIST",
+        type=values.signal_list,
+        default=(SIGINT, SIGTERM, SIGHUP, SIGQUIT),
+        help="signals that stop the run (SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
+    )
+    add_settings(group)
+
+
+# The options of ``supervise run`` about the failure of a rank: strategy, restarts, exit codes
+
+
+def policy(
+    parser: argparse.ArgumentParser, found: argparse.Namespace, settings: Mapping[str, Any]
+) -> RestartPolicy | None:
+    """Return the restart policy that the options describe; None without ``--max-restarts``."""
+    from supervise.errors import SpecError
+    from supervise.restarts import RestartPolicy, check_disjoint
+
+    if found.keep_going and (found.strategy or found.max_restarts is not None):
+        other = "--strategy" if found.strategy else "--max-restarts"
+        parser.error(f"--keep-going is --strategy one_for_one without restarts; omit it or {other}")
+    given = given_values(found, POLICY.values())
+    if found.max_restarts is None:
+        for name in given:
+            parser.error(f"{POLICY[name].option} needs --max-restarts, such as --max-restarts 3")
+        return None
+    try:
+        made = RestartPolicy(**given)
+        check_disjoint(
+            success_exit_codes=settings["success_exit_codes"],
+            uncounted_exit_codes=made.uncounted_exit_codes,
+            never_restart_exit_codes=made.never_restart_exit_codes,
+        )
+    except SpecError as error:
+        parser.error(str(error))
+    return made
+
+
+def add_failure_options(group: argparse._ArgumentGroup) -> None:
+    """Add the options."""
+    add_settings(group, "--strategy")
+    add_option(
+        group,
+        "--keep-going",
+        action="store_true",
+        help="the failure of a rank stops no other rank",
+    )
+    add_settings(group, "--max-restarts", "--restart", "--restart-window", "--backoff")
+    add_settings(group)
+
+
+# The options of ``supervise run`` about the health of a rank: readiness and the watchdog
+
+
+def check_health(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
+    """Refuse options that need others.
+
+    Raises:
+        SystemExit: With code 2 after an error message.
+    """
+    if found.ready_timeout is not None and found.ready != "notify":
+        parser.error("--ready-timeout needs --ready notify; a rank is otherwise ready when its process runs")
+
+
+def watchdog(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Watchdog | None:
+    """Return the watchdog that the options describe; None without a timeout.
+
+    Raises:
+        SystemExit: With code 2 after an error message.
+    """
+    from supervise.watchdog import Watchdog
+
+    given = given_values(found, WATCHDOG.values())
+    if given.keys() == {"action"}:
+        parser.error("--on-hang needs --heartbeat-timeout or --output-timeout, such as --heartbeat-timeout 60")
+    return Watchdog(**given) if given else None
+
+
+def add_health_options(group: argparse._ArgumentGroup) -> None:
+    """Add the options."""
+    add_settings(group)

@@ -1,0 +1,156 @@
+"""The parser of ``supervise run``. The module imports little, so that ``--help`` is fast."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from supervise.cli.options import groups
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from _typeshed import SupportsWrite
+
+
+_HELP_COLUMNS = 118
+
+_formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=34, width=_HELP_COLUMNS)
+
+_DESCRIPTION = """\
+Run PROGRAM as several ranks on this machine, as one gang: if a rank fails,
+supervise stops the others and exits with the exit code of the first failure.
+Options end at PROGRAM; later words are the arguments of PROGRAM.
+
+A path that ends in .py (or a module, with -m) runs under this Python. Any other
+PROGRAM is executed directly.
+"""
+
+_EPILOG = """\
+destination of output:
+  By default the stdout and stderr of every rank are shown, each line after the
+  prefix [ROLE RANK]:, and written to the run directory. To change that:
+    -t SPEC    these streams are shown and written; the others are inherited
+               from supervise: no prefix, no file
+    -r SPEC    these streams are only written; the others are shown and
+               written, as by default
+    both       -t streams are shown and written, -r streams are only written,
+               the others are inherited from supervise
+  SPEC is 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or one per rank, such
+  as 0:3,1:2 (0 for the other ranks). With --log-dir /dev/null there are no
+  files: ranks inherit both streams, and lines have no prefix.
+  Only ranks write to the stdout of supervise.
+
+exit code:
+  the exit code of the rank that failed first (128+N: signal N killed it); 0:
+  all ranks succeeded; 128+N: signal N stopped supervise; 124: --timeout; 126:
+  PROGRAM is not executable; 127: PROGRAM is not found; 2: wrong usage
+
+signals:
+  The first Ctrl-C (or SIGTERM, SIGHUP, SIGQUIT) is passed on to the ranks,
+  which have --shutdown-timeout to exit; the second kills them at once.
+  SIGUSR1 and SIGUSR2 are passed on. Ctrl-Z suspends the ranks and supervise.
+  A rank that reads the terminal has it until it ends: Ctrl-C goes to that rank,
+  and its end by Ctrl-C stops the run.
+
+durations (DUR):
+  seconds, or a number with a unit: 500ms, 90s, 5m, 2h, 1d
+
+examples:
+  supervise run -n 4 train.py --lr 0.1
+  supervise run -n auto -m mypackage.train
+  supervise run -n 8 --no-prefix -- ./worker --verbose
+"""
+
+
+def read(words: Sequence[str], command: str = "run") -> tuple[Parser, argparse.Namespace]:
+    """Parse arguments. Those in the file of ``--file`` come first. Return the parser, for errors, and the values.
+
+    Args:
+        words: The arguments after the command.
+        command: The command that is named in error messages.
+
+    Raises:
+        SystemExit: With code 2 after an error message, or 0 after the help.
+    """
+    parser = run_parser()
+    parser.prog = f"supervise {command}"
+    parser.defaults = groups.defaults(os.environ)
+    found, unknown = parser.parse_known_args([*parser.defaults, *words])
+    if found.file is not None:
+        try:
+            given = found.file.words(known_options(parser))
+        except argparse.ArgumentTypeError as error:
+            parser.error(str(error))
+        found, unknown = parser.parse_known_args([*parser.defaults, *given, *words])
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(parser, unknown[0])}")
+    return parser, found
+
+
+def _meant(parser: argparse.ArgumentParser, word: str) -> str:
+    """Return a hint with the option that `word` probably means."""
+    from supervise.cli.options import suggestions
+
+    found = suggestions.option(word, known_options(parser))
+    return f"; did you mean {found}?" if found else ""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser with error messages of two lines."""
+
+    defaults: Sequence[str] = ()
+    """Arguments from variables ``PET_*``."""
+
+    def format_help(self) -> str:
+        """Return the help, as wide as the terminal."""
+        import shutil  # only here, because argparse makes a formatter for each option
+
+        width = min(_HELP_COLUMNS, shutil.get_terminal_size((_HELP_COLUMNS, 40)).columns)
+        self.formatter_class: Any = partial(_formatter, width=width)
+        return super().format_help()
+
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        """Print the help; argparse ignores the error of a stdout that takes no output."""
+        print(self.format_help(), end="", file=file)
+
+    def error(self, message: str) -> NoReturn:
+        """Print an error message and exit with code 2."""
+        import shlex
+
+        from supervise._printable import below_itself
+
+        given = f"\nThe environment gives {shlex.join(self.defaults)} (PET_*)." if self.defaults else ""
+        print(f"{self.prog}: {below_itself(message + given)}\nTry '{self.prog} --help'.", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def run_parser() -> Parser:
+    """Return the parser, which has not read any arguments yet."""
+    parser = Parser(
+        prog="supervise run",
+        usage="supervise run [OPTIONS] [--] PROGRAM [ARGS...]\n       supervise run [OPTIONS] --file FILE",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=_formatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    groups.add_rank_options(what := parser.add_argument_group("what runs"))
+    groups.add_stdin_options(what)
+    groups.add_host_options(parser.add_argument_group("hosts"))
+    groups.add_output_options(parser.add_argument_group("output"))
+    groups.add_result_options(parser.add_argument_group("messages and result"))
+    groups.add_stop_options(parser.add_argument_group("the end"))
+    groups.add_failure_options(parser.add_argument_group("failure"))
+    groups.add_health_options(parser.add_argument_group("health"))
+    groups.add_torchrun_options(parser, what)
+    return parser
+
+
+def known_options(parser: argparse.ArgumentParser) -> list[str]:
+    """Return the options of the help."""
+    return [name for action in parser._actions if action.help != argparse.SUPPRESS for name in action.option_strings]  # noqa: SLF001 - argparse has no public list

@@ -1,0 +1,331 @@
+"""The values of options: their parsers, the files they name, and the options that settings of the table describe."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import re
+import stat
+from signal import SIGKILL, SIGSTOP, Signals
+from typing import TYPE_CHECKING, Any
+
+from supervise import _settings
+from supervise._settings import LEAST_LOG_BYTES, LONGEST_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from supervise._settings import Kind
+    from supervise.logs import Std
+
+
+_MOST_DIGITS = 18
+
+
+def count_workers(text: str) -> int:
+    """Return the number of ranks for a number, ``auto``, ``cpu`` or ``gpu``.
+
+    Raises:
+        ValueError: `text` has another form, or no GPU was found; the text has the accepted values.
+    """
+    if text == "cpu":
+        return _cpus()
+    if text == "auto":
+        return _gpus()[0] or _cpus()
+    if text == "gpu":
+        count, reason = _gpus()
+        if not count:
+            raise ValueError(f"'gpu': {reason}; give a number, or cpu")
+        return count
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text) > 0):
+        raise ValueError(f"{text!r} is not a valid number of ranks; give 1 or more, or auto, cpu or gpu")
+    return int(text)
+
+
+def _cpus() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except OSError:  # a sandbox
+        return os.cpu_count() or 1
+
+
+def _gpus() -> tuple[int, str]:
+    """Return the number of GPUs that the ranks would see. The text is the reason if the number is 0."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        shown = [word.strip() for word in visible.split(",")]
+        hidden = next((at for at, word in enumerate(shown) if not word or word.startswith("-")), len(shown))
+        if not hidden:
+            return 0, f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU"
+    import ctypes
+
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        if nvml.nvmlInit_v2():
+            return 0, "the GPU library libnvidia-ml.so.1 finds no driver"
+    except (OSError, AttributeError):
+        return 0, "the GPU library libnvidia-ml.so.1 is not installed here"
+    count = ctypes.c_uint()
+    failed = nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+    nvml.nvmlShutdown()
+    if failed or not count.value:
+        return 0, "the GPU library libnvidia-ml.so.1 sees no GPU"
+    return (count.value if visible is None else min(hidden, count.value)), ""
+
+
+# Files that the user names on the command line: regular files, or pipes such as ``<(command)`` of a shell
+
+
+_LARGEST_BYTES = 1 << 20
+
+
+def text_of(path: str) -> str:
+    r"""Return the text of a file. A line ends at ``\n`` or ``\r\n``; a byte-order mark at the begin is removed.
+
+    Raises:
+        argparse.ArgumentTypeError: The file cannot be read, is larger than 1 MiB, or is not UTF-8. The text says which,
+            without the path.
+    """
+    try:
+        content = read(path, _LARGEST_BYTES)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(error.strerror or str(error)) from None
+    if len(content) > _LARGEST_BYTES:
+        raise argparse.ArgumentTypeError(f"it is larger than {_LARGEST_BYTES >> 20} MiB")
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError:
+        raise argparse.ArgumentTypeError("it is not text in UTF-8") from None
+
+
+def read(path: str, limit_bytes: int) -> bytes:
+    """Return the content of a file, at most one byte more than `limit_bytes`.
+
+    A named pipe without a writer is refused, since its open would wait for one. A pipe of a shell has a writer, or its
+    content, as soon as the command starts.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    with open(path, "rb", opener=open_without_wait) as file:
+        content = file.read(limit_bytes + 1)
+        if not content and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EPIPE, "the pipe is empty, and no process writes to it", path)
+        return content
+
+
+def open_without_wait(path: str, flags: int) -> int:
+    """Open a file as an ``opener`` of `open` does, but never wait for the writer of a pipe."""
+    fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+    os.set_blocking(fd, True)
+    return fd
+
+
+# Parsers of option values
+#
+# Raises:
+#     argparse.ArgumentTypeError: By each parser, if the value is not valid; the text has the accepted values.
+
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"([0-9]{1,15})([KMGT]?)(?:i?B)?", re.ASCII | re.IGNORECASE)
+_NAME = re.compile("[A-Za-z_][A-Za-z0-9_.-]*")
+
+
+def worker_count(text: str) -> int:
+    """Return the number of ranks of ``-n``."""
+    try:
+        return count_workers(text)
+    except ValueError as error:
+        mpirun = "; did you mean -n? (-np is mpirun's)" if text[:1] == "p" else ""
+        raise argparse.ArgumentTypeError(f"{error}{mpirun}") from None
+
+
+def streams(text: str) -> Std | dict[int, Std]:
+    """Return a choice of streams, one for all ranks or one per rank."""
+    from supervise.logs import Std
+
+    try:
+        return Std.from_str(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a valid choice of streams; give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), "
+            "or one per rank, such as 0:3,1:2"
+        ) from None
+
+
+def rank_list(text: str) -> frozenset[int]:
+    """Return the ranks in a list such as ``0,2``."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not all(map(is_count, words)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid list of ranks; give numbers, such as 0,2")
+    return frozenset(map(int, words))
+
+
+def seconds(text: str) -> float:
+    """Return the seconds of a duration, 0 or more."""
+    if (value := _duration(text)) is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a valid duration; give seconds, or a unit, such as 0.5, 90s or 5m"
+        )
+    return value
+
+
+def _duration(text: str) -> float | None:
+    """Return the seconds of a duration, a number with an optional unit; None if `text` is not valid."""
+    number, unit = text[:-1], text[-1:]
+    if text.endswith("ms"):
+        number, unit = text[:-2], "ms"
+    if unit not in _UNITS:
+        number, unit = text, "s"
+    try:
+        value = float(number) * _UNITS[unit]
+    except ValueError:
+        return None
+    return value if 0 <= value <= LONGEST_S else None
+
+
+def span_s(text: str) -> float:
+    """Return the seconds of a duration, more than 0."""
+    value = seconds(text)
+    if not value:
+        raise argparse.ArgumentTypeError("the duration must be more than 0; omit the option for the default")
+    return value
+
+
+def exit_codes(text: str) -> frozenset[int]:
+    """Return the exit codes in a list such as ``0,3``; ``-9`` is signal 9."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    codes = {int(word) for word in words if is_count(word.removeprefix("-"))}
+    if not words or len(codes) < len(set(words)) or not all(-65 < code < 256 for code in codes):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a valid list of exit codes; give numbers from 0 to 255, or -N for signal N, such as 0,3"
+        )
+    return frozenset(codes)
+
+
+def restart_count(text: str) -> int:
+    """Return a number of restarts, 0 or more."""
+    if not is_count(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid number of restarts; give 0 or more")
+    return int(text)
+
+
+def is_count(text: str) -> bool:
+    """Return whether `text` is a number, 0 or more, of at most 18 digits."""
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+
+
+def time_limit(text: str) -> float:
+    """Return the seconds of a time limit, more than 0."""
+    value = seconds(text)
+    if not value:
+        raise argparse.ArgumentTypeError("0 would stop the run at once; omit the option for no limit")
+    return value
+
+
+def name(text: str) -> str:
+    """Return a name that is safe in paths and lines."""
+    if not text or not text.isprintable() or "/" in text:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a valid name in paths and lines; give printable characters without '/'"
+        )
+    return text
+
+
+def variable(text: str) -> tuple[str, str]:
+    """Return the name and the value of an environment variable."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} has no '='; give NAME=VALUE; the ranks inherit your environment")
+    if not _NAME.fullmatch(name):
+        raise argparse.ArgumentTypeError(
+            f"{name!r} is not the name of a variable; give letters, digits, '_', '.' and '-'"
+        )
+    return name, value
+
+
+def existing_folder(text: str) -> str:
+    """Return the path of a folder that exists."""
+    if not os.path.isdir(text):
+        what = "is not a folder" if os.path.exists(text) else "does not exist"
+        raise argparse.ArgumentTypeError(f"{text!r} {what}; create it, or give another path")
+    return text
+
+
+def any_signal(text: str) -> Signals:
+    """Return a signal by its name (``TERM``, ``SIGTERM``) or number."""
+    name = text.strip().upper()
+    try:
+        return Signals(int(name)) if name.isdigit() else Signals[f"SIG{name.removeprefix('SIG')}"]
+    except (ValueError, KeyError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a signal; give a name, such as SIGTERM") from None
+
+
+def signal_number(text: str) -> Signals:
+    """Return a signal that a process can handle, by its name or number."""
+    found = any_signal(text)
+    if found in (SIGKILL, SIGSTOP):
+        raise argparse.ArgumentTypeError(f"no process can handle {found.name}; give another signal, such as SIGTERM")
+    return found
+
+
+def signal_list(text: str) -> tuple[Signals, ...]:
+    """Return the signals in a list such as ``SIGTERM,SIGINT``."""
+    words = [word for word in text.split(",") if word.strip()]
+    if not words:
+        raise argparse.ArgumentTypeError(f"{text!r} names no signal; give names, such as SIGTERM,SIGINT")
+    return tuple(dict.fromkeys(map(signal_number, words)))
+
+
+def directory(text: str) -> str:
+    """Return the path of a directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' is not a directory; omit the option for the default directory")
+    return text
+
+
+def size(text: str) -> int:
+    """Return the bytes of a size such as ``10M``."""
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid size; give bytes, or a number with K, M or G: 10M")
+    size = int(found[1]) * _BYTES[found[2].upper()]
+    if size < LEAST_LOG_BYTES:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than {LEAST_LOG_BYTES >> 10}K, the least bound of a log")
+    return size
+
+
+def texts(text: str) -> tuple[str, ...]:
+    """Return the texts of a list such as ``apple,orange``; a double comma stands for a comma, as in torchrun."""
+    found = tuple(item.replace("\0", ",") for item in text.replace(",,", "\0").split(","))
+    if text and not all(found):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} has an empty text, which every line contains; give texts such as apple,orange"
+        )
+    return found if text else ()
+
+
+OF_KIND: Mapping[Kind, tuple[str, Callable[[str], Any]]] = {
+    _settings.SECONDS: ("DUR", seconds),
+    _settings.SPAN: ("DUR", span_s),
+    _settings.TIME_LIMIT: ("DUR", time_limit),
+    _settings.COUNT: ("N", restart_count),
+    _settings.EXIT_CODES: ("LIST", exit_codes),
+    _settings.SIZE: ("SIZE", size),
+    _settings.TEXTS: ("LIST", texts),
+    _settings.FOLDER: ("DIR", existing_folder),
+    _settings.SIGNAL: ("SIG", signal_number),
+}
+"""Kind of a setting to the placeholder of its value in the help, and to the parser of the value's text."""
+
+
+def add_option(group: argparse._ArgumentGroup, *names: str, **settings: Any) -> None:
+    """Add an option; ``--long_name`` is a hidden alias of each ``--long-name``."""
+    added = group.add_argument(*names, **settings)
+    spelled = [f"--{name[2:].replace('-', '_')}" for name in names if "-" in name[2:]]
+    if spelled:
+        hidden = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS, "dest": added.dest}
+        group.add_argument(*spelled, **settings | hidden)

@@ -1,0 +1,288 @@
+"""The files of a run directory that `run` writes, each in one step or line by line."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import stat
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from supervise._files import is_own, open_folder, open_to_append
+from supervise._views import recorded_run
+from supervise.result import RunProcsResult
+
+if TYPE_CHECKING:
+    from supervise.cli.options.options import Options
+    from supervise.result import ProcessFailure
+
+
+_MOST_LINKS = 40
+
+
+def write(path: str, data: bytes) -> None:
+    """Write a file of mode 0600, and replace an existing one.
+
+    Raises:
+        OSError: The file cannot be written; an existing file is unchanged. ``filename`` is the path.
+    """
+    _replace(path, data, mode=0o600, suffix=".new")
+
+
+def write_output(path: str, data: bytes, *, mode: int) -> None:
+    """Write to a path that the user has given for the output of a command.
+
+    A regular file is replaced; a symbolic link to a file stays, and its target is replaced. A character device, a named
+    pipe, and ``/dev/stdout`` are written into. Replacing a device would break other programs.
+
+    Args:
+        path: The path.
+        data: The whole output.
+        mode: Mode of a new file; the umask applies.
+
+    Raises:
+        OSError: The output cannot be written, the path is a block device, or a link belongs to another user; an
+            existing file is unchanged. ``filename`` is the path.
+    """
+    try:
+        target, is_stream = _target(path)
+        if is_stream:
+            _write_into(target, data)
+            return
+    except OSError as e:
+        raise OSError(e.errno, e.strerror, path) from e
+    _replace(target, data, mode=mode, suffix=f".{os.getpid()}.new")
+
+
+def _target(path: str) -> tuple[str, bool]:
+    """Return the path behind symbolic links, and whether to write into it instead of replacing it.
+
+    Raises:
+        OSError: There are too many links, one belongs to another user, or the path is a block device.
+    """
+    for _ in range(_MOST_LINKS):
+        try:
+            found = os.lstat(path)
+        except FileNotFoundError:
+            return path, False
+        if not stat.S_ISLNK(found.st_mode):
+            if stat.S_ISBLK(found.st_mode):
+                raise OSError(errno.EINVAL, "is a block device, which is not overwritten")
+            return path, not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode)
+        if not is_own(found.st_uid):
+            raise OSError(errno.ELOOP, "is a symbolic link of another user, which is not followed")
+        folder, leads_to = os.path.dirname(path), os.readlink(path)
+        if f"{os.path.realpath(folder)}/".startswith("/proc/"):  # a descriptor, as behind /dev/stdout or /dev/fd/63
+            return path, True
+        path = os.path.join(folder, leads_to)
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+
+def _write_into(path: str, data: bytes) -> None:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags)
+    except OSError as e:
+        if e.errno == errno.ENXIO and stat.S_ISFIFO(os.stat(path).st_mode):
+            raise OSError(e.errno, "no process reads this pipe") from e
+        raise
+    with open(fd, "wb", buffering=0) as file:
+        os.set_blocking(fd, True)
+        while data:
+            data = data[file.write(data) :]
+
+
+def _replace(path: str, data: bytes, *, mode: int, suffix: str) -> None:
+    folder, name = os.path.split(path)
+    at = open_folder(folder)
+    new = f"{name}{suffix}"
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new, dir_fd=at)
+        with open(os.open(new, flags, mode, dir_fd=at), "wb") as file:
+            file.write(data)
+        os.replace(new, name, src_dir_fd=at, dst_dir_fd=at)
+    except BaseException as e:
+        with contextlib.suppress(OSError):
+            os.unlink(new, dir_fd=at)
+        if isinstance(e, OSError):
+            raise OSError(e.errno, e.strerror, path) from e
+        raise
+    finally:
+        os.close(at)
+
+
+# The files of a run directory that `run` writes: ``run.json``, ``events.jsonl`` and ``result.json``
+
+
+RESULT_SCHEMA_VERSION = 1
+INFO_SCHEMA_VERSION = 1
+EVENTS_LOST = "supervise.events.lost"
+"""The event about ``events.jsonl`` itself: its line says how many events before that line could not be written."""
+
+
+class EventFile:
+    """The file ``events.jsonl``: one JSON object per line, written without buffering."""
+
+    def __init__(self, directory: str | None) -> None:
+        """Open the file to append; create it with mode 0600.
+
+        Args:
+            directory: The run directory; None: write no file.
+
+        Raises:
+            OSError: The file cannot be created.
+        """
+        self._fd = -1
+        self.locked: bool = False
+        """Whether this process holds the lock by which readers see that it runs."""
+        self.lost: int = 0
+        """The number of events that are missing in the file."""
+        self.error: OSError | None = None
+        """The error at the last event that could not be written."""
+        self._untold = 0
+        self._directory = directory
+        if directory is not None:
+            self._open(directory)
+
+    def _open(self, directory: str) -> None:
+        self._fd = open_to_append(os.path.join(directory, "events.jsonl"))
+        self.locked = recorded_run.lock(self._fd)
+
+    def write_info(self, options: Options, *, run_id: str) -> None:
+        """Write ``run.json``: what was started, when and where.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        assert self._directory is not None  # noqa: S101 - the file is open
+        _write(self._directory, "run.json", _info(options, run_id=run_id, locked=self.locked))
+
+    def write(self, event: dict[str, Any]) -> None:
+        """Append an event; count it as lost if the write fails, for instance on a full disk.
+
+        A line about lost events precedes the next event that can be written.
+        """
+        if self._fd < 0:
+            return
+        try:
+            if not os.fstat(self._fd).st_nlink:
+                path = os.path.join(self._directory or "", "events.jsonl")
+                raise FileNotFoundError(errno.ENOENT, "it was removed", path)
+            if self._untold:
+                now = datetime.now(UTC).isoformat()
+                self._append({"event": EVENTS_LOST, "timestamp": now, "count": self._untold}, b"\n")  # ends a torn line
+                self._untold = 0
+            self._append(event)
+        except OSError as error:
+            self.lost, self._untold, self.error = self.lost + 1, self._untold + 1, error
+
+    def _append(self, event: dict[str, Any], before: bytes = b"") -> None:
+        data = before + json.dumps(event, default=str).encode() + b"\n"
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+    def close(self) -> None:
+        """Close the file; later events are dropped."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def write_result(
+    directory: str,
+    options: Options,
+    *,
+    run_id: str,
+    exit_code: int,
+    attempts: int,
+    result: RunProcsResult | None,
+    error: str | None,
+    report: list[str],
+) -> None:
+    """Write ``result.json`` in one step.
+
+    Args:
+        directory: The run directory.
+        options: The validated options.
+        run_id: The run ID.
+        exit_code: Exit code of `run`.
+        attempts: Number of attempts that were started.
+        result: The result of the gang; None if there is none.
+        error: Why there is no result.
+        report: The lines of the report on the failure, or the message; empty after a success.
+
+    Raises:
+        OSError: It cannot be written; an existing file is unchanged.
+    """
+    found = result if result is not None else RunProcsResult(outcome="failed")
+    whole = {
+        "schema_version": RESULT_SCHEMA_VERSION,
+        "timestamp": datetime.now(UTC).isoformat(),
+        "run_id": run_id,
+        "role": options.role,
+        "program": list(options.words),
+        "world_size": options.nproc,
+        "host_name": os.uname().nodename,
+        "exit_code": exit_code,
+        "attempts": attempts,
+        "outcome": found.outcome,
+        "root_cause": found.root_cause,
+        "error": error,
+        "report": report,
+        "ends": {rank: asdict(end) for rank, end in found.ends.items()},
+        "failures": {rank: _failure(failure) for rank, failure in found.failures.items()},
+        "stdouts": found.stdouts,
+        "stderrs": found.stderrs,
+    }
+    _write(directory, "result.json", whole)
+
+
+def _write(directory: str, name: str, whole: dict[str, Any]) -> None:
+    data = json.dumps(whole, indent=2, default=str).encode() + b"\n"
+    write(os.path.join(directory, name), data)
+
+
+def _info(options: Options, *, run_id: str, locked: bool) -> dict[str, Any]:
+    """Return the content of ``run.json``.
+
+    Args:
+        options: The validated options.
+        run_id: The run ID.
+        locked: Whether this process holds a lock on ``events.jsonl``.
+    """
+    return {
+        "schema_version": INFO_SCHEMA_VERSION,
+        "started": datetime.now(UTC).isoformat(),
+        "run_id": run_id,
+        "role": options.role,
+        "program": list(options.words),
+        "world_size": options.nproc,
+        "roles": [{"name": part.role, "count": part.count, "program": list(part.words)} for part in options.parts],
+        "engine": options.engine,
+        "node_rank": options.hosts.number,
+        "nnodes": max(options.nnodes, options.hosts.count),
+        "cwd": _cwd(),
+        **recorded_run.identity(locked=locked),
+    }
+
+
+def _cwd() -> str | None:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # deleted
+        return None
+
+
+def _failure(failure: ProcessFailure) -> dict[str, Any]:
+    return {
+        "pid": failure.pid,
+        "exitcode": failure.exitcode,
+        "message": failure.message,
+        "error_file": failure.error_file,
+        "timestamp_ns": failure.timestamp_ns,
+    }

@@ -1,0 +1,78 @@
+"""``supervise run --dry-run``: the commands that would run, as lines of a shell."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from supervise._story.wording import counted, spans
+from supervise.cli import streams
+from supervise.cli.run import program, ranks, settings
+from supervise.cli.streams import refusal
+from supervise.errors import SuperviseError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from supervise.cli.options.gang_file import Part
+    from supervise.cli.options.options import Options
+    from supervise.cli.run.console import Console
+
+
+_OF_SUPERVISE = ("SUPERVISE_RECORD", "PYTHONPATH")
+"""Variables that record exceptions of Python programs. They are valid only below the supervise that sets them."""
+
+
+def main(options: Options, run_id: str, console: Console) -> int:
+    """Print what would run, or refuse what a run would refuse; return the exit code."""
+    try:
+        master = ranks.choose_master(options.hosts)
+        try:
+            envs = ranks.environments(options, run_id=run_id, master=master)
+        finally:
+            master.release()
+        if options.engine == "local":
+            settings.check_logs(options)
+            settings.check_settings(options, envs)
+    except (OSError, SuperviseError) as error:
+        console.error(refusal(error, options.log_dir))
+        return program.USAGE
+    try:
+        print(*lines(options, envs), sep="\n", flush=True)
+    except OSError as error:
+        return streams.failed("run", error, of_stdout=True)
+    return 0
+
+
+def lines(options: Options, envs: Mapping[int, Mapping[str, str]]) -> list[str]:
+    """Return the shell lines that run each rank as supervise would, without supervision.
+
+    Args:
+        options: The validated options.
+        envs: Local rank to the variables that supervise adds to its environment.
+
+    Raises:
+        OSError: A program does not exist or is not executable.
+    """
+    shown = {rank: _shown(env, options.part_of(rank), options) for rank, env in envs.items()}
+    first = shown[min(shown)]
+    common = {key: value for key, value in first.items() if all(env.get(key) == value for env in shown.values())}
+    found = [f"# {counted(len(shown), 'rank')}; this run would start them at the same time"]
+    mixed = [rank for rank in shown if {**options.settings, **options.part_of(rank).settings}["kill_mode"] == "mixed"]
+    found += [f"# kill-mode mixed: {spans(mixed)}"] if mixed else []
+    found += [f"export {_assigned(key, value)}" for key, value in common.items()]
+    for rank, env in shown.items():
+        part = options.part_of(rank)
+        own = [_assigned(key, value) for key, value in env.items() if key not in common]
+        line = " ".join([*own, shlex.join(program.command(part))])
+        found.append(line if part.cwd is None else f"(cd {shlex.quote(part.cwd)} && {line})")
+    return found
+
+
+def _shown(env: Mapping[str, str], part: Part, options: Options) -> dict[str, str]:
+    hidden = _OF_SUPERVISE if options.record and part.runs_python else ()
+    return {key: value for key, value in env.items() if key not in hidden}
+
+
+def _assigned(name: str, value: str) -> str:
+    return f"{name}={shlex.quote(value)}"

@@ -1,0 +1,176 @@
+"""The command line of PROGRAM: a Python file or module under this Python, or a program that is executed directly."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import sys
+from signal import SIGPIPE
+from typing import TYPE_CHECKING
+
+from supervise._story.failure_report import stopped_by_us
+from supervise.cli.options.values import open_without_wait
+from supervise.errors import SpawnError
+
+if TYPE_CHECKING:
+    from supervise._story.failure_report import Story
+    from supervise.cli.options.gang_file import Part
+    from supervise.result import RunProcsResult
+
+
+NOT_EXECUTABLE, NOT_FOUND = 126, 127
+USAGE = 2
+_FIRST_LINE_BYTES = 256
+_REFUSED = {errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.EISDIR, errno.ENOTDIR, errno.E2BIG, errno.ETXTBSY}
+
+
+def command(part: Part) -> tuple[str, ...]:
+    """Return the program to execute and its arguments.
+
+    Raises:
+        OSError: The program does not exist or is not executable; no file or process was created.
+    """
+    program = part.program
+    if part.module:
+        return sys.executable, "-m", program, *part.args
+    path = _from_cwd(program, part)
+    if part.runs_python:
+        with open(path, "rb", opener=open_without_wait) as file:  # otherwise each rank reports the error
+            file.fileno()
+        return sys.executable, program, *part.args
+    if not _is_found(path, part.env.get("PATH", os.environ.get("PATH", os.defpath))):
+        if os.path.isdir(path) and os.path.dirname(program):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), program)
+        if not os.path.exists(path) or not os.path.dirname(program):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), program)
+    return program, *part.args
+
+
+def _is_found(program: str, search: str) -> bool:
+    """Return whether `shutil.which` would find a program. The import of `shutil` would load all archive formats.
+
+    Args:
+        program: A path, or the name of a program without a folder.
+        search: The value of PATH, where a name is looked up.
+    """
+    folders = search.split(os.pathsep) if search else []
+    paths = [program] if os.path.dirname(program) else [os.path.join(folder, program) for folder in folders]
+    return any(os.access(path, os.X_OK) and not os.path.isdir(path) for path in paths)
+
+
+def _from_cwd(program: str, part: Part) -> str:
+    """Return the path of PROGRAM from this process's folder; the name of a program without a folder is unchanged."""
+    if part.cwd is None or not (os.path.dirname(program) or part.runs_python):
+        return program
+    return os.path.join(part.cwd, program)
+
+
+def start_code(error: BaseException, logs: str | None = None) -> int:
+    """Return the exit code of a failed start. The codes are those of shells.
+
+    Args:
+        error: The error of the start.
+        logs: The run directory. An error on a file in it does not concern PROGRAM.
+    """
+    if isinstance(error, OSError) and logs and os.fsdecode(error.filename or "").startswith(os.path.join(logs, "")):
+        return USAGE
+    if isinstance(error, OSError):
+        return launch_code(error.errno)
+    return (as_shell(error.exitcode or 0) or 1) if isinstance(error, SpawnError) else 1
+
+
+def launch_code(number: int | None) -> int:
+    """Return the exit code for the errno of a failed launch. The codes are those of shells."""
+    if number == errno.ENOENT:
+        return NOT_FOUND
+    return NOT_EXECUTABLE if number in _REFUSED else 1
+
+
+def as_shell(code: int) -> int:
+    """Return an exit code in the form of shells: 128 + N for signal N."""
+    return 128 - code if code < 0 else code
+
+
+def complaint(number: int, part: Part) -> str | None:
+    """Return advice about the errno of an execution of PROGRAM; None if there is no advice."""
+    program = part.program
+    if part.runs_python:
+        return None
+    path = _from_cwd(program, part)
+    if number == errno.ENOENT and not os.path.dirname(program):
+        here = f"; for the file in this directory, give ./{program}" if os.path.isfile(program) else ""
+        return f"{program} is not in PATH{here}"
+    if number == errno.ENOENT and os.path.exists(path):
+        return f"{program}: {_without_interpreter(path)}"
+    if number == errno.EACCES and os.path.isfile(path) and not os.access(path, os.X_OK):
+        return f"{program}: {os.strerror(number)}; to make it executable: chmod +x {shlex.quote(program)}"
+    if number == errno.ENOEXEC:
+        return f"{program}: {os.strerror(number)}; a script needs a first line such as #!/bin/sh"
+    return None
+
+
+def _without_interpreter(program: str) -> str:
+    """Return why an existing file cannot be executed: its interpreter or loader is missing."""
+    try:
+        with open(program, "rb") as file:
+            first = file.readline(_FIRST_LINE_BYTES)
+    except OSError:
+        first = b""
+    if not first.startswith(b"#!"):
+        return "the file exists, but its loader does not; was it built for another system?"
+    name = os.fsdecode(first[2:].rstrip(b"\n").strip(b" \t").split(b" ")[0])
+    if name.endswith("\r"):
+        return f"its first line names {name!r}, because its lines end in CRLF; convert them to LF"
+    return f"its first line names {name!r}, which does not exist"
+
+
+# The exit code of ``supervise run``
+
+
+TIMED_OUT = 124
+
+
+def exit_code(result: RunProcsResult, story: Story, rank: int | None) -> int:
+    """Return the exit code for a result.
+
+    Args:
+        result: The result of the gang.
+        story: Further facts: the signals of the user, and a pending restart.
+        rank: The local rank whose exit code is returned; None: the root cause. It does not count if the user or a
+            timeout ended the run.
+    """
+    sig = SIGPIPE if story.halted else story.user_signal
+    by_user = 1 if sig is None else 128 + sig
+    cut_short = story.waiting is not None or story.cut_short
+    if result.outcome == "timed_out" or (cut_short and sig is None):
+        return TIMED_OUT
+    if sig is not None and (cut_short or result.outcome == "stopped" or (story.halted and result.outcome != "failed")):
+        return by_user  # also if a pending restart was canceled
+    if rank is not None and rank in result.ends:
+        code = result.ends[rank].exitcode
+        return _unlaunched(rank, story) if code is None else as_shell(code)
+    if result.outcome == "succeeded":
+        return 0
+    root = result.root_cause if result.outcome == "failed" else None
+    if root is not None and root in result.ends and result.ends[root].pid is None:
+        return _unlaunched(root, story)
+    return by_user if root is None else _of_root_cause(root, result.failures[root].exitcode, story)
+
+
+def _unlaunched(rank: int, story: Story) -> int:
+    """Return the exit code for a rank without one: that of shells if its program could not be launched; otherwise 1."""
+    failed = story.unlaunched.get(rank)
+    if failed is None:
+        return 1
+    number, why = failed
+    if story.directory is not None and story.directory in why:  # the error is about a log file
+        return USAGE
+    return launch_code(number)
+
+
+def _of_root_cause(root: int, code: int, story: Story) -> int:
+    if stopped_by_us(root, code, story):  # the rank had raised an exception and was exiting
+        return 1
+    return as_shell(code) or 1

@@ -1,0 +1,335 @@
+"""The messages of `supervise run` about its gang, worded from the state that the events of the gang yield."""
+
+from __future__ import annotations
+
+import errno
+import math
+import re
+import time
+from signal import SIGINT, SIGTERM, Signals
+from typing import TYPE_CHECKING, Any
+
+from supervise._core.backoff import Backoff
+from supervise._story.failure_report import Story, unlaunched
+from supervise._story.wording import counted, exit_of, failed_or_ended, seconds, shortened
+from supervise._views.run_state import RunState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervise._views.run_state import Occurrence
+    from supervise.cli.options.options import Options
+    from supervise.cli.run.console import Console
+    from supervise.result import RunProcsResult
+
+
+_QUIET_S = 1.0
+"""A shorter stop is not announced, unless the user requested it at a terminal."""
+_TICK_S = 1.0
+_PIDS = 5
+_WHY_CHARS = 100
+
+OF_INTEREST = frozenset(
+    {
+        "supervise.gang.restarting",
+        "supervise.gang.started",
+        "supervise.gang.starting",
+        "supervise.gang.stopping",
+        "supervise.gang.stacks",
+        "supervise.process.exited",
+        "supervise.process.hung",
+        "supervise.process.leaked",
+        "supervise.process.restarting",
+        "supervise.process.signaled",
+        "supervise.process.start_failed",
+        "supervise.process.stopped",
+        "supervise.log.failed",
+    }
+)
+"""The events that `Progress.take` processes."""
+
+
+def has_no_reader(event: dict[str, Any]) -> bool:
+    """Return whether an event says that no process reads the console any more."""
+    broken = str(event.get("error")).startswith(f"[Errno {errno.EPIPE}]")
+    return event["event"] == "supervise.log.failed" and event["path"] is None and broken
+
+
+class Progress:
+    """The progress of one run, by its events. Used on the main thread."""
+
+    def __init__(self, options: Options, console: Console, left_behind: Callable[[], bool] = lambda: True) -> None:
+        """Create the state before the start of the gang.
+
+        Args:
+            options: The validated options.
+            console: Destination of the messages.
+            left_behind: Returns whether processes remain in the groups of ranks that have ended.
+        """
+        self._left_behind = left_behind
+        self._options = options
+        self._console = console
+        read = console.live or not options.output.merge  # with --merge, stderr may be in the log of stdout only
+        self.story: Story = Story(
+            nproc=options.nproc,
+            hosts=options.hosts.count,
+            host=options.hosts.number,
+            titles=tuple(f"{role} {number}" for role, number in options.titles) if options.file is not None else (),
+            timeout_s=options.timeout_s,
+            stderr_shown=frozenset(
+                rank for rank in range(options.nproc) if read and options.shows_recorded_stderr(rank)
+            ),
+        )
+        self.reason: str | None = None
+        """Why the gang is being stopped: the event's reason, ``user``, or ``left behind`` for remaining processes."""
+        self._state = RunState()
+        self._begun_s = time.monotonic()
+        self._over = False
+        """Whether the gang has its result."""
+        self._speak_at_s = 0.0
+        self._kill_at_s = 0.0
+        self._announced = False
+
+    @property
+    def unstarted_rank(self) -> int | None:
+        """The first rank that failed to start."""
+        failures = self._state.failed.items()
+        return next((rank for rank, failure in failures if failure.life.launch_failure is not None), None)
+
+    def finish(self, result: RunProcsResult | None) -> None:
+        """Complete the story with the facts of the events and of the result, if there is one."""
+        story, options, state = self.story, self._options, self._state
+        story.restarts = state.restarts
+        if state.restart is not None:
+            story.restarts, story.waiting = story.restarts - 1, _count(state.restart)
+        if state.stacks:
+            story.stacks = state.stacks[-1].fields["path"]
+        if result is None:
+            return
+        for rank, end in result.ends.items():
+            self._add_signals(rank, end.pid)
+        root = result.root_cause
+        if root is None or root not in result.ends:
+            return
+        policy, restarts = options.restarts, False
+        if policy is not None:
+            restarts = (options.part_of(root).restart or policy.restart) != "temporary"
+            end = result.ends[root]
+            backoff = Backoff(tuple(restart.end.ended_ns for restart in result.restarts if restart.counted))
+            story.used_up = backoff.gives_up(policy, end.ended_ns, [end.exitcode])
+            if story.used_up and not story.restarts:  # only single ranks have restarted
+                story.restarts = len(policy.counting(backoff.counted_ns, end.ended_ns))
+        late = story.timeout_s is not None and time.monotonic() - self._begun_s >= story.timeout_s
+        asked = story.user_signal is not None or story.halted or late
+        of_all = options.strategy == "one_for_all"
+        closed = state.stop is not None and state.stop.fields["reason"] in ("close", "timeout")
+        # Under one_for_all, the gang was already being stopped for its restart, or a failure without a policy ended it
+        would_go_on = (closed or (of_all and restarts)) and not (story.used_up if policy is not None else of_all)
+        if asked and would_go_on and restarts:
+            story.waiting = story.waiting or "restart"
+        story.cut_short = asked and would_go_on
+
+    def _add_signals(self, rank: int, pid: int | None) -> None:
+        """Complete the story with the signals to the last life of a rank, or with the reason why there was none."""
+        known = self._state.ranks.get(rank)
+        life = None if known is None else known.life
+        if life is None or life.pid != (pid or 0):
+            return
+        if (failed := life.launch_failure) is not None:
+            self.story.unlaunched[rank] = failed.fields.get("errno"), failed.fields["exception_message"]
+        for it in life.all_of("signaled"):
+            sig = Signals[it.fields["signal"]]
+            if it.fields["reason"] == "user":
+                self.story.passed_on.setdefault(rank, []).append(sig)
+            else:
+                self.story.sent.setdefault(rank, {}).setdefault(sig, it.fields["monotonic_ns"])
+
+    def take(self, event: dict[str, Any]) -> None:  # noqa: C901 - one case per event
+        """Process one event of `OF_INTEREST`."""
+        before = self._state.restart
+        it = self._state.apply(event)
+        if it is None:
+            return
+        fields = it.fields
+        match it.name:
+            case "gang.stopping":
+                self._stops(fields["reason"])
+            case "gang.restarting":
+                self._restarts(it)
+            case "process.restarting":
+                self._rank_restarts(it)
+            case "process.stopped":
+                pid = fields["pid"]
+                self._console.note(
+                    f"rank {it.rank} (pid {pid}) was stopped by {fields['signal']}; kill -CONT {pid} continues it"
+                )
+            case "process.hung":
+                self._hangs(it)
+            case "gang.stacks":
+                self._shows_stacks(it)
+            case "process.leaked":
+                self._leaked(it)
+            case "log.failed":  # an error of a log file, or of the stream that shows it
+                self.story.stderr_shown = frozenset()
+                self._not_shown(event)
+            case _:
+                pass
+        if self._state.restart is not before and self.story.user_signal is None:
+            self.reason, self._announced = None, False  # no stop is in progress: an attempt is pending, or begins
+
+    def _not_shown(self, event: dict[str, Any]) -> None:
+        why = re.sub(r"^\[Errno \d+\] ", "", str(event["error"]))
+        name, directory = event["log_iostream"], self.story.directory
+        if event["path"] is not None:
+            self._console.note(f"{name}: {why}")
+        elif not has_no_reader(event):
+            rest = f"; the logs are in {directory}" if directory else ""
+            self._console.note(f"{name} is no longer shown: {why}{rest}")
+        elif not self._options.output.halt_on_broken_pipe:
+            self._console.note(f"the reader of {name} is gone; the run continues, its output goes to {directory}")
+
+    def _restarts(self, it: Occurrence) -> None:
+        rank, fields = it.fields["root_cause_rank"], it.fields
+        how = self._why_unlaunched(rank) or shortened(fields["error_type"], 60)
+        self._console.note(f"rank {rank} {failed_or_ended(how)} ({how}); {_count(it)} {_wait(it)}")
+
+    def _why_unlaunched(self, rank: int) -> str:
+        """Return why the last life of a rank could not be started; "" if it was."""
+        known = self._state.ranks.get(rank)
+        failed = known.life.launch_failure if known is not None and known.life is not None else None
+        return "" if failed is None else shortened(unlaunched(failed.fields["exception_message"]), _WHY_CHARS)
+
+    def _hangs(self, it: Occurrence) -> None:
+        seen = [f"step {it.fields['step']}"] if "step" in it.fields else []
+        seen += [f'"{it.fields["status"]}"'] if it.fields.get("status") else []
+        details = f" ({', '.join(seen)})" if seen else ""
+        age = seconds(it.fields["age_s"])
+        self._console.note(f"rank {it.rank} hangs: no {it.fields['tier']} for {age}{details}")
+
+    def _shows_stacks(self, it: Occurrence) -> None:
+        for place in it.fields["places"]:
+            self._console.note(place)
+        if it.fields.get("path"):
+            whose = f"the ranks of host {it.fields['host']}" if "host" in it.fields else "all ranks"
+            self._console.note(f"stacks of {whose}: {it.fields['path']}")
+
+    def _rank_restarts(self, it: Occurrence) -> None:
+        """Show the restart of a rank if the rank itself is the cause."""
+        if it.rank is not None and it.fields["role"] == "root_cause":
+            how = self._why_unlaunched(it.rank) or exit_of(it.fields)
+            again = f"restart {it.fields['attempt']} of this rank {_wait(it)}"
+            self._console.note(f"rank {it.rank} ended ({how}); {again}")
+
+    def _leaked(self, it: Occurrence) -> None:
+        who = "a rank" if it.rank is None else f"rank {it.rank}"
+        found = it.fields["descendants"]
+        pids = ", ".join(map(str, found[:_PIDS]))
+        if len(found) > _PIDS:
+            pids += f" and {len(found) - _PIDS} more"
+        then = "ended" if it.fields["ended"] else "still alive; --containment sweep ends such processes"
+        self._console.note(f"{who} left processes outside of its group (pid {pids}): {then}")
+
+    def user_stops(self, sig: Signals) -> None:
+        """Record the first signal of the user; at a terminal, announce the stop at once."""
+        self.story.user_signal = sig
+        self._stops("user")
+        watched = self._console.terminal and self._state.restart is None
+        self._speak_at_s = time.monotonic() + (0.0 if watched else _QUIET_S)
+        self._announced = False
+
+    def command_stops(self, sig: Signals | None) -> None:
+        """Record the stop by a command, such as ``supervise stop``, unless the user has stopped the run before."""
+        if self.story.user_signal is None and not self.story.halted:
+            self.story.by_command = True
+            self.user_stops(sig or SIGTERM)
+
+    def user_kills(self, sig: Signals) -> None:
+        """Record the second signal of the user, which may differ from the first."""
+        self.story.killed = True
+        first = self.story.user_signal
+        how = "again" if first is None or first == sig else f"after {first.name}"
+        self._console.note(f"{sig.name} {how}: killing {self._running()} now")
+
+    def all_ended(self) -> None:
+        """Record that all ranks have ended. The processes that they left behind are being stopped."""
+        self._over = True
+        self._stops("left behind")
+
+    def _stops(self, reason: str) -> None:
+        if self.reason is None:
+            self.reason = reason
+            now_s = time.monotonic()
+            self._speak_at_s, self._kill_at_s = now_s + _QUIET_S, now_s + self._options.grace_s
+
+    # Messages
+
+    def wait_s(self) -> float | None:
+        """Return the seconds until `announce` has a message; None if no message is pending."""
+        if self.reason is None or self.story.killed or (self._announced and not self._changes()):
+            return None
+        return max(self._speak_at_s - time.monotonic(), 0.0) if not self._announced else _TICK_S
+
+    def announce(self) -> None:
+        """Show the state of a stop: on a terminal in the status line, otherwise once."""
+        now_s = time.monotonic()
+        if self.reason is None or self.story.killed or now_s < self._speak_at_s:
+            return
+        if self.unstarted_rank is not None and self._none_left():
+            return  # the start has failed, and no rank had an output or a process to stop
+        if self._changes():
+            self._console.status(self._text(now_s))
+        elif not self._announced:
+            self._console.note(self._text(now_s))
+        self._announced = True
+
+    def _changes(self) -> bool:
+        """Return whether the status line is usable. The prefix of each line of a rank must erase the status line."""
+        return self._console.live and self._options.prefix and not self._options.straight_through
+
+    def _text(self, now_s: float) -> str:
+        if self._none_left():
+            what = "looking for remaining processes" if self._over else "showing the rest of the output"
+            return f"{self._why()}{what}{self._what_then()}"
+        left_s = math.ceil(self._kill_at_s - now_s)
+        when = f"SIGKILL in {left_s} s" if left_s > 0 else "SIGKILL sent"
+        return f"{self._why()}stopping {self._running()}, {when}{self._what_then()}"
+
+    def _none_left(self) -> bool:
+        return not self._count_running() and not self._left_behind()
+
+    def _why(self) -> str:
+        if self.story.user_signal is not None:
+            return "supervise stop: " if self.story.by_command else f"{self.story.user_signal.name}: "
+        if self.story.halted:
+            return "no program reads the output: "
+        if self.reason == "timeout":
+            return f"--timeout of {seconds(self._options.timeout_s or 0)} exceeded: "
+        for rank, failure in self._state.failed.items():
+            end = failure.life.end
+            if end is not None and not failure.why and not self._state.ranks[rank].waits:
+                return f"rank {rank} failed ({exit_of(end.fields)}): "
+        return ""
+
+    def _what_then(self) -> str:
+        if self.story.user_signal is None:
+            return ""
+        again = "Ctrl-C again" if self.story.user_signal == SIGINT and self._console.terminal else "a second signal"
+        return f"; {again} kills now"
+
+    def _count_running(self) -> int:
+        return 0 if self._over else self._options.nproc - len(self._state.ended)
+
+    def _running(self) -> str:
+        count = self._count_running()
+        return counted(count, "rank") if count else "processes that the ranks left behind"
+
+
+def _count(restarting: Occurrence) -> str:
+    """Return which restart of all ranks an event announces: ``restart 1 of 3``."""
+    attempt, most = restarting.fields["attempt"], restarting.fields["max_restarts"]
+    return f"restart {attempt} of {most}" if most >= attempt else f"restart {attempt}"
+
+
+def _wait(restarting: Occurrence) -> str:
+    delay_s = restarting.fields.get("backoff_s")
+    return f"in {seconds(delay_s)}" if delay_s else "now"

@@ -1,0 +1,88 @@
+"""The environment of each rank."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from supervise._gang import rank_variables
+from supervise.errors import SpecError
+
+if TYPE_CHECKING:
+    from supervise._gang.rank_variables import Master
+    from supervise.cli.options.gang_file import Hosts, Part
+    from supervise.cli.options.options import Options
+
+
+_STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
+"""The folder of the `sitecustomize` that records uncaught exceptions in ranks."""
+
+
+def choose_master(hosts: Hosts) -> Master:
+    """Return address and port: those of the options or of the environment; by default 127.0.0.1 and a free port."""
+    return rank_variables.choose_master(
+        hosts.address or os.environ.get("MASTER_ADDR"), hosts.port or os.environ.get("MASTER_PORT")
+    )
+
+
+def environments(options: Options, *, run_id: str, master: Master) -> dict[int, dict[str, str]]:
+    """Return the variables to add to each rank's environment: torchrun's, two defaults, and those of the user.
+
+    The log specs add ``TORCHELASTIC_ERROR_FILE``. If a rank runs under this Python and is to record exceptions, two
+    more variables are added. The rank removes these two before any user code runs.
+
+    Raises:
+        SpecError: A rank has no GPU, with ``--virtual-local-rank``.
+    """
+    hosts = options.hosts
+    common = rank_variables.of_all(
+        options.nproc,
+        master,
+        run_id=run_id,
+        max_restarts=options.restarts.max_restarts if options.restarts else 0,
+        host=hosts.number,
+        hosts=hosts.count,
+    )
+    of_parts = {part.role: _of_part(part, options) for part in options.parts}
+    return {
+        rank: of_parts[role] | common | _of_rank(rank, role_rank, options)
+        for rank, (role, role_rank) in enumerate(options.titles)
+    }
+
+
+def _of_part(part: Part, options: Options) -> dict[str, str]:
+    """Return the variables that the ranks of a role have in common."""
+    given = {**os.environ, **part.env}
+    found = part.env | {"ROLE_NAME": part.role, "ROLE_WORLD_SIZE": str(part.count * options.hosts.count)}
+    if "PYTHONUNBUFFERED" not in given:
+        found["PYTHONUNBUFFERED"] = "1"
+    if options.record and part.runs_python and os.pathsep not in _STARTUP:
+        path = given.get("PYTHONPATH")
+        found["PYTHONPATH"] = f"{_STARTUP}{os.pathsep}{path}" if path else _STARTUP
+        found["SUPERVISE_RECORD"] = f"{os.getpid()} {int(path is not None)}"
+    if options.nproc > 1 and "OMP_NUM_THREADS" not in given:
+        found["OMP_NUM_THREADS"] = "1"
+    return found
+
+
+def _of_rank(local_rank: int, role_rank: int, options: Options) -> dict[str, str]:
+    """Return the variables that differ between the ranks of a role."""
+    hosts = options.hosts
+    count = options.part_of(local_rank).count
+    first, first_of_role = hosts.number * options.nproc, hosts.number * count
+    found = rank_variables.of_rank(local_rank, role_rank, first=first, first_of_role=first_of_role)
+    if options.virtual_local_rank:  # as torchrun does
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        devices = [str(each) for each in range(options.nproc)] if visible is None else visible.split(",")
+        if local_rank >= len(devices):
+            raise SpecError(
+                f"--virtual-local-rank: CUDA_VISIBLE_DEVICES={visible!r} has no GPU for local rank {local_rank};"
+                f" give -n {len(devices)} or name more GPUs"
+            )
+        found |= {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": devices[local_rank].strip()}
+    return found
+
+
+def limits_threads(options: Options) -> bool:
+    """Return whether ranks get ``OMP_NUM_THREADS=1``, so that they do not start a thread for every CPU."""
+    return options.nproc > 1 and any("OMP_NUM_THREADS" not in {**os.environ, **part.env} for part in options.parts)

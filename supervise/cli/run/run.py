@@ -1,0 +1,375 @@
+"""``supervise run``: start the gang, process its events on the main thread, and report the result."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import time
+from contextlib import suppress
+from signal import SIGCHLD, SIGKILL, SIGTSTP, SIGUSR1, SIGUSR2, Signals
+from typing import TYPE_CHECKING, Any
+
+import pykka
+
+from supervise import messages as say
+from supervise._control.protocol import StopAsked
+from supervise._gang.rank_variables import Master
+from supervise._second_signal import means_now
+from supervise._story.wording import counted, shortened
+from supervise.cli.options.options import title
+from supervise.cli.run import program, ranks, reaping
+from supervise.cli.run.console import Console, as_json, as_text, library_log
+from supervise.cli.run.control import RunControl
+from supervise.cli.run.directory import EventFile
+from supervise.cli.run.job_control import JobControl
+from supervise.cli.run.progress import OF_INTEREST, Progress, has_no_reader
+from supervise.cli.run.rank_stdin import RankStdin, reads_terminal
+from supervise.cli.run.sampling import Sampling
+from supervise.cli.run.signal_inbox import Received, SignalInbox
+from supervise.cli.run.summary import keep_result
+from supervise.cli.streams import complaint, is_of_a_file, refusal
+from supervise.errors import SuperviseError
+
+if TYPE_CHECKING:
+    from supervise._gang.supervisor import Supervisor
+    from supervise._runtime.future import Reply
+    from supervise.cli.options.options import Options
+    from supervise.result import RunProcsResult
+
+
+_PASSED_ON = (SIGUSR1, SIGUSR2)
+_INTERNAL = 1
+_LEAVE_S = 10.0
+_STATUS_S = 1.0
+_STARTED = "supervise.gang.started"
+
+
+def run(options: Options, *, own_process: bool = True) -> int:
+    """Run a gang on the main thread and return the exit code.
+
+    Args:
+        options: The validated options.
+        own_process: Whether this process only runs the command, so that signal handlers are not restored.
+    """
+    shared = options.straight_through or reads_terminal(options)
+    console = Console(options.color, quiet=options.quiet, json=options.json_log, shared=shared)
+    if signal.getsignal(SIGCHLD) == signal.SIG_IGN:  # inherited; the kernel would discard exit statuses
+        signal.signal(SIGCHLD, signal.SIG_DFL)
+    received = {*options.stopping_signals, *_PASSED_ON, SIGCHLD, SIGTSTP}
+    with library_log(console), SignalInbox(received, restore=not own_process) as inbox:
+        console.on_left = inbox.wake
+        stdin = None
+        try:
+            stdin = RankStdin(options, console.leave_note)
+            return _Run(options, console, inbox, stdin).main()
+        except OSError as error:
+            if stdin is not None:
+                raise
+            console.error(f"cannot start: {complaint(error)}")
+            return _INTERNAL
+        finally:
+            if stdin is not None:
+                stdin.close(restore=not own_process)
+            console.finish()
+
+
+class _Run:
+    """One run. All methods except `_event` are called on the main thread."""
+
+    def __init__(self, options: Options, console: Console, inbox: SignalInbox, stdin: RankStdin) -> None:
+        self._options = options
+        self._console = console
+        self._inbox = inbox
+        self._progress = Progress(options, console, self._left_behind)
+        self._story = self._progress.story
+        self._stdin = stdin
+        self._jobs = JobControl(stdin, console, self._ask)
+        self._reaps = reaping.is_needed()
+        self._inherited = reaping.inherited() if self._reaps else set()
+        self._events = EventFile(None)
+        self._control = RunControl()
+        self._sampling = Sampling()
+        self._run_id = options.run_id or f"{title(options)}-{os.urandom(4).hex()}"
+        self._gang: pykka.ActorRef[Supervisor]
+        self._master = Master("", "")
+        self._to_pass_on: list[Signals] = []
+        self._started = False
+        self._stopped_s = 0.0
+        self._begun_s = time.monotonic()
+        self._shows_events = options.verbose or options.json_log
+
+    def main(self) -> int:
+        """Run the gang and return the exit code."""
+        rank = 0
+        for part in self._options.parts:
+            try:
+                program.command(part)
+            except OSError as error:
+                from supervise.cli.run import failure_screen  # as below: most runs succeed
+
+                self._console.error(failure_screen.not_started(error, rank, part))
+                return program.start_code(error)
+            rank += part.count
+        if self._options.dry_run:
+            from supervise.cli.run import dry_run
+
+            return dry_run.main(self._options, self._run_id, self._console)
+        try:
+            return self._refused() or self._supervise()
+        finally:
+            self._leave()
+
+    def _refused(self) -> int:
+        """Create the run directory and the Supervisor; return 0, or an exit code after an error."""
+        try:
+            self._prepare()
+        except (OSError, ImportError, SuperviseError) as error:
+            self._console.error(refusal(error, self._options.log_dir))
+            return program.USAGE if is_of_a_file(error) or isinstance(error, SuperviseError) else _INTERNAL
+        return 0
+
+    def _prepare(self) -> None:
+        """Create the run directory and the Supervisor; start no process."""
+        options = self._options
+        from supervise.cli.run import settings
+
+        start = settings.start_on_ray if options.engine == "ray" else settings.start_locally
+        self._master = ranks.choose_master(options.hosts)
+        prefixes = {rank: self._prefix(rank) for rank in range(options.nproc)}
+        envs = self._environments()
+        self._console.add_variables(envs, {rank: prefixes[rank] for rank in prefixes if options.shows(rank)})
+        self._gang, directory = start(
+            options,
+            run_id=self._run_id,
+            envs=envs,
+            prefixes=prefixes,
+            sink=self._event,
+            console=self._console,
+            stdin=self._stdin,
+        )
+        self._story.directory = directory
+        if directory is None:
+            return
+        try:
+            self._events = EventFile(directory)
+            self._events.write_info(options, run_id=self._run_id)
+        except OSError as error:
+            self._console.error(f"no events.jsonl: {complaint(error)}")
+        self._control.open(directory, self._gang, self._inbox, self._console, engine=options.engine)
+        self._sampling.open(directory, options, self._ask)
+
+    def _environments(self) -> dict[int, dict[str, str]]:
+        return ranks.environments(self._options, run_id=self._run_id, master=self._master)
+
+    def _prefix(self, rank: int) -> str:
+        options = self._options
+        if not options.prefix:
+            return ""
+        whole = options.hosts.number * options.nproc + rank
+        return self._console.prefix(options.output.prefix(*options.titles[rank], rank=whole, local_rank=rank), rank)
+
+    def _supervise(self) -> int:
+        self._introduce()
+        start: Reply[dict[int, int]] = self._ask(say.Start())
+        end: Reply[RunProcsResult] = self._ask(say.Wait())
+        while not end.done() and start.error() is None:
+            self._take()
+            if not self._started and start.done() and start.error() is None:
+                self._started = True
+                self._pass_on()
+        if start.error() is None:
+            self._progress.all_ended()
+        options = self._options
+        closed: Reply[RunProcsResult] = self._ask(say.Close())  # also ends the leftovers of finished ranks
+        while not closed.done():
+            self._take()
+        self._sort(self._inbox.take(0))
+        self._stdin.warn_if_dropped()
+        self._console.clear()
+        lost = end.error()
+        if (stuck := closed.error()) is not None and stuck is not lost:
+            self._console.error(complaint(stuck))
+        if not end.done():  # the loop has crashed; otherwise the reply to Wait comes before the reply to Close
+            return self._no_result(_INTERNAL, "the gang ended without a result")
+        story = self._story
+        stopped = lost is None and (
+            story.user_signal is not None or story.halted or end.get(timeout=0).outcome == "timed_out"
+        )
+        if (failed := start.error()) is not None and not stopped:
+            from supervise.cli.run import failure_screen
+
+            rank = self._progress.unstarted_rank
+            text = failure_screen.not_started(failed, rank, options.part_of(rank or 0))
+            code = program.start_code(failed, self._story.directory)
+            return self._no_result(code, text, failure_screen.unready(failed, self._story))
+        return self._report(end.get(timeout=0)) if lost is None else self._no_result(_INTERNAL, complaint(lost))
+
+    def _left_behind(self) -> bool:
+        """Return whether processes remain in the groups of ranks that have ended."""
+        status = self._status()
+        return status is not None and bool(status.leftovers)
+
+    def _status(self) -> say.GangStatus | None:
+        with suppress(pykka.ActorDeadError, pykka.Timeout):
+            # Not by `_ask`: the reply would wake the main thread, which shows the status line and asks again
+            status: say.GangStatus = self._gang.ask(say.Status(), block=False).get(timeout=_STATUS_S)
+            return status
+        return None
+
+    def _rank_pids(self) -> set[int] | None:
+        """Return the pids of all ranks that were started until the call.
+
+        The Supervisor is asked twice. If a rank is just being started at the first reply, its Worker has reported the
+        rank by the second reply.
+        """
+        first, second = self._status(), self._status()
+        return {*first.pids.values(), *second.pids.values()} if first is not None and second is not None else None
+
+    def _ask(self, message: object) -> Any:
+        reply = self._gang.ask(message, block=False)
+        self._inbox.expect(reply)  # type: ignore[arg-type]  # a Supervisor replies with a Reply
+        return reply
+
+    def _leave(self) -> None:
+        with suppress(Exception):  # the gang has ended; if its actor does not stop in time, the exit handler ends it
+            self._gang.stop(timeout=_LEAVE_S)
+        self._control.close()
+        self._sampling.close()
+        self._events.close()
+        self._master.release()
+
+    # Events and signals
+
+    def _event(self, event: dict[str, Any]) -> None:
+        """Write an event to the file and pass it to the main thread. Runs on the gang's thread: must not block."""
+        self._events.write(event)
+        if self._options.nnodes > 1 and event.get("rank") is not None:
+            event = {**event, "local_rank": event["rank"]}  # the messages name global ranks
+        if self._shows_events or event["event"] in OF_INTEREST:
+            self._inbox.put(event)
+
+    def _take(self) -> None:
+        """Wait for signals, events and replies, and process them."""
+        self._sort(self._inbox.take(self._sampling.wait_s(self._progress.wait_s())))
+        self._sampling.look()
+        if self._reaps:
+            reaping.reap_strangers(self._rank_pids, self._inherited)
+        self._console.show_left()
+        self._progress.announce()
+
+    def _sort(self, received: list[Received]) -> None:
+        # A Status makes the Supervisor check for suspended ranks. Send one at SIGCHLD, and one after the start for
+        # ranks that were suspended during the start.
+        if SIGCHLD in received or any(isinstance(item, dict) and item["event"] == _STARTED for item in received):
+            with suppress(pykka.ActorDeadError):
+                self._gang.tell(say.Status())
+        for item in received:
+            if item == SIGCHLD:
+                continue
+            if isinstance(item, StopAsked):
+                self._stopped_s = time.monotonic()
+                self._progress.command_stops(item.sig)
+            elif isinstance(item, Signals):
+                self._signal(item)
+            else:
+                self._process(item)
+
+    def _process(self, event: dict[str, Any]) -> None:
+        if self._shows_events:
+            self._console.show([as_json(event) if self._options.json_log else as_text(event)])
+        if event["event"] not in OF_INTEREST or self._jobs.takes(event):
+            return
+        self._progress.take(event)
+        if (sig := self._jobs.typed(event)) is not None and self._story.user_signal is None:
+            self._story.interrupted = event["local_rank"]
+            self._signal(sig)
+        if self._options.output.halt_on_broken_pipe and has_no_reader(event):
+            self._halt()
+
+    def _halt(self) -> None:
+        """Stop the run politely, because no process reads its output. Idempotent."""
+        if not self._story.halted and self._story.user_signal is None:
+            self._story.halted = True
+            self._ask(say.Close())
+
+    def _signal(self, sig: Signals) -> None:
+        if sig in _PASSED_ON and sig not in self._options.stopping_signals:
+            self._to_pass_on.append(sig)
+            self._pass_on()
+        elif sig == SIGTSTP:
+            self._jobs.suspend(sig)
+        elif self._story.user_signal is None:
+            self._stopped_s = time.monotonic()  # before the announcement: a signal after it is a second one
+            self._progress.user_stops(sig)
+            self._ask(say.Close(death_sig=self._options.stop_signal or sig))
+        elif not self._story.killed and means_now(sig, self._story.user_signal, time.monotonic() - self._stopped_s):
+            self._progress.user_kills(sig)
+            self._ask(say.Close(death_sig=SIGKILL, timeout=0))
+
+    def _pass_on(self) -> None:
+        if self._started:
+            signals, self._to_pass_on = self._to_pass_on, []
+            for sig in signals:
+                self._ask(say.Signal(sig=sig))
+
+    # Messages
+
+    def _introduce(self) -> None:
+        options = self._options
+        if self._console.terminal:
+            what = shlex.join(options.words)
+            where = f", logs in {self._story.directory}" if self._story.directory else ", no logs are kept"
+            self._console.note(f"{shortened(what, 60)} on {counted(options.nproc, 'rank')}{where}")
+        for text in options.notes:
+            self._console.note(text)
+        if ranks.limits_threads(options):
+            self._console.note("each rank gets OMP_NUM_THREADS=1; set it to use more threads in each")
+        self._stdin.warn_if_dropped()
+
+    # The end
+
+    def _report(self, result: RunProcsResult, error: str | None = None) -> int:
+        self._progress.finish(result)
+        code = program.exit_code(result, self._story, self._options.exit_code_from)
+        failed = result.outcome != "succeeded"
+        plain: list[str] = []
+        painted: list[str] = []
+        if failed:
+            from supervise._story import failure_report
+
+            plain = failure_report.lines(result, self._story)
+            painted = failure_report.lines(result, self._story, self._console.paint)
+        self._keep_result(code, result, error, plain)
+        if self._options.summary and not self._options.json_log:
+            from supervise.cli.run import summary
+
+            self._console.show(summary.table(result))
+        if not failed and not self._console.terminal and self._story.directory is not None:
+            self._console.note(f"logs: {self._story.directory}")  # on a terminal, the note was shown at the start
+        if failed and not self._options.json_log:
+            self._console.show(painted)
+        return code
+
+    def _no_result(self, code: int, text: str, more: list[str] | None = None) -> int:
+        self._progress.finish(None)
+        self._keep_result(code, None, text, [text, *(more or [])])
+        self._console.error(text)
+        self._console.show(more or [])
+        return code
+
+    def _keep_result(self, code: int, result: RunProcsResult | None, error: str | None, report: list[str]) -> None:
+        for text in keep_result(
+            self._options,
+            self._story,
+            run_id=self._run_id,
+            exit_code=code,
+            result=result,
+            error=error,
+            report=report,
+            duration_s=time.monotonic() - self._begun_s,
+        ):
+            self._console.error(text)
+        if self._events.error is not None:
+            lost = f"{self._events.lost} events are missing in events.jsonl"
+            self._console.error(f"{lost}: {complaint(self._events.error)}")

@@ -1,0 +1,278 @@
+"""The settings, the log files and the start of a run's gang, on this machine or on Ray."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Any, cast
+
+from supervise._files import accessible, make_new_folder, not_a_folder, open_folder
+from supervise._settings import GANG
+from supervise.cli.commands.runs import make_runs_dir
+from supervise.cli.run import program
+from supervise.logs import DefaultLogsSpecs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import pykka
+
+    from supervise._gang.spec import GangSettings
+    from supervise._gang.supervisor import Supervisor
+    from supervise.cli.options.options import Options
+    from supervise.cli.run.console import Console
+    from supervise.cli.run.rank_stdin import RankStdin
+    from supervise.destinations import LogsDest
+
+
+# The settings of the gang that the options of ``supervise run`` describe
+
+
+def settings_of(options: Options, envs: Mapping[int, dict[str, str]]) -> GangSettings:
+    """Return the settings of a gang, except logs, prefixes of lines and the sink for events.
+
+    Args:
+        options: The validated options.
+        envs: Local rank to the variables that supervise adds to its environment.
+
+    Raises:
+        OSError: A program does not exist or is not executable.
+    """
+    found = {
+        **options.settings,
+        "name": options.role,
+        "envs": dict(envs),
+        "numa_options": _numa(options),
+        "restart_policy": options.restarts,
+        "watchdog": options.watchdog,
+    }
+    if options.file is not None:
+        for row in GANG.values():
+            if row.role == "own":  # the roles have them
+                found.pop(row.name, None)
+        return cast("GangSettings", {**found, "roles": _roles(options)})
+    [part] = options.parts
+    command = program.command(part)
+    found |= {"entrypoint": command[0], "args": dict.fromkeys(range(part.count), command[1:]), "cwd": part.cwd}
+    return cast("GangSettings", found)
+
+
+def check_settings(options: Options, envs: Mapping[int, dict[str, str]]) -> None:
+    """Check the settings of a gang, as its start does; make no file and start no process.
+
+    Args:
+        options: The validated options.
+        envs: As for `settings`.
+
+    Raises:
+        SpecError: A setting is not valid.
+        OSError: A program does not exist or is not executable.
+    """
+    from supervise._gang.attempt import prepared
+    from supervise.logs import DefaultLogsSpecs
+
+    prepared({**settings_of(options, envs), "logs_specs": DefaultLogsSpecs(os.devnull)})
+
+
+def _roles(options: Options) -> list[Any]:
+    from supervise.roles import Role
+
+    roles = []
+    for part in options.parts:
+        command = program.command(part)
+        roles.append(
+            Role(
+                name=part.role,
+                entrypoint=command[0],
+                args=dict.fromkeys(range(part.count), command[1:]),
+                cwd=part.cwd,
+                **part.settings,
+            )
+        )
+    return roles
+
+
+def _numa(options: Options) -> Any:
+    """Return the CPU binding of the options; None for no binding."""
+    if options.numa_binding is None:
+        return None
+    from supervise._process.launch.numa import AffinityMode, NumaOptions
+
+    return NumaOptions(affinity_mode=AffinityMode(options.numa_binding))
+
+
+# The log layout of `supervise run`
+
+
+class MergedLogsSpecs(DefaultLogsSpecs):
+    """PyTorch's log layout, except that both streams of a rank go to the file of its stdout."""
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Return the file paths of one attempt, as `DefaultLogsSpecs.reify` does."""
+        dest = super().reify(envs)
+        dest.stderrs = dict(dest.stdouts)
+        dest.tee_stderrs = {}
+        return dest
+
+
+def of(options: Options) -> DefaultLogsSpecs:
+    """Return the layout that the options describe.
+
+    Raises:
+        OSError: The log directory cannot be used.
+    """
+    layout = MergedLogsSpecs if options.output.merge else DefaultLogsSpecs
+    return layout(options.log_dir or make_runs_dir(), options.redirects, options.tee, set(options.ranks_shown) or None)
+
+
+def check_logs(options: Options) -> None:
+    """Check that the log directory can be used or made, and make nothing.
+
+    Raises:
+        OSError: It cannot.
+    """
+    if not (path := options.log_dir) or path == os.devnull:
+        return
+    nearest = os.path.abspath(path)
+    while not os.path.lexists(nearest):
+        nearest = os.path.dirname(nearest)
+    if not os.path.isdir(nearest):
+        raise not_a_folder(nearest)
+    if not accessible(nearest, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, "log_dir cannot be written to", path)
+
+
+# A run on this host
+
+
+def start_locally(
+    options: Options,
+    *,
+    run_id: str,  # noqa: ARG001 - the variables of the ranks have it; `start_on_ray` has the same arguments
+    envs: dict[int, dict[str, str]],
+    prefixes: Mapping[int, str],
+    sink: Callable[[dict[str, Any]], object],
+    console: Console,
+    stdin: RankStdin,
+) -> tuple[pykka.ActorRef[Supervisor], str | None]:
+    """Create the run directory and the Supervisor; return the actor and the directory. No rank is started yet.
+
+    Args:
+        options: The validated options.
+        run_id: The run ID.
+        envs: Local rank to variables.
+        prefixes: Local rank to the prefix of its shown lines.
+        sink: Gets each event, on the gang's thread.
+        console: Where output is shown.
+        stdin: The stdin of the ranks.
+
+    Raises:
+        SpecError: A setting is not valid.
+        OSError: The run directory cannot be made, or a program does not exist.
+    """
+    from supervise._gang.attempt import first_attempt
+    from supervise._gang.supervisor import Supervisor
+
+    specs = of(options)
+    settings = settings_of(options, envs)
+    settings["logs_specs"] = specs
+    settings["log_line_prefixes"] = prefixes
+    settings["event_sink"] = sink
+    settings["screen"] = console.screen
+    settings["stdin"] = stdin.of_ranks()
+    attempt = first_attempt(**settings)
+    return Supervisor.start_attempt(attempt), specs._run_log_dir  # noqa: SLF001 - no public name, as in PyTorch
+
+
+# A run on a Ray cluster. Run directory, events and report are as on one host, but by global rank
+
+
+_OF_ENGINE = frozenset(
+    {
+        *("RANK", "LOCAL_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+        *("GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
+    }
+)
+"""Variables that the driver sets, since they depend on the placement."""
+
+
+class _OfNode(DefaultLogsSpecs):
+    """The log layout of one host. The name of a rank's folder, in the folder of the run, is its global rank."""
+
+    def __init__(self, run_dir: str, *args: Any) -> None:
+        super().__init__(os.path.dirname(run_dir), *args)
+        self._run_log_dir = run_dir
+
+    def _folder_of(self, rank: int, env: Mapping[str, str]) -> str:
+        return env.get("RANK", str(rank))
+
+
+class _MergedOfNode(MergedLogsSpecs, _OfNode):
+    """The log layout of one host, with both streams of each rank in one file."""
+
+
+def make_run_dir(options: Options, run_id: str) -> str:
+    """Create the run directory on this host; the hosts use the same path.
+
+    Raises:
+        OSError: It cannot be created.
+    """
+    base = os.path.abspath(options.log_dir or make_runs_dir())
+    os.makedirs(base, 0o700, exist_ok=True)
+    at = open_folder(base)
+    try:
+        return os.path.join(base, make_new_folder(f"{run_id.replace(os.sep, '_')}_", at, base))
+    finally:
+        os.close(at)
+
+
+def start_on_ray(
+    options: Options,
+    *,
+    run_id: str,
+    envs: Mapping[int, Mapping[str, str]],
+    prefixes: Mapping[int, str],
+    sink: Callable[[dict[str, Any]], object],
+    console: Console,  # noqa: ARG001 - rows of unfinished lines are those of one host
+    stdin: RankStdin,  # noqa: ARG001 - the ranks of other hosts have none
+) -> tuple[pykka.ActorRef[Any], str | None]:
+    """Create the run directory and the actor that supervises the ranks of all hosts; return both.
+
+    No host is placed yet. The arguments are those of `start_locally`, by global rank.
+
+    Raises:
+        SpecError: A setting is not valid on several hosts.
+        ImportError: Ray is not installed.
+        OSError: There is no cluster, or the run directory cannot be made, or a program does not exist.
+    """
+    from supervise._hosts.supervisor import StreamsShown
+    from supervise.ray import RaySupervisor
+
+    found: dict[str, Any] = dict(settings_of(options, {}))
+    each = options.nproc // options.nnodes
+    ranks = range(each)
+    run_dir = make_run_dir(options, run_id) if options.log_dir != os.devnull else None
+    logs: DefaultLogsSpecs = DefaultLogsSpecs(os.devnull)
+    if run_dir is not None:
+        layout = _MergedOfNode if options.output.merge else _OfNode
+        shown = {rank for rank in ranks if rank in options.ranks_shown} or None
+        logs = layout(run_dir, {r: options.redirects[r] for r in ranks}, {r: options.tee[r] for r in ranks}, shown)
+    settings = {name: value for name, value in found.items() if GANG[name].each_host}
+    settings["cwd"] = found.get("cwd") or os.getcwd()
+    kept = _OF_ENGINE if options.hosts.port is not None else _OF_ENGINE | {"MASTER_PORT"}
+    ref = RaySupervisor.start(
+        name=found["name"],
+        entrypoint=found["entrypoint"],
+        nnodes=options.nnodes,
+        nproc_per_node=each,
+        args={rank: tuple(given) for rank, given in found["args"].items()},
+        envs={rank: {key: env[key] for key in env.keys() - kept} for rank, env in envs.items()},
+        logs_specs=logs,
+        log_line_prefixes=dict(prefixes),
+        restart_policy=options.restarts,
+        timeout=options.timeout_s,
+        event_sink=sink,
+        shown=StreamsShown(),
+        **settings,
+    )
+    return ref, run_dir

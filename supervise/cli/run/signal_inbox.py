@@ -1,0 +1,96 @@
+"""The signal inbox, at which the main thread waits for signals, events and replies. No handler raises."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import select
+import signal
+from typing import TYPE_CHECKING, Any, Self
+
+from supervise._control.protocol import StopAsked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import FrameType, TracebackType
+
+    from supervise._runtime.future import Reply
+
+
+Received = signal.Signals | StopAsked | dict[str, Any]
+"""A received signal, a stop by a command, or an event of the gang."""
+
+
+class SignalInbox:
+    """A queue of signals and events behind one file descriptor. Created and read on the main thread.
+
+    The signal handlers do nothing: the interpreter writes the signal's number to the wake-up pipe, on the thread that
+    the kernel chose. So no handler can raise an exception between two bytecodes.
+    """
+
+    def __init__(self, signals: Iterable[signal.Signals], *, restore: bool) -> None:
+        """Prepare; entering the block installs the handlers.
+
+        Args:
+            signals: Signals to receive. A signal that is ignored since the start of the process stays ignored.
+            restore: Whether to restore the earlier handlers at the end. Otherwise the signals are ignored from then on.
+        """
+        self._signals = tuple(signals)
+        self._restore = restore
+        self._before: dict[signal.Signals, Any] = {}
+        self._queue: queue.SimpleQueue[Received] = queue.SimpleQueue()
+
+    def __enter__(self) -> Self:
+        self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._poll = select.poll()
+        self._poll.register(self._read, select.POLLIN)
+        self._earlier_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for sig in self._signals:
+            if (before := signal.getsignal(sig)) != signal.SIG_IGN:
+                signal.signal(sig, _nothing)
+                self._before[sig] = before
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._before)  # the starter of this process may have blocked them
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        signal.set_wakeup_fd(self._earlier_fd)
+        for sig, before in self._before.items():
+            # SIG_IGN until the process ends: at exit the interpreter resets handlers, and a late Ctrl-C would kill it.
+            signal.signal(sig, before if self._restore else signal.SIG_IGN)
+        write, self._write = self._write, -1  # first, since a reply may still call `wake`
+        os.close(self._read)
+        os.close(write)
+
+    def put(self, item: Received) -> None:
+        """Add an event. Thread-safe; never blocks."""
+        self._queue.put(item)
+        self.wake()
+
+    def expect(self, reply: Reply[Any]) -> None:
+        """Wake the main thread when `reply` is set."""
+        reply.add_done_callback(self.wake)
+
+    def wake(self) -> None:
+        """Wake the main thread. Thread-safe; never blocks."""
+        with contextlib.suppress(OSError):  # the pipe is full: a wake-up is pending; or closed: the run has ended
+            os.write(self._write, b"\0")
+
+    def take(self, timeout_s: float | None) -> list[Received]:
+        """Wait for a wake-up, a reply or `timeout_s` seconds; return the signals and events that have arrived."""
+        if not self._poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000):
+            return []
+        received: list[Received] = []
+        with contextlib.suppress(BlockingIOError):
+            received += [signal.Signals(number) for number in os.read(self._read, 65536) if number]
+        while True:
+            try:
+                received.append(self._queue.get_nowait())
+            except queue.Empty:
+                return received
+
+
+def _nothing(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing: the interpreter has written the number to the pipe."""

@@ -1,0 +1,74 @@
+"""A plugin of pytest: a run of all tests takes a quarter of the cases of each test, and each Python another quarter.
+
+A test with many parameters has a case for each combination of them, and hundreds of tests have. A run of all tests has
+at least one case of every test; the quarters of four successive versions of Python have every case together, and so has
+``python -m pytest --cases all``. A run of named files, folders or tests has all their cases.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import pytest
+
+PARTS = 4
+Case = TypeVar("Case")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option ``--cases``."""
+    parser.addoption(
+        "--cases",
+        choices=["all", "quarter"],
+        help="run all cases of each test, or a quarter of them, which depends on the version of Python; "
+        "the default is a quarter if all tests are run, and otherwise all",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the default, which the workers of xdist inherit with the options."""
+    if config.option.cases is None:
+        named = config.args_source.name != "TESTPATHS" or config.option.keyword
+        config.option.cases = "all" if named else "quarter"
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say which cases are run."""
+    if config.option.cases == "all":
+        return None
+    return f"cases: quarter {_part()} of 0 to {PARTS - 1}, by the version of Python; --cases all runs all"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep a part of the cases of each test, and at least one."""
+    if config.option.cases == "all":
+        return
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept = {case.nodeid for test, cases in tests.items() for case in part_of(test, sorted(cases, key=_name), _part())}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
+    items[:] = [item for item in items if item.nodeid in kept]
+
+
+def part_of(test: str, cases: list[Case], part: int) -> list[Case]:
+    """Return a part of the cases of a test.
+
+    Args:
+        test: The name of the test. Tests with equally many cases do not all begin with the same one.
+        cases: All its cases, in the same order on every Python.
+        part: Which part, from 0.
+    """
+    begin = (zlib.crc32(test.encode()) + part) % min(len(cases), PARTS)
+    return cases[begin::PARTS]
+
+
+def _name(case: pytest.Item) -> str:
+    return case.nodeid
+
+
+def _part() -> int:
+    return sys.version_info.minor % PARTS

@@ -1,0 +1,87 @@
+"""Times of ours that a test needs shorter, or longer, than they are: one fixture for each, by its meaning."""
+
+from collections.abc import Callable
+
+import pytest
+
+__all__ = [
+    "collecting_takes",
+    "console_ends_at_once",
+    "heartbeats_are_not_read",
+    "idle_clients_go_at_once",
+    "impatient_console",
+    "impatient_server",
+    "short_slices",
+    "short_start_limit",
+    "slow_clients_go_soon",
+    "stuck_destination_is_given_up_soon",
+]
+
+STEPS = {"kernel": "_KERNEL_S", "py-spy": "_PY_SPY_S", "one run of py-spy": "_RUN_S", "dumps": "_DUMPS_S"}
+"""The steps of a collection of stacks to their deadlines."""
+
+
+@pytest.fixture
+def collecting_takes(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], None]:
+    """Set the deadline of a step of a collection of stacks, or of ``all`` steps and of the whole."""
+
+    def deadline(step: str, seconds: float) -> None:
+        for name in [*STEPS.values(), "LONGEST_S"] if step == "all" else [STEPS[step]]:
+            monkeypatch.setattr(f"supervise._process.stacks.gather.{name}", seconds)
+
+    return deadline
+
+
+@pytest.fixture
+def heartbeats_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first heartbeat, only the check of a deadline reads a notify socket."""
+    monkeypatch.setattr("supervise._gang.notify_sockets._CALM_S", 1000.0)
+
+
+@pytest.fixture
+def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep on the loop looks at one process, and then lets the loop do other work."""
+    monkeypatch.setattr("supervise._gang.sweep._SLICE_S", 0.0)
+
+
+@pytest.fixture
+def short_start_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An actor of a tree may take a twentieth of a second for its `on_start`."""
+    monkeypatch.setattr("supervise._tree.lives.Life.start_limit_s", 0.05)
+
+
+@pytest.fixture
+def stuck_destination_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `TailLog` waits a third of a second for a destination that takes nothing."""
+    monkeypatch.setattr("supervise._api.tail_log._STUCK_S", 0.3)
+
+
+@pytest.fixture
+def impatient_console(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command waits a hundredth of a second for a reader of its stderr."""
+    monkeypatch.setattr("supervise.cli.run.console._PATIENCE_S", 0.01)
+
+
+@pytest.fixture
+def console_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its end, the command waits a hundredth of a second for a reader of its stderr."""
+    monkeypatch.setattr("supervise.cli.run.console._LAST_PATIENCE_S", {False: 0.01, True: 0.01})
+
+
+@pytest.fixture
+def impatient_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A control server looks at its clients, and tries to accept others, fifty times a second."""
+    for name in ("clients._LOOK_S", "server._RETRY_S"):
+        monkeypatch.setattr(f"supervise._control.{name}", 0.02)
+
+
+@pytest.fixture
+def slow_clients_go_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client of a control server that does not read is dropped after a second."""
+    monkeypatch.setattr("supervise._control.clients.SLOW_S", 1.0)
+
+
+@pytest.fixture
+def idle_clients_go_at_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From a call on, a client of a control server without a request is dropped after a tenth of a second."""
+    return lambda: monkeypatch.setattr("supervise._control.clients.IDLE_S", 0.1)
