@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from tests.patience import PATIENCE_S
@@ -63,6 +64,18 @@ class Client:
             return json.loads(self._file.read(int(header.split(b":")[1])))
         except ConnectionResetError:
             return None
+
+
+def await_adapter(endpoints: Path) -> None:
+    """Wait until the adapter has written its endpoints to this file, the value of ``DEBUGPY_ADAPTER_ENDPOINTS``.
+
+    The adapter listens for clients before it listens for debugged processes. The request of a client that comes in
+    between makes it listen twice, and the adapter then accepts no further client.
+    """
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not endpoints.exists():
+        assert time.monotonic() < deadline_s
+        threading.Event().wait(0.02)
 
 
 def _connected(host: str, port: int) -> socket.socket:

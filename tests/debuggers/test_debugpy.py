@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.command import ROOT, environment
-from tests.debuggers.dap import Client
+from tests.debuggers.dap import Client, await_adapter
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
@@ -52,13 +52,14 @@ def test_t13_debugpy_attaches_to_every_rank(tmp_path: Path, kind: str):
         subprocess.Popen(
             [sys.executable, "-Xfrozen_modules=off", *debugger, *program],
             cwd=tmp_path,
-            env=environment(tmp_path, PYTHONPATH=str(ROOT)),
+            env=environment(tmp_path, PYTHONPATH=str(ROOT), DEBUGPY_ADAPTER_ENDPOINTS=str(tmp_path / "endpoints")),
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,
         ) as process,
     ):
         try:
+            await_adapter(tmp_path / "endpoints")
             client = Client("127.0.0.1", port, attached).attach(name="tests", subProcess=True)
             code = process.wait(PATIENCE_S)
             client.join()
