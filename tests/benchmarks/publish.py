@@ -18,7 +18,6 @@ from tests.benchmarks.targets import MORE_IS_BETTER
 if TYPE_CHECKING:
     from tests.benchmarks.report import Cases
     from tests.benchmarks.runner import Taken
-    from tests.benchmarks.scenarios import Case
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = ROOT / "docs" / "explanation" / "performance.md"
@@ -26,7 +25,7 @@ BEGIN, END = "<!-- figures -->", "<!-- end -->"
 
 _COLUMNS = {"floor": "floor", "supervise": "`supervise`", "pytorch": "PyTorch", "pytorch-tuned": "... tuned"}
 _UNNAMED = frozenset({*_COLUMNS, "supervise-facade", "floor-session"})
-"""Contenders that are not among the others of a row. The JSON has their figures, too."""
+"""Contenders that are not in the last column, which has the others that are faster than supervise."""
 _LEFT_OUT = frozenset({"lost_lines", "torn_lines", "peak_rss_mb", "rss_growth_mb", "host_rss_mb"})
 _LEFT_OUT_OF = {"first": frozenset({"import_ms", "first_ms"})}
 """Metrics that are only in the JSON: of every scenario, and of one."""
@@ -97,8 +96,6 @@ def _python(whole: dict[str, Any]) -> str:
 def _summary(path: Path, whole: dict[str, Any], figures: dict[str, Cases]) -> str:
     """Return the head of one run: where it was taken, how many targets are met, and its picture."""
     machine, python = whole["machine"], _python(whole)
-    versions = {name: version for found in machine["interpreters"].values() for name, version in found.items()}
-    used = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()) if name != "python")
     absent = "".join(f" Not there: {name} ({why})." for name, why in whole["absent"].items())
     found = [(report.said(verdict.target), verdict.met) for _, _, verdict in report.verdicts(figures)]
     own, general = [met for said, met in found if said], [met for said, met in found if not said]
@@ -106,8 +103,8 @@ def _summary(path: Path, whole: dict[str, Any], figures: dict[str, Cases]) -> st
     return (
         f"### Python {python}\n\n"
         f"{machine['at'][:10]}, {machine['system']}, {machine['processor']}, {machine['processors']} processors, load "
-        f"{machine['load_average'][0]:.1f} at the beginning; {used}; processes per contender and case: "
-        f"{machine['rounds']}. [All figures]({raw}).{absent}\n\n"
+        f"{machine['load_average'][0]:.1f} at the beginning; processes per contender and case: {machine['rounds']}. "
+        f"[All figures, with versions]({raw}).{absent}\n\n"
         f"supervise meets **{sum(own)} of {len(own)}** of its targets, and is not slower than PyTorch, with its defaults "
         f"or tuned, in **{sum(general)} of {len(general)}** comparisons.\n\n"
         f"![{_ALT}](performance-{python}.svg)\n"
@@ -120,9 +117,14 @@ _ALT = "Times the floor, on a logarithmic scale, for each scenario and contender
 def _scenario(name: str, cases: Cases) -> str:
     """Return the table of a scenario, without columns that are empty, and what was lost on the way."""
     left_out = _LEFT_OUT | _LEFT_OUT_OF.get(name, frozenset())
-    rows = [_row(case, metric, taken) for case, taken in cases for metric in case.metrics if metric not in left_out]
+    shown = [(case, metric, taken) for case, taken in cases for metric in case.metrics if metric not in left_out]
+    units = {unit(metric) for _, metric, _ in shown}
+    rows = [
+        _row(case.label if len(units) == 1 else f"{case.label}: {unit(metric)}", metric, taken)
+        for case, metric, taken in shown
+    ]
     rows = [row for row in rows if any(row[1:])]
-    head = ["", *_COLUMNS.values(), "others"]
+    head = [units.pop() if len(units) == 1 else "", *_COLUMNS.values(), "faster"]
     used = [column for column in range(len(head)) if not column or any(row[column] for row in rows)]
     lines = [head, ["---"] * len(head), *rows]
     table = "\n".join(f"| {' | '.join(line[column] for column in used)} |" for line in lines) + "\n"
@@ -139,8 +141,8 @@ def _spoiled(cases: Cases) -> str:
     return f"\nLost or torn lines in the worst case: {told}.\n"
 
 
-def _row(case: Case, metric: str, taken: dict[str, Taken]) -> list[str]:
-    """Return a row: what, the columns, the others. A peer's figure is bold if it is better than that of supervise."""
+def _row(label: str, metric: str, taken: dict[str, Taken]) -> list[str]:
+    """Return a row: what, the columns, what is faster. A peer's figure is bold if it is better than that of supervise."""
     middles = {who: value for who in taken if (value := _middle(taken, who, metric)) is not None}
     floor, ours = middles.get("floor"), middles.get("supervise")
 
@@ -153,8 +155,8 @@ def _row(case: Case, metric: str, taken: dict[str, Taken]) -> list[str]:
         better = ours is not None and (value > ours if metric in MORE_IS_BETTER else value < ours)
         return f"**{_figure(value)}**" if better and who != "floor" else _figure(value)
 
-    others = ", ".join(f"{who} {cell(who)}" for who in middles if who not in _UNNAMED)
-    return [f"{case.label}: {unit(metric)}", *(cell(who) for who in _COLUMNS), others]
+    faster = ", ".join(f"{who} {shown}" for who in middles if who not in _UNNAMED and (shown := cell(who))[0] == "*")
+    return [label, *(cell(who) for who in _COLUMNS), faster]
 
 
 def _middle(taken: dict[str, Taken], who: str, metric: str) -> float | None:

@@ -29,7 +29,7 @@ def test_the_table_of_tests_with_ranks_has_the_committed_figures():
 def test_the_page_of_performance_has_the_committed_figures():
     """Of the files that it links; ``python -m tests.benchmarks.publish`` writes it."""
     before, shown, after = publish.parts(publish.PAGE.read_text(encoding="utf-8"))
-    linked = re.findall(r"\[All figures\]\(\.\./\.\./(\S+\.json)\)", shown)
+    linked = re.findall(r"\[All figures, with versions\]\(\.\./\.\./(\S+\.json)\)", shown)
     assert linked
     assert shown == publish.block([ROOT / name for name in linked])
     assert publish.BEGIN not in before + after
