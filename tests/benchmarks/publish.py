@@ -105,8 +105,8 @@ def _summary(path: Path, whole: dict[str, Any], figures: dict[str, Cases]) -> st
         f"{machine['at'][:10]}, {machine['system']}, {machine['processor']}, {machine['processors']} processors, load "
         f"{machine['load_average'][0]:.1f} at the beginning; processes per contender and case: {machine['rounds']}. "
         f"[All figures, with versions]({raw}).{absent}\n\n"
-        f"supervise meets **{sum(own)} of {len(own)}** of its targets, and is not slower than PyTorch, with its defaults "
-        f"or tuned, in **{sum(general)} of {len(general)}** comparisons.\n\n"
+        f"supervise meets **{sum(own)} of {len(own)}** of its targets, and is not slower than PyTorch, with its "
+        f"defaults or tuned, in **{sum(general)} of {len(general)}** comparisons.\n\n"
         f"![{_ALT}](performance-{python}.svg)\n"
     )
 
@@ -142,7 +142,7 @@ def _spoiled(cases: Cases) -> str:
 
 
 def _row(label: str, metric: str, taken: dict[str, Taken]) -> list[str]:
-    """Return a row: what, the columns, what is faster. A peer's figure is bold if it is better than that of supervise."""
+    """Return a row: what, the columns, what is faster. A figure is bold if it is better than that of supervise."""
     middles = {who: value for who in taken if (value := _middle(taken, who, metric)) is not None}
     floor, ours = middles.get("floor"), middles.get("supervise")
 
