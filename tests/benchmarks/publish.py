@@ -35,7 +35,6 @@ _TITLES = {
     "functions": "Functions that return at once, until the result",
     "first": "The first run of a process, and a later one",
     "command": "`supervise run` as a command",
-    "features": "Options: eight forked functions that report readiness",
     "failure": "Failure: from the exit of a rank until the result",
     "last-exit": "Success: from the last exit until the result",
     "close": "Close: until every rank is reaped",
@@ -47,6 +46,7 @@ _TITLES = {
     "import": "Import",
     "return": "Return values",
 }
+"""Heading of each scenario on the page; the others are only in the JSON."""
 
 
 def main() -> None:
@@ -83,7 +83,9 @@ def _keep(source: Path) -> Path:
 def block(kept: list[Path]) -> str:
     """Return the figures of the page: of the first file all tables, of the others a summary."""
     runs = [(path, *report.read(path)) for path in kept]
-    tables = [f"#### {_TITLES[name]}\n\n{_scenario(name, cases)}" for name, cases in runs[0][2].items() if cases]
+    tables = [
+        f"#### {_TITLES[name]}\n\n{_scenario(name, cases)}" for name, cases in runs[0][2].items() if name in _TITLES
+    ]
     heads = [_summary(*run) for run in runs]
     return "\n" + "\n".join([heads[0], *tables, *heads[1:]]) + "\n"
 
