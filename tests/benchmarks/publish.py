@@ -113,7 +113,7 @@ def _summary(path: Path, whole: dict[str, Any], figures: dict[str, Cases]) -> st
     )
 
 
-_ALT = "Times the floor, on a logarithmic scale, for each scenario and contender"
+_ALT = "Times the floor"
 
 
 def _scenario(name: str, cases: Cases) -> str:
