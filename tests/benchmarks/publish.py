@@ -84,7 +84,9 @@ def block(kept: list[Path]) -> str:
     """Return the figures of the page: of the first file all tables, of the others a summary."""
     runs = [(path, *report.read(path)) for path in kept]
     tables = [
-        f"#### {_TITLES[name]}\n\n{_scenario(name, cases)}" for name, cases in runs[0][2].items() if cases and name in _TITLES
+        f"#### {_TITLES[name]}\n\n{_scenario(name, cases)}"
+        for name, cases in runs[0][2].items()
+        if cases and name in _TITLES
     ]
     heads = [_summary(*run) for run in runs]
     return "\n" + "\n".join([heads[0], *tables, *heads[1:]]) + "\n"
