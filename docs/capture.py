@@ -1,6 +1,6 @@
-"""Run the README's two jobs on a terminal, and put what a person sees into the README.
+"""Run the job of the README and of the overview on a terminal, and put what a person sees into them.
 
-    python docs/capture.py            rewrite the blocks between the markers in README.md
+    python docs/capture.py            rewrite the blocks between the markers in README.md and docs/index.md
     python docs/capture.py --check    only compare: same lines, whatever the pids, times and names of directories
 
 The terminal is real (a pty), 100 columns wide, so the program behaves as it does for a person. What it writes is
@@ -22,10 +22,9 @@ import termios
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-README = ROOT / "README.md"
+PAGES = (ROOT / "README.md", ROOT / "docs/index.md")
 COLUMNS = 100
 JOBS = {
-    "run": ("supervise run -n 4 examples/wordcount.py", 0),
     "failure": ("supervise run -n 4 examples/wordcount.py --fail-rank 2", 1),
 }
 """Name of the marker to ``(command, exit code)``."""
@@ -108,34 +107,35 @@ def shape(text: str) -> list[str]:
     return sorted(certain)
 
 
-def between(readme: str, name: str) -> str:
-    """Return the text of one block of the README.
+def between(page: Path, name: str) -> str:
+    """Return the text of one block of a page.
 
     Raises:
         SystemExit: There is no such block.
     """
     pattern = re.escape(BLOCK).replace(r"\{name\}", re.escape(name)).replace(r"\{text\}", "(.*?)")
-    found = re.search(pattern, readme, re.DOTALL)
+    found = re.search(pattern, page.read_text(), re.DOTALL)
     if found is None:
-        sys.exit(f"{README.name} has no block for {name!r}")
+        sys.exit(f"{page.name} has no block for {name!r}")
     return found[1]
 
 
 def main() -> None:
     """Rewrite the blocks, or compare them."""
-    parser = argparse.ArgumentParser(description="Capture the README's runs.")
+    parser = argparse.ArgumentParser(description="Capture the runs that the README and the overview show.")
     parser.add_argument("--check", action="store_true", help="compare the shape; change nothing")
     check = parser.parse_args().check
-    readme = README.read_text()
     different = []
     for name in JOBS:
-        old, new = between(readme, name), capture(name)
-        if shape(old) != shape(new):
-            different.append(f"--- {name}, in the README\n{old}\n--- {name}, now\n{new}")
-        readme = readme.replace(BLOCK.format(name=name, text=old), BLOCK.format(name=name, text=new))
-    if not check:
-        README.write_text(readme)
-    elif different:
+        new = capture(name)
+        for page in PAGES:
+            old = between(page, name)
+            if shape(old) != shape(new):
+                different.append(f"--- {name}, in {page.name}\n{old}\n--- {name}, now\n{new}")
+            if not check:
+                before, after = BLOCK.format(name=name, text=old), BLOCK.format(name=name, text=new)
+                page.write_text(page.read_text().replace(before, after))
+    if check and different:
         sys.exit("\n".join([*different, "run: python docs/capture.py"]))
 
 

@@ -1,4 +1,7 @@
-"""`python -m tests.benchmarks.publish FIGURES.json...`: figures into the documentation, as tables and pictures."""
+"""`python -m tests.benchmarks.publish FIGURES.json...`: figures into the documentation, as tables and pictures.
+
+The first file becomes a table for each scenario. Of the others, the page has the picture and the number of targets met.
+"""
 
 from __future__ import annotations
 
@@ -10,147 +13,159 @@ from typing import TYPE_CHECKING, Any
 
 from tests.benchmarks import chart, report
 from tests.benchmarks.runner import ROOT
-from tests.benchmarks.targets import judge
+from tests.benchmarks.targets import MORE_IS_BETTER
 
 if TYPE_CHECKING:
     from tests.benchmarks.report import Cases
     from tests.benchmarks.runner import Taken
-    from tests.benchmarks.scenarios import Case
-    from tests.benchmarks.targets import Verdict
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = ROOT / "docs" / "explanation" / "performance.md"
 BEGIN, END = "<!-- figures -->", "<!-- end -->"
 
-_COLUMNS = ("floor", "supervise", "supervise-facade", "pytorch", "pytorch-tuned")
-_HOW_TO_READ = (
-    "A cell is the median, and in brackets the ratio to the floor. *Missed* names the contender that misses the\n"
-    "target, and its ratio or figure. Every metric has two targets more: no slower than PyTorch with its\n"
-    "defaults, and no slower than PyTorch tuned.\n"
-)
-_HEAD = (
-    "| what | floor | `supervise` | its façade | PyTorch | ... tuned | others | target |\n"
-    "|---|---|---|---|---|---|---|---|"
-)
+_COLUMNS = {"floor": "floor", "supervise": "`supervise`", "pytorch": "PyTorch", "pytorch-tuned": "... tuned"}
+_UNNAMED = frozenset({*_COLUMNS, "supervise-facade", "floor-session"})
+"""Contenders that are not in the last column, which has the others that are faster than supervise."""
+_LEFT_OUT = frozenset({"lost_lines", "torn_lines", "peak_rss_mb", "rss_growth_mb", "host_rss_mb"})
+_LEFT_OUT_OF = {"first": frozenset({"import_ms", "first_ms"})}
+"""Metrics that are only in the JSON: of every scenario, and of one."""
+_SPOILED = ("lost_lines", "torn_lines")
+_TITLES = {
+    "launch": "Launch: programs that exit at once, until the result",
+    "functions": "Functions that return at once, until the result",
+    "first": "The first run of a process, and a later one",
+    "command": "`supervise run` as a command",
+    "failure": "Failure: from the exit of a rank until the result",
+    "last-exit": "Success: from the last exit until the result",
+    "close": "Close: until every rank is reaped",
+    "tee": "Output that is shown at full speed",
+    "shown": "Lines: from the write until they are shown",
+    "stalled": "Failure while the console is not read",
+    "idle": "At rest",
+    "memory": "Memory of the host",
+    "import": "Import",
+    "return": "Return values",
+}
+"""Heading of each scenario on the page; the others are only in the JSON."""
 
 
 def main() -> None:
-    """Keep each file of figures, draw it, and put it into the page, under the Python that it was taken on."""
+    """Keep each file of figures, draw it, and write the page."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.publish", description=__doc__)
     parser.add_argument("figures", type=Path, nargs="+", metavar="FIGURES.json", help="what --json has written")
     RESULTS.mkdir(exist_ok=True)
-    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-    _, after = rest.split(END)
-    middle = "\n".join(_keep(source) for source in parser.parse_args().figures)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{_HOW_TO_READ}\n{middle}\n{END}{after}", encoding="utf-8")
+    before, _, after = parts(PAGE.read_text(encoding="utf-8"))
+    kept = [_keep(source) for source in parser.parse_args().figures]
+    PAGE.write_text(f"{before}{BEGIN}\n{block(kept)}{END}{after}", encoding="utf-8")
     print(f"written: {PAGE}")
 
 
-def _keep(source: Path) -> str:
-    """Keep the figures and draw them; return their part of the page."""
+def parts(page: str) -> tuple[str, str, str]:
+    """Return what is before the figures of the page, the figures, and what is after them."""
+    before, rest = page.split(BEGIN)
+    middle, after = rest.split(END)
+    return before, middle.removeprefix("\n"), after
+
+
+def _keep(source: Path) -> Path:
+    """Keep the figures and draw them; return where they are kept."""
     kept = RESULTS / source.name
     if source.resolve() != kept.resolve():
         shutil.copyfile(source, kept)
     whole, figures = report.read(kept)
-    python = whole["machine"]["interpreters"]["this"]["python"].rpartition(".")[0]
-    picture = PAGE.with_name(f"performance-{python}.svg")
+    picture = PAGE.with_name(f"performance-{_python(whole)}.svg")
     picture.write_text(chart.draw(figures), encoding="utf-8")
     print(report.summary(figures))
     print(f"written: {kept}, {picture}")
-    return render(whole, figures, python, f"../../{kept.relative_to(ROOT).as_posix()}")
+    return kept
 
 
-def render(whole: dict[str, Any], figures: dict[str, Cases], python: str, raw: str) -> str:
-    """Return the part of one run.
-
-    Args:
-        whole: All of the JSON.
-        figures: Its figures.
-        python: The version of Python, such as 3.11.
-        raw: A link to the JSON.
-    """
-    head = f"### On Python {python}\n\n{_provenance(whole, raw)}![{_ALT}](performance-{python}.svg)\n"
-    parts = [head, _verdicts(figures)]
-    parts += [f"#### Python {python}: {name}\n\n{_scenario(cases)}" for name, cases in figures.items() if cases]
-    return "\n".join(parts)
+def block(kept: list[Path]) -> str:
+    """Return the figures of the page: of the first file all tables, of the others a summary."""
+    runs = [(path, *report.read(path)) for path in kept]
+    tables = [
+        f"#### {_TITLES[name]}\n\n{_scenario(name, cases)}"
+        for name, cases in runs[0][2].items()
+        if cases and name in _TITLES
+    ]
+    heads = [_summary(*run) for run in runs]
+    return "\n" + "\n".join([heads[0], *tables, *heads[1:]]) + "\n"
 
 
-def _provenance(whole: dict[str, Any], raw: str) -> str:
-    machine = whole["machine"]
-    versions = {name: version for found in machine["interpreters"].values() for name, version in found.items()}
-    used = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()) if name != "python")
-    called = {name: found["python"] for name, found in machine["interpreters"].items()}
-    pythons = ", ".join(python if name == "this" else f"{python} {name}" for name, python in called.items())
+def _python(whole: dict[str, Any]) -> str:
+    """Return the version of Python, such as 3.11."""
+    return str(whole["machine"]["interpreters"]["this"]["python"]).rpartition(".")[0]
+
+
+def _summary(path: Path, whole: dict[str, Any], figures: dict[str, Cases]) -> str:
+    """Return the head of one run: where it was taken, how many targets are met, and its picture."""
+    machine, python = whole["machine"], _python(whole)
     absent = "".join(f" Not there: {name} ({why})." for name, why in whole["absent"].items())
+    found = [(report.said(verdict.target), verdict.met) for _, _, verdict in report.verdicts(figures)]
+    own, general = [met for said, met in found if said], [met for said, met in found if not said]
+    raw = f"../../{path.relative_to(ROOT).as_posix()}"
     return (
-        f"Taken {machine['at'][:10]} on {machine['system']}, {machine['processor']}, {machine['processors']} "
-        f"processors, load {machine['load_average'][0]:.1f} at the beginning; Python {pythons}; {used}. "
-        f"{machine['rounds']} process(es) per contender and case; {machine['took_s'] / 60:.0f} minutes in all. "
-        f"[All figures]({raw}).{absent}\n\n"
+        f"### Python {python}\n\n"
+        f"{machine['at'][:10]}, {machine['system']}, {machine['processor']}, {machine['processors']} processors, load "
+        f"{machine['load_average'][0]:.1f} at the beginning; processes per contender and case: {machine['rounds']}. "
+        f"[All figures, with versions]({raw}).{absent}\n\n"
+        f"supervise meets **{sum(own)} of {len(own)}** of its targets, and is not slower than PyTorch, with its "
+        f"defaults or tuned, in **{sum(general)} of {len(general)}** comparisons.\n\n"
+        f"![{_ALT}](performance-{python}.svg)\n"
     )
 
 
-_ALT = "Times the floor, on a logarithmic scale, for each scenario and contender"
+_ALT = "Times the floor"
 
 
-def _verdicts(figures: dict[str, Cases]) -> str:
-    found = [(report.said(verdict.target), verdict) for _, _, verdict in report.verdicts(figures)]
-    own = [verdict for said, verdict in found if said]
-    never = [verdict for said, verdict in found if not said]
-    return (
-        f"**{sum(verdict.met for verdict in own)} of {len(own)}** targets are met, and "
-        f"**{sum(verdict.met for verdict in never)} of {len(never)}** comparisons show a metric no worse than "
-        "PyTorch's, with its defaults or tuned (the actor and the façade are compared separately).\n"
-    )
+def _scenario(name: str, cases: Cases) -> str:
+    """Return the table of a scenario, without columns that are empty, and what was lost on the way."""
+    left_out = _LEFT_OUT | _LEFT_OUT_OF.get(name, frozenset())
+    shown = [(case, metric, taken) for case, taken in cases for metric in case.metrics if metric not in left_out]
+    units = {unit(metric) for _, metric, _ in shown}
+    rows = [
+        _row(case.label if len(units) == 1 else f"{case.label}: {unit(metric)}", metric, taken)
+        for case, metric, taken in shown
+    ]
+    rows = [row for row in rows if any(row[1:])]
+    head = [units.pop() if len(units) == 1 else "", *_COLUMNS.values(), "faster"]
+    used = [column for column in range(len(head)) if not column or any(row[column] for row in rows)]
+    lines = [head, ["---"] * len(head), *rows]
+    table = "\n".join(f"| {' | '.join(line[column] for column in used)} |" for line in lines) + "\n"
+    return table.replace("| --- ", "|---").replace("--- |", "---|") + _spoiled(cases)
 
 
-def _scenario(cases: Cases) -> str:
-    rows, notes = [_HEAD], []
-    for case, taken in cases:
-        verdicts = list(judge(case, taken, cases))
-        rows += [_line(case, metric, taken, verdicts) for metric in case.metrics if _has(taken, metric)]
-        notes += [f"- {case.label}, {name}: {text}" for name, text in report.remarks(taken)]
-    return "\n".join(rows) + "\n" + ("\n" + "\n".join(notes) + "\n" if notes else "")
-
-
-def _has(taken: dict[str, Taken], metric: str) -> bool:
-    return any(what.values(metric) for what in taken.values())
-
-
-def _line(case: Case, metric: str, taken: dict[str, Taken], verdicts: list[Verdict]) -> str:
-    middles = {name: median(values) for name, what in taken.items() if (values := what.values(metric))}
-    floor = middles.get("floor")
-    cells = [_cell(middles.get(name), None if name == "floor" else floor) for name in _COLUMNS]
-    others = ", ".join(f"{name} {_figure(value)}" for name, value in middles.items() if name not in _COLUMNS)
-    mine = [verdict for verdict in verdicts if verdict.target.metric == metric]
-    return f"| {case.label}: {unit(metric)} | {' | '.join(cells)} | {others} | {_judged(mine)} |"
-
-
-def _judged(verdicts: list[Verdict]) -> str:
-    """Return each target once, with who misses it; of the general one only that."""
-    parts = []
-    for target in dict.fromkeys(verdict.target for verdict in verdicts):
-        missing = [
-            f"{verdict.contender} {verdict.value:.3g}"
-            for verdict in verdicts
-            if verdict.target == target and not verdict.met
-        ]
-        text = str(target) if report.said(target) else f"slower than {target.to}"
-        if missing:
-            parts.append(f"{text}: **missed** ({', '.join(missing)})")
-        elif report.said(target):
-            parts.append(f"{text}: met")
-    return "; ".join(parts)
-
-
-def _cell(value: float | None, floor: float | None) -> str:
-    if value is None:
+def _spoiled(cases: Cases) -> str:
+    """Return a sentence about lost and torn lines, if a scenario counts them."""
+    counted = [(metric, taken) for case, taken in cases for metric in case.metrics if metric in _SPOILED]
+    worst = {who: max(_middle(taken, who, metric) or 0 for metric, taken in counted) for who in _COLUMNS if counted}
+    if not worst:
         return ""
-    return f"{_figure(value)} ({_ratio(value / floor)})" if floor else _figure(value)
+    told = ", ".join(f"{shown} {_figure(worst[who])}" for who, shown in _COLUMNS.items())
+    return f"\nLost or torn lines in the worst case: {told}.\n"
 
 
-def _ratio(value: float) -> str:
-    return f"{value:.2f}" if value < 10 else _figure(value)
+def _row(label: str, metric: str, taken: dict[str, Taken]) -> list[str]:
+    """Return a row: what, the columns, what is faster. A figure is bold if it is better than that of supervise."""
+    middles = {who: value for who in taken if (value := _middle(taken, who, metric)) is not None}
+    floor, ours = middles.get("floor"), middles.get("supervise")
+
+    def cell(who: str) -> str:
+        value = middles.get(who)
+        if value is None:
+            return ""
+        if who == "supervise":
+            return f"{_figure(value)} ({value / floor:.2f})" if floor else _figure(value)
+        better = ours is not None and (value > ours if metric in MORE_IS_BETTER else value < ours)
+        return f"**{_figure(value)}**" if better and who != "floor" else _figure(value)
+
+    faster = ", ".join(f"{who} {shown}" for who in middles if who not in _UNNAMED and (shown := cell(who))[0] == "*")
+    return [label, *(cell(who) for who in _COLUMNS), faster]
+
+
+def _middle(taken: dict[str, Taken], who: str, metric: str) -> float | None:
+    values = taken[who].values(metric) if who in taken else []
+    return median(values) if values else None
 
 
 def _figure(value: float) -> str:

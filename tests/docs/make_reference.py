@@ -58,7 +58,7 @@ def _role(key: str, row: Setting) -> tuple[str, ...]:
 
 
 def _api(rows: Iterable[Setting]) -> str:
-    return _table(("name", "type", "default", "option", "meaning"), map(_argument, rows))
+    return _table(("name", "type", "default", "option, or meaning"), map(_argument, rows))
 
 
 def _argument(row: Setting) -> tuple[str, ...]:
@@ -69,8 +69,7 @@ def _argument(row: Setting) -> tuple[str, ...]:
         f"`{row.name}`",
         f"{kind}{unit}",
         default,
-        f"`{row.option}`" if row.option else "",
-        _marked(row, row.sentence),
+        f"`{row.option}`" if row.option else _marked(row, row.sentence),
     )
 
 

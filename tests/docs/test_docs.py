@@ -77,7 +77,7 @@ def test_every_command_that_the_pages_do_not_run_is_accepted():
     blocks = [text for page in PAGES for kind, text in FENCE.findall(page.read_text()) if kind == "sh"]
     lines = [line.partition(" #")[0] for text in blocks for line in text.splitlines()]
     commands = [shlex.split(line)[2:] for line in lines if line.startswith("supervise run ")]
-    assert len(commands) > 5
+    assert len(commands) >= 5
     for words in commands:
         parser.run_parser().parse_args(words)
 
@@ -307,6 +307,30 @@ def test_the_tables_of_settings_are_those_of_the_program():
     names = [name for _, text, _ in make_reference.pages() for name, _ in make_reference.BLOCK.findall(text)]
     assert sorted(names) == sorted(make_reference.blocks())
     assert [page for page, text, made in make_reference.pages() if text != made] == []
+
+
+FOREIGN = {
+    "cannot start rank ...: ...: No such file or directory",
+    "cannot start rank ...: ...: Permission denied",
+    "Too many open files",
+    "missing 1 required positional argument: 'rank'",
+    "Address already in use",
+    "EOFError: EOF when reading a line",
+    "breakpoint()",
+}
+"""Texts of Python and of the kernel."""
+
+
+def test_the_texts_of_troubleshooting_are_those_of_the_program():
+    """Each part of them between two ``...`` is in the source."""
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    cells = re.findall(r"^\| (`.*?) \|", page.partition("## Exit codes")[0], re.MULTILINE)
+    told = {text for cell in cells for text in re.findall(r"`([^`]+ [^`]+)`", cell)} - FOREIGN
+    modules = "".join(path.read_text() for path in (ROOT / "supervise").rglob("*.py"))
+    source = re.sub(r"\{[^{}]*\}", "...", re.sub(r'"\s*\n\s*f?"', "", modules))
+    parts = {part.strip(" ;:") for text in told for part in text.split("...")} - {""}
+    assert len(parts) > 20
+    assert sorted(part for part in parts if part not in source) == []
 
 
 # Links, and what must not be in any text
