@@ -35,6 +35,8 @@ RestartKind = Literal["transient", "permanent", "temporary"]
 """After which end a rank or a child of a tree restarts: a failure, any end, or none."""
 StartMethod = Literal["spawn", "fork", "forkserver"]
 """How the process of a function starts, in the terms of multiprocessing."""
+StdinOfRole = Literal["null", "open", "inherit"]
+"""The stdin of a rank: empty, without an end, or that of the host."""
 Strategy = Literal["one_for_all", "one_for_one", "rest_for_one"]
 """Which other ranks or children the failure of one concerns: all, none, or those started after it."""
 
@@ -90,8 +92,12 @@ def usual_grace_s() -> float:
 
 
 _LONGEST = 80
+_LONGEST_PATH = 108
+"""Size of the kernel's room for the path of a socket and a final NUL, in bytes."""
 LEAST_LOG_BYTES = 64 * 1024
 """The smallest accepted bound of the size of a log."""
+MOST_ADDRESSES = 16
+"""Most sockets of a role. In its ranks, their descriptors have the numbers from 3 on."""
 
 
 def shown(value: object) -> str:
@@ -165,6 +171,36 @@ def _texts(setting: Setting, value: object) -> object:
     return value
 
 
+def address_of(text: str) -> tuple[str, int] | str:
+    """Return the host and the port of ``tcp:[HOST:]PORT``, or the path of ``unix:PATH``.
+
+    Raises:
+        SpecError: The text is neither; it has the accepted forms.
+    """
+    kind, _, rest = text.partition(":")
+    if kind == "unix" and 0 < len(os.fsencode(rest)) < _LONGEST_PATH and "\0" not in rest and rest[-1] != "/":
+        return rest
+    host, colon, port = rest.rpartition(":")
+    bare = host[1:-1] if host[:1] + host[-1:] == "[]" else "" if ":" in host else host
+    if kind == "tcp" and port.isascii() and port.isdigit() and int(port[:6]) < 1 << 16 and (bare or not colon):
+        return bare or "127.0.0.1", int(port)
+    such = f"tcp:HOST:PORT, such as tcp:127.0.0.1:8000, or unix:PATH, of less than {_LONGEST_PATH} bytes"
+    raise SpecError(f"{shown(text)} is not an address; give {such}")
+
+
+def _addresses(setting: Setting, value: object) -> object:
+    """Check a list of addresses to listen on."""
+    listed: Any = _texts(setting, value)
+    try:
+        for text in listed:
+            address_of(text)
+    except SpecError as error:
+        raise SpecError(f"{setting.name}: {error}") from None
+    if len(listed) > MOST_ADDRESSES:
+        raise SpecError(f"{setting.name} has {len(listed)} addresses; give at most {MOST_ADDRESSES}")
+    return tuple(listed)
+
+
 def _prefixes(setting: Setting, value: object) -> object:
     if not isinstance(value, Mapping):
         msg = f"{setting.name} is {shown(value)}; give a mapping of local rank to text, such as {{0: 'zero: '}}"
@@ -230,6 +266,7 @@ COUNT = Kind("int", _count)
 EXIT_CODES = Kind("set of int", _exit_codes)
 SIZE = Kind("int", _size, "bytes")
 TEXTS = Kind("list of str", _texts)
+ADDRESSES = Kind("list of str", _addresses)
 FOLDER = Kind("path", _folder)
 SIGNAL = Kind("Signals")
 
@@ -348,6 +385,16 @@ GANG: Final = _rows(
         group="what runs",
         role="own",
         each_host=True,
+    ),
+    Setting(
+        "listen",
+        ADDRESSES,
+        (),
+        "sockets that the ranks share and that outlive restarts, such as tcp:127.0.0.1:8000 or unix:run/app.sock:"
+        " descriptors from 3 on, counted by LISTEN_FDS",
+        option="--listen",
+        group="what runs",
+        role="own",
     ),
     Setting(
         "numa_options",
@@ -511,6 +558,14 @@ OF_ROLES: Final = _rows(
         FLAG,
         False,
         "the ranks serve the other roles, and are stopped when all ranks of the other roles have ended",
+    ),
+    Setting(
+        "stdin",
+        CHOICE,
+        "null",
+        "stdin of each rank: null: empty; open: without input and without an end, for programs that exit at the end;"
+        " inherit: that of supervise, for one rank",
+        choices=get_args(StdinOfRole),
     ),
 )
 """The settings that only roles have. Those that a gang without roles has, too, are the rows of `GANG` with `role`."""

@@ -12,9 +12,9 @@ from supervise.errors import SpecError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from supervise._settings import RestartKind
+    from supervise._settings import RestartKind, StdinOfRole
 
 
 @record
@@ -41,6 +41,12 @@ class Role:
     """``spawn``, ``fork`` or ``forkserver``, for a function."""
     cwd: str | os.PathLike[str] | None = None
     """Working directory of the ranks; None for this process's."""
+    listen: Sequence[str] = ()
+    """Addresses of sockets that the ranks share, from descriptor 3 on: ``tcp:[HOST:]PORT`` or ``unix:PATH``.
+
+    They are bound before the first start, outlive restarts, and are closed with the gang. The ranks are programs, or
+    functions with ``spawn``. ``LISTEN_FDS`` is the number of the sockets; a path is relative to `cwd`.
+    """
     ready: Readiness = "exec"
     """``exec``: a rank is ready when its process runs. ``notify``: after it has reported so by `supervise.notify`."""
     ready_timeout_s: float = 60.0
@@ -49,6 +55,11 @@ class Role:
     """Restart kind of the ranks; None for the kind of the gang's `restart_policy`."""
     service: bool = False
     """Whether the ranks serve the other roles: they are stopped when every rank of every other role has ended."""
+    stdin: StdinOfRole = "null"
+    """Stdin of a program: the null device, a pipe without input and without end (``open``), or that of this process.
+
+    Only one rank of a gang can have the last, ``inherit``.
+    """
     kill_mode: KillMode | None = None
     """Destination of the first signal of a stop; None for that of the gang."""
 

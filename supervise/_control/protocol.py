@@ -192,11 +192,19 @@ def _new_socket() -> socket.socket:
 
 
 class SocketFile:
-    """A listening socket at a path, with mode 0600. Only `open` may raise."""
+    """A listening socket at a path. Only `open` may raise."""
 
-    def __init__(self, path: str) -> None:
-        """Describe the file; nothing is made yet."""
+    def __init__(self, path: str, *, mode: int = 0o600, backlog: int = _BACKLOG) -> None:
+        """Describe the file; nothing is made yet.
+
+        Args:
+            path: Path of the file.
+            mode: Permissions of the file. Who may write to it may connect.
+            backlog: Most connections that wait for their acceptance.
+        """
         self.path = os.path.abspath(path)
+        self._mode = mode
+        self._backlog = backlog
         self.listener: socket.socket | None = None
         self._folder = -1
         self._identity: tuple[int, int] | None = None
@@ -245,7 +253,8 @@ class SocketFile:
         new = f".{os.urandom(4).hex()}"
         self.listener.bind(_address(self._folder, new))
         try:
-            self.listener.listen(_BACKLOG)
+            os.chmod(new, self._mode, dir_fd=self._folder)  # what the umask permits no longer matters
+            self.listener.listen(self._backlog)
             found = os.lstat(new, dir_fd=self._folder)
             os.rename(new, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except BaseException:
@@ -253,6 +262,12 @@ class SocketFile:
                 os.unlink(new, dir_fd=self._folder)
             raise
         self._identity = found.st_dev, found.st_ino
+
+    def take(self) -> socket.socket:
+        """Return the open listener, which the caller closes. The file stays until `remove`."""
+        listener, self.listener = self.listener, None
+        assert listener is not None  # noqa: S101 - open
+        return listener
 
     def remove(self) -> None:
         """Remove the file unless another has replaced it. Idempotent; callable from any thread."""

@@ -284,6 +284,11 @@ class Attempt:
         return of_ranks(self.dest, set(range(self.nprocs)) - self.left_out)
 
     def close(self) -> None:
+        """Release what `release` does, and the descriptors that ranks inherit, because no attempt follows."""
+        self.release()
+        self.spec.close_inherited()
+
+    def release(self) -> None:
         """Release the lifeline, the master port, destinations of logs, control groups, and empty log folders."""
         self.line.cut()
         self.spec.release_port()
@@ -307,11 +312,17 @@ def first_attempt(**settings: Unpack[GangSettings]) -> Attempt:
     """
     spec = prepared(settings)
     try:
+        if any(part.listen or part.stdin != "null" for part in spec.parts):
+            from supervise._gang.inherited import inherited_by  # lazy: most gangs inherit nothing
+
+            inherited, stdin = inherited_by(spec.parts, spec.stdin)
+            spec = spec.replace(inherited=inherited, stdin=stdin)
         attempt = make_attempt(spec, 0)
     except BaseException:
         if spec.remove_folders is not None:
             spec.remove_folders()
         spec.release_port()
+        spec.close_inherited()
         raise
     given = settings.get("envs") or {}
     for rank, env in attempt.envs.items():
@@ -472,11 +483,15 @@ def _launcher(
     if spec.notifies:
         attempt.addresses[rank] = address = new_address()
         own |= variables(address, spec.heartbeat_timeout_s)
+    sockets = spec.inherited.sockets.get(part.name, {}) if spec.inherited is not None else {}
+    if sockets:  # LISTEN_PID is known only in the process
+        own |= {"LISTEN_FDS": str(len(sockets)), "LISTEN_FDNAMES": ":".join(sockets.values())}
     how = LaunchSpec(
         env=ProgramEnvironment(environ, own) if isinstance(environ, SharedEnvironment) else {**environ, **own},
         cwd=part.cwd,
         streams=Streams(stdout=dest.stdouts[rank], stderr=dest.stderrs[rank]),
         stdin=spec.stdin.get(rank),
+        listen=tuple(sockets),
         line=attempt.line,
         enter=contained.enter(rank),
         make_hold=_make_hold() if spec.hold_returned and not binary else None,

@@ -34,6 +34,7 @@ _TAILS = ("supervise._gang.tail",)
 _OF_THE_START = (
     "supervise._gang.attempt",
     "supervise._gang.health",
+    "supervise._gang.inherited",
     "supervise._gang.rank_variables",
     "supervise._gang.validation",
     "supervise._process.launch.forks",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SOCKET, PERIOD = "NOTIFY_SOCKET", "WATCHDOG_USEC"
 HELD_BY_RANK = 1
 """Number of the host's descriptors for each open socket. The gang has one more descriptor for all sockets."""
-_OF_THE_HOST = frozenset({SOCKET, PERIOD, "WATCHDOG_PID"})
+_OF_THE_HOST = frozenset({SOCKET, PERIOD, "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"})
 _MOST_DIGITS = 18
 """Limit on digits, so that every number fits into 64 bits. `supervise.notify` has the same limit."""
 _CONTROLS = {**dict.fromkeys(range(0x80, 0xA0)), ord("\t"): " "}
@@ -42,7 +42,7 @@ class Message(NamedTuple):
 def without_host_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the host's environment without some variables.
 
-    By the variables that are left out, the host itself reports to its own supervisor.
+    The variables that are left out concern the host itself: the sockets that its own supervisor has for it.
     """
     return {name: value for name, value in environ.items() if name not in _OF_THE_HOST}
 

@@ -14,7 +14,7 @@ from supervise.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from supervise._settings import KillMode, Readiness, RestartKind, StartMethod
+    from supervise._settings import KillMode, Readiness, RestartKind, StartMethod, StdinOfRole
 
 
 class RankSpec(NamedTuple):
@@ -29,12 +29,14 @@ class RankSpec(NamedTuple):
     start_method: StartMethod | None = "spawn"
     """The start method; None for programs."""
     cwd: str | None = None
+    listen: Sequence[str] = ()
     name: str = ""
     ready: Readiness = "exec"
     ready_timeout_s: float = GANG["ready_timeout_s"].default
     restart: RestartKind | None = None
     """The restart kind; None for that of the policy."""
     service: bool = False
+    stdin: StdinOfRole = "null"
     kill_mode: KillMode = "group"
 
     @property

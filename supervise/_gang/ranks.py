@@ -307,7 +307,7 @@ class RankActors:
         self._attempt.line.cut()
         self._attempt.spec.release_port()
         if not self._tails:  # otherwise the Tails own the destinations
-            self._attempt.close()
+            self._attempt.release()
 
     def _dismiss_workers(self) -> None:
         workers, self._workers = self._workers, []

@@ -365,6 +365,7 @@ class GangRunner:
         sig = death_sig or self.gang.stop_signal
         if sig == signal.SIGKILL or shutdown_at_exit.is_exiting():
             order = ""
+        self.attempt.spec.close_inherited(stdin=False)  # so that a connection is refused once the ranks accept none
         self.step(steps.CloseAsked(death_sig=sig, timeout_s=bound_s, order=order))
 
     def close_for_member(self) -> None:
@@ -730,6 +731,7 @@ class GangRunner:
         if self._health is not None:
             self._health.end()
         self.ranks.slots.close_outcomes()
+        self.attempt.spec.close_inherited()
         replies = self.replies
         if replies.error is None and self.gang.start_failure is not None:
             replies.error = start_error(self.gang, self.gang.start_failure, self.notes, self.attempt.spec)
@@ -767,6 +769,7 @@ class GangRunner:
 
     def _finish(self) -> None:
         self._halt()
+        self._quietly(self.attempt.spec.close_inherited)
         for timer in self._timers.values():
             timer.cancel()
         if self._health is not None:

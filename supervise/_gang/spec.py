@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from signal import Signals
     from typing import NoReturn
 
+    from supervise._gang.inherited import Inherited
     from supervise._gang.rank_spec import RankSpec
     from supervise._gang.rank_variables import Master
     from supervise._logs.screen import Screen
@@ -39,6 +40,7 @@ class SharedSettings(TypedDict, total=False):
     log_max_bytes: int | None
     grace: float
     cwd: str | os.PathLike[str] | None
+    listen: Sequence[str]
     timeout: float | None
     event_sink: Sink | None
     restart_policy: RestartPolicy | None
@@ -106,6 +108,7 @@ class GangSpec:
     """Number of bytes of each log that stay on the disk; None: all bytes."""
     grace_s: float
     cwd: str | None
+    listen: Sequence[str]
     timeout_s: float | None
     event_sink: Sink | None
     restart_policy: RestartPolicy | None
@@ -158,6 +161,8 @@ class GangSpec:
     """Function that removes log folders that the caller did not request, unless they contain files."""
     master: Master | None = None
     """The address of rank 0; None without `rank_variables`."""
+    inherited: Inherited | None = None
+    """The descriptors that ranks inherit in all their lives; None if they inherit none."""
 
     def __init__(self, **fields: Any) -> None:
         """Take the fields that differ from their defaults. They are not checked."""
@@ -180,6 +185,11 @@ class GangSpec:
         """Let other gangs choose the master port. Idempotent."""
         if self.master is not None:
             self.master.release()
+
+    def close_inherited(self, *, stdin: bool = True) -> None:
+        """Close the sockets of the roles and, with `stdin`, what ranks have as stdin. Idempotent."""
+        if self.inherited is not None:
+            (self.inherited.close if stdin else self.inherited.close_sockets)()
 
     @property
     def heartbeat_timeout_s(self) -> float | None:

@@ -123,6 +123,7 @@ class Supervisor(GangShell):
         log_max_bytes: int | None = None,
         grace: float = GRACE_S,
         cwd: str | os.PathLike[str] | None = None,
+        listen: Sequence[str] = (),
         timeout: float | None = None,
         event_sink: Sink | None = None,
         restart_policy: RestartPolicy | None = None,
@@ -154,6 +155,8 @@ class Supervisor(GangShell):
             log_max_bytes: Number of bytes that stay on the disk: the newest of each log. At least 65536; None for all.
             grace: Seconds from the first signal to SIGKILL, in every stop.
             cwd: Working directory of the ranks; None for that of this process.
+            listen: Addresses (``tcp:[HOST:]PORT``, ``unix:PATH``) of sockets that the ranks share from descriptor 3 on.
+                They are bound before the first start, outlive restarts, and are closed with the gang.
             timeout: Seconds from the start after which the gang is stopped, with the outcome ``timed_out``.
             event_sink: Function that is called on the gang's thread with every event as a dictionary.
             restart_policy: When and how often ranks are restarted; None for never.
@@ -193,6 +196,7 @@ class Supervisor(GangShell):
             log_max_bytes=log_max_bytes,
             grace=grace,
             cwd=cwd,
+            listen=listen,
             timeout=timeout,
             event_sink=event_sink,
             restart_policy=restart_policy,

@@ -160,8 +160,9 @@ def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
     _check_records(found)
     _check_exit_codes(found, sources)
     found["parts"] = parts = tuple(_parts(found, sources))
-    if found.get("stdin"):
+    if found.get("stdin") or any(part.stdin != "null" for part in parts):
         _check_stdin(found, parts)
+    _check_addresses(parts)
     if nprocs := parts[-1].ranks.stop:  # checked first, because the number of ranks may be a mistake
         here = any(part.travels or part.cwd is None for part in parts)  # pickled calls name this process's folder
         functions = any(part.kind == "function" for part in parts)
@@ -191,15 +192,34 @@ def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _check_stdin(found: Mapping[str, Any], parts: Sequence[RankSpec]) -> None:
     """Refuse a stdin for functions, and a stdin together with a gate.
 
-    The gate is a pipe on the stdin of the shell that waits.
+    The gate is a pipe on the stdin of the shell that waits. Refuse also more than one rank with the host's stdin.
     """
+    reader: str | None = None
     for part in parts:
-        for rank in sorted(found["stdin"].keys() & set(part.ranks)):
+        if part.stdin == "inherit" and (len(part.ranks) > 1 or reader is not None):
+            other = f"role {reader!r} has it" if reader is not None else f"the role has {len(part.ranks)}"
+            raise SpecError(f"role {part.name!r}: stdin is 'inherit', which is for one rank, and {other}; give 'null'")
+        reader = part.name if part.stdin == "inherit" else reader
+        given = found.get("stdin", {}).keys() & set(part.ranks)
+        for rank in sorted(given) if part.stdin == "null" else part.ranks:
             if part.kind != "binary":
                 raise SpecError(f"rank {rank}: only a program can have a stdin, and a function cannot")
             if found["gate"] or dispositions.kernel_reaps():
                 reason = "gate=True" if found["gate"] else "an ignored SIGCHLD"
                 raise SpecError(f"rank {rank}: with {reason}, programs wait on their stdin at the start; omit one")
+
+
+def _check_addresses(parts: Iterable[RankSpec]) -> None:
+    """Refuse sockets for functions that are forked, and an address that is given twice."""
+    owners: dict[str, str] = {}
+    for part in parts:
+        with naming(part.name):
+            if part.listen and part.start_method in ("fork", "forkserver"):
+                why = "other files of this process may have the descriptors from 3 on; use 'spawn'"
+                raise SpecError(f"listen does not go with start_method {part.start_method!r}, because {why}")
+            for text in part.listen:
+                if owners.setdefault(text, part.name) != part.name or list(part.listen).count(text) > 1:
+                    raise SpecError(f"listen: {text!r} is given twice; each address belongs to one role")
 
 
 def _needs_sockets(found: Mapping[str, Any], parts: Iterable[RankSpec]) -> bool:
@@ -221,7 +241,7 @@ def _sources(found: Mapping[str, Any]) -> Sequence[Any]:
         return found["roles"]  # type: ignore[no-any-return]
     if found["entrypoint"] is None and found["args"] is None:
         raise SpecError("there is nothing to start; give entrypoint and args, or roles")
-    return (SimpleNamespace(**found),)
+    return (SimpleNamespace(**{**found, "stdin": "null"}),)
 
 
 def _check_records(found: Mapping[str, Any]) -> None:

@@ -37,12 +37,12 @@ def file_of(name: str, *parts: bytes) -> int:
     return fd
 
 
-def clear_of_stdio(fd: int) -> int:
-    """Return `fd`, moved above 2 if necessary, because descriptors 0 to 2 become the streams of a worker."""
-    if fd > 2:
+def clear_of_stdio(fd: int, least: int = 3) -> int:
+    """Return `fd`, moved to `least` or above if necessary, because lower numbers get another meaning in a worker."""
+    if fd >= least:
         return fd
     try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, least)
     finally:
         os.close(fd)
 

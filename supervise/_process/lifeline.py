@@ -75,15 +75,18 @@ class Lifeline:
         """
         self._read, self._write = private_pipe()
 
-    def read_end(self) -> int:
+    def read_end(self, least: int = 3) -> int:
         """Return a new descriptor of the read end for one rank. The caller closes it, or passes it to `keep`.
+
+        Args:
+            least: The lowest number for it.
 
         Raises:
             OSError: The lifeline was cut, so no process may be started under it; or no descriptor is left.
         """
         if self._read < 0:
             raise OSError(errno.EBADF, "the gang has ended; its lifeline is cut")
-        fd = clear_of_stdio(os.open(f"/proc/self/fd/{self._read}", os.O_RDONLY | os.O_CLOEXEC))
+        fd = clear_of_stdio(os.open(f"/proc/self/fd/{self._read}", os.O_RDONLY | os.O_CLOEXEC), least)
         try:
             prepare(fd)
         except OSError:

@@ -22,6 +22,7 @@ ORDER = (
     "oom",
     "notify_sockets",
     "control",
+    "inherited",
     "signals",
     "shutdown_at_exit",  # after `actor`; removes the actors, which are dead in a child, from pykka's registry
     "fork_server",

@@ -54,6 +54,7 @@ def start_processes(  # noqa: PLR0917 - PyTorch's
     *,
     grace: float | None = None,
     cwd: str | os.PathLike[str] | None = None,
+    listen: Sequence[str] = (),
     timeout: float | None = None,
     restart_policy: RestartPolicy | None = None,
     containment: Containment = "group",
@@ -84,6 +85,7 @@ def start_processes(  # noqa: F811, PLR0917 - PyTorch's, of another generation
     *,
     grace: float | None = None,
     cwd: str | os.PathLike[str] | None = None,
+    listen: Sequence[str] = (),
     timeout: float | None = None,
     restart_policy: RestartPolicy | None = None,
     containment: Containment = "group",
@@ -127,6 +129,7 @@ def start_processes(  # noqa: F811 - implements both overloads
         **named: The same by name; and ``grace`` (seconds from the first signal to SIGKILL; None: the environment's
             ``SUPERVISE_GRACE``, or 30),
             ``cwd`` (working directory of the ranks), ``timeout`` (seconds after which the gang is stopped),
+            ``listen`` (addresses of sockets that the ranks share and that outlive restarts, from descriptor 3 on),
             ``restart_policy`` (a `RestartPolicy`; None: no rank is restarted),
             ``strategy`` (which ranks the failure of a rank concerns: ``one_for_all``, ``one_for_one``,
             ``rest_for_one``), ``success_exit_codes`` (exit codes that are a success),

@@ -105,6 +105,74 @@ def test_a_procfile(supervise: Command, tmp_path: Path):
     assert "worker-1 0, pid" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "env", "wanted"),
+    [
+        ((), {}, ["a 5100 beside", "b 5200 beside"]),
+        ((), {"PORT": "8080"}, ["a 8180 beside", "b 8280 beside"]),
+        (("--env", "PORT=80"), {}, ["a 80 beside", "b 80 beside"]),
+        (("--env-file", "none"), {}, ["a 5100 ", "b 5200 "]),
+        (("--env-file", "other.env"), {"PORT": "8080"}, ["a 7100 ", "b 7200 "]),
+        (("--env-file", "other.env", "--env-file", "none"), {}, ["a 5100 ", "b 5200 "]),
+    ],
+)
+def test_a_procfile_has_the_ports_and_variables_of_foreman(
+    supervise: Command, tmp_path: Path, words: tuple[str, ...], env: dict[str, str], wanted: list[str]
+):
+    """`PORT` counts processes, not lines; `.env` is read, and said to be, unless an option gives another file."""
+    folder = tmp_path / "app"
+    folder.mkdir()
+    show = "echo $ROLE_NAME $PORT \\\n   $WHERE"
+    (folder / "Procfile").write_text(f"first: true\n\n# comment \\\na: {show}\nb: {show} # \\\\\n")
+    (folder / ".env").write_text("WHERE=beside\n")
+    (tmp_path / "other.env").write_text("PORT=7000\n")
+    done = supervise.run(*words, "--no-prefix", "--file", "app/Procfile", **env)
+    assert done.returncode == 0
+    assert sorted(done.stdout.splitlines()) == [line.strip() for line in wanted]
+    said = "the ranks get the variables of app/.env; --env-file none leaves them out"
+    assert done.stderr.count(said) == ("beside" in wanted[0])
+
+
+def test_a_port_or_a_dotenv_that_is_not_valid_is_refused(supervise: Command, tmp_path: Path):
+    """With what leaves it out."""
+    (tmp_path / "Procfile").write_text("a: true")
+    done = supervise.refused("run", "--file", "Procfile", PORT="http")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (
+        2,
+        "supervise run: PORT: 'http' is not a port; give a number from 1 to 65535",
+    )
+    (tmp_path / ".env").write_text("A")
+    done = supervise.refused("check", "Procfile")
+    assert done.returncode == 2
+    assert "'.env', line 1: 'A' is not NAME=VALUE; --env-file none leaves the file out" in done.stderr
+
+
+def test_files_of_variables_of_the_gang_and_of_a_role(supervise: Command, tmp_path: Path):
+    """Later files win over earlier ones, `env` over files, and a role over the gang; paths are those of the file."""
+    folder = tmp_path / "app"
+    folder.mkdir()
+    for name, content in {"1": "A=1\nB=1\nC=1\nD=1", "2": "B=2\nC=2\nD=2", "3": "C=3\nD=3", "4": "D=4"}.items():
+        (folder / f"{name}.env").write_text(content)
+    show = "command = ['sh', '-c', 'echo $ROLE_NAME $A $B $C $D']"
+    (folder / "gang.toml").write_text(
+        f"env-file = ['1.env', '2.env']\n[roles.a]\n{show}\nenv-file = ['3.env', '4.env']\nenv = {{ D = 5 }}\n"
+        f"[roles.b]\n{show}\nenv_file = '4.env'\n[roles.c]\n{show}\nenv-file = 'none'\n"
+    )
+    done = supervise.run("-q", "--no-prefix", "--file", "app/gang.toml")
+    assert sorted(done.stdout.splitlines()) == ["a 1 2 3 5", "b 1 2 2 4", "c 1 2 2 2"]
+
+
+def test_check_and_a_dry_run_show_the_sockets(supervise: Command, tmp_path: Path):
+    """They bind nothing."""
+    (tmp_path / "gang.toml").write_text("[roles.a]\ncommand = 'true'\nlisten = ['tcp:1', 'unix:a,b']\nstdin = 'open'\n")
+    done = supervise.refused("check", "gang.toml")
+    assert f"  a: 1 rank, listen tcp:1,unix:a,b, stdin open, in {tmp_path}\n" in done.stdout
+    lines = supervise.run("--dry-run", "--file", "gang.toml").stdout.splitlines()
+    assert lines[1:3] == ["# a listens on tcp:1", "# a listens on unix:a,b"]
+    assert "# default listens on tcp:2" in supervise.run("--dry-run", "--listen", "tcp:2", "true").stdout
+    assert not (tmp_path / "a,b").exists()
+
+
 def test_check_prints_what_would_run(supervise: Command, toml: Path):
     """Nothing is started or made."""
     before = sorted(toml.parent.iterdir())
@@ -161,6 +229,17 @@ WRONG = {
     "[roles.'a/b']\ncommand = 'true'": "'a/b' is not a valid name in paths",
     "[roles.a]\ncommand = 'true'\nservice = true": "every role is a service; a gang needs a role that is not",
     "[roles.a]\ncommand = 'true'\nrestart = 'permanent'": "the gang has no restart_policy; give it one",
+    "[roles.a]\ncommand = 'true'\nlisten = ['8000']": "roles.a: listen: '8000' is not an address; give tcp:HOST:PORT",
+    "[roles.a]\ncommand = 'true'\nlisten = 'unix:'": "roles.a: listen: 'unix:' is not an address",
+    "listen = ['tcp:1']\n[roles.a]\ncommand = 'true'\n[roles.b]\ncommand = 'true'": "role 'b': listen: 'tcp:1' is",
+    "[roles.a]\ncommand = 'true'\nstdin = 'all'": "roles.a: stdin is 'all'; give null, open, inherit",
+    "[roles.a]\ncommand = 'true'\nstdin = 'inherit'\ncount = 2": "role 'a': stdin is 'inherit', which is for one rank",
+    "[roles.a]\ncommand = 'true'\nstdin = 'inherit'\n[roles.b]\ncommand = 'true'\nstdin = 'inherit'": "role 'a' has it",
+    "stdin = 0\n[roles.a]\ncommand = 'true'\nstdin = 'inherit'": "--stdin and stdin = 'inherit' of role 'a' exclude",
+    "gate = true\n[roles.a]\ncommand = 'true'\nstdin = 'open'": "programs wait on their stdin at the start; omit one",
+    "[roles.a]\ncommand = 'true'\nenv-file = 3": "roles.a: env-file is 3; give a path, or a list of paths",
+    "[roles.a]\ncommand = 'true'\nenv-file = ['no.env']": "no.env': No such file or directory",
+    "env-file = ['no.env']\n[roles.a]\ncommand = 'true'": "no.env': No such file or directory",
     "[roles.a]\ncommand = 'nope'": "roles.a: cannot start rank 0: nope is not in PATH",
 }
 """Content of a gang.toml to a part of the message."""

@@ -91,6 +91,30 @@ def test_each_rank_reads_all_of_a_pipe_whatever_the_others_do(supervise: Command
             process.kill()
 
 
+READS = "import select; print(repr(select.select([0], [], [], 0.3)[0] and open(0).read()))"
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("", "'a\\n'"), ("null", "''"), ("open", "[]"), ("inherit", "'a\\n'")])
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_stdin_of_a_role(supervise: Command, kind: str, wanted: str, count: int):
+    """Empty, without an end, or that of supervise; without the key as for a run without a file."""
+    key = f"stdin = {kind!r}" if kind else ""
+    other = "\n[roles.b]\ncommand = 'true'" if count == 2 else ""
+    command = f"command = ['python', '-S', '-c', {READS!r}]"
+    (supervise.tmp_path / "gang.toml").write_text(f"[roles.a]\n{command}\n{key}{other}")
+    done = run(supervise, "-q", "--no-prefix", "--file", "gang.toml", text="a\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == (wanted if kind or count == 1 else "''")
+
+
+def test_a_role_that_inherits_a_closed_stdin_has_an_empty_one(supervise: Command):
+    """And no other file of supervise."""
+    (supervise.tmp_path / "gang.toml").write_text("[roles.a]\ncommand = 'wc -c'\nstdin = 'inherit'\n")
+    closed = ("sh", "-c", 'exec "$@" <&-', "sh")
+    done = supervise.run("-q", "--no-prefix", "--file", "gang.toml", before=closed)
+    assert (done.returncode, done.stdout) == (0, "0\n")
+
+
 def test_no_rank_reads_it(supervise: Command):
     """``none`` is a choice, so it warns of nothing."""
     done = run(supervise, "-q", "--stdin", "none", *COUNT, text="a\n")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from supervise import _settings
-from supervise._settings import CHOICE, FLAG, REQUIRED, Setting
+from supervise._settings import ADDRESSES, CHOICE, FLAG, REQUIRED, Setting
 from supervise.cli.options import gang_file, values
 
 PAGES = Path(__file__).parents[2] / "docs/reference"
@@ -50,7 +50,7 @@ def _placeholder(row: Setting) -> str:
 
 
 def _role(key: str, row: Setting) -> tuple[str, ...]:
-    kinds = {FLAG: "`true` or `false`", CHOICE: ", ".join(f"`{choice}`" for choice in row.choices)}
+    kinds = {FLAG: "`true` or `false`", CHOICE: ", ".join(f"`{choice}`" for choice in row.choices), ADDRESSES: "list"}
     value = kinds.get(row.kind) or 'duration, such as `"90s"`'
     own = row.role == "own" or row in _settings.OF_ROLES.values()
     usual = f" ({row.usual})" if row.usual and own else ""

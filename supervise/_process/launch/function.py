@@ -22,9 +22,10 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 from supervise import _threads
-from supervise._process.files import close, file_of
+from supervise._process.files import clear_of_stdio, close, file_of
 from supervise._process.launch import bootstrap, program
 from supervise._process.launch.fork_server import ensure_server, request
+from supervise._process.launch.posix_spawn import CLEAR_OF_SOCKETS
 from supervise._process.launch.program import Launched
 from supervise._process.launch.return_value import OutcomeFile
 from supervise._process.launch.settings import Plain, Settings
@@ -255,7 +256,8 @@ class _Travel:
         return popen_forkserver._DupFd if self._by_index else popen_spawn_posix._DupFd  # noqa: SLF001
 
     def duplicate_for_child(self, fd: int) -> int:
-        copy = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)  # the caller may close its descriptor before a restart
+        # The caller may close its descriptor before a restart
+        copy = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, CLEAR_OF_SOCKETS)
         self.fds.append(copy)
         return len(self.fds) - 1 if self._by_index else copy
 
@@ -410,7 +412,7 @@ class FunctionLauncher:
         process: Process | None = None
         status: ServerStatus | None = None
         try:
-            read_end = line.read_end()
+            read_end = line.read_end(self.how.least)
             if self.method == "spawn":
                 process = self._spawn(outcome, read_end)
             else:
@@ -440,24 +442,35 @@ class FunctionLauncher:
 
         assert self.pickled is not None  # noqa: S101 - a launcher launches once
         users = self.pickled.fds
-        payload = begin = None
+        copies: list[int] = []
+
+        def clear(fd: int) -> int:  # sockets take the low numbers
+            if fd >= self.how.least:
+                return fd
+            copies.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, self.how.least))
+            return copies[-1]
+
         try:
             tracker = resource_tracker.getfd()
             if tracker is not None and tracker <= 2:  # the host's stdio is closed: the worker gets its own tracker
                 tracker = None
-            hold = None if outcome.hold is None else outcome.hold.rank_end
-            settings = self._settings(outcome, line=read_end, channel=outcome.fd, hold=hold, tracker=tracker, fds=users)
-            payload = self.pickled.payload(settings)
+            tracker = tracker and clear(tracker)
+            hold = outcome.hold.rank_end and clear(outcome.hold.rank_end) if outcome.hold is not None else None
+            channel = clear(outcome.fd)
+            settings = self._settings(outcome, line=read_end, channel=channel, hold=hold, tracker=tracker, fds=users)
+            copies.append(payload := clear_of_stdio(self.pickled.payload(settings), self.how.least))
+            fds = {payload, channel, *users, *(fd for fd in (hold, tracker) if fd is not None)}
             if not is_frozen():
                 command = _command(payload)
             else:
                 arrival = bootstrap.Arrival(payload, execs=True)
-                begin = file_of("supervise-arguments", self.pickled.beginning(arrival))
+                begin = clear_of_stdio(file_of("supervise-arguments", self.pickled.beginning(arrival)), self.how.least)
+                copies.append(begin)
+                fds.add(begin)
                 command = _frozen_command(tracker, begin)
-            fds = {fd for fd in (payload, begin, tracker, outcome.fd, settings.hold, *users) if fd is not None}
             return program.run_program(command, self.how, read_end, sorted(fds))
         finally:
-            close(payload, begin)
+            close(*copies)
 
     def _ask_server(self, outcome: OutcomeFile, read_end: int) -> ServerStatus:
         assert self.pickled is not None  # noqa: S101 - a launcher launches once

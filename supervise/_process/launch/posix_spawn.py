@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from supervise import _platform as platform
@@ -41,6 +42,8 @@ _LIFELINE = 20
 
 Scripts use 3 to 9, and shells use free numbers from 10 on.
 """
+CLEAR_OF_SOCKETS = _LIFELINE + 1
+"""The lowest number of each other descriptor of a process with sockets, whose numbers begin at 3."""
 CHANGES_FOLDER = glibc is not None
 """Whether `spawn` can start a program in another folder."""
 ARMS = glibc is not None
@@ -58,6 +61,7 @@ def spawn(
     hold: bool = False,
     session: bool = True,
     found: FoundPrograms | None = None,
+    listen: Sequence[int] = (),
 ) -> tuple[int, int]:
     """Start a program in a session of its own, with default signals and an empty mask; return its pid and its pidfd.
 
@@ -75,6 +79,8 @@ def spawn(
             `UNARMED` if the caller must arm the lifeline.
         session: Whether the program gets a session of its own. Otherwise it gets only a process group of its own.
         found: Programs that were found before, to which the call adds this one; None: search for the program.
+        listen: Descriptors that the program gets under the numbers from 3 on. With them, the numbers of `listen` and
+            `fds` are at least `CLEAR_OF_SOCKETS`.
 
     Raises:
         OSError: The program could not be started; ``filename`` is the program or `cwd`.
@@ -84,7 +90,7 @@ def spawn(
         path = program if os.path.dirname(program) else _found(program, env, cwd, found)
         replaced = _replaced()
         if replaced == "subprocess" or (replaced and cwd is not None):
-            return _by_subprocess(path, argv, env, stdio, fds, cwd=cwd, session=session), UNARMED
+            return _by_subprocess(path, argv, env, stdio, fds, listen=listen, cwd=cwd, session=session), UNARMED
         if glibc is not None and not replaced:
             sys.audit("os.posix_spawn", path, argv, env)
             started: tuple[int, int] = glibc.posix_spawn(
@@ -92,7 +98,7 @@ def spawn(
                 argv,
                 block_of(env),
                 cwd=cwd,
-                file_actions=_actions(stdio, fds, CLOSE_FROM),
+                file_actions=_actions(stdio, fds, CLOSE_FROM, listen),
                 setsigdef=ALL_BUT_HANGUP,
                 arm=arm,
                 hold=hold,
@@ -103,7 +109,7 @@ def spawn(
             path,
             list(argv),
             env,
-            file_actions=_actions(stdio, fds, getattr(os, "POSIX_SPAWN_CLOSEFROM", None)),
+            file_actions=_actions(stdio, fds, getattr(os, "POSIX_SPAWN_CLOSEFROM", None), listen),
             **({"setsid": True} if session else {"setpgroup": 0}),
             setsigmask=(),
             setsigdef=ALL_BUT_HANGUP,
@@ -148,10 +154,13 @@ def _by_subprocess(
     stdio: tuple[int | None, int | None, int | None],
     fds: Sequence[int],
     *,
+    listen: Sequence[int],
     cwd: str | None,
     session: bool,
 ) -> int:
     """Start a program by `subprocess.Popen`; return its pid.
+
+    Only for sockets, code of Python runs between the fork and the exec.
 
     The empty signal mask is that of this thread. A signal that this process ignores stays ignored in the program.
     """
@@ -168,7 +177,8 @@ def _by_subprocess(
             stdin=subprocess.DEVNULL if stdin is None else stdin,
             stdout=out,
             stderr=err,
-            pass_fds=fds,
+            pass_fds=(*fds, *range(3, 3 + len(listen))),
+            preexec_fn=partial(_place, listen) if listen else None,  # noqa: PLW1509 - it makes system calls only
             cwd=cwd,
             start_new_session=session,
             process_group=None if session else 0,
@@ -179,8 +189,16 @@ def _by_subprocess(
     return process.pid
 
 
+def _place(listen: Sequence[int]) -> None:
+    for number, fd in enumerate(listen, 3):
+        os.dup2(fd, number)
+
+
 def _actions(
-    stdio: tuple[int | None, int | None, int | None], fds: Sequence[int], close_from: int | None
+    stdio: tuple[int | None, int | None, int | None],
+    fds: Sequence[int],
+    close_from: int | None,
+    listen: Sequence[int] = (),
 ) -> list[tuple[Any, ...]]:
     """Return the file actions of the child.
 
@@ -193,20 +211,23 @@ def _actions(
     null = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
     limit = os.sysconf("SC_OPEN_MAX")
     number = _LIFELINE if not 0 <= limit <= _LIFELINE else 3
+    first = 3 + len(listen)
+    placed = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate(listen, 3)]
     if stdio[0] is None:
         if close_from is not None and len(fds) == 1:  # `fds[0]` has the number of stdin while all others are closed
             move, back = (os.POSIX_SPAWN_DUP2, fds[0], 0), (os.POSIX_SPAWN_DUP2, 0, number)
-            return [*actions, move, (close_from, 3), back, null]
+            return [*actions, move, *placed, (close_from, first), back, null]
         actions.append(null)
     if close_from is None:
         actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable_fds() - set(fds)]
-        return [*actions, *((os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds)]
+        return [*actions, *placed, *((os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds)]
     if len(fds) == 1:
         actions.append((os.POSIX_SPAWN_DUP2, fds[0], number))
         fds = (number,)
+    actions += placed
     end = max(fds, default=2) + 1
     # All numbers, because another thread may open one in the meantime. The close of a closed number is not an error.
-    actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in set(range(3, end)).difference(fds)]
+    actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in set(range(first, end)).difference(fds)]
     actions += [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds]
     if not 0 <= limit <= end:  # glibc refuses numbers from this limit on
         actions.append((close_from, end))

@@ -108,6 +108,8 @@ class LaunchSpec:
     streams: Streams = field(default_factory=Streams)
     stdin: Stdin | None = None
     """The stdin of a program; None for the null device."""
+    listen: tuple[int, ...] = ()
+    """Listening sockets, which the process gets as its descriptors from 3 on. None has a number below `least`."""
     line: Lifeline
     enter: str | None = None
     """The ``cgroup.procs`` file of the control group that the process enters before it runs.
@@ -120,6 +122,11 @@ class LaunchSpec:
     """Whether a program waits until its lifeline is armed."""
     found: FoundPrograms | None = None
     """The programs that were found for other ranks of the gang; None: search for the program."""
+
+    @property
+    def least(self) -> int:
+        """The lowest number of a descriptor that the process inherits under its own number."""
+        return posix_spawn.CLEAR_OF_SOCKETS if self.listen else 3
 
 
 # Gate: a program starts only after its lifeline is armed, so the program never outlives the host
@@ -217,7 +224,8 @@ def becoming(
 
     Args:
         argv: The program and its arguments.
-        how: Its environment and folder, and the control group that the shell enters. If `posix_spawn` cannot change the
+        how: Its environment and folder, and the control group that the shell enters. For a process with sockets, the
+            shell sets ``LISTEN_PID``, which is the pid of the process. If `posix_spawn` cannot change the
             folder, the shell does, and the returned folder is None.
         gated: Whether the shell waits for a line on its stdin. After the line, stdin becomes the null device. At EOF,
             the shell exits.
@@ -240,6 +248,8 @@ def becoming(
     if how.enter is not None:
         steps.append('echo 0 > "$1" && shift')
         given.append(how.enter)
+    if how.listen:
+        steps.append("export LISTEN_PID=$$")
     if gated:
         steps.append("read -r SUPERVISE_GATE")
     for name in _PLACES if _is("bash", _SHELL) else (*_PLACES, "SHLVL"):
@@ -414,7 +424,8 @@ def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: S
     env, cwd = how.env, how.cwd
     # If the kernel reaps, only a pidfd that was opened before the exit still gives the exit status
     with gate_if(how.gate or dispositions.kernel_reaps()) as gate:
-        if gate is not None or how.enter is not None or not (cwd is None or posix_spawn.CHANGES_FOLDER):
+        by_shell = gate is not None or how.enter is not None or how.listen
+        if by_shell or not (cwd is None or posix_spawn.CHANGES_FOLDER):
             argv, env, cwd = becoming(argv, how, gated=gate is not None)
         stdin = None if how.stdin is None else how.stdin.fd
         out, err = how.streams.open()
@@ -429,6 +440,7 @@ def run_program(argv: Sequence[str], how: LaunchSpec, read_end: int, pass_fds: S
                 hold=platform.PIDFD,
                 session=how.stdin is None or not how.stdin.foreground,
                 found=how.found,
+                listen=how.listen,
             )
             if pidfd == posix_spawn.UNARMED:
                 _arm(read_end, pid)
@@ -480,7 +492,7 @@ class ProgramLauncher:
             OSError: The program could not be started; no process is left.
         """
         line = self.how.line
-        read_end = line.read_end()
+        read_end = line.read_end(self.how.least)
         try:
             process = run_program(self.argv, self.how, read_end)
         except BaseException:

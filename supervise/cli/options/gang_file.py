@@ -10,7 +10,7 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from supervise._settings import CHOICE, FLAG, of_roles
+from supervise._settings import ADDRESSES, CHOICE, FLAG, of_roles
 from supervise.cli.options import suggestions, values
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class Part:
     """Variables of each rank: name to value."""
     cwd: str | None = None
     """Working directory of the ranks."""
+    port: int | None = None
+    """``PORT`` of the first rank of a process of a Procfile; the next rank has the next number."""
     settings: dict[str, Any] = field(default_factory=dict)
     """The settings of the role: name to value. A missing one has its default, or the value of the gang."""
 
@@ -132,14 +134,19 @@ def _text(value: re.Match[str]) -> str:
 
 _T = TypeVar("_T")
 _PROCESS = re.compile(r"([A-Za-z0-9_-]+)\s*:\s*(\S.*)")
+_CONTINUED = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
 _FOREIGN = (".yaml", ".yml", ".json")
 _PATHS = ("log-dir", "env-file", "metrics")
+NO_FILE = "none"
+"""The value of ``--env-file`` that leaves out the files before it."""
+_PORTS = 100
+"""Distance between the ports of two processes of a Procfile, as with foreman."""
 """Options whose values are paths, relative to the folder of the file."""
 _NOT_IN_FILES = frozenset(
     ("nproc-per-node", "module", "no-python", "run-path", "role", "file", "help", "cwd", "env", "dry-run")
 )
 """Options of the command line that a file cannot have: they have another form there, or concern a single run."""
-_COMMAND = ("command", "count", "module", "python", "run-path", "env", "cwd")
+_COMMAND = ("command", "count", "module", "python", "run-path", "env", "env-file", "cwd")
 """The keys of a role that say what its ranks run. The others are settings."""
 
 
@@ -173,7 +180,8 @@ class GangFile:
             text = values.text_of(path)
         except argparse.ArgumentTypeError as error:
             raise self._error(str(error)) from None
-        self._whole: dict[str, Any] = self._toml(text) if path.endswith(".toml") else self._procfile(text)
+        self.is_procfile = not path.endswith(".toml")
+        self._whole: dict[str, Any] = self._procfile(text) if self.is_procfile else self._toml(text)
         if not isinstance(self._whole.get("roles"), dict) or not self._whole["roles"]:
             raise self._error("it has no roles; give at least one table, such as [roles.trainer] with a command")
 
@@ -187,11 +195,13 @@ class GangFile:
 
     def _procfile(self, text: str) -> dict[str, Any]:
         roles: dict[str, Any] = {}
-        for number, line in enumerate(text.split("\n"), 1):
-            stripped = line.strip()
-            if not stripped or stripped.startswith("#"):
+        lines = enumerate(text.split("\n"), 1)
+        for number, line in lines:
+            if not line.strip() or line.lstrip().startswith("#"):
                 continue
-            parts = _PROCESS.fullmatch(stripped)
+            while _CONTINUED.search(line):
+                line = line[:-1] + next(lines, (0, ""))[1]  # noqa: PLW2901 - the rest of the line
+            parts = _PROCESS.fullmatch(line.strip())
             if parts is None:
                 raise self._error(f"line {number}: {line[:80]!r} is not NAME: COMMAND")
             if parts[1] in roles:
@@ -201,6 +211,12 @@ class GangFile:
 
     def _error(self, text: str) -> argparse.ArgumentTypeError:
         return argparse.ArgumentTypeError(f"{self.path}: {text}")
+
+    @property
+    def dotenv(self) -> str | None:
+        """The file ``.env`` beside a Procfile; None if there is none."""
+        path = os.path.join(os.path.dirname(self.path), ".env")
+        return path if self.is_procfile and os.path.isfile(path) else None
 
     # Options of the gang
 
@@ -219,6 +235,8 @@ class GangFile:
                 continue
             if name == "env":
                 words += [f"--env={each}={text}" for each, text in self._texts("env", value).items()]
+            elif name == "env-file" and isinstance(value, list):
+                words += [word for each in value for word in self._word(name, each)]
             elif f"--{name}" not in known or name in _NOT_IN_FILES:
                 raise self._error(f"{name!r} is not a key{_hint(name, known)}")
             else:
@@ -245,7 +263,7 @@ class GangFile:
         return [f"--{name}={self._path(str(value)) if name in _PATHS else value}"]
 
     def _path(self, text: str) -> str:
-        return text if text == os.devnull else os.path.join(self._folder, text)
+        return text if text in (os.devnull, NO_FILE) else os.path.join(self._folder, text)
 
     def _texts(self, what: str, value: Any) -> dict[str, str]:
         if not isinstance(value, dict) or not all(isinstance(each, (str, int, float)) for each in value.values()):
@@ -254,19 +272,25 @@ class GangFile:
 
     # Roles
 
-    def parts(self, common: Mapping[str, str], settings: Mapping[str, Any]) -> tuple[Part, ...]:
+    def parts(
+        self, common: Mapping[str, str], settings: Mapping[str, Any], port: int | None = None
+    ) -> tuple[Part, ...]:
         """Return the roles in their order.
 
         Args:
             common: Variables of all ranks: name to value.
             settings: The settings of the gang: name to value.
+            port: ``PORT`` of the first role; None to set none.
 
         Raises:
             argparse.ArgumentTypeError: A role is not valid; the text names the role and the key.
         """
         cwd = self._cwd("cwd", self._whole.get("cwd", "."), self._folder)
         usual = Part(role="", count=1, program="", env=dict(common), cwd=cwd, settings=of_each_role(settings))
-        return tuple(self._part(name, table, usual) for name, table in self._whole["roles"].items())
+        made = tuple(self._part(name, table, usual) for name, table in self._whole["roles"].items())
+        for number, part in enumerate(made):
+            part.port = None if port is None else port + _PORTS * number
+        return made
 
     def _part(self, name: str, table: Any, usual: Part) -> Part:
         where = f"roles.{name}"
@@ -288,7 +312,9 @@ class GangFile:
             module=self._flag(f"{where}: module", given.get("module", False)),
             python=self._flag(f"{where}: python", given.get("python", True)),
             run_path=self._flag(f"{where}: run-path", given.get("run-path", False)),
-            env=usual.env | self._variables(where, given.get("env", {})),
+            env=usual.env
+            | self._of_files(f"{where}: env-file", given.get("env-file", NO_FILE))
+            | self._variables(where, given.get("env", {})),
             cwd=self._cwd(f"{where}: cwd", given.get("cwd", "."), usual.cwd or "."),
             settings=usual.settings | settings,
         )
@@ -298,6 +324,8 @@ class GangFile:
         what = f"{where}: {row.key}"
         if row.kind is FLAG:
             return self._flag(what, value)
+        if row.kind is ADDRESSES and isinstance(value, list):
+            value = ",".join(str(each).replace(",", ",,") for each in value)
         if row.kind is not CHOICE:
             return self._checked(what, values.OF_KIND[row.kind][1], str(value))
         if value not in row.choices:
@@ -312,6 +340,16 @@ class GangFile:
         if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words) or not words[0]:
             raise self._error(f'{where}: command is {value!r}; give a text or a list, such as ["python", "train.py"]')
         return words
+
+    def _of_files(self, what: str, value: Any) -> dict[str, str]:
+        """Return the variables of the files of a role."""
+        paths = [value] if isinstance(value, str) else value
+        if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+            raise self._error(f'{what} is {value!r}; give a path, or a list of paths, such as ["web.env"]')
+        found: dict[str, str] = {}
+        for path in paths:
+            found = {} if path == NO_FILE else found | self._checked(what, read, self._path(path))
+        return found
 
     def _variables(self, where: str, value: Any) -> dict[str, str]:
         given = self._texts(f"{where}: env", value)

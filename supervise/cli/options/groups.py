@@ -199,7 +199,7 @@ def parts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> tuple[P
     settings = gang_settings(found)
     if found.file is not None:
         try:
-            made: tuple[Part, ...] = found.file.parts(env, settings)
+            made: tuple[Part, ...] = found.file.parts(env, settings, _first_port(found, env))
         except argparse.ArgumentTypeError as error:
             parser.error(str(error))
         for part in made:
@@ -223,6 +223,22 @@ def parts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> tuple[P
         settings=of_each_role(settings),
     )
     return (part,)
+
+
+def _first_port(found: argparse.Namespace, env: Mapping[str, str]) -> int | None:
+    """Return the ``PORT`` of the first process of a Procfile; None if supervise sets none.
+
+    As with foreman, it is that of the file of variables, or of this process's environment; by default 5000.
+
+    Raises:
+        argparse.ArgumentTypeError: It is not a port.
+    """
+    if not found.file.is_procfile or "PORT" in dict(found.env):
+        return None
+    try:
+        return int(_port(env.get("PORT") or os.environ.get("PORT") or "5000"))
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"PORT: {error}") from None
 
 
 def _check(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
@@ -249,8 +265,15 @@ def _check(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
 def _environment(parser: argparse.ArgumentParser, found: argparse.Namespace) -> dict[str, str]:
     """Return the variables of ``--env-file`` and ``--env``: name to value. Those of ``--env`` take precedence."""
     given: dict[str, str] = {}
-    for variables in found.env_file:
-        given |= variables
+    files = found.env_file
+    if not files and found.file is not None and (path := found.file.dotenv) is not None:
+        try:
+            files = [_env_file(path)]
+        except argparse.ArgumentTypeError as error:
+            parser.error(f"{error}; --env-file none leaves the file out")
+        found.notes = [*found.notes, f"the ranks get the variables of {path}; --env-file none leaves them out"]
+    for variables in files:
+        given = {} if variables is None else given | variables
     given |= dict(found.env)
     _check_names(parser, given)
     return given
@@ -295,9 +318,9 @@ def add_rank_options(group: argparse._ArgumentGroup) -> None:
         default=[],
         metavar="F",
         type=cache(_env_file),
-        help="read variables from a file of lines K=V; --env takes precedence",
+        help="read variables from a file of lines K=V; --env takes precedence; none: leave out the files before",
     )
-    add_settings(group, "--cwd")
+    add_settings(group, "--cwd", "--listen")
     add_option(
         group,
         "--no-record",
@@ -345,10 +368,10 @@ def _gang_file(path: str) -> GangFile:
     return GangFile(path)
 
 
-def _env_file(path: str) -> dict[str, str]:
+def _env_file(path: str) -> dict[str, str] | None:
     from supervise.cli.options import gang_file
 
-    return gang_file.read(path)
+    return None if path == gang_file.NO_FILE else gang_file.read(path)
 
 
 # The option of ``supervise run`` that chooses the rank that reads the stdin of supervise
@@ -385,8 +408,8 @@ def choice(text: str) -> Choice:
     raise argparse.ArgumentTypeError(f"{text!r} is not a rank; give a number from 0, all or none")
 
 
-def check_stdin(parser: argparse.ArgumentParser, found: argparse.Namespace, nproc: int) -> None:
-    """Refuse a rank that does not exist, copies of a terminal, and a stdin together with a gate.
+def check_stdin(parser: argparse.ArgumentParser, found: argparse.Namespace, parts: Iterable[Part], nproc: int) -> None:
+    """Refuse a rank that does not exist, another reader, copies of a terminal, and a stdin together with a gate.
 
     Raises:
         SystemExit: With code 2 after an error message.
@@ -395,6 +418,9 @@ def check_stdin(parser: argparse.ArgumentParser, found: argparse.Namespace, npro
     if isinstance(chosen, int) and chosen >= nproc:
         ranks = "0 only" if nproc == 1 else f"0 to {nproc - 1}"
         parser.error(f"--stdin names rank {chosen}; with -n {nproc} the ranks are {ranks}")
+    for part in parts if chosen is not None else ():
+        if part.settings.get("stdin") == "inherit":
+            parser.error(f"--stdin and stdin = 'inherit' of role {part.role!r} exclude each other; omit one of them")
     if chosen == "all" and os.isatty(0):
         parser.error(
             "--stdin all cannot copy a terminal, since a key stroke goes to one process only; give the terminal to one"
@@ -453,6 +479,8 @@ def _of_engine(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Ho
     ):
         if value is not None:
             parser.error(f"{name} and --engine ray exclude each other: Ray chooses the hosts, their order and GPUs")
+    if found.listen:
+        parser.error("--listen and --engine ray exclude each other: the sockets belong to this machine")
     if found.file is not None:
         parser.error("--file and --engine ray exclude each other: all ranks on Ray run one PROGRAM")
     if gang_settings(found)["strategy"] != GANG["strategy"].default:

@@ -150,7 +150,7 @@ def validated(parser: Parser, found: argparse.Namespace) -> Options:
     groups.check_health(parser, found)
     nnodes = found.nnodes if found.engine == "ray" else 1
     groups.check_result(parser, found, nproc * nnodes, lambda: groups.span(nproc * nnodes))
-    groups.check_stdin(parser, found, nproc)
+    groups.check_stdin(parser, found, parts, nproc)
     settings = groups.gang_settings(found)
     redirects, tee = groups.streams(found.redirects, found.tee, nproc)
     hosts, shown = groups.hosts(parser, found), found.local_ranks_filter

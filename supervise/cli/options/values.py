@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervise import _settings
 from supervise._settings import LEAST_LOG_BYTES, LONGEST_S
+from supervise.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -308,6 +309,14 @@ def texts(text: str) -> tuple[str, ...]:
     return found if text else ()
 
 
+def addresses(text: str) -> tuple[str, ...]:
+    """Return the addresses of a list such as ``tcp:127.0.0.1:8000,unix:app.sock``; a double comma is a comma."""
+    try:
+        return _settings.GANG["listen"].checked(texts(text))  # type: ignore[no-any-return]
+    except SpecError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("listen: ")) from None
+
+
 OF_KIND: Mapping[Kind, tuple[str, Callable[[str], Any]]] = {
     _settings.SECONDS: ("DUR", seconds),
     _settings.SPAN: ("DUR", span_s),
@@ -316,6 +325,7 @@ OF_KIND: Mapping[Kind, tuple[str, Callable[[str], Any]]] = {
     _settings.EXIT_CODES: ("LIST", exit_codes),
     _settings.SIZE: ("SIZE", size),
     _settings.TEXTS: ("LIST", texts),
+    _settings.ADDRESSES: ("LIST", addresses),
     _settings.FOLDER: ("DIR", existing_folder),
     _settings.SIGNAL: ("SIG", signal_number),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from supervise._printable import one_line
 from supervise._story.wording import counted, spans
 from supervise.cli import streams
 from supervise.cli.run import program, ranks, settings
@@ -60,6 +61,8 @@ def lines(options: Options, envs: Mapping[int, Mapping[str, str]]) -> list[str]:
     found = [f"# {counted(len(shown), 'rank')}; this run would start them at the same time"]
     mixed = [rank for rank in shown if {**options.settings, **options.part_of(rank).settings}["kill_mode"] == "mixed"]
     found += [f"# kill-mode mixed: {spans(mixed)}"] if mixed else []
+    listening = [(part.role, each) for part in options.parts for each in part.settings.get("listen", ())]
+    found += [f"# {role} listens on {one_line(each)}" for role, each in listening]
     found += [f"export {_assigned(key, value)}" for key, value in common.items()]
     for rank, env in shown.items():
         part = options.part_of(rank)

@@ -201,10 +201,13 @@ def reads_terminal(options: Options) -> bool:
 
 
 def _chosen(options: Options) -> Choice:
-    """Return the choice with its default: the only rank, unless it has a gate."""
-    if options.stdin is None:
-        return 0 if options.nproc == 1 and not options.settings["gate"] else "none"
-    return options.stdin
+    """Return the choice. By default it is the rank whose role says so, or the only rank, unless it has a gate."""
+    if options.stdin is not None:
+        return options.stdin
+    kinds = [part.settings.get("stdin") for part in options.parts for _ in range(part.count)]
+    if "inherit" in kinds:
+        return kinds.index("inherit")
+    return 0 if kinds == [None] and not options.settings["gate"] else "none"
 
 
 def _kind() -> int:

@@ -68,9 +68,12 @@ def _of_part(part: Part, options: Options) -> dict[str, str]:
 def _of_rank(local_rank: int, role_rank: int, options: Options) -> dict[str, str]:
     """Return the variables that differ between the ranks of a role."""
     hosts = options.hosts
-    count = options.part_of(local_rank).count
+    part = options.part_of(local_rank)
+    count = part.count
     first, first_of_role = hosts.number * options.nproc, hosts.number * count
     found = rank_variables.of_rank(local_rank, role_rank, first=first, first_of_role=first_of_role)
+    if part.port is not None:
+        found["PORT"] = str(part.port + role_rank)
     if options.virtual_local_rank:  # as torchrun does
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         devices = [str(each) for each in range(options.nproc)] if visible is None else visible.split(",")
