@@ -231,7 +231,7 @@ def lines(result: RunProcsResult, story: Story, paint: Callable[[str, str], str]
     if why:
         shown += ["", *(f"  {one_line(line)}".rstrip() for line in why), ""]
     rows = _rows(result, story, root)
-    shown += [f"  {paint(spans(who) + ':', '1')} {how}" for who, how in rows]
+    shown += [f"  {paint(one_line(spans(who, story.titles)) + ':', '1')} {how}" for who, how in rows]
     if story.stacks and root is not None:
         shown.append(f"  {paint('stacks:', '1')} {one_line(story.stacks)}")
     if story.directory is not None:

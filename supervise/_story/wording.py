@@ -40,19 +40,34 @@ def ending(exitcode: int | None, *, core_dumped: bool = False) -> str:
     return f"{name}, core dumped" if core_dumped else name
 
 
-def spans(ranks: Iterable[int]) -> str:
-    """Format ranks: ``rank 3``, ``ranks 0-2, 5``."""
+def spans(ranks: Iterable[int], titles: Sequence[str] = ()) -> str:
+    """Format ranks: ``rank 3``, ``ranks 0-2, 5``; with roles ``rank 3 (web 1)``, ``ranks 0-2, 5 (web 0-2, db 1)``.
+
+    Args:
+        ranks: The ranks.
+        titles: Role and role rank of each rank, such as ``web 1``; empty if all have the same role.
+    """
     numbers = sorted(ranks)
+    roles: dict[str, list[int]] = {}
+    for title in (titles[rank] for rank in numbers if rank < len(titles)):
+        role, _, number = title.rpartition(" ")
+        roles.setdefault(role, []).append(int(number))
+    named = [f"{role} {_spans(each)}" for role, each in roles.items()]
+    if len(named) > _SPANS:
+        named[_SPANS:] = ["..."]
+    roled = f" ({', '.join(named)})" if named else ""
+    return f"rank{'s' if len(numbers) > 1 else ''} {_spans(numbers)}{roled}"
+
+
+def _spans(numbers: list[int]) -> str:
     runs: list[list[int]] = []
-    for rank in numbers:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1][1:] = [rank]
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
         else:
-            runs.append([rank])
+            runs.append([number])
     text = ", ".join("-".join(map(str, run)) for run in runs[:_SPANS])
-    if len(runs) > _SPANS:
-        text += f", ... ({len(numbers)} in all)"
-    return f"rank{'s' if len(numbers) > 1 else ''} {text}"
+    return f"{text}, ... ({len(numbers)} in all)" if len(runs) > _SPANS else text
 
 
 def size(size_bytes: float | None) -> str:

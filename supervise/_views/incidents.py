@@ -11,11 +11,13 @@ from supervise._printable import one_line, printable
 from supervise._record import NamedTuple
 from supervise._story import failure_report
 from supervise._story.failure_report import Story
-from supervise._story.wording import exit_of, failed_or_ended, seconds
+from supervise._story.wording import exit_of, failed_or_ended, seconds, spans
 from supervise._views.samples import log_paths
 from supervise.result import ProcessFailure, RankEnd
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from supervise._views.recorded_run import RecordedRun
     from supervise._views.run_state import Failure, Occurrence
 
@@ -37,7 +39,7 @@ def why_failed(run: RecordedRun, rank: int, failure: Failure) -> list[str]:
     life, exited = failure.life, failure.life.end
     code = None if exited is None else _exitcode(exited.fields)
     if exited is None or code is None or not life.pid:  # it runs, or the event is not as supervise writes it
-        return [f"rank {rank} failed: {one_line(failure.why or 'its end is not known')}"]
+        return [f"{spans([rank], run.titles)} failed: {one_line(failure.why or 'its end is not known')}"]
     fields = exited.fields
     paths = log_paths(run.path, rank, life.attempt)
     out, err = (path if os.path.lexists(path) else "" for path in paths)
@@ -73,9 +75,8 @@ def _exitcode(fields: dict[str, Any]) -> int | None:
 def _story(run: RecordedRun) -> Story:
     several = 1 if run.info.get("engine") == "ray" else max(1, run.info.get("nnodes", 1))
     nproc = run.info["world_size"]
-    titles = ["{}{}".format(*run.title(each)) for each in range(nproc)] if len(run.info["roles"]) > 1 else []
     host = run.info.get("node_rank", 0) if several > 1 else 0
-    return Story(nproc=nproc, hosts=several, host=host, titles=tuple(titles))
+    return Story(nproc=nproc, hosts=several, host=host, titles=tuple(run.titles))
 
 
 # The words for what went wrong in a run, and for its restarts. `supervise top` and `supervise report` share them
@@ -111,18 +112,19 @@ class Incident(NamedTuple):
     """One printable line."""
 
 
-def incident(it: Occurrence, *, present: bool) -> Incident:
+def incident(it: Occurrence, *, present: bool, titles: Sequence[str] = ()) -> Incident:
     """Return an event of `KINDS` in words.
 
     Args:
         it: The event.
         present: Whether the words are about the present, as in ``hangs``; otherwise about the past, as in ``hung``.
+        titles: Role and role rank of each rank, as for `spans`.
     """
-    return Incident(it.at_s, KINDS[it.name], it.rank, _text(it, present=present))
+    return Incident(it.at_s, KINDS[it.name], it.rank, _text(it, titles, present=present))
 
 
-def _text(it: Occurrence, *, present: bool) -> str:  # noqa: C901, PLR0911 - one case per event
-    rank, fields = f"rank {it.rank}", it.fields
+def _text(it: Occurrence, titles: Sequence[str], *, present: bool) -> str:  # noqa: C901, PLR0911 - one case per event
+    rank, fields = "" if it.rank is None else spans([it.rank], titles), it.fields
     match it.name:
         case "process.exited":
             after = f" after {seconds(fields['uptime_s'])}" if "uptime_s" in fields else ""
@@ -141,7 +143,7 @@ def _text(it: Occurrence, *, present: bool) -> str:  # noqa: C901, PLR0911 - one
             return f"{rank}: pid {fields.get('pid')} is {KINDS[it.name]}"
         case "gang.restarting":
             how = fields["error_type"]
-            why = f"rank {fields['root_cause_rank']} {failed_or_ended(how)} ({short(how)})"
+            why = f"{spans([fields['root_cause_rank']], titles)} {failed_or_ended(how)} ({short(how)})"
             return f"all ranks restart in {seconds(fields.get('backoff_s', 0))}: {why}"
         case "gang.stopping":
             return f"supervise stops the ranks ({short(fields['reason'])})"

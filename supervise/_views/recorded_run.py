@@ -9,6 +9,7 @@ import re
 import struct
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from supervise._files import open_regular, read_regular
@@ -133,6 +134,7 @@ _LARGEST_BYTES = 64 << 20
 _LONGEST_LINE = 1 << 20
 _COUNTS = frozenset({"world_size", "nnodes", "node_rank"})
 _MOST = 1 << 22
+_MOST_TITLES = 100_000
 _ATTEMPT = re.compile(r"attempt_(\d{1,9})")
 SOCKET = "control.sock"
 
@@ -156,7 +158,8 @@ class RecordedRun:
             if type(found[key]) is not int or not 0 <= found[key] <= _MOST:
                 del found[key]
         roles = found.get("roles")
-        found["roles"] = [each for each in roles if isinstance(each, dict)] if isinstance(roles, list) else []
+        roles = [each for each in roles if isinstance(each, dict)] if isinstance(roles, list) else []
+        found["roles"] = [each for each in roles if type(each.get("count")) is int and 0 <= each["count"] <= _MOST]
         return {"world_size": 1, **found} if len(found) > 1 else {}
 
     @cached_property
@@ -276,13 +279,29 @@ class RecordedRun:
             named = [(_ATTEMPT.fullmatch(entry.name), entry) for entry in entries]
         return [(int(name[1]), entry.path) for name, entry in named if name and entry.is_dir(follow_symlinks=False)]
 
+    @cached_property
+    def roles(self) -> list[tuple[str, int]]:
+        """Name and number of ranks of each role, in the order of the ranks."""
+        found = [(str(role.get("name")), role["count"]) for role in self.info.get("roles", ())]
+        return found or [("default", self.info.get("world_size", 1))]
+
+    @cached_property
+    def titles(self) -> list[str]:
+        """Role and role rank of each rank, such as ``web 1``, of a run with several roles; otherwise empty."""
+        each = (f"{one_line(role)} {number}" for role, count in self.roles for number in range(count))
+        return list(islice(each, _MOST_TITLES)) if len(self.roles) > 1 else []
+
+    @property
+    def counts(self) -> str:
+        """Number of ranks of each role, such as ``web 2, db 1``, of a run with several roles; otherwise empty."""
+        return ", ".join(f"{one_line(role)} {count}" for role, count in self.roles) if len(self.roles) > 1 else ""
+
     def title(self, local_rank: int) -> tuple[str, int]:
         """Return the role and the role rank of a rank."""
-        for role in self.info.get("roles") or []:
-            if isinstance(role, dict) and isinstance(role.get("count"), int):
-                if local_rank < role["count"]:
-                    return str(role.get("name")), local_rank
-                local_rank -= role["count"]
+        for role, count in self.roles:
+            if local_rank < count:
+                return role, local_rank
+            local_rank -= count
         return "default", local_rank
 
     def label(self, local_rank: int) -> str:

@@ -19,13 +19,17 @@ _MODULES = {"stop": "signal", "restart": "signal"}
 
 _USAGE = """\
 usage: supervise run [OPTIONS] [--] PROGRAM [ARGS...]
-       supervise run [OPTIONS] --file FILE
+       supervise run [OPTIONS] --file FILE [ROLE[=N]...]
        supervise check FILE
-       supervise ls | show RUN | logs RUN | report RUN | clean
-       supervise status RUN | stop RUN | restart RUN --rank R | signal RUN SIG
-       supervise wait RUN | stacks RUN | top RUN
+       supervise ls | show [RUN] | logs [RUN] [ROLE...] | report [RUN] | clean [RUN...]
+       supervise status [RUN] | stop [RUN] [ROLE...] | restart [RUN] ROLE...
+       supervise signal [RUN] SIG [ROLE...] | stacks [RUN] [ROLE...]
+       supervise wait [RUN] | top [RUN]
        supervise completion SHELL
        supervise --version
+
+RUN may be left out if only one run is running; ROLE is a role, such as web, or a
+rank, such as web.2 or 5.
 
 Start a gang of processes, know which one failed first and why, and leave no process behind.
 
@@ -38,7 +42,7 @@ commands:
   report      write a page about a run, and a trace
   clean       remove the directories of runs that are over
   status      show the state of a running gang and of each rank
-  stop        stop a run
+  stop        stop a run, or ranks of it
   restart     restart ranks of a run
   signal      send a signal to ranks of a run
   wait        wait for the end of a run, and exit as it did

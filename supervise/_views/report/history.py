@@ -243,7 +243,9 @@ class History:
         self.more_incidents = 0
         """How many later incidents are left out."""
         self.root_cause: int | None = None
-        self.several_roles = len(run.info.get("roles") or ()) > 1
+        self.titles = run.titles
+        """Role and role rank of each rank; empty if all have the same role."""
+        self.several_roles = len(run.roles) > 1
         self._run = run
         self._last_s = 0.0
         count = max(1, min(run.info.get("world_size", 0), _MOST_RANKS))
@@ -264,7 +266,7 @@ class History:
         if it.name not in _INCIDENTS or (it.rank is None and it.name.startswith("process.")):
             return
         if len(self.incidents) < _MOST_MARKS:
-            self.incidents.append(incident(it, present=False))
+            self.incidents.append(incident(it, present=False, titles=self.titles))
         else:
             self.more_incidents += 1
 

@@ -238,14 +238,14 @@ class Timeline:
     def _folded(self, group: list[RankHistory]) -> str:
         drawn = max(group, key=lambda rank: (_end_s(rank), -rank.rank))
         inner = "".join(self._row(rank, thin=True) for rank in group)
-        who = spans(rank.rank for rank in group)
+        who = spans((rank.rank for rank in group), self._history.titles)
         whole = self._row(drawn, label=f"{len(group)} ranks", note=who)
         hint = f'<p class="note">{text(who)}; the row above shows rank {drawn.rank}.</p>'
         return f'<details class="fold"><summary>{whole}</summary>{hint}{inner}</details>'
 
     def _row(self, rank: RankHistory, *, label: str = "", note: str = "", thin: bool = False) -> str:
         cause = rank.rank == self._history.root_cause
-        told = f"{note or f'rank {rank.rank}'}: {self._told(rank)}"
+        told = f"{note or spans([rank.rank], self._history.titles)}: {self._told(rank)}"
         name = text(label or rank.rank)
         title = text(rank.title) if self._history.several_roles and not note else ""
         badge = '<strong class="cause">root cause:</strong> ' if cause else ""
@@ -465,7 +465,7 @@ def _head(run: RecordedRun, history: History, program: str) -> str:
     duration = seconds(history.end_s - history.begin_s) + (" until now" if run.state == "running" else "")
     restarts = sum(max(0, rank.count - 1) for rank in history.ranks.values())
     facts = [
-        ("ranks", f"{len(history.ranks)} on {run.place}"),
+        ("ranks", f"{len(history.ranks)}{f' ({run.counts})' if run.counts else ''} on {run.place}"),
         ("started", "-" if run.started is None else shown_time(run.started)),
         ("duration", duration),
         ("exit code", "-" if code is None else str(code)),
@@ -517,8 +517,8 @@ def _failed(run: RecordedRun, history: History) -> str:
     first, *others = failures
     lines = why_failed(run, first, failures[first])
     goes_on = "; the run goes on" if run.state == "running" else ""
-    told = _moment(history, f"Rank {first} failed", failures[first].at_s, goes_on)
-    return told + _lines([*lines, "", f"{spans(others)} failed later"] if others else lines)
+    told = _moment(history, f"R{spans([first], run.titles)[1:]} failed", failures[first].at_s, goes_on)
+    return told + _lines([*lines, "", f"{spans(others, run.titles)} failed later"] if others else lines)
 
 
 def _lines(lines: Iterable[str]) -> str:
@@ -571,7 +571,8 @@ def _logs(run: RecordedRun, history: History) -> str:
         for path in reversed(logs.get(rank.rank, [])):
             if lines := last_lines(path, _MOST_LINES).strip("\n"):
                 where = text(os.path.relpath(path, run.path))
-                parts.append(f'<h3>Rank {rank.rank}, <code>{where}</code></h3><pre tabindex="0">{block(lines)}</pre>')
+                name = text(spans([rank.rank], run.titles)[1:])
+                parts.append(f'<h3>R{name}, <code>{where}</code></h3><pre tabindex="0">{block(lines)}</pre>')
     if len(failed) > _MOST_LOGS:
         parts.append(f'<p class="note">{len(failed) - _MOST_LOGS} more ranks failed.</p>')
     return "".join(parts)

@@ -18,7 +18,7 @@ from supervise._views.run_state import RunState
 from supervise._views.samples import log_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from supervise._views.incidents import Incident
     from supervise._views.recorded_run import RecordedRun
@@ -222,13 +222,17 @@ _NO_INCIDENTS = ("process.leaked", "process.unkillable")
 class Incidents:
     """Follows ``events.jsonl``. Used by one thread."""
 
-    def __init__(self, directory: str, last_words: Callable[[int, int], str | None]) -> None:
+    def __init__(
+        self, directory: str, last_words: Callable[[int, int], str | None], titles: Sequence[str] = ()
+    ) -> None:
         """Begin at the start of the file.
 
         Args:
             directory: The run directory.
             last_words: Returns, for a rank and an attempt, the last line of the stderr, or else of the stdout.
+            titles: Role and role rank of each rank; empty if all have the same role.
         """
+        self._titles = titles
         self.kept: deque[Incident] = deque(maxlen=MOST_KEPT)
         """The newest incidents, the oldest first."""
         self.first: Incident | None = None
@@ -282,7 +286,7 @@ class Incidents:
         level = it.fields.get("level")
         if level not in _LEVELS.get(it.name, (level,)):
             return None
-        found = incident(it, present=True)
+        found = incident(it, present=True, titles=self._titles)
         if it.name == "gang.restarting":
             self.first = None
         elif it.name == "process.exited" and it.rank is not None:
@@ -322,7 +326,9 @@ class Reader:
         self.interval_s = _SHORTEST_S
         """Time until the next reading, in seconds."""
         self.logs = None if run is None else LogTails(run.path)
-        self.incidents = None if run is None or self.logs is None else Incidents(run.path, self.logs.last_words)
+        self.incidents = None
+        if run is not None and self.logs is not None:
+            self.incidents = Incidents(run.path, self.logs.last_words, run.titles)
         self._run = run
         roles = [] if run is None else run.info.get("roles") or []
         self._several_roles = isinstance(roles, list) and len(roles) > 1

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING
 
 from supervise._printable import one_line
 from supervise._story.wording import counted, size
-from supervise._views.recorded_run import runs_in
-from supervise.cli.commands.runs import open_runs_dir, parser
+from supervise.cli.commands.runs import NoSuchRunError, find_run, open_runs_dir, parser, recorded_runs, runs_dir
 from supervise.cli.options import values
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from supervise._views.recorded_run import RecordedRun
     from supervise.cli.commands.runs import RunParser
 
 
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LOG = r"std(?:out|err)\.log"
 _WRITTEN = re.compile(
     r"(?:(?:run|result)\.json|(?:events|samples)\.jsonl|report\.html|stacks-\d+\.txt|control\.sock)(?:\.[^/]*)?"
@@ -33,59 +34,88 @@ _WRITTEN = re.compile(
 
 def options() -> RunParser:
     """Return the parser."""
-    made = parser("clean", "Remove the directories of runs that are over, from the default folder.", run=False)
-    made.add_argument(
-        "--older-than", metavar="DUR", type=values.seconds, default=0.0, help="only runs that began so long ago"
-    )
+    made = parser("clean", "Remove the directories of runs that are over.", run=False)
+    made.add_argument("runs", metavar="RUN", nargs="*", help="directory of a run, or the beginning of its name")
+    made.add_argument("--older-than", metavar="DUR", type=values.seconds, help="the runs that began so long ago")
+    made.add_argument("--all", action="store_true", help="all runs of the default folder")
     made.add_argument("--keep-failed", action="store_true", help="keep the runs that did not succeed")
+    made.add_argument("--dry-run", action="store_true", help="list what would be removed, and remove nothing")
     return made
 
 
 def clean(words: Sequence[str]) -> int:
-    """Remove runs; return the exit code: 1 if one could not be removed.
+    """Remove runs; return the exit code: 1 if one could not be removed, 2 if it is not said which.
 
     Raises:
         SystemExit: With code 2 after an error message, or 0 after the help.
         OSError: The runs were removed, but stdout takes no output.
     """
-    found = options().parse_args(words)
-    before = datetime.now(UTC) - timedelta(seconds=min(found.older_than, 1e9))
-    try:
-        folder, at = open_runs_dir()
-    except FileNotFoundError:
-        print("0 runs removed, 0 B")
-        return 0
-    try:
-        return _clean(runs_in(folder, at), at, before, keep_failed=found.keep_failed)
-    finally:
-        os.close(at)
-
-
-def _clean(runs: Sequence[RecordedRun], at: int, before: datetime, *, keep_failed: bool) -> int:
-    removed, freed_bytes, code = 0, 0, 0
+    made = options()
+    found = made.parse_intermixed_args(words)
+    if found.runs and found.all:
+        made.error("RUN and --all exclude each other; omit one of them")
+    runs = _runs(made, found.runs)
+    before = datetime.now(UTC) - timedelta(seconds=min(found.older_than or 0.0, 1e9))
+    chosen = [run for run in runs if _is_chosen(run, before, found)]
     output = _Output()
+    said = bool(found.runs or found.all or found.older_than is not None)
+    if not said and not found.dry_run:
+        if not (os.isatty(0) and sys.stdout.isatty()):
+            made.error("say which runs to remove: RUN, --older-than DUR, or --all; --dry-run lists those of --all")
+        if not chosen or not _agrees(chosen, output):
+            return 0
+    code = _remove(chosen, output, dry_run=found.dry_run)
+    output.end()
+    return code
+
+
+def _agrees(runs: Sequence[RecordedRun], output: _Output) -> bool:
+    """List runs on the terminal, and return whether the user agrees to their removal."""
+    _remove(runs, output, dry_run=True)
+    with suppress(EOFError):
+        return input("Remove them? [y/N] ").strip().lower() in ("y", "yes")
+    return False
+
+
+def _runs(made: RunParser, words: Sequence[str]) -> list[RecordedRun]:
+    """Return the runs with these names, or all runs of the default folder."""
+    if not words:
+        return recorded_runs()[1]
+    try:
+        return list({run.path: run for run in map(find_run, words)}.values())
+    except NoSuchRunError as error:
+        made.error(f"argument RUN: {error}")
+
+
+def _is_chosen(run: RecordedRun, before: datetime, found: argparse.Namespace) -> bool:
+    if found.keep_failed and run.state not in ("succeeded", "running", "unknown"):
+        return False
+    return bool(found.runs) or (run.started is not None and run.started <= before and run.state != "running")
+
+
+def _remove(runs: Sequence[RecordedRun], output: _Output, *, dry_run: bool) -> int:
+    """Remove runs, or tell what would be removed; return the exit code."""
+    removed, freed_bytes, code = 0, 0, 0
     for run in runs:
-        young = run.started is None or run.started > before
-        if young or run.state == "running" or (keep_failed and run.state != "succeeded"):
+        name, state = one_line(run.name), run.state
+        if state == "running":
+            print(f"supervise clean: {name} is running; see: supervise stop {name}", file=sys.stderr)
+            code = 1
             continue
-        if run.state == "unknown":
+        if state == "unknown":
             host = one_line(str(run.info.get("host_name")))
-            output.line(
-                f"kept {one_line(run.name)}: it may still run on host {host}; use supervise clean there, or rm -r"
-            )
+            output.line(f"kept {name}: it may still run on host {host}; use supervise clean there, or rm -r")
             continue
-        state = run.state
         try:
-            used_bytes, kept = remove(run.name, at)
+            used_bytes, kept = remove(run.path, dry_run=dry_run)
         except OSError as error:
-            print(f"supervise clean: {one_line(run.name)}: {error.strerror}", file=sys.stderr)
+            print(f"supervise clean: {name}: {error.strerror}", file=sys.stderr)
             code = 1
             continue
         more = f"; kept {one_line(os.path.join(run.path, kept))}, which no run has written" if kept else ""
-        output.line(f"removed {one_line(run.name)} ({state}, {size(used_bytes)}){more}")
+        output.line(f"{'would remove' if dry_run else 'removed'} {name} ({state}, {size(used_bytes)}){more}")
         removed, freed_bytes = removed + 1, freed_bytes + used_bytes
-    output.line(f"{counted(removed, 'run')} removed, {size(freed_bytes)}")
-    output.end()
+    output.line(f"{counted(removed, 'run')} {'to remove' if dry_run else 'removed'}, {size(freed_bytes)}")
     return code
 
 
@@ -114,22 +144,31 @@ class _Output:
             raise self._error
 
 
-def remove(name: str, at: int) -> tuple[int, str]:
+def remove(path: str, *, dry_run: bool) -> tuple[int, str]:
     """Remove links, the files of a run that a run writes, and the folders that are empty then. Follow no link.
 
     Args:
-        name: The directory of the run.
-        at: A descriptor of the folder of runs.
+        path: The directory of the run.
+        dry_run: Whether to remove nothing.
 
     Returns:
-        The bytes that the removed files took on the disk, and the path of a file that stays, because no run writes such
+        The bytes that the removed files take on the disk, and the path of a file that stays, because no run writes such
         a file; "" if there is none.
 
     Raises:
         OSError: The directory cannot be read or removed.
     """
+    folder, name = os.path.split(path)
+    at = open_runs_dir()[1] if folder == runs_dir() else os.open(folder, _FOLDER)
+    try:
+        return _remove_below(at, name, dry_run=dry_run)
+    finally:
+        os.close(at)
+
+
+def _remove_below(at: int, name: str, *, dry_run: bool) -> tuple[int, str]:
     used_bytes, kept = 0, ""
-    top = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+    top = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
     try:
         for path, folders, files, fd in os.fwalk(".", topdown=False, dir_fd=top):
             for each in (*files, *folders):
@@ -140,13 +179,14 @@ def remove(name: str, at: int) -> tuple[int, str]:
                 if not (_WRITTEN.fullmatch(full) or stat.S_ISLNK(found.st_mode)):
                     kept = full
                 elif not stat.S_ISDIR(found.st_mode):
-                    os.unlink(each, dir_fd=fd)
                     used_bytes += found.st_blocks * 512
-                elif not os.path.dirname(kept).startswith(full):
+                    if not dry_run:
+                        os.unlink(each, dir_fd=fd)
+                elif not dry_run and not os.path.dirname(kept).startswith(full):
                     with suppress(OSError):  # a file was made in it in the meantime
                         os.rmdir(each, dir_fd=fd)
     finally:
         os.close(top)
-    if not kept:
+    if not kept and not dry_run:
         os.rmdir(name, dir_fd=at)
     return used_bytes, kept

@@ -11,14 +11,17 @@ import select
 import sys
 import time
 from contextlib import suppress
+from datetime import datetime
+from math import inf
 from typing import TYPE_CHECKING
 
 from supervise._files import open_regular
 from supervise._printable import one_line
 from supervise._record import NamedTuple
+from supervise._story.wording import spans
 from supervise._views.recorded_run import RecordedRun
 from supervise._views.run_state import checked
-from supervise.cli.commands.runs import parser
+from supervise.cli.commands.runs import add_ranks, parser
 from supervise.cli.options import values
 from supervise.cli.run.console import Console
 from supervise.cli.streams import complaint
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from supervise.cli.commands.runs import RunParser
+
+    _Write = Callable[["Log", float, float, list[bytes]], None]
+    """Prints lines of a log, with the approximate time, and the seconds between the known times around it."""
 
 
 # The lines of the logs of a run in the order of time
@@ -69,6 +75,8 @@ class Block(NamedTuple):
     log: Log
     lines: list[bytes]
     """Without newlines."""
+    within_s: float
+    """Seconds between the two known times between which the first line was written."""
 
 
 def logs_of(run: RecordedRun) -> list[Log]:
@@ -137,6 +145,8 @@ class LogLines:
         """Path to the number of bytes that were read, and the time at which the log had that size."""
         self._rests: dict[Log, bytes] = {}
         """Log to the beginning of a line whose end was not written yet."""
+        self._written_s: dict[Log, float] = {}
+        """Log to the time at which it was written last."""
         self._cut: set[str] = set()
         """Paths of logs whose read begins in the middle of a line. The rest of that line is left out."""
         self._past: set[Log] = set()
@@ -164,7 +174,7 @@ class LogLines:
                     state = os.fstat(fd)
                 finally:
                     os.close(fd)
-                written_s = min(state.st_mtime, now_s)
+                self._written_s[log] = written_s = min(state.st_mtime, now_s)
                 if log.path in self._places:
                     knots = [self._places[log.path], (written_s, state.st_size)]
                 else:
@@ -188,11 +198,11 @@ class LogLines:
                 yield block._replace(at_s=at_s)
             if life is not lives[-1]:
                 self._past.update(life)
-                yield from (Block(at_s, log.rank, log.stream, log, [rest]) for log, rest in self._take_rests(life))
+                yield from (Block(at_s, log.rank, log.stream, log, [rest], inf) for log, rest in self._take_rests(life))
 
-    def rests(self) -> Iterator[tuple[Log, bytes]]:
-        """Return the last line of each log that does not end in a newline. Call this method once."""
-        return self._take_rests(sorted(self._rests))
+    def rests(self) -> Iterator[tuple[Log, float, bytes]]:
+        """Return the last line of each log that does not end in a newline, and its time. Call this method once."""
+        return ((log, self._written_s[log], rest) for log, rest in self._take_rests(sorted(self._rests)))
 
     def _take_rests(self, logs: Iterable[Log]) -> Iterator[tuple[Log, bytes]]:
         return ((log, rest) for log in logs if (rest := self._rests.pop(log, b"")))
@@ -239,11 +249,11 @@ def _timed(log: Log, lines: list[bytes], clock: _Clock, end: int) -> Iterator[Bl
     place = end - sum(map(len, lines)) - len(lines)
     first_s = clock.at(place + len(lines[0]) + 1)
     if clock.peek(end) - first_s <= _AT_ONCE_S:
-        yield Block(first_s, log.rank, log.stream, log, lines)
+        yield Block(first_s, log.rank, log.stream, log, lines, clock.within_s)
         return
     for line in lines:
         place += len(line) + 1
-        yield Block(clock.at(place), log.rank, log.stream, log, [line])
+        yield Block(clock.at(place), log.rank, log.stream, log, [line], clock.within_s)
 
 
 class _Clock:
@@ -256,6 +266,11 @@ class _Clock:
     def at(self, size_bytes: int) -> float:
         self._index = self._find(size_bytes)
         return self._between(self._index, size_bytes)
+
+    @property
+    def within_s(self) -> float:
+        """The seconds between the two times around the last size of `at`."""
+        return self._knots[self._index + 1][0] - self._knots[self._index][0]
 
     def peek(self, size_bytes: int) -> float:
         return self._between(self._find(size_bytes), size_bytes)
@@ -292,6 +307,8 @@ def _piece(path: str, place: int, most: int) -> tuple[int, bytes]:
 
 SCHEMA_VERSION = 1
 _LOOK_S = 0.2
+_EXACT_S = 2.0
+"""A time that lies between two known times no farther apart is shown without ``~``: samples are 1 s apart at first."""
 
 
 def options() -> RunParser:
@@ -303,7 +320,7 @@ def options() -> RunParser:
         run=True,
     )
     made.add_argument("-f", "--follow", action="store_true", help="go on while the run does")
-    made.add_argument("--rank", metavar="R", type=_rank, help="only this local rank, without prefixes")
+    add_ranks(made, "only these; a single rank has no prefix")
     made.add_argument("--stderr", action="store_true", help="only stderr")
     life = made.add_mutually_exclusive_group()
     life.add_argument("--life", metavar="N", type=_life, help="only this life of each rank; the first is 0")
@@ -314,7 +331,14 @@ def options() -> RunParser:
         type=values.seconds,
         help="only lines that were written in the last DUR; some that are older may come first",
     )
-    made.add_argument("--json", action="store_true", help="print each line as a JSON object")
+    form = made.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print each line as a JSON object, with its time")
+    form.add_argument(
+        "-t",
+        "--timestamps",
+        action="store_true",
+        help="the time before each line; a log has no times: ~ precedes one between two known times that are apart",
+    )
     return made
 
 
@@ -325,7 +349,7 @@ def logs(words: Sequence[str]) -> int:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
     made = options()
-    found = made.parse_args(words)
+    found = made.read(words)
     return _show(found.run, made, found)
 
 
@@ -334,21 +358,21 @@ def _show(run: RecordedRun, made: argparse.ArgumentParser, found: argparse.Names
     if found.previous and may_come:
         made.error("--previous shows lives that have ended; omit it or -f")
     if not (_wanted(run, found) or may_come or _gone(run, found)):
-        if found.rank is not None and found.rank not in run.logs():
-            made.error(f"rank {found.rank} of {run.name} has no log")
+        if found.ranks is not None and not found.ranks & run.logs().keys():
+            made.error(f"there is no log of {spans(found.ranks, run.titles)} in {one_line(run.name)}")
         if found.previous or found.life is not None:
             made.error(f"no rank has {'an earlier life' if found.previous else f'a life {found.life}'} in {run.name}")
     now_s = time.time()
     lines = LogLines(LogTimes(run), None if found.since is None else now_s - found.since)
     separated = not found.previous and found.life is None
-    write = _json(run) if found.json else _plain(run, prefixes=found.rank is None, separated=separated)
+    write = _json(run) if found.json else _plain(run, found, separated=separated)
     while True:
         going_on = found.follow and run.is_running()  # before the read, so that all output up to the end is shown
         for block in lines.look(_wanted(run, found), time.time()):
-            write(block.log, block.at_s, block.lines)
+            write(block.log, block.at_s, block.within_s, block.lines)
         if not going_on:
-            for log, rest in lines.rests():
-                write(log, time.time(), [rest])
+            for log, at_s, rest in lines.rests():
+                write(log, at_s, 0.0, [rest])
         sys.stdout.buffer.flush()
         if not going_on:
             return _told_what_is_gone(RecordedRun(run.path), found)  # again, since its result may be new
@@ -366,7 +390,7 @@ def _wanted(run: RecordedRun, found: argparse.Namespace) -> list[Log]:
 
 
 def _is_wanted(rank: int, stream: str, found: argparse.Namespace) -> bool:
-    return found.rank in (None, rank) and (stream == "stderr" or not found.stderr)
+    return (found.ranks is None or rank in found.ranks) and (stream == "stderr" or not found.stderr)
 
 
 def _told_what_is_gone(run: RecordedRun, found: argparse.Namespace) -> int:
@@ -374,7 +398,8 @@ def _told_what_is_gone(run: RecordedRun, found: argparse.Namespace) -> int:
     gone = _gone(run, found)
     for path, reason in sorted(gone.items()):
         *_, rank, name = path.split(os.sep)
-        print(f"supervise logs: rank {rank} has no {name}: {one_line(reason)}", file=sys.stderr)
+        who = spans([int(rank)], run.titles)
+        print(f"supervise logs: {who} has no {name}: {one_line(reason)}", file=sys.stderr)
     return 1 if gone and all(log.path in gone for log in _wanted(run, found)) else 0
 
 
@@ -410,15 +435,10 @@ def _life(text: str) -> int:
     return int(text)
 
 
-def _rank(text: str) -> int:
-    if not values.is_count(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a rank; give a number, 0 or more")
-    return int(text)
-
-
-def _plain(run: RecordedRun, *, prefixes: bool, separated: bool) -> Callable[[Log, float, list[bytes]], None]:
+def _plain(run: RecordedRun, found: argparse.Namespace, *, separated: bool) -> _Write:
     """Return a function that prints lines for people. With `separated`, a line precedes each later life of a rank."""
     console = Console()
+    prefixes = found.ranks is None or len(found.ranks) > 1
     foreign = os.stat(run.path).st_uid != os.geteuid()
     """Another user may have put control sequences into the logs, to change this user's terminal."""
     known: dict[int, bytes] = {}
@@ -432,11 +452,15 @@ def _plain(run: RecordedRun, *, prefixes: bool, separated: bool) -> Callable[[Lo
             known[rank] = console.prefix(f"[{role}{number}]:", rank).encode()
         return known[rank]
 
-    def write(log: Log, _at_s: float, lines: list[bytes]) -> None:
+    def write(log: Log, at_s: float, within_s: float, lines: list[bytes]) -> None:
         if separated and lives.get(log.rank, 0) != log.attempt:
-            sys.stdout.buffer.write(b"--- rank %d, life %d ---\n" % (log.rank, log.attempt))
+            head = f"--- {spans([log.rank], run.titles)}, life {log.attempt} ---\n"
+            sys.stdout.buffer.write(head.encode(errors="replace"))
         lives[log.rank] = log.attempt
         prefix = prefix_of(log.rank)
+        if found.timestamps:
+            at = datetime.fromtimestamp(at_s).astimezone().isoformat(timespec="seconds")
+            prefix += f"{'~' if within_s > _EXACT_S else ''}{at} ".encode()
         if foreign:
             lines = [one_line(line.decode(errors="replace")).encode() for line in lines]
         sys.stdout.buffer.write(b"".join(b"%b%b\n" % (prefix, line) for line in lines))
@@ -444,10 +468,10 @@ def _plain(run: RecordedRun, *, prefixes: bool, separated: bool) -> Callable[[Lo
     return write
 
 
-def _json(run: RecordedRun) -> Callable[[Log, float, list[bytes]], None]:
+def _json(run: RecordedRun) -> _Write:
     """Return a function that prints lines as JSON objects."""
 
-    def write(log: Log, at_s: float, lines: list[bytes]) -> None:
+    def write(log: Log, at_s: float, _within_s: float, lines: list[bytes]) -> None:
         role, number = run.title(log.rank)
         head = {
             "schema_version": SCHEMA_VERSION,

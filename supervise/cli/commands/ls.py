@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from typing import TYPE_CHECKING
 
 from supervise._printable import one_line
 from supervise._story.wording import columns, shortened
 from supervise.cli.commands.runs import as_object, parser, program_of, recorded_runs, shown_duration, shown_start
+from supervise.cli.run.console import Console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,12 +20,24 @@ if TYPE_CHECKING:
 
 
 _COLUMNS = ("NAME", "STATE", "EXIT", "STARTED", "TIME", "RANKS", "PROGRAM")
+_LEFT_OUT = ("RANKS", "STARTED", "TIME", "EXIT")
+"""The columns that a narrow terminal lacks, the first to go first."""
 _LONGEST = 60
+"""Characters of PROGRAM that a pipe or a file gets."""
+_LEAST = 16
+"""Characters of PROGRAM for which other columns are left out."""
+_SHORTEST = 5
+_TERMINAL_COLUMNS = 80
+"""The width of a terminal that reports 0."""
+_STYLES = {"running": "32", "succeeded": "", "stopped": "33", "unknown": "33"}
+"""State to its style (SGR numbers). The other states are failures."""
+_FAILURE = "31"
 
 
 def options() -> RunParser:
     """Return the parser."""
     made = parser("ls", "List the runs, the newest first.", run=False)
+    made.add_argument("--running", action="store_true", help="only the runs that are running")
     made.add_argument("--json", action="store_true", help="print one JSON object a line")
     return made
 
@@ -35,15 +50,41 @@ def ls(words: Sequence[str]) -> int:
     """
     found = options().parse_args(words)
     folder, runs = recorded_runs()
+    if found.running:
+        runs = [run for run in runs if run.state == "running"]
     if found.json:
         for run in runs:
             print(json.dumps(as_object(run)))
         return 0
     if not runs:
-        print(f"no runs in {one_line(folder)}")
+        print(f"no {'run is running' if found.running else 'runs'} in {one_line(folder)}")
         return 0
-    print(*columns([_COLUMNS, *map(_row, runs)]), sep="\n")
+    print(*_table(runs), sep="\n")
     return 0
+
+
+def _table(runs: Sequence[RecordedRun]) -> list[str]:
+    """Return the table. On a terminal, the lines fit, and the states have colors."""
+    rows = [_COLUMNS, *map(_row, runs)]
+    heads = list(_COLUMNS)
+    width = {head: max(map(len, column)) + 2 for head, column in zip(heads, zip(*rows, strict=True), strict=True)}
+    left = _LONGEST
+    if sys.stdout.isatty():
+        room = os.get_terminal_size(sys.stdout.fileno()).columns or _TERMINAL_COLUMNS
+        for head in _LEFT_OUT:
+            if (left := room - sum(width[each] for each in heads[:-1])) < min(_LEAST, width["PROGRAM"] - 2):
+                heads.remove(head)
+        left = max(_SHORTEST, room - sum(width[each] for each in heads[:-1]))
+    used = [_COLUMNS.index(head) for head in heads]
+    lines = columns([[shortened(row[at], left) if at == used[-1] else row[at] for at in used] for row in rows])
+    if Console().rank_color:
+        at = width["NAME"]
+        for number, run in enumerate(runs, 1):
+            end = at + len(one_line(run.state))
+            style = _STYLES.get(run.state, _FAILURE)
+            line = lines[number]
+            lines[number] = f"{line[:at]}\x1b[{style}m{line[at:end]}\x1b[0m{line[end:]}" if style else line
+    return lines
 
 
 def _row(run: RecordedRun) -> tuple[str, ...]:
@@ -55,5 +96,5 @@ def _row(run: RecordedRun) -> tuple[str, ...]:
         shown_start(run),
         shown_duration(run.duration),
         one_line(str(run.info.get("world_size"))),
-        shortened(program_of(run), _LONGEST),
+        f"{program_of(run)}{f' ({run.counts})' if run.counts else ''}",
     )

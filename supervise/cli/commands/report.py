@@ -42,7 +42,7 @@ def report(words: Sequence[str]) -> int:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
     made = options()
-    found = made.parse_args(words)
+    found = made.read(words)
     if [found.output, found.trace, "-" if found.json else None].count("-") > 1:
         made.error("only one of the page, the trace and --json can go to stdout")
     if found.json and found.output is not None:

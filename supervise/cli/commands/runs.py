@@ -7,13 +7,16 @@ import errno
 import os
 import stat
 import sys
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from supervise._files import accessible
 from supervise._printable import below_itself, one_line
 from supervise._views.recorded_run import RecordedRun, runs_in
+from supervise.cli.options import values
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from datetime import timedelta
     from typing import NoReturn
 
@@ -145,7 +148,11 @@ _MOST_LISTED = 10
 
 
 class NoSuchRunError(Exception):
-    """No run, or more than one, has this name. The text is a message for the user."""
+    """No run, or more than one, is meant. The text is a message for the user."""
+
+
+class UnknownRunError(NoSuchRunError):
+    """No run has this name."""
 
 
 def find_run(word: str) -> RecordedRun:
@@ -158,7 +165,8 @@ def find_run(word: str) -> RecordedRun:
         word: The path or the beginning of the name.
 
     Raises:
-        NoSuchRunError: There is none, or more than one.
+        UnknownRunError: There is none.
+        NoSuchRunError: There is more than one, or the path is not that of a run.
         OSError: The default folder cannot be read, or belongs to another user.
     """
     try:
@@ -181,10 +189,35 @@ def find_run(word: str) -> RecordedRun:
     if not found:
         if is_folder:
             return _checked(run, word)
-        raise NoSuchRunError(f"no run in {one_line(folder)} is named {one_line(word)!r}; see: supervise ls")
-    names = ", ".join(one_line(run.name) for run in found[:_MOST_LISTED])
-    more = f" and {len(found) - _MOST_LISTED} more" if len(found) > _MOST_LISTED else ""
-    raise NoSuchRunError(f"{len(found)} runs are named {one_line(word)!r}...: {names}{more}; give more of the name")
+        raise UnknownRunError(f"no run in {one_line(folder)} is named {one_line(word)!r}; see: supervise ls")
+    raise NoSuchRunError(f"{len(found)} runs are named {one_line(word)!r}...: {_listed(found)}; give more of the name")
+
+
+def _listed(runs: Sequence[RecordedRun]) -> str:
+    more = f" and {len(runs) - _MOST_LISTED} more" if len(runs) > _MOST_LISTED else ""
+    return f"{', '.join(one_line(run.name) for run in runs[:_MOST_LISTED])}{more}"
+
+
+def default_run(*, newest: bool) -> tuple[RecordedRun, str]:
+    """Return the run that a command without RUN means, and why: the only one that is running.
+
+    Args:
+        newest: Whether the newest run is meant if none, or more than one, is running.
+
+    Raises:
+        NoSuchRunError: None is meant.
+        OSError: The default folder cannot be read, or belongs to another user.
+    """
+    folder, runs = recorded_runs()
+    running = [run for run in runs if run.state == "running"]
+    if len(running) == 1:
+        return running[0], "the only run that is running"
+    if newest and runs:
+        return runs[0], "the newest run"
+    if running:
+        raise NoSuchRunError(f"{len(running)} runs are running: {_listed(running)}; give one of these names")
+    what = "no run is running" if runs else f"there are no runs in {one_line(folder)}"
+    raise NoSuchRunError(f"it is missing, and {what}; see: supervise ls")
 
 
 def _checked(run: RecordedRun, word: str) -> RecordedRun:
@@ -209,7 +242,82 @@ def _is_closed(path: str) -> bool:
 
 
 class RunParser(argparse.ArgumentParser):
-    """A parser with error messages of two lines."""
+    """A parser with error messages of two lines, which also finds RUN, and the ranks and roles after it."""
+
+    dest = "run"
+    """The name of the value of RUN."""
+
+    def find(self, word: str) -> Any:
+        """Return what a word in the place of RUN names.
+
+        Raises:
+            NoSuchRunError: It names nothing, or more than one run.
+        """
+        return find_run(word)
+
+    def default(self) -> tuple[Any, str]:
+        """Return what is meant without RUN, and why.
+
+        Raises:
+            NoSuchRunError: None is meant.
+        """
+        return default_run(newest=True)
+
+    def recorded(self, meant: Any) -> RecordedRun | None:
+        """Return the run whose roles count for a return value of `find`; None if it is not known."""
+        found: RecordedRun = meant
+        return found
+
+    def read(self, words: Sequence[str]) -> argparse.Namespace:
+        """Parse arguments. Replace RUN by what it names, and `ranks` by local ranks, or None if none are given.
+
+        If no run has the name in the place of RUN, the word is a rank or a role of the run that is meant without RUN.
+        An argument `sig` is between RUN and the ranks.
+
+        Args:
+            words: The arguments after the command.
+
+        Raises:
+            SystemExit: With code 2 after an error message, or 0 after the help.
+            OSError: The default folder cannot be read, or belongs to another user.
+        """
+        found = self.parse_intermixed_args(words)
+        first = getattr(found, self.dest), getattr(found, "sig", None)
+        given: list[str] = [word for word in (*first, *getattr(found, "ranks", ())) if word is not None]
+        why = unknown = ""
+        meant: Any = None
+        try:
+            try:
+                meant = self.find(given[0]) if given else None
+            except UnknownRunError as error:
+                if not hasattr(found, "ranks"):
+                    raise
+                unknown = str(error)
+            if meant is None:
+                meant, why = self.default()
+            else:
+                del given[0]
+        except NoSuchRunError as error:
+            self.error(f"argument RUN: {unknown or error}")
+        setattr(found, self.dest, meant)
+        run = self.recorded(meant)
+        name = "" if run is None else one_line(run.name)
+        before = f"argument RUN: {unknown}; and in {name}, {why}: " if unknown else ""
+        if hasattr(found, "sig"):
+            found.sig = self._checked(values.any_signal, given.pop(0) if given else "", before or "argument SIG: ")
+        if hasattr(found, "ranks"):
+            given += found.rank
+            parse = partial(values.ranks_of, roles=[] if run is None else run.roles)
+            found.ranks = self._checked(parse, ",".join(given), before) if given else None
+        if why:
+            print(f"{self.prog}: {name}, {why}", file=sys.stderr)
+        return found
+
+    def _checked(self, parse: Callable[[str], Any], text: str, before: str) -> Any:
+        try:
+            return parse(text)
+        except argparse.ArgumentTypeError as error:
+            self.error(f"{before}{error}")
 
     def error(self, message: str) -> NoReturn:
         """Print an error message and exit with code 2."""
@@ -225,15 +333,19 @@ def parser(command: str, description: str, *, run: bool) -> RunParser:
     """Return the parser of a command. With `run`, the command has an argument for the name of a run."""
     made = RunParser(prog=f"supervise {command}", description=description, allow_abbrev=False)
     if run:
-        made.add_argument("run", metavar="RUN", type=_run, help="directory of a run, or the beginning of its name")
+        made.add_argument(
+            "run",
+            metavar="RUN",
+            nargs="?",
+            help="directory of a run, or the beginning of its name (the only run that is running, or else the newest)",
+        )
     return made
 
 
-def _run(word: str) -> RecordedRun:
-    try:
-        return find_run(word)
-    except NoSuchRunError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def add_ranks(made: RunParser, what: str) -> None:
+    """Add the ranks and roles after RUN, and ``--rank``."""
+    made.add_argument("ranks", metavar="ROLE", nargs="*", help=f"{what}: roles or ranks, such as web, web.2, 0-3")
+    made.add_argument("--rank", metavar="R", action="append", default=[], help="the same as an option")
 
 
 def shown_start(run: RecordedRun) -> str:
@@ -266,5 +378,6 @@ def as_object(run: RecordedRun) -> dict[str, object]:
         "started": None if run.started is None else run.started.isoformat(),
         "duration_s": None if run.duration is None else run.duration.total_seconds(),
         "world_size": run.info.get("world_size"),
+        "roles": [{"name": name, "count": count} for name, count in run.roles],
         "program": run.info["program"],
     }

@@ -35,9 +35,9 @@ def show(words: Sequence[str]) -> int:
     Raises:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
-    found = options().parse_args(words)
+    found = options().read(words)
     run: RecordedRun = found.run
-    story = _Story(run.events())
+    story = _Story(run.events(), run.titles)
     if found.json:
         whole = as_object(run) | {"ranks": story.states(), "restarts": story.restarts, "result": run.result or None}
         print(json.dumps(whole))
@@ -50,8 +50,9 @@ def show(words: Sequence[str]) -> int:
 class _Story:
     """The last known state of the run, and lines about the notable events before."""
 
-    def __init__(self, events: Iterable[dict[str, Any]]) -> None:
+    def __init__(self, events: Iterable[dict[str, Any]], titles: Sequence[str]) -> None:
         self.run = RunState()
+        self._titles = titles
         self.restarts: list[str] = []
         """A line for each restart."""
         self.notes: list[str] = []
@@ -62,15 +63,16 @@ class _Story:
 
     def _take(self, it: Occurrence) -> None:
         fields = it.fields
+        who = "" if it.rank is None else spans([it.rank], self._titles)
         match it.name:
             case "process.restarting":
                 again = f"restart {fields.get('attempt', 0)} of this rank"
-                self.restarts.append(f"rank {it.rank} ended ({exit_of(fields)}); {again}")
+                self.restarts.append(f"{who} ended ({exit_of(fields)}); {again}")
             case "process.hung":
-                self.notes.append(f"rank {it.rank} hung: no {fields['tier']} for {fields['age_s']:.1f} s")
+                self.notes.append(f"{who} hung: no {fields['tier']} for {fields['age_s']:.1f} s")
             case "gang.restarting":
                 how = fields["error_type"]
-                cause = f"rank {fields['root_cause_rank']} {failed_or_ended(how)} ({how})"
+                cause = f"{spans([fields['root_cause_rank']], self._titles)} {failed_or_ended(how)} ({how})"
                 self.restarts.append(f"{cause}; restart {fields['attempt']}")
             case "gang.stacks" if fields.get("path"):
                 self.notes.append(f"stacks: {fields['path']}")
@@ -88,10 +90,11 @@ class _Story:
     def first_failure(self) -> str | None:
         """Return the rank whose failure is the first in the events, and how it ended; None if none has failed."""
         for rank, failure in self.run.failed.items():
+            who = spans([rank], self._titles)
             if failure.life.launch_failure is not None:
-                return f"rank {rank}, could not be started: {one_line(failure.why)}"
+                return f"{who}, could not be started: {one_line(failure.why)}"
             if failure.life.end is not None and not failure.why:
-                return f"rank {rank}, {one_line(exit_of(failure.life.end.fields))}"
+                return f"{who}, {one_line(exit_of(failure.life.end.fields))}"
         return None
 
 
@@ -105,7 +108,7 @@ def _state(known: RankLives) -> str:
 
 
 def _head(run: RecordedRun) -> list[str]:
-    count = run.info.get("world_size")
+    count = f"{run.info.get('world_size')}{f' ({run.counts})' if run.counts else ''}"
     return [
         f"{one_line(run.name)}: {run.state}",
         f"  program:  {program_of(run)}",
@@ -138,7 +141,7 @@ def _end(run: RecordedRun, story: _Story) -> list[str]:
     found = story.states()
     for rank, state in found.items():
         kinds.setdefault(state if run.state == "running" else state.partition(", pid")[0], []).append(rank)
-    states = [f"  {spans(ranks)}: {one_line(state)}" for state, ranks in kinds.items()]
+    states = [f"  {spans(ranks, run.titles)}: {one_line(state)}" for state, ranks in kinds.items()]
     if len(found) > 1 and (first := story.first_failure()) is not None:
         states.append(f"  the first failure: {first}")
     return [*head, *states]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from supervise._printable import one_line
-from supervise._story.wording import spans
 from supervise.cli.commands import steering
+from supervise.cli.commands.runs import add_ranks
 from supervise.cli.options import values
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from supervise._control.client import ControlClient
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
 def signal_options() -> RunParser:
     """Return the parser."""
     made = steering.parser("signal", "Send a signal to running ranks.")
-    made.add_argument("signal", metavar="SIG", type=values.any_signal, help="name or number, such as USR1")
-    steering.add_rank(made, "only these local ranks")
+    made.add_argument("sig", metavar="SIG", nargs="?", help="name or number, such as USR1")
+    add_ranks(made, "only these")
     made.add_argument("--group", action="store_true", help="also to the processes that a rank has started")
     return made
 
@@ -34,16 +36,18 @@ def signal(words: Sequence[str]) -> int:
     Raises:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
-    found = signal_options().parse_args(words)
-    ranks = None if found.rank is None else sorted(found.rank)
+    found = signal_options().read(words)
+    ranks = None if found.ranks is None else sorted(found.ranks)
 
     def act(client: ControlClient) -> int:
-        given = {"signal": found.signal.name, "ranks": ranks, "group": found.group or None}
+        given = {"signal": found.sig.name, "ranks": ranks, "group": found.group or None}
         result = client.request("signal", timeout_s=steering.REPLY_S, **given)
         if found.json:
             steering.show_json(found.target, result)
         elif result["ranks"]:
-            print(f"{found.target.name}: {found.signal.name} was sent to {spans(result['ranks'])}")
+            print(
+                f"{found.target.name}: {found.sig.name} was sent to {steering.spans_of(found.target, result['ranks'])}"
+            )
         if not result["ranks"]:
             return steering.fail("signal", f"{found.target.name}: none of these ranks runs", steering.REFUSED)
         return 0
@@ -60,22 +64,28 @@ _RESULT_S = 10.0
 
 def stop_options() -> RunParser:
     """Return the parser."""
-    made = steering.parser("stop", "Stop a run, and wait until all its processes are gone.")
+    made = steering.parser("stop", "Stop a run, or ranks of it, and wait until the processes are gone.")
     made.add_argument(
         "--timeout", metavar="DUR", type=values.seconds, help="time from the first signal to SIGKILL (the run's)"
     )
     made.add_argument("--signal", metavar="SIG", type=values.any_signal, help="the first signal (the run's)")
+    add_ranks(made, "stop only these; they stay down until a restart")
     return made
 
 
 def stop(words: Sequence[str]) -> int:
-    """Stop the run and print how it ended; return the exit code.
+    """Stop the run and print how it ended, or stop ranks and print which; return the exit code.
 
     Raises:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
-    found = stop_options().parse_args(words)
+    made = stop_options()
+    found = made.read(words)
     sig = None if found.signal is None else found.signal.name
+    if found.ranks is not None:
+        if sig is not None or found.timeout is not None:
+            made.error("--signal and --timeout are for a stop of the whole run; omit them, or the ranks")
+        return steering.steer("stop", found.target, partial(_terminate, found))
 
     def act(client: ControlClient) -> int:
         result = client.request("stop", timeout_s=None, signal=sig, timeout=found.timeout)
@@ -90,13 +100,22 @@ def stop(words: Sequence[str]) -> int:
     return steering.steer("stop", found.target, act)
 
 
-# ``supervise restart RUN --rank R``: restart ranks of a running gang
+def _terminate(found: argparse.Namespace, client: ControlClient) -> int:
+    result = client.request("terminate", timeout_s=None, ranks=sorted(found.ranks))
+    if found.json:
+        steering.show_json(found.target, result)
+    else:
+        print(f"{found.target.name}: {steering.spans_of(found.target, found.ranks)} stopped")
+    return 0
+
+
+# ``supervise restart RUN ROLE``: restart ranks of a running gang
 
 
 def restart_options() -> RunParser:
     """Return the parser."""
     made = steering.parser("restart", "Restart ranks of a run, and wait until they run. No limit counts it.")
-    steering.add_rank(made, "these local ranks", required=True)
+    add_ranks(made, "what to restart")
     return made
 
 
@@ -106,15 +125,20 @@ def restart(words: Sequence[str]) -> int:
     Raises:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
-    found = restart_options().parse_args(words)
+    made = restart_options()
+    found = made.read(words)
+    if found.ranks is None:
+        names = "" if found.target.run is None else f" ({', '.join(role for role, _ in found.target.run.roles)})"
+        made.error(f"name the ranks or roles of {found.target.name} to restart, such as 0,2 or a role{names}")
 
     def act(client: ControlClient) -> int:
-        result = client.request("restart", timeout_s=None, ranks=sorted(found.rank))
+        result = client.request("restart", timeout_s=None, ranks=sorted(found.ranks))
         if found.json:
             steering.show_json(found.target, result)
         else:
             for rank, pid in result["pids"].items():
-                print(one_line(f"{found.target.name}: rank {rank} was restarted, pid {pid}"))
+                who = steering.spans_of(found.target, [int(rank)])
+                print(one_line(f"{found.target.name}: {who} was restarted, pid {pid}"))
         return 0
 
     return steering.steer("restart", found.target, act)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from supervise._printable import one_line
 from supervise._story.wording import spans
 from supervise.cli.commands import steering
+from supervise.cli.commands.runs import add_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ def options() -> RunParser:
         "stacks",
         "Show where the main threads of the ranks are, a line for equal stacks, the stack with the fewest ranks first.",
     )
-    steering.add_rank(made, "only these local ranks, with all frames of all threads")
+    add_ranks(made, "only these, with all frames of all threads")
     return made
 
 
@@ -31,8 +32,9 @@ def stacks(words: Sequence[str]) -> int:
     Raises:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
-    found = options().parse_args(words)
-    ranks = None if found.rank is None else sorted(found.rank)
+    found = options().read(words)
+    ranks = None if found.ranks is None else sorted(found.ranks)
+    titles = [] if found.target.run is None else found.target.run.titles
 
     def act(client: ControlClient) -> int:
         result = client.request("stacks", timeout_s=steering.REPLY_S, ranks=ranks)
@@ -41,35 +43,36 @@ def stacks(words: Sequence[str]) -> int:
         elif not result["ranks"]:
             print(f"{found.target.name}: none of these ranks runs")
         else:
-            print(*map(one_line, page(result, whole=ranks is not None)), sep="\n")
+            print(*map(one_line, page(result, titles, whole=ranks is not None)), sep="\n")
         return 0
 
     return steering.steer("stacks", found.target, act)
 
 
-def page(result: dict[str, Any], *, whole: bool) -> list[str]:
+def page(result: dict[str, Any], titles: Sequence[str] = (), *, whole: bool) -> list[str]:
     """Return the result of the request ``stacks`` as lines.
 
     Args:
         result: The result.
+        titles: Role and role rank of each rank, as for `spans`.
         whole: Whether to show all frames of all threads. Otherwise only the places of the main threads are shown.
     """
     if whole:
-        return [line for rank, each in result["ranks"].items() for line in _threads(rank, each)]
-    return [*result["groups"], *_notes(result["ranks"])]
+        return [line for rank, each in result["ranks"].items() for line in _threads(rank, each, titles)]
+    return [*result["groups"], *_notes(result["ranks"], titles)]
 
 
-def _notes(ranks: dict[str, dict[str, Any]]) -> list[str]:
+def _notes(ranks: dict[str, dict[str, Any]], titles: Sequence[str]) -> list[str]:
     """Return the reasons why ranks have no Python frames. Each reason is a line."""
     reasons: dict[str, list[int]] = {}
     for rank, each in ranks.items():
         if each["source"] == "kernel":
             reasons.setdefault("; ".join(map(str, each["notes"])), []).append(int(rank))
-    return [f"no Python frames of {spans(who)}: {why}" for why, who in reasons.items() if why]
+    return [f"no Python frames of {spans(who, titles)}: {why}" for why, who in reasons.items() if why]
 
 
-def _threads(rank: str, stacks: dict[str, Any]) -> Iterator[str]:
-    yield f"rank {rank}, pid {stacks['pid']}, from {stacks['source']}:"
+def _threads(rank: str, stacks: dict[str, Any], titles: Sequence[str]) -> Iterator[str]:
+    yield f"{spans([int(rank)], titles)}, pid {stacks['pid']}, from {stacks['source']}:"
     for thread in stacks["threads"]:
         kernel = ", ".join(str(thread[key]) for key in ("state", "syscall", "wchan") if thread[key])
         name = thread["name"] or "thread"

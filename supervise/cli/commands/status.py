@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from supervise.cli.commands.runs import RunParser
 
 
-_COLUMNS = ("RANK", "STATE", "PID", "RESTARTS", "STEP", "BEAT", "STATUS")
+_COLUMNS = ("RANK", "ROLE", "STATE", "PID", "RESTARTS", "STEP", "BEAT", "STATUS")
 _LONGEST_STATUS = 60
 
 
@@ -31,11 +31,11 @@ def status(words: Sequence[str]) -> int:
     Raises:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
-    found = options().parse_args(words)
+    found = options().read(words)
 
     def act(client: ControlClient) -> int:
         result = client.request("status", timeout_s=steering.REPLY_S)
-        _mark_hung(found.target, result)
+        _add_facts(found.target, result)
         if found.json:
             steering.show_json(found.target, result)
         else:
@@ -45,28 +45,32 @@ def status(words: Sequence[str]) -> int:
     return steering.steer("status", found.target, act)
 
 
-def _mark_hung(target: steering.Target, result: dict[str, Any]) -> None:
-    """Set the state of a rank to ``hung`` if the watchdog has reported a hang of the rank, and the hang continues."""
+def _add_facts(target: steering.Target, result: dict[str, Any]) -> None:
+    """Add the role of each rank. Set its state to ``hung`` if the watchdog has reported a hang, and it continues."""
     if target.run is not None:
         for rank, row in Reader(target.run).read(result, same_pids=False).ranks.items():
-            result["ranks"][str(rank)]["state"] = row.state
+            role, number = target.run.title(rank)
+            result["ranks"][str(rank)] |= {"state": row.state, "role": role, "role_rank": number}
 
 
 def _lines(target: steering.Target, result: dict[str, Any]) -> list[str]:
     phase = "starting" if result["phase"] == "new" else result["phase"]
     attempt = f", attempt {result['attempt']}" if result["attempt"] else ""
     head = f"{phase}: {target.name} (supervise has pid {result['pid']}{attempt})"
-    rows = [_COLUMNS, *(_row(rank, row) for rank, row in result["ranks"].items())]
-    used = [column for column in range(len(_COLUMNS)) if column < 3 or any(row[column] != "-" for row in rows[1:])]
+    titles = [] if target.run is None else target.run.titles
+    rows = [_COLUMNS, *(_row(rank, row, roles=bool(titles)) for rank, row in result["ranks"].items())]
+    always = ("RANK", "STATE", "PID")
+    used = [at for at, head in enumerate(_COLUMNS) if head in always or any(row[at] != "-" for row in rows[1:])]
     table = columns([[row[column] for column in used] for row in rows])
-    left = [f"processes remain in the groups of {spans(result['leftovers'])}"] if result["leftovers"] else []
+    left = [f"processes remain in the groups of {spans(result['leftovers'], titles)}"] if result["leftovers"] else []
     return [head, *table, *left]
 
 
-def _row(rank: str, row: dict[str, Any]) -> tuple[str, ...]:
+def _row(rank: str, row: dict[str, Any], *, roles: bool) -> tuple[str, ...]:
     age_s = row["beat_age_s"]
     return (
         rank,
+        f"{row['role']}.{row['role_rank']}" if roles else "-",
         str(row["state"]),
         "-" if row["pid"] is None else str(row["pid"]),
         str(row["restarts"] or "-"),

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any
 from supervise._control.client import ControlClient, ControlError
 from supervise._printable import one_line
 from supervise._record import NamedTuple
-from supervise._story.wording import ending
+from supervise._story.wording import ending, spans
 from supervise._views.recorded_run import SOCKET, RecordedRun
-from supervise.cli.commands.runs import NoSuchRunError, RunParser, find_run
-from supervise.cli.options import values
+from supervise.cli.commands.runs import NoSuchRunError, RunParser, default_run, find_run
 from supervise.cli.streams import complaint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 
 SCHEMA_VERSION = 1
@@ -59,6 +58,31 @@ class Target(NamedTuple):
         return None if self.run is None else RecordedRun(self.run.path)
 
 
+class SteeringParser(RunParser):
+    """The parser of a command that asks a running supervise. RUN is a run, or a control socket."""
+
+    dest = "target"
+    appears_s: float = 0.0
+    """How long the parser waits for RUN to appear, in seconds."""
+
+    def find(self, word: str) -> Target:
+        """Return the gang that a word names."""
+        try:
+            if stat.S_ISSOCK(os.stat(word).st_mode):
+                return Target(one_line(word), os.path.abspath(word), None)
+        except (OSError, ValueError):
+            pass
+        return _target(running_run(word, self.appears_s))
+
+    def default(self) -> tuple[Target, str]:
+        """Return the gang of the only run that is running, and why it is meant."""
+        return _target(running_run(None, self.appears_s)), "the only run that is running"
+
+    def recorded(self, meant: Target) -> RecordedRun | None:
+        """Return the run; None for a control socket."""
+        return meant.run
+
+
 def parser(
     command: str,
     description: str,
@@ -66,48 +90,35 @@ def parser(
     epilog: str = _EPILOG,
     json_help: str = "print a JSON object",
     appears_s: float = 0.0,
-) -> RunParser:
+) -> SteeringParser:
     """Return the parser of a command, with RUN and ``--json``. The parser waits `appears_s` s for RUN to appear."""
-    made = RunParser(
+    made = SteeringParser(
         prog=f"supervise {command}",
         description=description,
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    made.appears_s = appears_s
     made.add_argument(
         "target",
         metavar="RUN",
-        type=partial(_target, appears_s=appears_s),
-        help="directory of a run, the beginning of its name, or a control socket",
+        nargs="?",
+        help="directory of a run, the beginning of its name, or a control socket (the only run that is running)",
     )
     made.add_argument("--json", action="store_true", help=json_help)
     return made
 
 
-def add_rank(made: RunParser, what: str, *, required: bool = False) -> None:
-    """Add ``--rank``."""
-    made.add_argument("--rank", metavar="R", type=values.rank_list, required=required, help=f"{what}, such as 1 or 0,2")
-
-
-def _target(word: str, *, appears_s: float) -> Target:
-    try:
-        if stat.S_ISSOCK(os.stat(word).st_mode):
-            return Target(one_line(word), os.path.abspath(word), None)
-    except (OSError, ValueError):
-        pass
-    try:
-        run = running_run(word, appears_s)
-    except NoSuchRunError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def _target(run: RecordedRun) -> Target:
     return Target(one_line(run.name), os.path.join(run.path, SOCKET), run)
 
 
-def running_run(word: str, appears_s: float) -> RecordedRun:
+def running_run(word: str | None, appears_s: float) -> RecordedRun:
     """Return the run that a word names. If no run with this name is running, wait for one to start.
 
     Args:
-        word: The word, as for `find_run`.
+        word: The word, as for `find_run`; None: the only run that is running.
         appears_s: The longest wait in seconds.
 
     Raises:
@@ -117,8 +128,8 @@ def running_run(word: str, appears_s: float) -> RecordedRun:
     while True:
         over = time.monotonic() >= deadline_s
         try:
-            run = find_run(word)
-            if over or run.state in ("running", "unknown") or word == run.name or os.sep in word:
+            run = default_run(newest=False)[0] if word is None else find_run(word)
+            if over or run.state in ("running", "unknown") or word == run.name or os.sep in (word or ""):
                 return run
         except NoSuchRunError:
             if over:
@@ -172,6 +183,11 @@ def _suspended(command: str, target: Target, pid: int) -> None:
         f"{target.name}: supervise (pid {pid}) is suspended and does not reply; kill -CONT {pid} continues it",
         0,
     )
+
+
+def spans_of(target: Target, ranks: Iterable[int]) -> str:
+    """Format ranks of a gang, with their roles."""
+    return one_line(spans(ranks, [] if target.run is None else target.run.titles))
 
 
 def has_ended(target: Target) -> bool:

@@ -51,7 +51,7 @@ def top(words: Sequence[str]) -> int:
     Raises:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
-    found = options().parse_args(words)
+    found = options().read(words)
     target: steering.Target = found.target
     if not found.json and not _has_rich():
         return steering.fail("top", _NO_RICH, steering.REFUSED)

@@ -38,7 +38,7 @@ def wait(words: Sequence[str]) -> int:
     Raises:
         SystemExit: With code 2 after an error message, or 0 after the help.
     """
-    found = options().parse_args(words)
+    found = options().read(words)
     target: steering.Target = found.target
     if target.run is not None and target.run.state not in ("running", "unknown"):
         return _ended(target, as_json=found.json)

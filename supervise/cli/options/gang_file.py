@@ -14,7 +14,7 @@ from supervise._settings import ADDRESSES, CHOICE, FLAG, of_roles
 from supervise.cli.options import suggestions, values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from supervise._settings import RestartKind, Setting
 
@@ -273,24 +273,53 @@ class GangFile:
     # Roles
 
     def parts(
-        self, common: Mapping[str, str], settings: Mapping[str, Any], port: int | None = None
+        self, common: Mapping[str, str], settings: Mapping[str, Any], words: Sequence[str] = (), port: int | None = None
     ) -> tuple[Part, ...]:
-        """Return the roles in their order.
+        """Return the roles in their order, without those that are switched off.
 
         Args:
             common: Variables of all ranks: name to value.
             settings: The settings of the gang: name to value.
+            words: The wanted roles as ``NAME`` or ``NAME=COUNT``; empty: all. What they need is added.
             port: ``PORT`` of the first role; None to set none.
 
         Raises:
-            argparse.ArgumentTypeError: A role is not valid; the text names the role and the key.
+            argparse.ArgumentTypeError: A role is not valid, or does not exist; the text names the role and the key.
         """
         cwd = self._cwd("cwd", self._whole.get("cwd", "."), self._folder)
         usual = Part(role="", count=1, program="", env=dict(common), cwd=cwd, settings=of_each_role(settings))
-        made = tuple(self._part(name, table, usual) for name, table in self._whole["roles"].items())
-        for number, part in enumerate(made):
+        made = {name: self._part(name, table, usual) for name, table in self._whole["roles"].items()}
+        for number, part in enumerate(made.values()):
             part.port = None if port is None else port + _PORTS * number
-        return made
+        return self._selected(made, words)
+
+    def _selected(self, parts: Mapping[str, Part], words: Sequence[str]) -> tuple[Part, ...]:
+        wanted = [self._wanted(parts, word) for word in words] or list(parts)
+        for name in wanted:  # the list grows
+            wanted += [each for each in parts[name].settings.get("needs") or () if each in parts and each not in wanted]
+        kept = [part for name, part in parts.items() if part.count and name in wanted]
+        if not kept:
+            raise self._error("every role is switched off by a count of 0; give at least one role a rank")
+        if len(kept) < len(parts) and all(part.settings.get("service") for part in kept):
+            names = ", ".join(part.role for part in kept)
+            raise self._error(f"only services remain: {names}; add a role that is not one, after whose end they stop")
+        for part in kept:
+            if needs := part.settings.get("needs"):  # a role that is switched off is replaced by something else
+                part.settings["needs"] = type(needs)(each for each in needs if each not in parts or parts[each].count)
+        return tuple(kept)
+
+    def _wanted(self, parts: Mapping[str, Part], word: str) -> str:
+        """Return the role that a word names, and set its number of ranks if the word has one."""
+        name, equals, count = (word, "", "") if word in parts else word.rpartition("=")
+        if name not in parts:
+            if word.startswith("-"):
+                raise self._error(f"{word!r} is after the names of roles; give options before them")
+            meant = suggestions.meant(name or word, parts)
+            what = f"it has no role {name or word!r}{meant}; its roles are {', '.join(parts)}"
+            raise self._error(f"{what} (PROGRAM and --file exclude each other)")
+        if equals:
+            parts[name].count = self._checked(f"{name}=", values.role_count, count)
+        return name
 
     def _part(self, name: str, table: Any, usual: Part) -> Part:
         where = f"roles.{name}"
@@ -305,8 +334,8 @@ class GangFile:
         command = self._command(where, given.get("command"))
         settings = {row.name: self._setting(where, row, given[key]) for key, row in rows.items() if key in given}
         return Part(
-            role=self._checked(where, values.name, name),
-            count=self._checked(f"{where}: count", values.worker_count, str(given.get("count", 1))),
+            role=self._checked(where, values.role_name, name),
+            count=self._checked(f"{where}: count", values.role_count, str(given.get("count", 1))),
             program=command[0],
             args=tuple(command[1:]),
             module=self._flag(f"{where}: module", given.get("module", False)),

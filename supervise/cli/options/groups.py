@@ -16,7 +16,7 @@ from supervise.cli.options import values
 from supervise.cli.options.values import add_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any, NoReturn
 
     from supervise._settings import Setting
@@ -197,15 +197,15 @@ def parts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> tuple[P
     _check(parser, found)
     env = _environment(parser, found)
     settings = gang_settings(found)
+    command = found.command[1:] if found.command[:1] == ["--"] else found.command
     if found.file is not None:
         try:
-            made: tuple[Part, ...] = found.file.parts(env, settings, _first_port(found, env))
+            made: tuple[Part, ...] = found.file.parts(env, settings, command, _first_port(found, env))
         except argparse.ArgumentTypeError as error:
             parser.error(str(error))
         for part in made:
             _check_names(parser, part.env)
         return made
-    command = found.command[1:] if found.command[:1] == ["--"] else found.command
     if not command:
         parser.error("PROGRAM is missing; for example: supervise run -n 4 train.py")
     if not command[0]:
@@ -244,8 +244,6 @@ def _first_port(found: argparse.Namespace, env: Mapping[str, str]) -> int | None
 def _check(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
     """Refuse options that contradict each other."""
     if found.file is not None:
-        if found.command:
-            parser.error(f"PROGRAM and --file exclude each other; omit {found.command[0]!r} or --file")
         for name, value in (
             ("-n", found.nproc_per_node),
             ("-m", found.module),
@@ -374,13 +372,44 @@ def _env_file(path: str) -> dict[str, str] | None:
     return None if path == gang_file.NO_FILE else gang_file.read(path)
 
 
+# The options of ``supervise run`` that name ranks or roles
+
+
+def find_ranks(parser: argparse.ArgumentParser, found: argparse.Namespace, parts: Sequence[Part], hosts: int) -> None:
+    """Replace the ranks and roles that options name by ranks.
+
+    Args:
+        parser: The parser, for errors.
+        found: The parsed options.
+        parts: The parts of the run on one host.
+        hosts: Number of hosts of the engine.
+
+    Raises:
+        SystemExit: With code 2 after an error message.
+    """
+
+    def ranks(option: str, text: str, hosts: int = 1) -> frozenset[int]:
+        try:
+            return values.ranks_of(text, [(part.role, part.count * hosts) for part in parts])
+        except argparse.ArgumentTypeError as error:
+            parser.error(f"argument {option}: {error}")
+
+    def rank(option: str, text: str, hosts: int = 1) -> int:
+        if len(chosen := ranks(option, text, hosts)) > 1:
+            parser.error(f"argument {option}: {text!r} is more than one rank; give one, such as {min(chosen)}")
+        return min(chosen)
+
+    shown, code, stdin = found.local_ranks_filter, found.exit_code_from, found.stdin
+    found.local_ranks_filter = ranks("--local-ranks-filter", shown) if shown else frozenset()
+    found.exit_code_from = None if code in (None, "root-cause") else rank("--exit-code-from", code, hosts)
+    found.stdin = stdin if stdin in (None, "all", "none") else rank("--stdin", stdin)
+
+
 # The option of ``supervise run`` that chooses the rank that reads the stdin of supervise
 
 
 Choice = int | Literal["all", "none"] | None
 """A rank, ``all`` or ``none``; None if the option was not given."""
-_WORDS: dict[str, Choice] = {"all": "all", "none": "none"}
-_MOST_DIGITS = 18
 
 
 def add_stdin_options(group: argparse._ArgumentGroup) -> None:
@@ -389,35 +418,18 @@ def add_stdin_options(group: argparse._ArgumentGroup) -> None:
         group,
         "--stdin",
         metavar="RANK",
-        type=choice,
         help="the rank that reads the stdin of supervise, and has the terminal; all: each rank gets a copy; none: no"
         " rank (the rank of -n 1; of several ranks none)",
     )
 
 
-def choice(text: str) -> Choice:
-    """Return a rank, ``all`` or ``none``.
-
-    Raises:
-        argparse.ArgumentTypeError: It is neither; the text has the accepted values.
-    """
-    if text in _WORDS:
-        return _WORDS[text]
-    if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a rank; give a number from 0, all or none")
-
-
-def check_stdin(parser: argparse.ArgumentParser, found: argparse.Namespace, parts: Iterable[Part], nproc: int) -> None:
-    """Refuse a rank that does not exist, another reader, copies of a terminal, and a stdin together with a gate.
+def check_stdin(parser: argparse.ArgumentParser, found: argparse.Namespace, parts: Iterable[Part]) -> None:
+    """Refuse another reader, copies of a terminal, and a stdin together with a gate.
 
     Raises:
         SystemExit: With code 2 after an error message.
     """
     chosen = found.stdin
-    if isinstance(chosen, int) and chosen >= nproc:
-        ranks = "0 only" if nproc == 1 else f"0 to {nproc - 1}"
-        parser.error(f"--stdin names rank {chosen}; with -n {nproc} the ranks are {ranks}")
     for part in parts if chosen is not None else ():
         if part.settings.get("stdin") == "inherit":
             parser.error(f"--stdin and stdin = 'inherit' of role {part.role!r} exclude each other; omit one of them")
@@ -573,12 +585,11 @@ TEMPLATE_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 def check_output(parser: argparse.ArgumentParser, found: argparse.Namespace, nproc: int) -> None:
     """Exit with an error message if options contradict each other or name a rank that does not exist."""
     for option, ranks in (
-        ("--local-ranks-filter", found.local_ranks_filter),
         ("--redirects", found.redirects if isinstance(found.redirects, dict) else ()),
         ("--tee", found.tee if isinstance(found.tee, dict) else ()),
     ):
         if beyond := sorted(rank for rank in ranks if rank >= nproc):
-            parser.error(f"{option} names rank {beyond[0]}; with -n {nproc} the ranks are {span(nproc)}")
+            parser.error(f"{option} names rank {beyond[0]}; with -n {nproc} the ranks are {values.span(nproc)}")
     if found.log_dir == os.devnull:
         _check_fileless(parser, found)
     if found.no_prefix and found.log_line_prefix is not None:
@@ -635,11 +646,6 @@ def streams(
     return only, {rank: Std.ALL & ~std for rank, std in only.items()}
 
 
-def span(nproc: int) -> str:
-    """Return the local ranks of a gang, for messages."""
-    return "0 only" if nproc == 1 else f"0 to {nproc - 1}"
-
-
 _LOG_DIR_HELP = f"parent of the run directory (the folder of your runs); {os.devnull}: no files, no prefixes"
 
 
@@ -672,9 +678,7 @@ def add_output_options(group: argparse._ArgumentGroup) -> None:
         group,
         "--local-ranks-filter",
         metavar="0,2",
-        type=values.rank_list,
-        default=frozenset(),
-        help="show only these ranks; log files are not affected",
+        help="show only these ranks or roles, such as 0,2 or web; log files are not affected",
     )
     add_option(group, "--no-prefix", action="store_true", help="show lines without [ROLE RANK]:")
     add_option(
@@ -736,18 +740,14 @@ def of(found: argparse.Namespace) -> OutputOptions:
 # The options of ``supervise run`` about its messages and its result
 
 
-def check_result(
-    parser: argparse.ArgumentParser, found: argparse.Namespace, nproc: int, world: Callable[[], str]
-) -> None:
-    """Refuse options that contradict each other; `world` describes the ranks.
+def check_result(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
+    """Refuse options that contradict each other.
 
     Raises:
         SystemExit: With code 2 after an error message.
     """
     if found.quiet and found.verbose:
         parser.error("-q and -v contradict each other; omit one of them")
-    if found.exit_code_from is not None and found.exit_code_from >= nproc:
-        parser.error(f"--exit-code-from names rank {found.exit_code_from}; the ranks are {world()}")
 
 
 def add_result_options(group: argparse._ArgumentGroup) -> None:
@@ -756,8 +756,8 @@ def add_result_options(group: argparse._ArgumentGroup) -> None:
         group,
         "--exit-code-from",
         metavar="WHO",
-        type=_exit_code_from,
-        help="root-cause: exit with the code of the rank that failed first; RANK: with that of this rank (root-cause)",
+        help="root-cause: exit with the code of the rank that failed first; a rank, such as 1 or web.1: with that of"
+        " this rank (root-cause)",
     )
     add_option(
         group,
@@ -788,15 +788,6 @@ def add_result_options(group: argparse._ArgumentGroup) -> None:
         help="console: messages for people; json: every event as a JSON object on stderr, in place of the messages"
         " (console)",
     )
-
-
-def _exit_code_from(text: str) -> int | None:
-    """Return a rank; None for ``root-cause``."""
-    if text == "root-cause":
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a rank; give a number, or root-cause")
-    return int(text)
 
 
 # The options of ``supervise run`` about the end of a run: limits, signals, and processes that ranks leave behind

@@ -37,6 +37,8 @@ class Options:
     """The programs: one part for all ranks, or one for each role of `file`."""
     file: str | None
     """The file that describes the gang."""
+    selected: tuple[str, ...]
+    """The words that select roles of the file; empty: all."""
     nproc: int
     numa_binding: str | None
     virtual_local_rank: bool
@@ -90,7 +92,7 @@ class Options:
     @property
     def words(self) -> tuple[str, ...]:
         """The command of the run, for messages."""
-        return self.parts[0].words if self.file is None else ("--file", self.file)
+        return self.parts[0].words if self.file is None else ("--file", self.file, *self.selected)
 
     @property
     def titles(self) -> list[tuple[str, int]]:
@@ -146,11 +148,12 @@ def validated(parser: Parser, found: argparse.Namespace) -> Options:
         limits.check_open_files(nproc, each=limits.held_by_rank(None), shown=0, later=later)
     except SpecError as error:
         parser.error(str(error))
+    nnodes = found.nnodes if found.engine == "ray" else 1
+    groups.find_ranks(parser, found, parts, nnodes)
     groups.check_output(parser, found, nproc)
     groups.check_health(parser, found)
-    nnodes = found.nnodes if found.engine == "ray" else 1
-    groups.check_result(parser, found, nproc * nnodes, lambda: groups.span(nproc * nnodes))
-    groups.check_stdin(parser, found, parts, nproc)
+    groups.check_result(parser, found)
+    groups.check_stdin(parser, found, parts)
     settings = groups.gang_settings(found)
     redirects, tee = groups.streams(found.redirects, found.tee, nproc)
     hosts, shown = groups.hosts(parser, found), found.local_ranks_filter
@@ -161,6 +164,7 @@ def validated(parser: Parser, found: argparse.Namespace) -> Options:
     return Options(
         parts=parts,
         file=found.file.path if found.file is not None else None,
+        selected=tuple(word for word in found.command if word != "--" and found.file is not None),
         nproc=nproc * nnodes,
         numa_binding=found.numa_binding,
         virtual_local_rank=found.virtual_local_rank,

@@ -20,6 +20,10 @@ _HELP_COLUMNS = 118
 
 _formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=34, width=_HELP_COLUMNS)
 
+_USAGE = """\
+supervise run [OPTIONS] [--] PROGRAM [ARGS...]
+       supervise run [OPTIONS] --file FILE [ROLE[=N]...]"""
+
 _DESCRIPTION = """\
 Run PROGRAM as several ranks on this machine, as one gang: if a rank fails,
 supervise stops the others and exits with the exit code of the first failure.
@@ -132,7 +136,7 @@ def run_parser() -> Parser:
     """Return the parser, which has not read any arguments yet."""
     parser = Parser(
         prog="supervise run",
-        usage="supervise run [OPTIONS] [--] PROGRAM [ARGS...]\n       supervise run [OPTIONS] --file FILE",
+        usage=_USAGE,
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=_formatter,

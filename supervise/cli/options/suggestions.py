@@ -89,6 +89,16 @@ def command(word: str, known: Sequence[str]) -> str:
     foreign = _COMMANDS_OF_OTHERS.get(word, "")
     if foreign in known:
         return foreign
+    return _near(word, known)
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """Return the question after a name that does not exist: ``; did you mean 'web'?``, or ``""``."""
+    near = _near(word, known)
+    return f"; did you mean {near!r}?" if near else ""
+
+
+def _near(word: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(word.lower(), list(known), 1, 0.6)
     return near[0] if near else ""
 

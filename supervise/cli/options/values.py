@@ -15,13 +15,15 @@ from supervise._settings import LEAST_LOG_BYTES, LONGEST_S
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from supervise._settings import Kind
     from supervise.logs import Std
 
 
 _MOST_DIGITS = 18
+_MOST_RANKS = 1 << 16
+"""The number of ranks of a gang whose roles are not known."""
 
 
 def count_workers(text: str) -> int:
@@ -132,6 +134,7 @@ def open_without_wait(path: str, flags: int) -> int:
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"([0-9]{1,15})([KMGT]?)(?:i?B)?", re.ASCII | re.IGNORECASE)
+_RANKS = re.compile("[0-9]+(?:-[0-9]+)?")
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_.-]*")
 
 
@@ -157,12 +160,49 @@ def streams(text: str) -> Std | dict[int, Std]:
         ) from None
 
 
-def rank_list(text: str) -> frozenset[int]:
-    """Return the ranks in a list such as ``0,2``."""
+def ranks_of(text: str, roles: Sequence[tuple[str, int]]) -> frozenset[int]:
+    """Return the ranks in a list such as ``web,db.1,5-7``: all of a role, one by its role rank, and ranks by number.
+
+    Args:
+        text: The list.
+        roles: Name and number of ranks of each role, in the order of the ranks; empty if they are not known.
+    """
+    of_role: dict[str, range] = {}
+    nproc = 0
+    for role, count in roles:
+        of_role[role] = range(nproc, nproc + count)
+        nproc += count
     words = [word.strip() for word in text.split(",") if word.strip()]
-    if not all(map(is_count, words)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a valid list of ranks; give numbers, such as 0,2")
-    return frozenset(map(int, words))
+    if not words:
+        raise argparse.ArgumentTypeError(f"{text!r} names no rank and no role; give some, such as 0,2")
+    return frozenset(rank for word in words for rank in _ranks_of(word, of_role, nproc))
+
+
+def _ranks_of(word: str, of_role: Mapping[str, range], nproc: int) -> range:
+    """Return the ranks that one word of a list names."""
+    low, dash, high = word.partition("-")
+    if is_count(low) and (is_count(high) or not dash) and int(high or low) >= int(low):
+        last = int(high or low)
+        if last >= (nproc or _MOST_RANKS):
+            raise argparse.ArgumentTypeError(f"rank {last} does not exist; the ranks are {span(nproc or _MOST_RANKS)}")
+        return range(int(low), last + 1)
+    if word in of_role:
+        return of_role[word]
+    role, _, number = word.rpartition(".")
+    if role in of_role and is_count(number):
+        if int(number) >= len(of_role[role]):
+            there = span(len(of_role[role]))
+            raise argparse.ArgumentTypeError(f"{word!r} does not exist; the role ranks of {role} are {there}")
+        return of_role[role][int(number) : int(number) + 1]
+    from supervise.cli.options import suggestions  # only here: it imports difflib
+
+    there = f"the ranks are {span(nproc)}, the roles {', '.join(of_role)}" if of_role else "give numbers, such as 0,2"
+    raise argparse.ArgumentTypeError(f"{word!r} is not a rank or a role{suggestions.meant(word, of_role)}; {there}")
+
+
+def span(nproc: int) -> str:
+    """Return the local ranks of a gang, for messages."""
+    return "0 only" if nproc == 1 else f"0 to {nproc - 1}"
 
 
 def seconds(text: str) -> float:
@@ -234,6 +274,18 @@ def name(text: str) -> str:
             f"{text!r} is not a valid name in paths and lines; give printable characters without '/'"
         )
     return text
+
+
+def role_name(text: str) -> str:
+    """Return the name of a role, which is not a rank in a list of ranks and roles."""
+    if _RANKS.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is a number of a rank; give the role a name with a letter")
+    return name(text)
+
+
+def role_count(text: str) -> int:
+    """Return the number of ranks of a role; 0 switches the role off."""
+    return 0 if text == "0" else worker_count(text)
 
 
 def variable(text: str) -> tuple[str, str]:

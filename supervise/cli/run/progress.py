@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervise._core.backoff import Backoff
 from supervise._story.failure_report import Story, unlaunched
-from supervise._story.wording import counted, exit_of, failed_or_ended, seconds, shortened
+from supervise._story.wording import counted, exit_of, failed_or_ended, seconds, shortened, spans
 from supervise._views.run_state import RunState
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class Progress:
             case "process.stopped":
                 pid = fields["pid"]
                 self._console.note(
-                    f"rank {it.rank} (pid {pid}) was stopped by {fields['signal']}; kill -CONT {pid} continues it"
+                    f"{self._who(it.rank)} (pid {pid}) was stopped by {fields['signal']}; kill -CONT {pid} continues it"
                 )
             case "process.hung":
                 self._hangs(it)
@@ -191,7 +191,10 @@ class Progress:
     def _restarts(self, it: Occurrence) -> None:
         rank, fields = it.fields["root_cause_rank"], it.fields
         how = self._why_unlaunched(rank) or shortened(fields["error_type"], 60)
-        self._console.note(f"rank {rank} {failed_or_ended(how)} ({how}); {_count(it)} {_wait(it)}")
+        self._console.note(f"{self._who(rank)} {failed_or_ended(how)} ({how}); {_count(it)} {_wait(it)}")
+
+    def _who(self, rank: int | None) -> str:
+        return "a rank" if rank is None else spans([rank], self.story.titles)
 
     def _why_unlaunched(self, rank: int) -> str:
         """Return why the last life of a rank could not be started; "" if it was."""
@@ -204,7 +207,7 @@ class Progress:
         seen += [f'"{it.fields["status"]}"'] if it.fields.get("status") else []
         details = f" ({', '.join(seen)})" if seen else ""
         age = seconds(it.fields["age_s"])
-        self._console.note(f"rank {it.rank} hangs: no {it.fields['tier']} for {age}{details}")
+        self._console.note(f"{self._who(it.rank)} hangs: no {it.fields['tier']} for {age}{details}")
 
     def _shows_stacks(self, it: Occurrence) -> None:
         for place in it.fields["places"]:
@@ -218,10 +221,10 @@ class Progress:
         if it.rank is not None and it.fields["role"] == "root_cause":
             how = self._why_unlaunched(it.rank) or exit_of(it.fields)
             again = f"restart {it.fields['attempt']} of this rank {_wait(it)}"
-            self._console.note(f"rank {it.rank} ended ({how}); {again}")
+            self._console.note(f"{self._who(it.rank)} ended ({how}); {again}")
 
     def _leaked(self, it: Occurrence) -> None:
-        who = "a rank" if it.rank is None else f"rank {it.rank}"
+        who = self._who(it.rank)
         found = it.fields["descendants"]
         pids = ", ".join(map(str, found[:_PIDS]))
         if len(found) > _PIDS:
@@ -307,7 +310,7 @@ class Progress:
         for rank, failure in self._state.failed.items():
             end = failure.life.end
             if end is not None and not failure.why and not self._state.ranks[rank].waits:
-                return f"rank {rank} failed ({exit_of(end.fields)}): "
+                return f"{self._who(rank)} failed ({exit_of(end.fields)}): "
         return ""
 
     def _what_then(self) -> str:

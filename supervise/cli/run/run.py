@@ -344,7 +344,7 @@ class _Run:
         if self._options.summary and not self._options.json_log:
             from supervise.cli.run import summary
 
-            self._console.show(summary.table(result))
+            self._console.show(summary.table(result, self._story.titles))
         if not failed and not self._console.terminal and self._story.directory is not None:
             self._console.note(f"logs: {self._story.directory}")  # on a terminal, the note was shown at the start
         if failed and not self._options.json_log:

@@ -10,21 +10,29 @@ from supervise.cli.run.directory import write_result
 from supervise.cli.streams import complaint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from supervise._story.failure_report import Story
     from supervise.cli.options.options import Options
     from supervise.result import RankEnd, RunProcsResult
 
 
-def table(result: RunProcsResult) -> list[str]:
-    """Return a table with a line for each rank: how it ended, its time, CPU time and peak memory."""
-    rows = [("rank", "pid", "end", "time", "cpu", "memory")]
+def table(result: RunProcsResult, titles: Sequence[str] = ()) -> list[str]:
+    """Return a table with a line for each rank: how it ended, its time, CPU time and peak memory.
+
+    Args:
+        result: The result of the gang.
+        titles: Role and role rank of each rank; empty if all have the same role.
+    """
+    rows = [("rank", "role", "pid", "end", "time", "cpu", "memory")]
     for rank, end in sorted(result.ends.items()):
         how = "not started" if end.pid is None else ending(end.exitcode, core_dumped=end.core_dumped)
         cpu = "-" if end.cpu_time_s is None else f"{end.cpu_time_s:.2f} s"
-        rows.append((str(rank), str(end.pid or "-"), how, f"{_time_s(end):.2f} s", cpu, size(end.max_rss_bytes)))
-    return columns(rows, right={0, 1, 3, 4, 5})
+        role = titles[rank] if titles else ""
+        rows.append((str(rank), role, str(end.pid or "-"), how, f"{_time_s(end):.2f} s", cpu, size(end.max_rss_bytes)))
+    if titles:
+        return columns(rows, right={0, 2, 4, 5, 6})
+    return columns([(row[0], *row[2:]) for row in rows], right={0, 1, 3, 4, 5})
 
 
 def _time_s(end: RankEnd) -> float:
