@@ -102,8 +102,10 @@ class Command:
                 process.kill()
 
     @contextmanager
-    def on_terminal(self, *words: str, stdout: Any = None, columns: int = 100, **env: str) -> Iterator["Terminal"]:
-        """Start ``supervise run`` on a terminal of its own; it is gone afterwards."""
+    def on_terminal(
+        self, *words: str, command: str = "run", stdout: Any = None, columns: int = 100, **env: str
+    ) -> Iterator["Terminal"]:
+        """Start ``supervise run``, or another command, on a terminal of its own; it is gone afterwards."""
         master, slave = pty.openpty()
         os.set_blocking(master, False)
         name = os.ttyname(slave)
@@ -111,7 +113,7 @@ class Command:
         size = f"cols {columns} rows {40 if columns else 0}"
         script = f'stty {size} <"$0"; exec "$@" <"$0" {to} 2>"$0"'  # a new session's first terminal is its own
         process = subprocess.Popen(
-            ["sh", "-c", script, name, *SUPERVISE, "run", *words],
+            ["sh", "-c", script, name, *SUPERVISE, command, *words],
             env=environment(self.tmp_path, **env),
             cwd=self.tmp_path,
             stdout=stdout,

@@ -17,7 +17,7 @@ OF_A_RECORDED_RUN = {
     "report": ("job",),
     "wait": ("job",),
     "completion": ("bash",),
-    "clean": (),
+    "clean": ("--all",),
 }
 OF_A_RUNNING_RUN = {
     "status": ("job",),
@@ -136,5 +136,5 @@ def test_clean_removes_all_runs_before_it_fails(supervise: Command, redirection:
     """Its stdout may be on the full disk that it is to empty: it fails afterwards."""
     record(supervise)
     record(supervise)
-    assert with_streams(supervise, redirection, "clean").returncode == 1
+    assert with_streams(supervise, redirection, "clean", "--all").returncode == 1
     assert not list((supervise.tmp_path / "runs").glob("job_*"))

@@ -268,7 +268,10 @@ def test_a_dry_run_refuses_what_a_run_refuses(supervise: Command, told: str):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--file", "gang.toml", "true"], "PROGRAM and --file exclude each other; omit 'true' or --file"),
+        (
+            ["--file", "gang.toml", "true"],
+            "it has no role 'true'; its roles are a (PROGRAM and --file exclude each other)",
+        ),
         (["--file", "gang.toml", "-n", "2"], "-n and --file exclude each other; gang.toml says it for each role"),
         (["--file", "none.toml"], "none.toml: No such file or directory"),
         (["--file", "/dev/zero"], "/dev/zero: it is larger than 1 MiB"),

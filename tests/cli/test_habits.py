@@ -19,6 +19,7 @@ HABITS = {
     "PID 1": "test_reaping.test_orphans_are_reaped_while_the_run_goes_on",
     "environment files": "test_run_options.test_variables_of_a_file_and_of_the_line",
     "different programs": "test_gang_file.test_roles_of_a_file",
+    "`docker compose": "test_roles.test_run_may_be_left_out",
     "go on": "test_run_options.test_exit_code_from",
     "a mistyped": "test_run_options.test_a_mistyped_option_gets_the_right_suggestion_or_none",
     "`torchrun": "test_exit_codes.test_torchruns_words_for_one_node_change_nothing",

@@ -104,7 +104,7 @@ def test_t2_clean_removes_only_what_a_run_writes(supervise: Command):
     (supervise.tmp_path / "outside").mkdir()
     (supervise.tmp_path / "outside" / "stdout.log").write_text("precious")
     (run / "attempt_1").symlink_to(supervise.tmp_path / "outside")
-    done = supervise.supervise("clean")
+    done = supervise.supervise("clean", "--all")
     assert done.returncode == 0
     assert "/attempt_0/0/checkpoint.pt, which no run has written" in done.stdout
     assert [str(path.relative_to(run)) for path in run.rglob("*")] == [

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 from supervise.cli.commands.runs import make_runs_dir, runs_dir
-from tests.cli.command import HANG, Command
+from tests.cli.command import HANG, Command, plain
 from tests.patience import PATIENCE_S
 from tests.views.fake_run import read_run
 
@@ -162,7 +162,7 @@ def test_the_logs_of_a_run(supervise: Command):
     assert told(supervise, "logs", "job", "--since", "0") == ""
     done = supervise.supervise("logs", "job", "--rank", "7")
     assert done.returncode == 2
-    assert "rank 7 of job_" in done.stderr
+    assert "rank 7 does not exist; the ranks are 0 to 1" in done.stderr
 
 
 def test_logs_follow_a_run_to_its_end(supervise: Command):
@@ -246,10 +246,9 @@ def test_clean_removes_what_is_over(supervise: Command):
     with supervise.started("--run-id", "busy", "sh", "-c", f"echo up; {HANG}") as run:
         run.hear()
         assert "0 runs removed" in told(supervise, "clean", "--older-than", "1h")
-        assert re.match(
-            r"removed good_\w+ \(succeeded, \d+ KiB\)\n1 run removed, ", told(supervise, "clean", "--keep-failed")
-        )
-        rest = told(supervise, "clean")
+        kept = told(supervise, "clean", "--all", "--keep-failed")
+        assert re.match(r"removed good_\w+ \(succeeded, \d+ KiB\)\n1 run removed, ", kept)
+        rest = told(supervise, "clean", "--all")
         assert re.search(r"removed bad_\w+ \(failed, \d+ KiB\)\n", rest)
         assert re.search(r"removed late_\w+ \(timed_out, \d+ KiB\)\n", rest)
         assert "\n2 runs removed, " in rest
@@ -257,6 +256,81 @@ def test_clean_removes_what_is_over(supervise: Command):
         run.end()
     assert sorted(path.name.partition("_")[0] for path in runs.iterdir()) == ["busy", "link", "other"]
     assert (outside / "file").exists()
+
+
+def test_clean_removes_nothing_that_it_was_not_told(supervise: Command):
+    """Without a choice it refuses, and on a terminal it asks; ``--dry-run`` only lists."""
+    for run_id in ("one", "two", "three"):
+        supervise.run("-q", "--run-id", run_id, "true")
+    runs = supervise.tmp_path / "runs"
+
+    def left() -> set[str]:
+        return {path.name.partition("_")[0] for path in runs.iterdir()}
+
+    done = supervise.supervise("clean", "--keep-failed")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "say which runs to remove: RUN, --older-than DUR, or --all; --dry-run lists those of --all" in done.stderr
+    for answer, code in ((b"n\n", 0), (b"\n", 0), (b"\x04", 0), (b"\x03", 130)):
+        with supervise.on_terminal(command="clean") as terminal:
+            shown = terminal.until("Remove them? [y/N] ")
+            assert re.search(r"would remove two_\w+ \(succeeded, \d+ KiB\)", shown)
+            assert "3 runs to remove, " in shown
+            terminal.type(answer)
+            assert terminal.end()[0] == code
+    assert "3 runs to remove" in told(supervise, "clean", "--dry-run")
+    assert left() == {"one", "two", "three"}
+    assert "removed one_" in told(supervise, "clean", "one")
+    assert "RUN and --all exclude each other" in supervise.supervise("clean", "two", "--all").stderr
+    assert "is named 'one'; see: supervise ls" in supervise.supervise("clean", "one").stderr
+    with supervise.on_terminal(command="clean") as terminal:
+        terminal.until("Remove them? [y/N] ")
+        terminal.type(b"y\n")
+        code, shown = terminal.end()
+    assert (code, left()) == (0, set())
+    assert "2 runs removed, " in shown
+
+
+def test_clean_of_one_run(supervise: Command):
+    """Also of one in another folder; not of one that is running."""
+    with supervise.started("--run-id", "busy", "--log-dir", "logs", "sh", "-c", f"echo up; {HANG}") as run:
+        run.hear()
+        [path] = (supervise.tmp_path / "logs").iterdir()
+        done = supervise.supervise("clean", f"logs/{path.name}")
+        assert (done.returncode, done.stderr) == (
+            1,
+            f"supervise clean: {path.name} is running; see: supervise stop {path.name}\n",
+        )
+        run.signal(signal.SIGTERM)
+        run.end()
+    assert f"removed {path.name} (stopped, " in told(supervise, "clean", f"logs/{path.name}")
+    assert not path.exists()
+
+
+def test_the_list_of_runs_fits_the_terminal(supervise: Command):
+    """Columns go, the program is cut, and states have colors."""
+    supervise.run("-q", "--run-id", "good", "--", "sh", "-c", "true " + "word " * 40)
+    supervise.run("-q", "--run-id", "bad", "false")
+    whole = told(supervise, "ls").splitlines()
+    assert whole[0].split() == ["NAME", "STATE", "EXIT", "STARTED", "TIME", "RANKS", "PROGRAM"]
+    for columns in (140, 100, 80, 60, 40):
+        with supervise.on_terminal(command="ls", columns=columns) as terminal:
+            code, shown = terminal.end()
+        assert code == 0
+        head, bad, good = plain(shown).splitlines()
+        assert max(map(len, (head, bad, good))) <= columns
+        assert head.split()[:2] == ["NAME", "STATE"]
+        assert [line.split()[1] for line in (bad, good)] == ["failed", "succeeded"]
+        assert good.endswith(" ...")
+        assert "\x1b[31mfailed\x1b[0m" in shown
+    with supervise.on_terminal(command="ls", NO_COLOR="1") as terminal:
+        assert "\x1b" not in terminal.end()[1]
+    assert told(supervise, "ls", "--running") == f"no run is running in {supervise.tmp_path}/runs\n"
+    with supervise.started("--run-id", "busy", "sh", "-c", f"echo up; {HANG}") as run:
+        run.hear()
+        [_, busy] = told(supervise, "ls", "--running").splitlines()
+        assert busy.split()[1] == "running"
+        run.signal(signal.SIGTERM)
+        run.end()
 
 
 def test_a_name_that_is_not_one_run(supervise: Command):

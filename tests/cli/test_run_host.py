@@ -51,7 +51,7 @@ def test_without_a_lock_the_process_tells(supervise: Command):
     with going_on(supervise, *WITHOUT_LOCKS) as run:
         assert json.loads((supervise.directory() / "run.json").read_text())["locked"] is False
         assert state(supervise) == "running"
-        assert supervise.supervise("clean").stdout == "0 runs removed, 0 B\n"
+        assert supervise.supervise("clean", "--all").stdout == "0 runs removed, 0 B\n"
         change(supervise, started_ticks=1)
         assert state(supervise) == "killed"
         change(supervise, started_ticks=None)
@@ -60,7 +60,7 @@ def test_without_a_lock_the_process_tells(supervise: Command):
         os.waitid(os.P_PID, run.process.pid, os.WEXITED | os.WNOWAIT)  # a zombie has ended as well
         change(supervise, started_ticks=7)
         assert state(supervise) == "killed"
-    assert "1 run removed" in supervise.supervise("clean").stdout
+    assert "1 run removed" in supervise.supervise("clean", "--all").stdout
 
 
 def test_the_lock_tells_of_another_pid_namespace(supervise: Command):
@@ -73,7 +73,7 @@ def test_the_lock_tells_of_another_pid_namespace(supervise: Command):
         assert state(supervise) == "running"
         change(supervise, host_name="a-container")
         assert state(supervise) == "running"
-        assert "0 runs removed" in supervise.supervise("clean").stdout
+        assert "0 runs removed" in supervise.supervise("clean", "--all").stdout
     until(lambda: state(supervise) == "killed")  # the kernel kills the namespace after the end of `unshare`
 
 
@@ -85,7 +85,7 @@ def test_a_run_of_another_host_without_a_result_is_kept(supervise: Command):
     assert state(supervise) == "killed"
     change(supervise, boot_id="another", host_name="elsewhere")
     assert state(supervise) == "unknown"
-    cleaned = supervise.supervise("clean").stdout
+    cleaned = supervise.supervise("clean", "--all").stdout
     name = supervise.directory().name
     assert cleaned == (
         f"kept {name}: it may still run on host elsewhere; use supervise clean there, or rm -r\n0 runs removed, 0 B\n"
@@ -101,7 +101,7 @@ def test_a_run_of_another_host_with_a_result_is_over(supervise: Command):
     supervise.run("--run-id", "job", "true")
     change(supervise, boot_id="another", host_name="elsewhere")
     assert state(supervise) == "succeeded"
-    assert "1 run removed" in supervise.supervise("clean").stdout
+    assert "1 run removed" in supervise.supervise("clean", "--all").stdout
 
 
 @pytest.mark.parametrize(

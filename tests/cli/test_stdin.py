@@ -155,9 +155,9 @@ def test_a_closed_stdin_is_empty(supervise: Command):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("--stdin", "2", "-n", "2"), "--stdin names rank 2; with -n 2 the ranks are 0 to 1"),
-        (("--stdin", "1"), "--stdin names rank 1; with -n 1 the ranks are 0 only"),
-        (("--stdin", "first"), "'first' is not a rank; give a number from 0, all or none"),
+        (("--stdin", "2", "-n", "2"), "--stdin: rank 2 does not exist; the ranks are 0 to 1"),
+        (("--stdin", "1"), "--stdin: rank 1 does not exist; the ranks are 0 only"),
+        (("--stdin", "first"), "--stdin: 'first' is not a rank or a role"),
         (("--stdin", "all", "--gate"), "--stdin all and --gate exclude each other"),
     ],
 )

@@ -1,0 +1,249 @@
+"""Roles in words: where commands and options name ranks, and where a screen names them; which roles of a file run."""
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+
+import pytest
+
+from supervise.cli.options.options import parse
+from tests.cli.command import Command, Started
+
+UP = 'trap "echo usr1 $ROLE_NAME $ROLE_RANK" USR1; echo up; while :; do sleep 1000 & wait $!; done'
+
+
+def gang_file(supervise: Command, *heads: str, **scripts: str) -> None:
+    """Write gang.toml: a role with two ranks for each script."""
+    roles = [f"[roles.{name}]\ncommand = ['sh', '-c', '''{script}''']\ncount = 2" for name, script in scripts.items()]
+    (supervise.tmp_path / "gang.toml").write_text("\n".join([*heads, *roles]))
+
+
+@contextmanager
+def running(supervise: Command, *words: str, run_id: str = "job") -> Iterator[Started]:
+    """Start a run of the roles db and web, with two ranks each; yield it when all are up, and end it."""
+    gang_file(supervise, db=UP, web=UP)
+    with supervise.started("--no-prefix", "--run-id", run_id, "--file", "gang.toml", *words) as run:
+        run.hear(4)
+        yield run
+        if run.process.poll() is None:
+            run.signal(signal.SIGTERM)
+            run.end()
+
+
+def told(supervise: Command, *words: str, note: str = "") -> str:
+    """Return what a command prints, which must succeed; `note` is a part of its stderr."""
+    done = supervise.supervise(*words)
+    assert done.returncode == 0, done.stderr
+    assert note in done.stderr if note else not done.stderr
+    return done.stdout
+
+
+def refused(supervise: Command, *words: str) -> str:
+    """Return the error message of a command that refuses its words."""
+    done = supervise.supervise(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    return done.stderr
+
+
+def test_commands_take_roles_where_they_take_ranks(supervise: Command):
+    """All ranks of a role, one by its role rank, and ranks by number; the answers name both."""
+    with running(supervise) as run:
+        name = supervise.directory().name
+        assert told(supervise, "signal", "job", "USR1", "web") == f"{name}: SIGUSR1 was sent to ranks 2-3 (web 0-1)\n"
+        assert run.hear(2) == ["usr1 web 0\n", "usr1 web 1\n"]
+        told(supervise, "signal", "job", "USR1", "db.1,3")
+        assert run.hear(2) == ["usr1 db 1\n", "usr1 web 1\n"]
+        told(supervise, "signal", "job", "USR1", "--rank", "web.0", "0-1")
+        assert run.hear(3) == ["usr1 db 0\n", "usr1 db 1\n", "usr1 web 0\n"]
+        assert re.fullmatch(
+            rf"{name}: rank 1 \(db 1\) was restarted, pid \d+\n", told(supervise, "restart", "job", "db.1")
+        )
+        assert run.hear() == ["up\n"]
+        assert "rank 3 (web 1), pid" in told(supervise, "stacks", "job", "web.1")
+        rows = [row.split()[:3] for row in told(supervise, "status", "job").splitlines()[1:]]
+        assert rows == [
+            *(["RANK", "ROLE", "STATE"], ["0", "db.0", "ready"], ["1", "db.1", "ready"]),
+            *(["2", "web.0", "ready"], ["3", "web.1", "ready"]),
+        ]
+        row = json.loads(told(supervise, "status", "job", "--json"))["ranks"]["3"]
+        assert (row["role"], row["role_rank"]) == ("web", 1)
+
+
+def test_a_name_that_no_role_has(supervise: Command):
+    """The message has the names that exist, and the one that is probably meant."""
+    with running(supervise):
+        text = refused(supervise, "restart", "job", "wbe")
+        assert "'wbe' is not a rank or a role; did you mean 'web'?; the ranks are 0 to 3, the roles db, web\n" in text
+        assert "'web.2' does not exist; the role ranks of web are 0 to 1\n" in refused(
+            supervise, "stop", "job", "web.2"
+        )
+        assert "rank 4 does not exist; the ranks are 0 to 3\n" in refused(supervise, "signal", "job", "HUP", "0-4")
+        assert "'' names no rank and no role" in refused(supervise, "stop", "job", "")
+        assert "name the ranks or roles" in refused(supervise, "restart", "job")
+
+
+def test_a_stop_of_a_role_leaves_the_others(supervise: Command):
+    """The ranks stay down until a restart; the end of the last one ends the run."""
+    with running(supervise) as run:
+        name = supervise.directory().name
+        assert told(supervise, "stop", "job", "web") == f"{name}: ranks 2-3 (web 0-1) stopped\n"
+        assert [row.split()[2] for row in told(supervise, "status", "job").splitlines()[2:]] == [
+            *("ready", "ready", "stopped", "stopped")
+        ]
+        assert "for a stop of the whole run" in refused(supervise, "stop", "job", "db", "--timeout", "1")
+        told(supervise, "restart", "job", "web.0")
+        assert run.hear() == ["up\n"]
+        told(supervise, "stop", "job", "db", "web.0", "--json")
+        assert run.end()[0] == 0
+    assert "has ended" in supervise.supervise("stop", "job", "web").stderr
+
+
+def test_run_may_be_left_out(supervise: Command):
+    """If one run only is running; the command says which it took. A role may be in the place of RUN."""
+    supervise.run("-q", "--run-id", "old", "true")
+    with running(supervise) as run:
+        [path] = supervise.tmp_path.glob("runs/job_*")
+        note = f"{path.name}, the only run that is running\n"
+        assert told(supervise, "status", note=f"supervise status: {note}").startswith("running: job_")
+        assert told(supervise, "show", note=note).startswith(f"{path.name}: running\n")
+        told(supervise, "signal", "USR1", "web.1", note=note)
+        assert run.hear() == ["usr1 web 1\n"]
+        assert "rank 3 (web 1) was restarted" in told(supervise, "restart", "web.1", note=note)
+        assert told(supervise, "logs", "db.1", note=note) == "up\n"
+        text = refused(supervise, "restart", "wbe")
+        assert f"is named 'wbe'; see: supervise ls; and in {path.name}, the only run that is running: " in text
+        assert "did you mean 'web'?" in text
+        assert "'USR' is not a signal" in refused(supervise, "signal", "USR", "web")
+        assert "is named 'web'; see: supervise ls\n" in refused(supervise, "status", "web")
+        with running(supervise, run_id="web") as other:
+            assert "the ranks" in refused(supervise, "restart", "web")  # RUN, not the role of a run
+            assert re.search(r"2 runs are running: \w+, \w+; give one", refused(supervise, "status"))
+            told(supervise, "stop", "web")
+            assert other.end()[0] == 128 + signal.SIGTERM
+        assert "stopped" in told(supervise, "stop", note=note)
+        run.end()
+    assert "argument RUN: it is missing, and no run is running; see: supervise ls" in refused(supervise, "wait")
+    assert told(supervise, "show", note=", the newest run\n").startswith("web_")
+    assert "usr1 web 1\n" not in told(supervise, "logs", "web.1", note=", the newest run\n")
+
+
+def test_options_take_roles(supervise: Command):
+    """What is shown, whose exit code counts, and who reads stdin."""
+    gang_file(supervise, "strategy = 'one_for_one'", db="exit 3", web="cat; echo of $ROLE_NAME $ROLE_RANK; exit 5")
+    words = ("-q", "--file", "gang.toml", "--exit-code-from", "web.1", "--local-ranks-filter", "web.1,0")
+    done = supervise.run(*words)
+    assert (done.returncode, done.stdout) == (5, "[web1]:of web 1\n")
+    options = parse(["--file", str(supervise.tmp_path / "gang.toml"), "--stdin", "db.1", "--local-ranks-filter", "web"])
+    assert (options.stdin, options.ranks_shown) == (1, {2, 3})
+    text = refused(supervise, "run", "--file", "gang.toml", "--exit-code-from", "web")
+    assert "argument --exit-code-from: 'web' is more than one rank; give one, such as 2\n" in text
+    text = refused(supervise, "run", "--file", "gang.toml", "--stdin", "bd")
+    assert "argument --stdin: 'bd' is not a rank or a role; did you mean 'db'?" in text
+
+
+def test_screens_name_roles(supervise: Command):
+    """The report of a failure, the summary, the messages, and the commands about recorded runs."""
+    gang_file(supervise, db="exec sleep 1000", web='[ "$ROLE_RANK" = 0 ] || exit 7; exec sleep 1000')
+    done = supervise.run("--summary", "--run-id", "job", "--file", "gang.toml")
+    assert re.search(r"rank 3 of 4 failed: exit code 7 \(host \S+, web 1, pid", done.stderr)
+    assert "  ranks 0-2 (db 0-1, web 0): stopped by SIGTERM (sent by supervise)\n" in done.stderr
+    assert re.search(r"^rank  role +pid +end", done.stderr, re.MULTILINE)
+    assert re.search(r"^   3  web 1 +\d+  exit code 7", done.stderr, re.MULTILINE)
+    shown = told(supervise, "show", "job")
+    assert "  ranks:    4 (db 2, web 2) on host " in shown
+    assert "  ranks 0-2 (db 0-1, web 0): " in shown
+    assert told(supervise, "ls").splitlines()[1].endswith("--file gang.toml (db 2, web 2)")
+    assert json.loads(told(supervise, "ls", "--json"))["roles"] == [
+        {"name": "db", "count": 2},
+        {"name": "web", "count": 2},
+    ]
+    page = told(supervise, "report", "job", "-o", "-")
+    assert "4 (db 2, web 2) on host" in page
+    assert "rank 2 (web 0): " in page
+
+
+def test_a_restart_names_its_role(supervise: Command):
+    """At once on stderr, and later in the files."""
+    fails = 'echo of $ROLE_RANK; [ "$TORCHELASTIC_RESTART_COUNT$ROLE_RANK" != 01 ] || exit 3'
+    gang_file(supervise, "strategy = 'one_for_one'", "max-restarts = 1", "backoff = 0", db="true", web=fails)
+    done = supervise.run("--run-id", "job", "--file", "gang.toml")
+    assert "supervise: rank 3 (web 1) ended (exit code 3); restart 1 of this rank now\n" in done.stderr
+    assert "  rank 3 (web 1) ended (exit code 3); restart 1 of this rank\n" in told(supervise, "show", "job")
+    assert "--- rank 3 (web 1), life 1 ---\n" in told(supervise, "logs", "job", "web")
+    assert told(supervise, "logs", "job", "web.0") == "of 0\n"
+    assert set(told(supervise, "logs", "job", "web", "--life", "0").splitlines()) == {"[web0]:of 0", "[web1]:of 1"}
+
+
+NEEDS = """
+[roles.db]
+command = "true"
+service = true
+[roles.web]
+command = "true"
+count = 2
+[roles.worker]
+command = "true"
+[roles.off]
+command = "true"
+count = 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "roles"),
+    [
+        ((), {"db": 1, "web": 2, "worker": 1}),
+        (("web",), {"web": 2}),
+        (("worker=3", "web"), {"web": 2, "worker": 3}),
+        (("--", "off=2", "db"), {"db": 1, "off": 2}),
+        (("web", "worker=0"), {"web": 2}),
+    ],
+)
+def test_a_run_of_some_roles(supervise: Command, words: tuple[str, ...], roles: dict[str, int]):
+    """In the order of the file; a count of 0 switches a role off."""
+    (supervise.tmp_path / "gang.toml").write_text(NEEDS)
+    options = parse(["--file", str(supervise.tmp_path / "gang.toml"), *words])
+    assert {part.role: part.count for part in options.parts} == roles
+    assert options.words[2:] == tuple(word for word in words if word != "--")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("wbe",), "gang.toml: it has no role 'wbe'; did you mean 'web'?; its roles are db, web, worker, off"),
+        (("wrker=3",), "it has no role 'wrker'; did you mean 'worker'?"),
+        (("web=-1",), "web=: '-1' is not a valid number of ranks"),
+        (("web", "--dry-run"), "'--dry-run' is after the names of roles; give options before them"),
+        (("off",), "every role is switched off by a count of 0; give at least one role a rank"),
+        (("db",), "only services remain: db; add a role that is not one, after whose end they stop"),
+    ],
+)
+def test_roles_that_cannot_run(supervise: Command, words: tuple[str, ...], told: str):
+    """Before any process starts."""
+    (supervise.tmp_path / "gang.toml").write_text(NEEDS)
+    done = supervise.refused("run", "--file", "gang.toml", *words)
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+@pytest.mark.parametrize("name", ["0", "3-5"])
+def test_a_role_with_the_name_of_ranks_is_refused(supervise: Command, name: str):
+    """A list of ranks and roles would have two meanings."""
+    (supervise.tmp_path / "gang.toml").write_text(f'[roles.{name}]\ncommand = "true"\n')
+    assert f"'{name}' is a number of a rank" in supervise.refused("run", "--file", "gang.toml").stderr
+
+
+def test_lines_with_times(supervise: Command):
+    """A time between two known times that are far apart has a mark."""
+    supervise.run("-q", "--run-id", "job", "sh", "-c", "echo one; printf two")
+    at = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d"
+    assert re.fullmatch(rf"\[default0\]:{at} one\n\[default0\]:{at} two\n", told(supervise, "logs", "job", "-t"))
+    events = supervise.directory() / "events.jsonl"
+    started = re.search(r'"event": "supervise.process.started".*?"timestamp": "(.*?)"', events.read_text())
+    assert started is not None
+    earlier = datetime.fromisoformat(started[1]) - timedelta(minutes=1)
+    events.write_text(events.read_text().replace(started[1], earlier.isoformat()))
+    assert re.match(rf"~{at} one\n{at} two\n", told(supervise, "logs", "job", "0", "--timestamps"))
