@@ -54,7 +54,7 @@ def scripts() -> dict[str, str]:
         commands.add_parser(name, help=text)
         commands.choices[name] = options()
         for action in commands.choices[name]._actions:
-            if action.dest in ("run", "output", "trace"):
+            if action.dest in ("run", "runs", "output", "trace"):
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
     for name, (options, text) in _OF_A_RUNNING_RUN.items():
         commands.add_parser(name, help=text)

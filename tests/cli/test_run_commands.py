@@ -298,7 +298,7 @@ def test_clean_of_one_run(supervise: Command):
         done = supervise.supervise("clean", f"logs/{path.name}")
         assert (done.returncode, done.stderr) == (
             1,
-            f"supervise clean: {path.name} is running; see: supervise stop {path.name}\n",
+            f"supervise clean: {path.name} is running; first: supervise stop {path.name}\n",
         )
         run.signal(signal.SIGTERM)
         run.end()

@@ -62,7 +62,7 @@ def clean(words: Sequence[str]) -> int:
     if not said and not found.dry_run:
         if not (os.isatty(0) and sys.stdout.isatty()):
             made.error("say which runs to remove: RUN, --older-than DUR, or --all; --dry-run lists those of --all")
-        if not chosen or not _agrees(chosen, output):
+        if chosen and not _agrees(chosen, output):
             return 0
     code = _remove(chosen, output, dry_run=found.dry_run)
     output.end()
@@ -90,7 +90,8 @@ def _runs(made: RunParser, words: Sequence[str]) -> list[RecordedRun]:
 def _is_chosen(run: RecordedRun, before: datetime, found: argparse.Namespace) -> bool:
     if found.keep_failed and run.state not in ("succeeded", "running", "unknown"):
         return False
-    return bool(found.runs) or (run.started is not None and run.started <= before and run.state != "running")
+    is_old = run.started is not None and run.started <= before
+    return is_old or found.older_than is None if found.runs else is_old and run.state != "running"
 
 
 def _remove(runs: Sequence[RecordedRun], output: _Output, *, dry_run: bool) -> int:
@@ -99,7 +100,7 @@ def _remove(runs: Sequence[RecordedRun], output: _Output, *, dry_run: bool) -> i
     for run in runs:
         name, state = one_line(run.name), run.state
         if state == "running":
-            print(f"supervise clean: {name} is running; see: supervise stop {name}", file=sys.stderr)
+            print(f"supervise clean: {name} is running; first: supervise stop {name}", file=sys.stderr)
             code = 1
             continue
         if state == "unknown":

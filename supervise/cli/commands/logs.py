@@ -398,7 +398,7 @@ def _told_what_is_gone(run: RecordedRun, found: argparse.Namespace) -> int:
     gone = _gone(run, found)
     for path, reason in sorted(gone.items()):
         *_, rank, name = path.split(os.sep)
-        who = spans([int(rank)], run.titles)
+        who = spans([int(rank)], run.titles) if values.is_count(rank) else f"rank {one_line(rank)}"
         print(f"supervise logs: {who} has no {name}: {one_line(reason)}", file=sys.stderr)
     return 1 if gone and all(log.path in gone for log in _wanted(run, found)) else 0
 

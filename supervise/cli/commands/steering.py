@@ -274,4 +274,6 @@ def outcome_of(target: Target, result: dict[str, Any]) -> tuple[str, int]:
     exitcode = codes.get(str(root)) if isinstance(codes, dict) else None
     if not isinstance(exitcode, int):
         return outcome, 0 if outcome == "succeeded" else 1
-    return f"{outcome}, rank {root}: {ending(exitcode)}", (128 - exitcode if exitcode < 0 else exitcode) or 1
+    return f"{outcome}, {spans_of(target, [root])}: {ending(exitcode)}", (
+        128 - exitcode if exitcode < 0 else exitcode
+    ) or 1
