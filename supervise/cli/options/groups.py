@@ -344,7 +344,7 @@ def add_rank_options(group: argparse._ArgumentGroup) -> None:
         "--file",
         metavar="FILE",
         type=cache(_gang_file),
-        help="run the roles of a file: gang.toml, or a Procfile",
+        help="run the roles of a file, gang.toml or a Procfile: all, or those named after the options",
     )
     add_option(
         group,
