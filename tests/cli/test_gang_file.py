@@ -215,7 +215,8 @@ WRONG = {
     '[roles.a]\ncommand = "sh \'x"': 'roles.a: command is "sh \'x": No closing quotation',
     "[roles.a]\ncommand = []": "roles.a: command is []; give a text or a list",
     "[roles.a]\ncommand = 'true'\ncont = 2": "roles.a: 'cont' is not a key; did you mean 'count'?",
-    "[roles.a]\ncommand = 'true'\ncount = 0": "roles.a: count: '0' is not a valid number of ranks",
+    "[roles.a]\ncommand = 'true'\ncount = -1": "roles.a: count: '-1' is not a valid number of ranks",
+    "[roles.a]\ncommand = 'true'\ncount = 0": "every role is switched off by a count of 0; give at least one role",
     "[roles.a]\ncommand = 'true'\nready = 'soon'": "roles.a: ready is 'soon'; give exec, notify",
     "[roles.a]\ncommand = 'true'\nready-timeout = 'x'": "roles.a: ready-timeout: 'x' is not a valid duration",
     "[roles.a]\ncommand = 'true'\nrestart = 'often'": "roles.a: restart is 'often'; give ",
@@ -270,7 +271,7 @@ def test_a_dry_run_refuses_what_a_run_refuses(supervise: Command, told: str):
     [
         (
             ["--file", "gang.toml", "true"],
-            "it has no role 'true'; its roles are a (PROGRAM and --file exclude each other)",
+            "it has no role 'true'",
         ),
         (["--file", "gang.toml", "-n", "2"], "-n and --file exclude each other; gang.toml says it for each role"),
         (["--file", "none.toml"], "none.toml: No such file or directory"),

@@ -23,7 +23,7 @@ COMMANDS = (
     ("show", "job"),
     ("logs", "job"),
     ("report", "job", "--output", "-"),
-    ("clean",),
+    ("clean", "--all"),
     ("status", "job"),
     ("stop", "job"),
     ("top", "job"),

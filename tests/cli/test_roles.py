@@ -91,13 +91,13 @@ def test_a_stop_of_a_role_leaves_the_others(supervise: Command):
         name = supervise.directory().name
         assert told(supervise, "stop", "job", "web") == f"{name}: ranks 2-3 (web 0-1) stopped\n"
         assert [row.split()[2] for row in told(supervise, "status", "job").splitlines()[2:]] == [
-            *("ready", "ready", "stopped", "stopped")
+            *("ready", "ready", "terminated", "terminated")
         ]
         assert "for a stop of the whole run" in refused(supervise, "stop", "job", "db", "--timeout", "1")
         told(supervise, "restart", "job", "web.0")
         assert run.hear() == ["up\n"]
         told(supervise, "stop", "job", "db", "web.0", "--json")
-        assert run.end()[0] == 0
+        assert run.end()[0] == 128 + signal.SIGTERM
     assert "has ended" in supervise.supervise("stop", "job", "web").stderr
 
 
@@ -140,8 +140,8 @@ def test_options_take_roles(supervise: Command):
     assert (options.stdin, options.ranks_shown) == (1, {2, 3})
     text = refused(supervise, "run", "--file", "gang.toml", "--exit-code-from", "web")
     assert "argument --exit-code-from: 'web' is more than one rank; give one, such as 2\n" in text
-    text = refused(supervise, "run", "--file", "gang.toml", "--stdin", "bd")
-    assert "argument --stdin: 'bd' is not a rank or a role; did you mean 'db'?" in text
+    text = refused(supervise, "run", "--file", "gang.toml", "--stdin", "wb")
+    assert "argument --stdin: 'wb' is not a rank or a role; did you mean 'web'?" in text
 
 
 def test_screens_name_roles(supervise: Command):

@@ -122,8 +122,8 @@ def test_a_killed_run_does_not_wait_for_a_rank_that_its_restart_leaves_out(super
         run.signal(signal.SIGKILL)
         run.process.wait()
     shown = told(supervise, "show", "job")
-    assert "  rank 0: ended, exit code 0\n" in shown
-    assert "  rank 1: waiting for a restart\n" in shown
+    assert "  rank 0 (once 0): ended, exit code 0\n" in shown
+    assert "  rank 1 (fails 0): waiting for a restart\n" in shown
 
 
 def test_after_a_kill_of_supervise_in_a_flood_the_files_tell_the_story(supervise: Command):

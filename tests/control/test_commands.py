@@ -88,7 +88,11 @@ def test_status_begins_with_the_state_and_has_a_row_for_each_rank(supervise: Com
         assert whole["path"] == str(supervise.directory())
         assert rows[1].split()[2] == str(whole["ranks"]["0"]["pid"])
         by_path = told(supervise, "status", "--json", str(supervise.directory() / "control.sock"))
-        assert json.loads(by_path)["ranks"] == whole["ranks"]
+        with_role = {
+            rank: row | {"role": "default", "role_rank": int(rank)}
+            for rank, row in json.loads(by_path)["ranks"].items()
+        }
+        assert with_role == whole["ranks"]
 
 
 def test_a_reader_that_is_gone_ends_a_command_without_a_word(supervise: Command):
@@ -201,7 +205,7 @@ def test_a_restart_of_a_rank_that_does_not_exist_is_wrong_usage(supervise: Comma
     with running(supervise, "sh", "-c", SAYS):
         code, error = refused(supervise, "restart", "job", "--rank", "2")
         assert code == 2
-        assert "ranks [2] are not in this gang; its local ranks are 0 to 1" in error
+        assert "rank 2 does not exist; the ranks are 0 to 1" in error
         assert refused(supervise, "restart", "job")[0] == 2
 
 

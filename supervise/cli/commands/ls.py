@@ -68,8 +68,8 @@ def _table(runs: Sequence[RecordedRun]) -> list[str]:
     rows = [_COLUMNS, *map(_row, runs)]
     heads = list(_COLUMNS)
     width = {head: max(map(len, column)) + 2 for head, column in zip(heads, zip(*rows, strict=True), strict=True)}
-    left = _LONGEST
-    if sys.stdout.isatty():
+    left, on_terminal = _LONGEST, sys.stdout.isatty()
+    if on_terminal:
         room = os.get_terminal_size(sys.stdout.fileno()).columns or _TERMINAL_COLUMNS
         for head in _LEFT_OUT:
             if (left := room - sum(width[each] for each in heads[:-1])) < min(_LEAST, width["PROGRAM"] - 2):
@@ -77,7 +77,7 @@ def _table(runs: Sequence[RecordedRun]) -> list[str]:
         left = max(_SHORTEST, room - sum(width[each] for each in heads[:-1]))
     used = [_COLUMNS.index(head) for head in heads]
     lines = columns([[shortened(row[at], left) if at == used[-1] else row[at] for at in used] for row in rows])
-    if Console().rank_color:
+    if on_terminal and Console().rank_color:
         at = width["NAME"]
         for number, run in enumerate(runs, 1):
             end = at + len(one_line(run.state))

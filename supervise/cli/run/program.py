@@ -6,7 +6,7 @@ import errno
 import os
 import shlex
 import sys
-from signal import SIGPIPE
+from signal import SIGPIPE, SIGTERM
 from typing import TYPE_CHECKING
 
 from supervise._story.failure_report import stopped_by_us
@@ -143,6 +143,8 @@ def exit_code(result: RunProcsResult, story: Story, rank: int | None) -> int:
     """
     sig = SIGPIPE if story.halted else story.user_signal
     by_user = 1 if sig is None else 128 + sig
+    if sig is None and result.outcome == "stopped":  # by commands that stopped each of its ranks
+        by_user = 128 + SIGTERM
     cut_short = story.waiting is not None or story.cut_short
     if result.outcome == "timed_out" or (cut_short and sig is None):
         return TIMED_OUT
