@@ -34,7 +34,8 @@ class Role:
     entrypoint: Callable[..., Any] | str
     """A function that every rank of the role calls, or the name or path of a program."""
     args: Mapping[int, Any]
-    """Role rank to its arguments. Those of a program become strings; a bare string is one argument."""
+    """Role rank to its arguments; empty: the role is switched off. Those of a program become strings; a bare string is
+    one argument."""
     envs: Mapping[int, dict[str, Any]] | None = None
     """Role rank to variables added to the rank's environment; they take precedence over the `envs` of the gang."""
     start_method: str = "spawn"

@@ -114,8 +114,10 @@ def is_encodable(text: str) -> bool:
 # The checks of the settings that the table cannot check one by one
 
 
-def check_roles(found: Mapping[str, Any]) -> None:
-    """Refuse settings that cannot be used with `roles`, and roles that are not a valid gang together.
+def checked_roles(found: Mapping[str, Any]) -> list[Role]:
+    """Return the roles that have ranks: a role with empty `args` is switched off.
+
+    Refuse settings that cannot be used with `roles`, and roles that are not a valid gang together.
 
     Raises:
         SpecError: A setting or a role is not valid; the text names it.
@@ -133,13 +135,17 @@ def check_roles(found: Mapping[str, Any]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise SpecError(f"two roles have the name {name!r}; give each its own")
-    if all(role.service for role in roles):
+    kept = [role for role in roles if role.args or not isinstance(role.args, Mapping)]
+    if not kept:
+        raise SpecError("every role is switched off, because its args are empty; give at least one role a rank")
+    if all(role.service for role in kept):
         raise SpecError("every role is a service; a gang needs a role that is not, after whose end the services stop")
-    for role in roles:
+    for role in kept:
         if role.restart is not None and found["restart_policy"] is None:
             raise SpecError(
                 f"role {role.name!r}: restart is {role.restart!r}, but the gang has no restart_policy; give it one"
             )
+    return kept
 
 
 def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,11 +240,11 @@ def _check_unset(envs: Mapping[int, Mapping[str, str]]) -> None:
             raise SpecError(f"rank {rank}: its envs set {SOCKET}, which the gang sets; leave it out")
 
 
-def _sources(found: Mapping[str, Any]) -> Sequence[Any]:
+def _sources(found: dict[str, Any]) -> Sequence[Any]:
     """Return the objects that have the settings for ranks: the roles, or the settings of a gang without roles."""
     if found["roles"] is not None:
-        check_roles(found)
-        return found["roles"]  # type: ignore[no-any-return]
+        found["roles"] = roles = checked_roles(found)
+        return roles
     if found["entrypoint"] is None and found["args"] is None:
         raise SpecError("there is nothing to start; give entrypoint and args, or roles")
     return (SimpleNamespace(**{**found, "stdin": "null"}),)

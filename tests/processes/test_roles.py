@@ -360,6 +360,14 @@ def test_r10_start_processes_takes_roles(tmp_path):
 A = {"name": "a", "entrypoint": "true", "args": {0: ()}}
 
 
+def test_a_role_without_ranks_is_switched_off():
+    """Its settings need not be valid for this gang, and the other roles are numbered without it."""
+    off = Role(name="off", entrypoint="/nonexistent", args={}, restart="permanent")
+    with start_processes("app", roles=[off, Role(**A)]) as context:
+        result = context.wait()
+    assert (result.outcome, set(result.ends)) == ("succeeded", {0})
+
+
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
@@ -372,7 +380,7 @@ A = {"name": "a", "entrypoint": "true", "args": {0: ()}}
         ({"roles": [Role(**A, service=True)]}, "every role is a service"),
         ({"roles": [Role(**A, restart="permanent")]}, "role 'a': restart is 'permanent', but the gang has no"),
         ({"roles": [Role(**A | {"args": {1: ()}})]}, "role 'a': args, local rank mapping mismatch"),
-        ({"roles": [Role(**A | {"args": {}})]}, "role 'a': args is empty"),
+        ({"roles": [Role(**A | {"args": {}})]}, "every role is switched off, because its args are empty"),
         ({"roles": [Role(**A | {"args": None})]}, "role 'a': args is None"),
         ({"roles": [Role(**A, envs={})]}, "role 'a': envs, local rank mapping mismatch"),
         ({"roles": [Role(**A, cwd="/nonexistent")]}, "role 'a': cwd is '/nonexistent'"),
