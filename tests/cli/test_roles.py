@@ -112,7 +112,9 @@ def test_run_may_be_left_out(supervise: Command):
         told(supervise, "signal", "USR1", "web.1", note=note)
         assert run.hear() == ["usr1 web 1\n"]
         assert "rank 3 (web 1) was restarted" in told(supervise, "restart", "web.1", note=note)
-        assert told(supervise, "logs", "db.1", note=note) == "up\n"
+        (supervise.tmp_path / "db").mkdir()  # a folder that is not that of a run
+        assert "rank 0 (db 0) was restarted" in told(supervise, "restart", "db", note=note)
+        assert told(supervise, "logs", "web.0", note=note) == "up\n"
         text = refused(supervise, "restart", "wbe")
         assert f"is named 'wbe'; see: supervise ls; and in {path.name}, the only run that is running: " in text
         assert "did you mean 'web'?" in text

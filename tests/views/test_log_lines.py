@@ -107,6 +107,19 @@ def test_each_line_is_returned_once_while_logs_grow(tmp_path: Path) -> None:
     assert [*reader.rests()] == []
 
 
+def test_the_times_of_lines_that_come_while_logs_are_followed(tmp_path: Path) -> None:
+    """A log that did not grow at the last look has grown since then, however long it was idle before."""
+    run = a_run(tmp_path / "run", {"0/stdout": 0})
+    reader = LogLines(LogTimes(run), None)
+    assert [block.within_s for block in reader.look(logs_of(run), BEGIN_S + 20)] == [10.0] * LINES
+    assert [*reader.look(logs_of(run), BEGIN_S + 80)] == []
+    log = tmp_path / "run/attempt_0/0/stdout.log"
+    log.write_text(log.read_text() + "late\n")
+    os.utime(log, (BEGIN_S + 80.1, BEGIN_S + 80.1))
+    [block] = reader.look(logs_of(run), BEGIN_S + 80.2)
+    assert (block.lines, round(block.at_s - BEGIN_S, 3), round(block.within_s, 3)) == ([b"late"], 80.1, 0.1)
+
+
 def test_a_line_is_not_joined_across_the_part_of_a_log_that_was_removed(tmp_path: Path) -> None:
     """The oldest part of a log becomes a hole, which may begin before the place up to which the log was read."""
     run = a_run(tmp_path / "run", {"0/stdout": 0})

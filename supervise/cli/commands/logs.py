@@ -180,8 +180,11 @@ class LogLines:
                 else:
                     knots = self._times.knots(log, state.st_size, written_s)
                     self._begin(log, knots)
-                if state.st_size > self._places[log.path][1]:
+                place = self._places[log.path][1]
+                if state.st_size > place:
                     found.append((log, knots))
+                elif state.st_size == place:
+                    self._places[log.path] = now_s, place
         self._after_s = None
         piece_bytes = max(_LEAST_PIECE_BYTES, _PIECE_BYTES * _MANY // max(_MANY, len(found)))
         blocks = {log: self._blocks(log, knots, piece_bytes) for log, knots in found}

@@ -188,7 +188,7 @@ def find_run(word: str) -> RecordedRun:
         return (exact or found)[0]
     if not found:
         if is_folder:
-            return _checked(run, word)
+            return _checked(run, word, UnknownRunError)
         raise UnknownRunError(f"no run in {one_line(folder)} is named {one_line(word)!r}; see: supervise ls")
     raise NoSuchRunError(f"{len(found)} runs are named {one_line(word)!r}...: {_listed(found)}; give more of the name")
 
@@ -220,12 +220,12 @@ def default_run(*, newest: bool) -> tuple[RecordedRun, str]:
     raise NoSuchRunError(f"it is missing, and {what}; see: supervise ls")
 
 
-def _checked(run: RecordedRun, word: str) -> RecordedRun:
+def _checked(run: RecordedRun, word: str, kind: type[NoSuchRunError] = NoSuchRunError) -> RecordedRun:
     if run.is_run():
         return run
     if _is_closed(run.path):
-        raise NoSuchRunError(f"{one_line(word)} belongs to another user, and you may not read it")
-    raise NoSuchRunError(f"{one_line(word)} is not the directory of a run: it has no readable run.json")
+        raise kind(f"{one_line(word)} belongs to another user, and you may not read it")
+    raise kind(f"{one_line(word)} is not the directory of a run: it has no readable run.json")
 
 
 def _is_closed(path: str) -> bool:

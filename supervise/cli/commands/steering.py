@@ -272,7 +272,7 @@ def outcome_of(target: Target, result: dict[str, Any]) -> tuple[str, int]:
     root = result.get("root_cause")
     codes = result.get("exit_codes")
     exitcode = codes.get(str(root)) if isinstance(codes, dict) else None
-    if not isinstance(exitcode, int):
+    if not (isinstance(exitcode, int) and isinstance(root, int)):
         return outcome, 0 if outcome == "succeeded" else 1
     return f"{outcome}, {spans_of(target, [root])}: {ending(exitcode)}", (
         128 - exitcode if exitcode < 0 else exitcode
