@@ -167,6 +167,13 @@ def test_screens_name_roles(supervise: Command):
     assert "rank 2 (web 0): " in page
 
 
+def test_a_start_that_fails_names_its_role(supervise: Command):
+    """Before a process was started."""
+    (supervise.tmp_path / "gang.toml").write_text('[roles.db]\ncommand = "true"\n[roles.web]\ncommand = "nope"\n')
+    done = supervise.run("--file", "gang.toml")
+    assert done.stderr.startswith("supervise: cannot start rank 1 (web 0): nope is not in PATH")
+
+
 def test_a_restart_names_its_role(supervise: Command):
     """At once on stderr, and later in the files."""
     fails = 'echo of $ROLE_RANK; [ "$TORCHELASTIC_RESTART_COUNT$ROLE_RANK" != 01 ] || exit 3'

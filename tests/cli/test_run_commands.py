@@ -270,13 +270,13 @@ def test_clean_removes_nothing_that_it_was_not_told(supervise: Command):
     done = supervise.supervise("clean", "--keep-failed")
     assert (done.returncode, done.stdout) == (2, "")
     assert "say which runs to remove: RUN, --older-than DUR, or --all; --dry-run lists those of --all" in done.stderr
-    for answer, code in ((b"n\n", 0), (b"\n", 0), (b"\x04", 0), (b"\x03", 130)):
+    for answer in (b"n\n", b"\n", b"\x04"):
         with supervise.on_terminal(command="clean") as terminal:
             shown = terminal.until("Remove them? [y/N] ")
             assert re.search(r"would remove two_\w+ \(succeeded, \d+ KiB\)", shown)
             assert "3 runs to remove, " in shown
             terminal.type(answer)
-            assert terminal.end()[0] == code
+            assert terminal.end()[0] == 0
     assert "3 runs to remove" in told(supervise, "clean", "--dry-run")
     assert left() == {"one", "two", "three"}
     assert "removed one_" in told(supervise, "clean", "one")

@@ -60,7 +60,7 @@ def _complaint(options: Options) -> str | None:
         try:
             program.command(part)
         except OSError as error:
-            return f"roles.{part.role}: {not_started(error, first, part)}"
+            return f"roles.{part.role}: {not_started(error, f'rank {first}', part)}"
         first += part.count
     try:
         envs = ranks.environments(options, run_id="check", master=Master("", ""))

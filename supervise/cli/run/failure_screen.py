@@ -19,15 +19,20 @@ if TYPE_CHECKING:
     from supervise.cli.options.gang_file import Part
 
 
-def not_started(error: BaseException, rank: int | None, part: Part) -> str:
-    """Format the error of a start: ``cannot start rank 0: nope.py: No such file or directory``."""
-    if isinstance(error, OSError) and rank is None and error.filename is None and error.strerror:
+def not_started(error: BaseException, who: str, part: Part) -> str:
+    """Format the error of a start: ``cannot start rank 0: nope.py: No such file or directory``.
+
+    Args:
+        error: The error.
+        who: The rank, such as ``rank 0``; empty if it is not known.
+        part: Its program.
+    """
+    if isinstance(error, OSError) and not who and error.filename is None and error.strerror:
         return f"cannot start: {error.strerror}"
     if isinstance(error, OSError) and error.errno is not None:
-        who = "" if rank is None else f" rank {rank}"
         file = part.program if error.filename is None else os.fsdecode(error.filename)
         why = program.complaint(error.errno, part) if file == part.program else None
-        return f"cannot start{who}: {why or f'{file}: {os.strerror(error.errno)}'}"
+        return f"cannot start{who and f' {who}'}: {why or f'{file}: {os.strerror(error.errno)}'}"
     if isinstance(error, SpawnError) and error.what == "did not start":
         return f"cannot start {str(error).replace(f' {error.what}', '', 1)}"
     return f"cannot start: {error}"

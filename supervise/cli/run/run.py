@@ -16,7 +16,7 @@ from supervise import messages as say
 from supervise._control.protocol import StopAsked
 from supervise._gang.rank_variables import Master
 from supervise._second_signal import means_now
-from supervise._story.wording import counted, shortened
+from supervise._story.wording import counted, shortened, spans
 from supervise.cli.options.options import title
 from supervise.cli.run import program, ranks, reaping
 from supervise.cli.run.console import Console, as_json, as_text, library_log
@@ -108,7 +108,7 @@ class _Run:
             except OSError as error:
                 from supervise.cli.run import failure_screen  # as below: most runs succeed
 
-                self._console.error(failure_screen.not_started(error, rank, part))
+                self._console.error(failure_screen.not_started(error, spans([rank], self._story.titles), part))
                 return program.start_code(error)
             rank += part.count
         if self._options.dry_run:
@@ -200,7 +200,8 @@ class _Run:
             from supervise.cli.run import failure_screen
 
             rank = self._progress.unstarted_rank
-            text = failure_screen.not_started(failed, rank, options.part_of(rank or 0))
+            who = "" if rank is None else spans([rank], self._story.titles)
+            text = failure_screen.not_started(failed, who, options.part_of(rank or 0))
             code = program.start_code(failed, self._story.directory)
             return self._no_result(code, text, failure_screen.unready(failed, self._story))
         return self._report(end.get(timeout=0)) if lost is None else self._no_result(_INTERNAL, complaint(lost))
