@@ -293,8 +293,8 @@ class RecordedRun:
 
     @property
     def counts(self) -> str:
-        """Number of ranks of each role, such as ``web 2, db 1``, of a run with several roles; otherwise empty."""
-        return ", ".join(f"{one_line(role)} {count}" for role, count in self.roles) if len(self.roles) > 1 else ""
+        """Number of ranks of each role, such as ``2 web, 1 db``, of a run with several roles; otherwise empty."""
+        return ", ".join(f"{count} {one_line(role)}" for role, count in self.roles) if len(self.roles) > 1 else ""
 
     def title(self, local_rank: int) -> tuple[str, int]:
         """Return the role and the role rank of a rank."""

@@ -155,15 +155,15 @@ def test_screens_name_roles(supervise: Command):
     assert re.search(r"^rank  role +pid +end", done.stderr, re.MULTILINE)
     assert re.search(r"^   3  web 1 +\d+  exit code 7", done.stderr, re.MULTILINE)
     shown = told(supervise, "show", "job")
-    assert "  ranks:    4 (db 2, web 2) on host " in shown
+    assert "  ranks:    4 (2 db, 2 web) on host " in shown
     assert "  ranks 0-2 (db 0-1, web 0): " in shown
-    assert told(supervise, "ls").splitlines()[1].endswith("--file gang.toml (db 2, web 2)")
+    assert told(supervise, "ls").splitlines()[1].endswith("--file gang.toml (2 db, 2 web)")
     assert json.loads(told(supervise, "ls", "--json"))["roles"] == [
         {"name": "db", "count": 2},
         {"name": "web", "count": 2},
     ]
     page = told(supervise, "report", "job", "-o", "-")
-    assert "4 (db 2, web 2) on host" in page
+    assert "4 (2 db, 2 web) on host" in page
     assert "rank 2 (web 0): " in page
 
 
