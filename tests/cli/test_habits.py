@@ -18,6 +18,7 @@ HABITS = {
     "where are": "test_run_commands.test_the_runs_are_listed_the_newest_first",
     "PID 1": "test_reaping.test_orphans_are_reaped_while_the_run_goes_on",
     "environment files": "test_run_options.test_variables_of_a_file_and_of_the_line",
+    "`.socket` units": "test_listen.test_the_option_gives_sockets_to_all_ranks",
     "different programs": "test_gang_file.test_roles_of_a_file",
     "`docker compose": "test_roles.test_run_may_be_left_out",
     "go on": "test_run_options.test_exit_code_from",
