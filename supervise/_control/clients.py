@@ -173,6 +173,7 @@ _ARGUMENTS = {
     "pids": frozenset[str](),
     "stop": frozenset({"signal", "timeout"}),
     "restart": frozenset({"ranks"}),
+    "reload": frozenset({"ranks"}),
     "signal": frozenset({"signal", "ranks", "group"}),
     "stacks": frozenset({"ranks"}),
     "wait": frozenset({"timeout"}),
@@ -180,7 +181,7 @@ _ARGUMENTS = {
 """Request to its arguments."""
 
 
-def message_of(request: Request) -> object:  # noqa: PLR0911 - one case per request
+def message_of(request: Request) -> object:  # noqa: C901, PLR0911 - one case per request
     """Return the message that a request sends to the gang.
 
     Raises:
@@ -201,6 +202,8 @@ def message_of(request: Request) -> object:  # noqa: PLR0911 - one case per requ
             return say.Close(death_sig=_signal(given.get("signal")), timeout=_timeout(given))
         case "restart":
             return say.RestartRanks(_some_ranks(given))
+        case "reload":
+            return say.Reload(ranks=_ranks(given))
         case "signal":
             if (sig := _signal(given.get("signal"))) is None:
                 raise Refusal("invalid", "'signal' is missing; give a name, such as \"SIGUSR1\", or a number")
@@ -300,6 +303,10 @@ def _reached(ranks: frozenset[int]) -> dict[str, Any]:
     return {"ranks": sorted(ranks)}
 
 
+def _reloaded(ranks: dict[int, bool]) -> dict[str, Any]:
+    return {"ranks": ranks}
+
+
 def _stacks(stacks: dict[int, RankStacks]) -> dict[str, Any]:
     from supervise.stacks import group_stacks  # lazy: few runs get this request
 
@@ -328,6 +335,7 @@ _RESULTS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "pids": _pids,
     "stop": _end,
     "restart": _pids,
+    "reload": _reloaded,
     "signal": _reached,
     "stacks": _stacks,
     "wait": _end,

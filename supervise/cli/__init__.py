@@ -12,10 +12,10 @@ __all__ = ["main"]
 
 _INTERRUPTED = 130
 _OF_FILES = ("check", "ls", "show", "logs", "report", "clean", "completion")
-_OF_A_RUNNING_RUN = ("status", "stop", "restart", "signal", "wait", "stacks", "top")
+_OF_A_RUNNING_RUN = ("status", "stop", "restart", "reload", "signal", "wait", "stacks", "top")
 _COMMANDS = (*_OF_FILES, *_OF_A_RUNNING_RUN)
 """The commands besides `run`: each is a function in the module of the same name, except those of `_MODULES`."""
-_MODULES = {"stop": "signal", "restart": "signal"}
+_MODULES = {"stop": "signal", "restart": "signal", "reload": "signal"}
 
 _USAGE = """\
 usage: supervise run [OPTIONS] [--] PROGRAM [ARGS...]
@@ -23,7 +23,7 @@ usage: supervise run [OPTIONS] [--] PROGRAM [ARGS...]
        supervise check FILE
        supervise ls | show RUN | logs RUN | report RUN | clean
        supervise status RUN | stop RUN | restart RUN --rank R | signal RUN SIG
-       supervise wait RUN | stacks RUN | top RUN
+       supervise reload RUN | wait RUN | stacks RUN | top RUN
        supervise completion SHELL
        supervise --version
 
@@ -40,6 +40,7 @@ commands:
   status      show the state of a running gang and of each rank
   stop        stop a run
   restart     restart ranks of a run
+  reload      let ranks of a run read their configuration again
   signal      send a signal to ranks of a run
   wait        wait for the end of a run, and exit as it did
   stacks      show where the ranks of a run are in their code
