@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from supervise.messages import Pids as Pids
     from supervise.messages import Poll as Poll
     from supervise.messages import RankStatus as RankStatus
+    from supervise.messages import Reload as Reload
     from supervise.messages import RestartRanks as RestartRanks
     from supervise.messages import Signal as Signal
     from supervise.messages import Stacks as Stacks
@@ -134,6 +135,7 @@ _HOMES = {
         "Pids",
         "Poll",
         "RankStatus",
+        "Reload",
         "RestartRanks",
         "Signal",
         "Stacks",

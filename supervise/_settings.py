@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Mapping
-from signal import SIGTERM
+from signal import SIGKILL, SIGSTOP, SIGTERM, Signals
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from supervise.errors import SpecError
@@ -222,6 +222,20 @@ def _folder(setting: Setting, value: object) -> object:
     return path
 
 
+def _names(setting: Setting, value: object) -> object:
+    return tuple(_texts(setting, value))  # type: ignore[arg-type]
+
+
+def _signal(setting: Setting, value: object) -> object:
+    """Check a signal that a process can handle."""
+    found = None
+    if isinstance(value, int) and not isinstance(value, bool) and value in set(Signals):
+        found = Signals(value)
+    if found is None or found in (SIGKILL, SIGSTOP):
+        raise SpecError(f"{setting.name} is {shown(value)}; give a signal that a process can handle, such as SIGINT")
+    return found
+
+
 def _logs_specs(setting: Setting, value: object) -> object:
     """Accept every object with a method `reify`, so that specifications of PyTorch are accepted."""
     if isinstance(value, type) or not callable(getattr(value, "reify", None)):
@@ -268,7 +282,9 @@ SIZE = Kind("int", _size, "bytes")
 TEXTS = Kind("list of str", _texts)
 ADDRESSES = Kind("list of str", _addresses)
 FOLDER = Kind("path", _folder)
-SIGNAL = Kind("Signals")
+SIGNAL = Kind("Signals", _signal)
+NAMES = Kind("list of str", _names)
+"""Names of roles."""
 
 REQUIRED: Final[Any] = ...
 """The default of a setting that has none."""
@@ -435,6 +451,7 @@ GANG: Final = _rows(
         "time from the first signal to SIGKILL, for every kind of stop",
         option="--shutdown-timeout",
         group=_END,
+        role="inherited",
         each_host=True,
     ),
     Setting(
@@ -453,7 +470,19 @@ GANG: Final = _rows(
         option="--stop-signal",
         group=_END,
         usual="SIGTERM; if a signal stops supervise, that signal",
+        role="inherited",
         each_host=True,
+        argument=False,
+    ),
+    Setting(
+        "reload_signal",
+        SIGNAL,
+        None,
+        "the signal with which supervise reload makes ranks read their configuration again, such as HUP",
+        option="--reload-signal",
+        group=_END,
+        usual="none: it restarts them",
+        role="inherited",
         argument=False,
     ),
     Setting(
@@ -546,6 +575,13 @@ GANG: Final = _rows(
 """The settings of a gang: the arguments of `Supervisor`, and two that only some calls have."""
 
 OF_ROLES: Final = _rows(
+    Setting(
+        "needs",
+        NAMES,
+        None,
+        "the roles that must be ready before this one starts, and that are stopped after it; [] for none",
+        usual="the role before; none if another role has needs",
+    ),
     Setting(
         "restart",
         CHOICE,

@@ -123,12 +123,12 @@ class Close(Ask["RunProcsResult | None"]):
     """Stop the gang. The reply is the result, sent when all processes of the gang are gone. Idempotent."""
 
     death_sig: Signals | None = None
-    """The first signal; None is SIGTERM. SIGKILL kills the ranks at once."""
+    """The first signal, except to roles with a `stop_signal`; None is SIGTERM. SIGKILL kills the ranks at once."""
     timeout: float | None = None
     """Seconds from the first signal to SIGKILL; None is the gang's grace. Also bounds the wait for the logs.
 
-    A gang with roles stops its roles one by one, from the last to the first. None gives each role a grace of its own;
-    a number bounds the whole stop."""
+    A gang with roles stops a role when nothing is left of the roles that need it. With None, each role has its own
+    grace, else that of the gang; a number bounds the whole stop."""
 
 
 @record
@@ -168,6 +168,20 @@ class TerminateRanks(Ask["dict[int, int]"]):
     """
 
     ranks: frozenset[int]
+
+
+@record(kw_only=False)
+class Reload(Ask["dict[int, bool]"]):
+    """Send ready ranks their ``reload_signal``, each to its own process.
+
+    The reply is rank to whether it has reloaded; False if neither the rank's role nor the gang has a reload signal. It
+    leaves out ranks that do not run, are not ready or are being stopped. A rank with ``ready="notify"`` that answers
+    by ``RELOADING=1`` has reloaded when it sends ``READY=1``; one that sends neither within 2 seconds counts as
+    reloaded. If a rank ends meanwhile, or its ``ready_timeout_s`` expires, the reply is a `SuperviseError`.
+    """
+
+    ranks: frozenset[int] | None = None
+    """Which ranks; None is all of them."""
 
 
 @record

@@ -13,6 +13,7 @@ from supervise.errors import SpecError
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
+    from signal import Signals
 
     from supervise._settings import RestartKind, StdinOfRole
 
@@ -22,8 +23,8 @@ class Role:
     """The ranks of a gang that run the same program or function. A rank's number within its role is its role rank.
 
     The gang numbers its local ranks consecutively, in the order of its roles. It launches a role when all ranks of the
-    role before it are ready. Each rank gets ``ROLE_NAME``, ``ROLE_RANK`` and ``ROLE_WORLD_SIZE``, unless `envs` sets
-    them.
+    roles that it needs are ready, and stops it when nothing is left of the roles that need it. Each rank gets
+    ``ROLE_NAME``, ``ROLE_RANK`` and ``ROLE_WORLD_SIZE``, unless `envs` sets them.
 
     Raises:
         SpecError: A value is not valid; the text names the role and the field.
@@ -63,6 +64,20 @@ class Role:
     """
     kill_mode: KillMode | None = None
     """Destination of the first signal of a stop; None for that of the gang."""
+    needs: Sequence[str] | None = None
+    """Names of the roles that must be ready first, in any order of the gang's roles; empty for none.
+
+    None: the role before this one if no role of the gang has `needs`, otherwise none.
+    """
+    stop_signal: Signals | None = None
+    """The first signal of every stop of the ranks, except for SIGKILL; None for that of the stop, usually SIGTERM."""
+    grace: float | None = None
+    """Seconds from the first signal to SIGKILL, in every stop of the ranks, and at most the timeout of a `Close`.
+
+    None for that of the gang.
+    """
+    reload_signal: Signals | None = None
+    """The signal of `Reload` to the ranks' own processes; None for that of the gang, which has none by default."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:

@@ -115,6 +115,13 @@ class _Grace(int):
 _GRACE = _Grace(30)
 
 
+class _OwnGrace(float):
+    """The grace of the gang as the timeout of a close to which the caller gives none.
+
+    Roles with a grace of their own keep it then.
+    """
+
+
 # The stand-in for PyTorch's ``TailLog`` objects in a context of supervise
 
 
@@ -216,7 +223,7 @@ class GangContext(PContext):
             self._refuse()
         came = self._launch() or signals.recorded()
         if came is not None:
-            self._end(came.sig, self._spec.grace_s)
+            self._end(came.sig, self._own_grace)
             signals.raise_signal(came)
 
     @protected
@@ -239,14 +246,14 @@ class GangContext(PContext):
             begun = _reply(self._supervisor.ask(ask.Start(), block=False))
             while not signals.wait_for(begun):
                 if (came := signals.recorded()) is not None:
-                    self._stop(came.sig, self._spec.grace_s)
+                    self._stop(came.sig, self._own_grace)
                     return came
             self._pids = begun.get(timeout=0)
             self._outcome = _reply(self._supervisor.ask(ask.Wait(), block=False))
         except BaseException:
             if self._supervisor is None:  # a signal handler of the application has raised before the Supervisor existed
                 give_up(box)
-            self._came = self._stop(signal.SIGTERM, self._spec.grace_s)
+            self._came = self._stop(signal.SIGTERM, self._own_grace)
             raise
         return None
 
@@ -337,7 +344,7 @@ class GangContext(PContext):
             RuntimeError: The caller is on the gang's own thread (a listener of its events). Nothing was done.
         """
         first = death_sig or signal.SIGTERM
-        timeout = self._spec.grace_s if timeout is _GRACE else timeout
+        timeout = self._own_grace if timeout is _GRACE else timeout
         try:
             self._close(death_sig=first, timeout=timeout)
         finally:
@@ -354,6 +361,11 @@ class GangContext(PContext):
     def _close(self, death_sig: signal.Signals, timeout: float = 30) -> None:
         """End every rank; keep a signal that arrives meanwhile for `close`. PyTorch's name, for subclasses."""
         self._came = self._end(death_sig, timeout) or self._came
+
+    @property
+    def _own_grace(self) -> _OwnGrace:
+        """The grace of the gang."""
+        return _OwnGrace(self._spec.grace_s)
 
     @protected
     def _end(self, death_sig: signal.Signals, timeout: float) -> signals.Recorded | None:
@@ -391,7 +403,9 @@ class GangContext(PContext):
             self._release()
             return None
         try:
-            closed = _reply(supervisor.ask(ask.Close(death_sig=death_sig, timeout=timeout), block=False))
+            by_role = isinstance(timeout, _OwnGrace) and self._spec.graces_s
+            bound_s = None if by_role else timeout
+            closed = _reply(supervisor.ask(ask.Close(death_sig=death_sig, timeout=bound_s), block=False))
             while not signals.wait_for(closed):
                 came = signals.recorded()
                 if came is not None and came.kills is None:

@@ -31,7 +31,7 @@ _PACKAGES = (
 )
 """The folders with the files whose frames are left out of an exception of `run`."""
 
-_NOT_OF_RUN = frozenset(("entrypoint", "args", "envs", "roles", "stop_signal"))
+_NOT_OF_RUN = frozenset(("entrypoint", "args", "envs", "roles", "stop_signal", "reload_signal"))
 """The settings of a gang that `run` has as `fn` and `args`, or lacks."""
 
 _T = TypeVar("_T")

@@ -174,6 +174,7 @@ _ARGUMENTS = {
     "stop": frozenset({"signal", "timeout"}),
     "restart": frozenset({"ranks"}),
     "terminate": frozenset({"ranks"}),
+    "reload": frozenset({"ranks"}),
     "signal": frozenset({"signal", "ranks", "group"}),
     "stacks": frozenset({"ranks"}),
     "wait": frozenset({"timeout"}),
@@ -204,6 +205,8 @@ def message_of(request: Request) -> object:  # noqa: C901, PLR0911 - one case pe
             return say.RestartRanks(_some_ranks(given))
         case "terminate":
             return say.TerminateRanks(_some_ranks(given))
+        case "reload":
+            return say.Reload(ranks=_ranks(given))
         case "signal":
             if (sig := _signal(given.get("signal"))) is None:
                 raise Refusal("invalid", "'signal' is missing; give a name, such as \"SIGUSR1\", or a number")
@@ -303,6 +306,10 @@ def _reached(ranks: frozenset[int]) -> dict[str, Any]:
     return {"ranks": sorted(ranks)}
 
 
+def _reloaded(ranks: dict[int, bool]) -> dict[str, Any]:
+    return {"ranks": ranks}
+
+
 def _stacks(stacks: dict[int, RankStacks]) -> dict[str, Any]:
     from supervise.stacks import group_stacks  # lazy: few runs get this request
 
@@ -332,6 +339,7 @@ _RESULTS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "stop": _end,
     "restart": _pids,
     "terminate": _pids,
+    "reload": _reloaded,
     "signal": _reached,
     "stacks": _stacks,
     "wait": _end,

@@ -26,47 +26,81 @@ FAILED = "one of the ranks has ended, and it is not restarted"
 
 def begin(gang: Gang, batch: Batch, decision: Decision, told: Iterable[int] = ()) -> None:
     """Begin the stop of a batch. The ranks in `told` were signaled before."""
-    batch.turn = gang.roles
+    batch.roles = set()
     batch.pending = batch.ranks & (gang.running | gang.starting | gang.leftovers)
-    if batch.grace_s <= 0:
-        kill(gang, batch, 0, decision)
+    if batch.grace_s <= 0 and not (batch.order in OF_EACH and gang.graces_s):
+        kill(gang, batch, range(gang.roles), decision)
     elif batch.pending:
         proceed(gang, batch, decision, told)
+        if batch.order not in OF_EACH:
+            _limit(batch, batch.timeout_s, decision)
+
+
+OF_EACH = ("own", "each")
+"""The orders of a stop that gives each role its own grace. The others limit the whole stop."""
+IN_TURN = ("each", "whole")
+"""The orders of a stop in which a role waits for the roles that need it."""
+
+
+def own_order(gang: Gang) -> steps.StopOrder:
+    """Return how a stop at once, which the gang decides, treats roles."""
+    return "own" if gang.graces_s else ""
 
 
 def proceed(gang: Gang, batch: Batch, decision: Decision, told: Iterable[int] = ()) -> None:
-    """Signal the next role, from the last to the first, once nothing is left of later roles.
-
-    Without an order, signal all roles. A batch has one grace, or one for each role.
-    """
-    turn = max((gang.role_of[rank] for rank in batch.pending), default=gang.roles) if batch.order else 0
-    if batch.turn is None or turn >= batch.turn:
+    """Signal the roles of which nothing else is waited for: all, or in turn those that no role needs that is left."""
+    if batch.roles is None:
         return
-    is_first = batch.turn == gang.roles
-    _signal_from(gang, batch, turn, decision, told)
-    if is_first or batch.order == "each":
-        _set_grace(batch, batch.timeout_s, decision)
+    left = {gang.role_of[rank] for rank in batch.pending}
+    due = left - batch.roles
+    if batch.order in IN_TURN:
+        due = {role for role in due if gang.needed_by[role].isdisjoint(left)}
+    if due:
+        _signal_roles(gang, batch, due, decision, told)
 
 
-def _signal_from(gang: Gang, batch: Batch, turn: int, decision: Decision, told: Iterable[int] = ()) -> None:
-    """Send the first signal to the roles from `turn` up to the present turn."""
-    roles = range(turn, batch.turn or 0)
+def _signal_roles(gang: Gang, batch: Batch, roles: set[int], decision: Decision, told: Iterable[int] = ()) -> None:
+    """Send the first signal to these roles, and limit the time of those that have a grace of their own."""
+    assert batch.roles is not None  # noqa: S101 - the stop has begun
+    graces_s = {role: _grace_s(gang, batch, role) for role in sorted(roles)}
+    kill(gang, batch, [role for role, grace_s in graces_s.items() if grace_s is not None and grace_s <= 0], decision)
+    roles = roles - batch.killed
+    batch.roles |= roles
+    by_signal: dict[Signals, set[int]] = {}
+    for role in sorted(roles):
+        by_signal.setdefault(_first_signal(gang, batch, role), set()).add(role)
     ranks = (batch.pending - gang.starting).difference(told)
-    _send({rank for rank in ranks if gang.role_of[rank] in roles}, batch.death_sig, decision)
-    batch.turn, batch.killed = turn, False
+    for sig, alike in by_signal.items():
+        _send({rank for rank in ranks if gang.role_of[rank] in alike}, sig, decision)
+    for role, grace_s in graces_s.items():
+        if grace_s is not None and role in roles:
+            decision.do(steps.SetTimer(name="grace", delay_s=grace_s, key=batch.number, role=role))
 
 
-def _set_grace(batch: Batch, delay_s: float, decision: Decision) -> None:
-    only_sooner = batch.order != "each"
-    decision.do(steps.SetTimer(name="grace", delay_s=delay_s, key=batch.number, only_sooner=only_sooner))
+def _first_signal(gang: Gang, batch: Batch, role: int) -> Signals:
+    return gang.stop_signals.get(role, batch.death_sig)
 
 
-def kill(gang: Gang, batch: Batch, turn: int, decision: Decision) -> None:
-    """Send SIGKILL to the roles from `turn` on. Idempotent."""
-    if batch.turn is None or (batch.killed and turn >= batch.turn):
+def _grace_s(gang: Gang, batch: Batch, role: int) -> float | None:
+    """Return the time from the first signal of a role to SIGKILL; None if the limit of the whole stop ends it."""
+    own_s = gang.graces_s.get(role)
+    if batch.order in OF_EACH:
+        return batch.grace_s if own_s is None else own_s
+    return own_s if own_s is not None and own_s < batch.timeout_s else None
+
+
+def _limit(batch: Batch, delay_s: float, decision: Decision) -> None:
+    decision.do(steps.SetTimer(name="grace", delay_s=delay_s, key=batch.number, only_sooner=True))
+
+
+def kill(gang: Gang, batch: Batch, roles: Iterable[int], decision: Decision) -> None:
+    """Send SIGKILL to these roles. Idempotent."""
+    if batch.roles is None:
         return
-    batch.turn, batch.killed = turn, True
-    _kill_ranks(gang, batch, {rank for rank in batch.pending if gang.role_of[rank] >= turn}, decision)
+    fresh = set(roles) - batch.killed
+    batch.killed |= fresh
+    batch.roles |= fresh
+    _kill_ranks(gang, batch, {rank for rank in batch.pending if gang.role_of[rank] in fresh}, decision)
 
 
 def _kill_ranks(gang: Gang, batch: Batch, ranks: set[int], decision: Decision) -> None:
@@ -83,55 +117,50 @@ def _send(ranks: set[int], sig: Signals, decision: Decision) -> None:
 def hurry(gang: Gang, batch: Batch, event: steps.CloseAsked, decision: Decision) -> None:
     """Shorten the grace if a further close requests a shorter one. A close by SIGKILL ends the grace at once.
 
-    A stop in order goes on in its order after a further close that does not bound the whole stop sooner. Otherwise all
+    A stop in turn goes on in its order after a further close that does not limit the whole stop sooner. Otherwise all
     remaining roles are signaled at once.
     """
-    timeout_s = event.timeout_s
-    sooner = timeout_s < batch.timeout_s
-    if batch.order and event.order:
-        bounds = sooner or (batch.order == "each" and timeout_s == batch.timeout_s)
-        if event.order == "each" or not bounds:
-            return
-    if batch.order == "each":
-        batch.killed = False  # because SIGKILL was sent to one role only
-    if batch.turn is None:  # dead ranks are being reaped
-        batch.timeout_s = min(timeout_s, batch.timeout_s)
+    timeout_s, longest_s = event.timeout_s, batch.timeout_s
+    if batch.order in OF_EACH:
+        longest_s = max(longest_s, *gang.graces_s.values(), 0.0)
+    sooner = timeout_s < longest_s
+    limits = sooner or (batch.order == "each" and timeout_s == longest_s)
+    if batch.order and event.order == "each":
+        return
+    if batch.order in IN_TURN and event.order in IN_TURN and not limits:
+        return
+    if batch.roles is None:  # dead ranks are being reaped
+        batch.order, batch.timeout_s = "", min(timeout_s, longest_s)
         batch.death_sig = Signals.SIGKILL if event.death_sig == Signals.SIGKILL else batch.death_sig
     elif grace_of(event.death_sig, timeout_s) <= 0:
-        kill(gang, batch, 0, decision)
-    elif (batch.order or sooner) and not batch.killed:
-        _signal_from(gang, batch, 0, decision)
-        _set_grace(batch, timeout_s, decision)
-        batch.timeout_s = min(timeout_s, batch.timeout_s)
-    batch.order = ""
+        kill(gang, batch, range(gang.roles), decision)
+    elif batch.order in IN_TURN or sooner:
+        batch.order, batch.timeout_s = event.order if event.order == "own" else "", min(timeout_s, longest_s)
+        proceed(gang, batch, decision)
+        if batch.order != "own" and any(gang.role_of[rank] not in batch.killed for rank in batch.pending):
+            _limit(batch, timeout_s, decision)
 
 
 def signal_started(gang: Gang, local_rank: int, decision: Decision) -> None:
     """Signal a rank whose start was reported after its batch was signaled."""
     batch = gang.batch_of.get(local_rank, gang.stop)
-    if batch.turn is None:
+    if batch.roles is None:
         return
     batch.pending.add(local_rank)  # otherwise missing if the launch was overdue
-    if _is_killed(gang, batch, local_rank):
+    role = gang.role_of[local_rank]
+    if role in batch.killed:
         _kill_ranks(gang, batch, {local_rank}, decision)
-    elif gang.role_of[local_rank] >= batch.turn:
-        _send({local_rank}, batch.death_sig, decision)
-
-
-def _is_killed(gang: Gang, batch: Batch, local_rank: int) -> bool:
-    """Return whether the stop now sends SIGKILL to a rank."""
-    if batch.turn is None or not batch.order:
-        return batch.killed
-    return gang.role_of[local_rank] >= batch.turn + (not batch.killed)
+    elif role in batch.roles:
+        _send({local_rank}, _first_signal(gang, batch, role), decision)
 
 
 def timer_expired(gang: Gang, event: steps.TimerExpired, decision: Decision) -> None:
     """Escalate the stop of a batch."""
     batch = gang.batches.get(event.key) if event.key else gang.stop
-    if batch is None or batch.turn is None:
+    if batch is None or batch.roles is None:
         return
     if event.name == "grace":
-        kill(gang, batch, batch.turn if batch.order == "each" else 0, decision)
+        kill(gang, batch, range(gang.roles) if event.role is None else (event.role,), decision)
     else:
         _report_unkillable(gang, batch, decision)
 
@@ -141,7 +170,7 @@ def _report_unkillable(gang: Gang, batch: Batch, decision: Decision) -> None:
 
     The end of the gang does not wait for a pending launch any longer. A restart does, so that a rank has one life.
     """
-    killed = {rank for rank in batch.pending if _is_killed(gang, batch, rank)}
+    killed = {rank for rank in batch.pending if gang.role_of[rank] in batch.killed}
     launching = killed & gang.starting
     if batch is gang.stop:
         for local_rank in launching:
@@ -171,7 +200,7 @@ def stop(gang: Gang, ranks: Iterable[int], decision: Decision) -> Batch:
     """
     gang.batches_made += 1
     batch = Batch(ranks, gang.batches_made)
-    batch.death_sig, batch.timeout_s = gang.stop_signal, gang.grace_s
+    batch.death_sig, batch.timeout_s, batch.order = gang.stop_signal, gang.grace_s, own_order(gang)
     told: set[int] = set()
     for old in {gang.batch_of[rank] for rank in ranks if rank in gang.batch_of}:
         del gang.batches[old.number]
@@ -179,7 +208,7 @@ def stop(gang: Gang, ranks: Iterable[int], decision: Decision) -> Batch:
         batch.ranks |= old.ranks
         batch.down |= old.down
         batch.delay_s = max(batch.delay_s, old.delay_s)
-    gang.queue = [rank for rank in gang.queue if rank not in batch.ranks]
+    gang.dequeue(batch.ranks)
     gang.batches[batch.number] = batch
     for rank in batch.ranks:
         gang.batch_of[rank] = batch
@@ -216,7 +245,7 @@ def reason_of_signal(gang: Gang, local_rank: int) -> str:
 def advance(gang: Gang, local_rank: int, decision: Decision) -> None:
     """Advance the batch of a rank. The rank's process, its process group or its launch has ended."""
     batch = gang.batch_of.get(local_rank, gang.stop)
-    if batch.turn is None or gang.lives(local_rank):
+    if batch.roles is None or gang.lives(local_rank):
         return
     batch.pending.discard(local_rank)
     if batch is not gang.stop:
@@ -270,30 +299,36 @@ def enqueue(gang: Gang, number: int, decision: Decision) -> None:
     if batch is None or batch.state != "swept":
         return
     del gang.batches[number]
-    for local_rank in batch.ranks:
+    for local_rank in sorted(batch.ranks):
         del gang.batch_of[local_rank]
-    gang.queue += sorted(batch.ranks)
-    if gang.roles > 1:
-        gang.queue.sort()  # in the order of roles, so that the first rank of the queue cannot wait for another one
+        gang.enqueue(local_rank)
     launch(gang, decision)
 
 
 def launch(gang: Gang, decision: Decision) -> None:
-    """Launch the next lives of waiting ranks.
+    """Launch each rank of the queue that may be launched. The first lives of an attempt begin with the attempt."""
+    gang.launched = True
+    for role, waiting in enumerate(gang.queue):
+        while waiting and gang.may_launch(role):
+            local_rank = next(iter(waiting))
+            del waiting[local_rank]
+            if gang.phase == "starting":
+                gang.move(local_rank, "starting")
+                decision.do(steps.LaunchRank(local_rank=local_rank))
+            else:
+                _relaunch(gang, local_rank, decision)
 
-    Stop when the launch window is full, or when ranks of a lower role are not ready.
-    """
-    while gang.queue and gang.may_launch(gang.queue[0]):
-        local_rank = gang.queue.pop(0)
-        rank = gang.ranks[local_rank]
-        if rank.end is not None:
-            decision.tell(steps.LifeReplaced(local_rank, rank.attempt, counted=rank.caused == "counted"))
-        gang.ended.pop(local_rank, None)
-        # Greater than the gang's number, because this life belongs to no attempt
-        rank.begin_life(max(rank.attempt, gang.attempt) + 1)
-        rank.restarts += 1
-        gang.move(local_rank, "starting")
-        decision.do(steps.RelaunchRank(local_rank=local_rank, attempt=rank.attempt))
+
+def _relaunch(gang: Gang, local_rank: int, decision: Decision) -> None:
+    rank = gang.ranks[local_rank]
+    if rank.end is not None:
+        decision.tell(steps.LifeReplaced(local_rank, rank.attempt, counted=rank.caused == "counted"))
+    gang.ended.pop(local_rank, None)
+    # Greater than the gang's number, because this life belongs to no attempt
+    rank.begin_life(max(rank.attempt, gang.attempt) + 1)
+    rank.restarts += 1
+    gang.move(local_rank, "starting")
+    decision.do(steps.RelaunchRank(local_rank=local_rank, attempt=rank.attempt))
 
 
 def ready(gang: Gang, local_rank: int, decision: Decision) -> None:

@@ -82,10 +82,10 @@ def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C90
         case steps.StartAsked():
             if gang.phase == "new":
                 gang.phase = "starting"
-                _launch(gang, decision)
+                batches.launch(gang, decision)
         case steps.Assembled():
             if gang.phase == "starting" and not gang.launched:
-                _launch(gang, decision)
+                batches.launch(gang, decision)
         case steps.NotAssembled():
             if gang.phase in ("starting", "stopping") and not gang.launched:
                 _not_assembled(gang, event, decision)
@@ -122,22 +122,13 @@ def _timer_expired(gang: Gang, event: steps.TimerExpired, decision: Decision) ->
 # The life of a rank
 
 
-def _launch(gang: Gang, decision: Decision) -> None:
-    """Launch ranks until the launch window is full, or until a rank must wait for ranks of a lower role to be ready."""
-    while gang.launched < gang.nprocs and gang.may_launch(gang.launched):
-        if not gang.is_left_out(gang.launched):
-            gang.move(gang.launched, "starting")
-            decision.do(steps.LaunchRank(local_rank=gang.launched))
-        gang.launched += 1
-
-
 def _started(gang: Gang, event: say.WorkerStarted, decision: Decision) -> None:
     rank = gang.ranks[event.local_rank]
     rank.pid, rank.started_ns = event.pid, event.started_ns
     gang.move(event.local_rank, "running")
     decision.tell(event)
     if gang.phase == "starting":
-        _launch(gang, decision)
+        batches.launch(gang, decision)
         return
     batches.signal_started(gang, event.local_rank, decision)
     if gang.phase == "running":
@@ -155,11 +146,9 @@ def _ready(gang: Gang, event: steps.RankReady, decision: Decision) -> None:
     if rank.told or gang.phase not in ("starting", "running"):
         return
     decision.tell(event)
-    if gang.phase == "starting":
-        _launch(gang, decision)
-    else:
+    if gang.phase == "running":
         batches.ready(gang, event.local_rank, decision)
-        batches.launch(gang, decision)
+    batches.launch(gang, decision)
 
 
 def _faulted(gang: Gang, event: steps.RankFaulted, decision: Decision) -> None:
@@ -208,7 +197,7 @@ def _failed_to_start(gang: Gang, event: steps.WorkerFailedToStart, decision: Dec
 def _not_assembled(gang: Gang, event: steps.NotAssembled, decision: Decision) -> None:
     """Treat an attempt that has no files or actors like a failed launch of the first rank that restarts."""
     local_rank = next(number for number in range(gang.nprocs) if not gang.is_left_out(number))
-    gang.launched, gang.stop.state = local_rank + 1, "swept"  # no process was started since the last sweep
+    gang.launched, gang.stop.state = True, "swept"  # no process was started since the last sweep
     _failed_to_start(gang, steps.WorkerFailedToStart(local_rank, event.error, event.at_ns), decision)
 
 
@@ -296,7 +285,7 @@ def _heed_all(gang: Gang, decision: Decision) -> None:
 
 def _settle(gang: Gang, decision: Decision) -> None:  # noqa: C901 - one condition a phase
     """Leave the present phase if the condition for its end is met."""
-    if gang.phase == "starting" and gang.launched == gang.nprocs and not (gang.starting or gang.unready):
+    if gang.phase == "starting" and not (any(gang.queue) or gang.starting or gang.unready):
         gang.phase = "running"
         decision.do(steps.AnswerStart())
         _heed_all(gang, decision)
@@ -307,7 +296,7 @@ def _settle(gang: Gang, decision: Decision) -> None:  # noqa: C901 - one conditi
         gang.held.clear()
     if gang.services:
         strategy.stop_idle(gang, decision)
-    if gang.stop.order:
+    if gang.stop.order in batches.IN_TURN:
         batches.proceed(gang, gang.stop, decision)
     stopped = gang.phase == "stopping" and (gang.stop.signaled or gang.drain.begun)
     if gang.idle and (gang.phase == "running" or stopped):

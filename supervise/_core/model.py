@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from supervise._core.backoff import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from supervise._core.steps import RankFaulted, Reason, StartFailed, StopOrder, WorkerFailedToStart, WorkerUnkillable
     from supervise.messages import Phase, WorkerExited
@@ -115,7 +115,7 @@ class Batch:
     """
 
     __slots__ = (
-        *("death_sig", "killed", "number", "order", "pending", "ranks", "timeout_s", "turn"),
+        *("death_sig", "killed", "number", "order", "pending", "ranks", "roles", "timeout_s"),
         *("delay_s", "down", "reason", "state", "sweep_s"),
     )
 
@@ -128,17 +128,14 @@ class Batch:
 
         # The escalation
         self.death_sig = Signals.SIGTERM
-        """The first signal."""
+        """The first signal to the roles that have none of their own."""
         self.timeout_s = 0.0
-        """Time from the first signal to SIGKILL."""
+        """Time from the first signal to SIGKILL, as `order` says."""
         self.order: StopOrder = ""
-        self.turn: int | None = None
-        """The lowest role that was signaled. The later roles were signaled, too, if they had anything left.
-
-        None before the stop; the number of roles before the first signal.
-        """
-        self.killed = False
-        """Whether SIGKILL was sent to the role of `turn`. Nothing is left of later roles, unless they were killed."""
+        self.roles: set[int] | None = None
+        """The roles to which the first signal was sent. None before the stop."""
+        self.killed = set[int]()
+        """The roles to which SIGKILL was sent; a part of `roles`."""
 
         # The fate
         self.reason: Reason | None = None
@@ -155,7 +152,7 @@ class Batch:
     @property
     def signaled(self) -> bool:
         """Whether the stop has begun. In the stop of the gang, a later end of a rank is not a cause."""
-        return self.turn is not None
+        return self.roles is not None
 
     @property
     def grace_s(self) -> float:
@@ -221,8 +218,11 @@ class Gang:
         success: frozenset[int] = frozenset({0}),
         notifies: Collection[int] = (),
         role_of: Sequence[int] | None = None,
+        needs: Sequence[Collection[int]] | None = None,
         services: frozenset[int] = frozenset(),
         stop_signal: Signals = Signals.SIGTERM,
+        stop_signals: Mapping[int, Signals] | None = None,
+        graces_s: Mapping[int, float] | None = None,
     ) -> None:
         """Describe a gang that is not started.
 
@@ -239,8 +239,12 @@ class Gang:
             notifies: Ranks that report that they are ready. The others are ready when their processes run.
             role_of: The number of each rank's role. The numbers begin with 0 and never decrease from rank to rank.
                 None: all ranks have one role.
+            needs: The numbers of the roles that each role needs, directly or not. None: all roles before it.
             services: Ranks that are stopped once all other ranks have ended.
             stop_signal: The first signal of each stop that the gang itself decides.
+            stop_signals: The number of a role to the first signal of every stop of its ranks. The other roles get the
+                signal of the stop.
+            graces_s: The number of a role to its own time from the first signal to SIGKILL.
         """
         self.nprocs = nprocs
         self.grace_s = grace_s
@@ -253,8 +257,16 @@ class Gang:
         self.role_of = tuple(role_of or (0,) * nprocs)
         self.roles = max(self.role_of) + 1
         """Number of roles."""
+        self.needs = tuple(map(frozenset, [range(role) for role in range(self.roles)] if needs is None else needs))
+        """The roles that each role needs, directly or not."""
+        self.needed_by = tuple(
+            frozenset(role for role, needed in enumerate(self.needs) if each in needed) for each in range(self.roles)
+        )
+        """The roles that need each role, directly or not."""
         self.services = services
         self.stop_signal = stop_signal
+        self.stop_signals = stop_signals or {}
+        self.graces_s = graces_s or {}
         self.attempt = 0
         """Number of the present attempt, which all ranks began together. The first one is 0."""
         self.backoff = Backoff()
@@ -277,8 +289,8 @@ class Gang:
 
         If so, no restart follows, and the drain is bounded.
         """
-        self.launched = 0
-        """Ranks with a lower number than this were launched."""
+        self.launched = False
+        """Whether the launch of the attempt's ranks has begun, or has failed."""
         self.start_failure: WorkerFailedToStart | StartFailed | None = None
         """The reason why the start has failed."""
         down = [number for number, rank in enumerate(self.ranks) if self.stays_down(rank)]
@@ -294,8 +306,11 @@ class Gang:
         """Batches by number. Empty if the whole gang is being stopped."""
         self.batch_of: dict[int, Batch] = {}
         """Rank to the one of these batches that has the rank."""
-        self.queue: list[int] = []
-        """Ranks whose next life is to be launched, in order."""
+        self.queue: list[dict[int, None]] = [{} for _ in range(self.roles)]
+        """For each role, its ranks that are to be launched, in order."""
+        for number in range(self.nprocs):
+            if not self.stays_down(self.ranks[number]):
+                self.enqueue(number)
         self.starting: set[int] = set()
         """The ranks in this state; `move` maintains it."""
         self.running: set[int] = set()
@@ -339,7 +354,7 @@ class Gang:
     @property
     def first_unready(self) -> int:
         """The first rank that was not launched or has not reported that it is ready; if there is none, the last."""
-        unready = (number for number, rank in enumerate(self.ranks) if number >= self.launched or not rank.ready)
+        unready = (number for number, rank in enumerate(self.ranks) if rank.state == "waiting" or not rank.ready)
         return next(unready, self.nprocs - 1)
 
     @property
@@ -355,12 +370,12 @@ class Gang:
     @property
     def idle(self) -> bool:
         """Whether no rank is starting, is running or is to be restarted."""
-        return not (self.running or self.starting or self.batches or self.queue)
+        return not (self.running or self.starting or self.batches or any(self.queue))
 
     @property
     def all_returned(self) -> bool:
         """Whether every rank has ended or is held, apart from services."""
-        if self.starting or self.queue or self.batches or len(self.running) > len(self.held) + len(self.services):
+        if self.starting or any(self.queue) or self.batches or len(self.running) > len(self.held) + len(self.services):
             return False
         return self.running <= self.held | self.services
 
@@ -373,15 +388,41 @@ class Gang:
         """Return whether a rank has a process, a leftover, or a pending launch."""
         return local_rank in self.running or local_rank in self.starting or local_rank in self.leftovers
 
-    def may_launch(self, local_rank: int) -> bool:
-        """Return whether a rank may be launched now.
+    def is_queued(self, local_rank: int) -> bool:
+        """Return whether a rank is to be launched."""
+        return local_rank in self.queue[self.role_of[local_rank]]
 
-        Two conditions must hold: the launch window has room, and all launched ranks of lower roles are ready.
+    def enqueue(self, local_rank: int) -> None:
+        """Let a rank wait for its launch."""
+        self.queue[self.role_of[local_rank]][local_rank] = None
+
+    def dequeue(self, ranks: Iterable[int]) -> None:
+        """Let none of these ranks wait for its launch."""
+        for local_rank in ranks:
+            self.queue[self.role_of[local_rank]].pop(local_rank, None)
+
+    def may_launch(self, role: int) -> bool:
+        """Return whether ranks of a role may be launched now.
+
+        Two conditions must hold: the launch window has room, and no rank of a role that this one needs waits for its
+        launch, is starting, or is not ready.
         """
         if len(self.starting) >= self.window:
             return False
+        needed = self.needs[role]
+        if not needed:
+            return True
+        if any(self.queue[each] for each in needed):
+            return False
+        return all(self.role_of[rank] not in needed for rank in self.starting | self.unready)
+
+    def following(self, local_rank: int) -> list[int]:
+        """Return the ranks after a rank in the order of starts: those above it in its role, and all that need them."""
         role = self.role_of[local_rank]
-        return self.roles == 1 or all(self.role_of[rank] >= role for rank in self.starting | self.unready)
+        dependent = self.needed_by[role]
+        return [
+            rank for rank, own in enumerate(self.role_of) if own in dependent or (own == role and rank > local_rank)
+        ]
 
     @property
     def ends(self) -> tuple[WorkerExited, ...]:

@@ -39,7 +39,7 @@ def _restart_now(gang: Gang, ranks: Iterable[int], decision: Decision) -> None:
             found.down.discard(local_rank)
             if found.state == "swept":
                 decision.do(steps.SetTimer(name="backoff", delay_s=0.0, key=found.number))
-        elif local_rank not in gang.queue:
+        elif not gang.is_queued(local_rank):
             fresh.append(local_rank)
     if fresh:
         batches.stop(gang, fresh, decision)
@@ -81,9 +81,9 @@ def _terminate_now(gang: Gang, ask: Ask, decision: Decision) -> None:
         if found is not None:
             gang.ranks[local_rank].terminated = True
             found.down.add(local_rank)
-        elif local_rank in gang.queue:
+        elif gang.is_queued(local_rank):
             gang.ranks[local_rank].terminated = True
-            gang.queue.remove(local_rank)
+            gang.dequeue((local_rank,))
         elif local_rank in gang.running or local_rank in gang.starting:
             gang.ranks[local_rank].terminated = True
             fresh.append(local_rank)

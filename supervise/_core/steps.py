@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 Reason = Literal["peer_failed", "close", "timeout", "start_failed"]
 """The reason why a gang is stopped."""
-StopOrder = Literal["", "each", "whole"]
+StopOrder = Literal["", "own", "each", "whole"]
 """The way in which a stop treats roles.
 
-``""``: it stops all roles at once. ``each`` and ``whole``: it stops one role at a time, from the last to the first. The
-timeout is that of one role with ``each``, and that of the whole stop with ``whole``.
+``""`` and ``own``: it stops all roles at once. ``each`` and ``whole``: it signals a role when nothing is left of the
+roles that need it. With ``own`` and ``each``, the timeout is that of each role that has none of its own; otherwise it
+limits the whole stop.
 """
 TimerName = Literal["grace", "kill", "drain", "backoff", "deadline"]
 """``deadline`` is the timeout of the gang, a timer that the actors set."""
@@ -178,6 +179,8 @@ class TimerExpired(NamedTuple):
     name: TimerName
     key: int = 0
     """Number of a batch; 0 for a timer of the gang."""
+    role: int | None = None
+    """Number of the role whose grace it is; None for that of the whole batch."""
 
 
 class RestartAsked(NamedTuple):
@@ -247,13 +250,14 @@ class ReleaseRanks(NamedTuple):
 
 
 class SetTimer(NamedTuple):
-    """Report `TimerExpired` in `delay_s`. The timer replaces an earlier timer of the same name and key."""
+    """Report `TimerExpired` in `delay_s`. The timer replaces an earlier timer of the same name, key and role."""
 
     name: TimerName
     delay_s: float
     key: int = 0
     only_sooner: bool = False
     """Whether an earlier timer stays if it would expire sooner."""
+    role: int | None = None
 
 
 class ReportUnkillable(NamedTuple):

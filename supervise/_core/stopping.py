@@ -18,12 +18,17 @@ _MIN_DRAIN_S = 1.0
 
 def stop(gang: Gang, reason: steps.Reason, decision: Decision) -> None:
     """Stop the gang because of a failure, with its full grace."""
-    _stop(gang, steps.CloseAsked(death_sig=gang.stop_signal, timeout_s=gang.grace_s, reason=reason), decision)
+    _stop(gang, _own_close(gang, reason), decision)
 
 
 def time_out(gang: Gang, decision: Decision) -> None:
     """End the gang because its timeout has expired."""
-    close(gang, steps.CloseAsked(death_sig=gang.stop_signal, timeout_s=gang.grace_s, reason="timeout"), decision)
+    close(gang, _own_close(gang, "timeout"), decision)
+
+
+def _own_close(gang: Gang, reason: steps.Reason) -> steps.CloseAsked:
+    order = batches.own_order(gang)
+    return steps.CloseAsked(death_sig=gang.stop_signal, timeout_s=gang.grace_s, reason=reason, order=order)
 
 
 def _stop(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
@@ -31,8 +36,9 @@ def _stop(gang: Gang, event: steps.CloseAsked, decision: Decision) -> None:
     if gang.phase in ("starting", "running"):
         gang.phase = "stopping"
         gang.stop.reason, gang.stop.death_sig, gang.stop.timeout_s = event.reason, event.death_sig, event.timeout_s
-        gang.stop.order = event.order if gang.roles > 1 else ""
-        gang.batches, gang.batch_of, gang.queue = {}, {}, []
+        gang.stop.order = event.order if gang.roles > 1 or gang.graces_s else ""
+        gang.batches, gang.batch_of = {}, {}
+        gang.dequeue(range(gang.nprocs))
         if gang.policy is None or gang.strategy != "one_for_all" or event.reason != "peer_failed":
             fail_asks(gang, decision)
         decision.tell(steps.GangStopping(reason=event.reason))
@@ -82,7 +88,8 @@ def _close_in_phase(gang: Gang, event: steps.CloseAsked, decision: Decision) -> 
     match gang.phase:
         case "new":
             gang.phase, gang.stop.state = "stopping", "swept"
-            gang.stop.reason, gang.stop.turn = event.reason, 0
+            gang.stop.reason, gang.stop.roles = event.reason, set()
+            gang.dequeue(range(gang.nprocs))
         case "starting" | "running":
             _stop(gang, event, decision)
             if gang.drain.begun:
@@ -91,7 +98,7 @@ def _close_in_phase(gang: Gang, event: steps.CloseAsked, decision: Decision) -> 
             finish(gang, decision)
             _end_leftovers(gang, event, decision)
         case "stopping":
-            if event.reason == "close" or gang.stop.order:
+            if event.reason == "close" or gang.stop.order in batches.IN_TURN:
                 _hurry(gang, event, decision)
             elif gang.drain.begun:  # the timeout expired during a stop, which had not bounded the drain
                 decision.do(drain_timer(event.timeout_s))
@@ -107,6 +114,7 @@ def _end_leftovers(gang: Gang, event: steps.CloseAsked, decision: Decision) -> N
             _hurry(gang, event, decision)
         return
     gang.stop.death_sig, gang.stop.timeout_s = event.death_sig, event.timeout_s
+    gang.stop.order = batches.own_order(gang) if event.order == "each" else ""
     if gang.leftovers:
         batches.begin(gang, gang.stop, decision)
 

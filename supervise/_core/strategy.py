@@ -53,13 +53,12 @@ def _stop_peers(gang: Gang, local_rank: int, decision: Decision) -> None:
 
 
 def _alive_above(gang: Gang, local_rank: int) -> list[int]:
-    above = range(local_rank + 1, gang.nprocs)
-    return [rank for rank in above if gang.lives(rank) or is_to_start(gang, rank)]
+    return [rank for rank in gang.following(local_rank) if gang.lives(rank) or is_to_start(gang, rank)]
 
 
 def is_to_start(gang: Gang, local_rank: int) -> bool:
     """Return whether a rank waits for its next life, or is in a batch."""
-    return local_rank in gang.queue or local_rank in gang.batch_of
+    return gang.is_queued(local_rank) or local_rank in gang.batch_of
 
 
 def faulted(gang: Gang, event: steps.RankFaulted, decision: Decision) -> None:
@@ -99,7 +98,7 @@ def _restart(gang: Gang, policy: RestartPolicy, local_rank: int, end: WorkerExit
     rank.caused = "counted" if rank.backoff.counted else "uncounted"
     ranks = [local_rank]
     if gang.strategy == "rest_for_one" and failed:
-        ranks += [above for above in range(local_rank + 1, gang.nprocs) if _follows(gang, above)]
+        ranks += [above for above in gang.following(local_rank) if _follows(gang, above)]
     found = batches.stop(gang, ranks, decision)
     down = [above for above in ranks[1:] if gang.ranks[above].kind == "temporary"]
     batches.keep_down(gang, found, down, decision)
@@ -132,20 +131,21 @@ def role_of(gang: Gang, local_rank: int) -> Role:
 def stop_idle(gang: Gang, decision: Decision) -> None:
     """Stop the services once no rank of another role runs or will start again.
 
-    Services of several roles are stopped one role at a time, the last role first.
+    A service is stopped when nothing goes on of the services that need it.
     """
     if gang.phase != "running" or len(gang.running) + len(gang.starting) > len(gang.services):
         return
     left = [rank for rank in range(gang.nprocs) if _goes_on(gang, rank)]
     if not left or any(rank not in gang.services for rank in left):
         return
-    last = gang.role_of[left[-1]]
-    ranks = [rank for rank in left if gang.role_of[rank] == last]
-    serving = [rank for rank in ranks if rank not in gang.batch_of or rank not in gang.batch_of[rank].down]
-    for rank in serving:  # the others have failed for good
-        gang.ranks[rank].dismissed = True
-    if serving:  # otherwise all of them are being stopped
-        batches.stop_for_good(gang, ranks, decision)
+    roles = {gang.role_of[rank] for rank in left}
+    for role in sorted(role for role in roles if gang.needed_by[role].isdisjoint(roles)):
+        ranks = [rank for rank in left if gang.role_of[rank] == role]
+        serving = [rank for rank in ranks if rank not in gang.batch_of or rank not in gang.batch_of[rank].down]
+        for rank in serving:  # the others have failed for good
+            gang.ranks[rank].dismissed = True
+        if serving:  # otherwise all of them are being stopped
+            batches.stop_for_good(gang, ranks, decision)
 
 
 def _goes_on(gang: Gang, local_rank: int) -> bool:

@@ -71,7 +71,7 @@ def stray(message: object) -> SpecError:
         return SpecError(f"the message is the class {message.__name__}; send an instance: {message.__name__}(...)")
     accepted = (
         "Start(), Wait(), Poll(), Pids(), Status(), Close(), Signal(...), RestartRanks(...), TerminateRanks(...),"
-        " Stacks(...), Subscribe(...) or Unsubscribe(...)"
+        " Reload(...), Stacks(...), Subscribe(...) or Unsubscribe(...)"
     )
     return SpecError(f"a Supervisor does not accept {repr_of(message)}; send it {accepted}")
 

@@ -19,6 +19,7 @@ from supervise._gang.describe import Hung, StacksTaken
 from supervise._gang.notify_sockets import NotifySockets
 from supervise._printable import one_line
 from supervise._record import NamedTuple
+from supervise.errors import SuperviseError
 from supervise.stacks import group_stacks
 
 if TYPE_CHECKING:
@@ -498,6 +499,43 @@ def _write(folder: str, head: str, found: Mapping[int, RankStacks]) -> str:
     return ""
 
 
+# The reloads that wait for reports of ranks
+
+
+_RELOADING_S = 2.0
+"""Time in which a rank reports RELOADING=1 after the signal. A rank that reports nothing counts as reloaded."""
+
+
+class _Reload:
+    """A request to reload ranks. Used on the gang's loop."""
+
+    def __init__(self, found: dict[int, bool], left: set[int], reply: Reply[dict[int, bool]]) -> None:
+        self.found = found
+        """The content of the reply."""
+        self.left = left
+        """Ranks that have not reported that they are ready again."""
+        self.silent = set(left)
+        """Those of them that have reported nothing."""
+        self.reply = reply
+        self.timers: list[Timer] = []
+
+    def skip(self, ranks: Iterable[int]) -> None:
+        """Wait no more for these ranks."""
+        self.left.difference_update(ranks)
+        if not self.left:
+            self._end()
+            self.reply.set(self.found)
+
+    def fail(self, why: str) -> None:
+        """Answer by an error."""
+        self._end()
+        self.reply.fail(SuperviseError(why))
+
+    def _end(self) -> None:
+        for timer in self.timers:
+            timer.cancel()
+
+
 # The health of ranks: their notify sockets, the time in which each rank must become ready, and the watch for hangs
 
 
@@ -519,6 +557,7 @@ class RankHealth:
         """Rank to the timer for the next check of its deadline. Only for ranks that are not ready."""
         self._due_s: dict[int, float] = {}
         """Rank to the monotonic time until which it must be ready. A change of this time makes no new timer."""
+        self._reloads: list[_Reload] = []
         self.sockets = NotifySockets(loop, self._told)
         """The notify sockets. If the ranks use none, none is open."""
         self._watch: HangWatch | None = None
@@ -543,11 +582,57 @@ class RankHealth:
         self.sockets.read_now(rank)
         self.sockets.close(rank)
         self._lift(rank)
+        for one in [one for one in self._reloads if rank in one.left]:
+            self._fail_reload(one, f"{self._titles((rank,))} ended while it reloaded")
 
     def released(self, ranks: Iterable[int]) -> None:
         """Grant a full period to ranks that were held, and that sent no signs meanwhile."""
         if self._watch is not None:
             self._watch.released(ranks)
+
+    def reload(self, found: dict[int, bool], reply: Reply[dict[int, bool]]) -> None:
+        """Answer a reload when those of the signaled ranks that report their readiness are ready again.
+
+        Args:
+            found: Rank to whether it was signaled.
+            reply: The reply, whose value is `found`.
+        """
+        of = self._spec.of
+        awaited = {rank for rank, signaled in found.items() if signaled and of(rank).ready == "notify"}
+        one = _Reload(found, awaited, reply)
+        if awaited:
+            self._reloads.append(one)
+            longest_s = max(of(rank).ready_timeout_s for rank in awaited)
+            one.timers = [
+                self._loop.call_later(_RELOADING_S, partial(self._skip_silent, one)),
+                self._loop.call_later(max(longest_s, _RELOADING_S), partial(self._late_reload, one, longest_s)),
+            ]
+        one.skip(())
+
+    def _skip(self, one: _Reload, ranks: Iterable[int]) -> None:
+        one.skip(ranks)
+        if not one.left:
+            self._reloads.remove(one)
+
+    def _skip_silent(self, one: _Reload) -> None:
+        for rank in sorted(one.silent):
+            self.sockets.read_now(rank)
+        if one.left:
+            self._skip(one, one.silent)
+
+    def _late_reload(self, one: _Reload, limit_s: float) -> None:
+        for rank in sorted(one.left):
+            self.sockets.read_now(rank)
+        if one.left:
+            why = f"{self._titles(one.left)}: no READY=1 within {limit_s:g} s after the reload signal"
+            self._fail_reload(one, why)
+
+    def _fail_reload(self, one: _Reload, why: str) -> None:
+        self._reloads.remove(one)
+        one.fail(f"{self._spec.name}: {why}")
+
+    def _titles(self, ranks: Iterable[int]) -> str:
+        return ", ".join(map(self._spec.title, sorted(ranks)))
 
     def _limit(self, rank: int, left_s: float) -> None:
         self._lift(rank)
@@ -581,6 +666,10 @@ class RankHealth:
             self._due_s[rank] = max(self._due_s[rank], time.monotonic() + told.usec / 1e6)
         elif told.what == "trigger" and self._watch is not None:
             self._watch.trigger(rank)
+        elif told.what in ("reloading", "reloaded"):
+            for one in [one for one in self._reloads if rank in one.left]:
+                one.silent.discard(rank)
+                self._skip(one, (rank,) if told.what == "reloaded" else ())
 
     def _step(self, event: steps.Event) -> None:
         if self._host is not None:
@@ -593,4 +682,6 @@ class RankHealth:
             self._lift(rank)
         if self._watch is not None:
             self._watch.end()
+        while self._reloads:
+            self._fail_reload(self._reloads[0], "the gang ends")
         self._host = None

@@ -36,11 +36,14 @@ _OF_THE_START = (
     "supervise._gang.health",
     "supervise._gang.inherited",
     "supervise._gang.rank_variables",
+    "supervise._gang.role_order",
     "supervise._gang.validation",
     "supervise._process.launch.forks",
     "supervise._process.launch.function",
     "supervise._process.launch.hold",
     "supervise.watchdog",
+    "difflib",
+    "graphlib",
     *(f"multiprocessing.{name}" for name in ("popen_forkserver", "popen_spawn_posix", "forkserver", "spawn")),
 )
 """Modules for the check of the settings and the start."""

@@ -29,6 +29,7 @@ class Message(NamedTuple):
     """The content of one datagram."""
 
     ready: bool = False
+    reloading: bool = False
     stopping: bool = False
     beat: bool = False
     trigger: bool = False
@@ -81,6 +82,7 @@ def parse(datagram: bytes) -> Message:
     status = values.get(b"STATUS")
     return Message(
         ready=values.get(b"READY") == b"1",
+        reloading=values.get(b"RELOADING") == b"1",
         stopping=values.get(b"STOPPING") == b"1",
         beat=values.get(b"WATCHDOG") == b"1",
         trigger=values.get(b"WATCHDOG") == b"trigger",

@@ -53,8 +53,11 @@ class Told(NamedTuple):
     """A report of a rank to which the gang must react."""
 
     local_rank: int
-    what: Literal["ready", "extended", "trigger", "stopping"]
-    """Kind of the report. A life makes the reports ``ready`` and ``stopping`` only once."""
+    what: Literal["ready", "extended", "trigger", "stopping", "reloading", "reloaded"]
+    """Kind of the report. A life makes the reports ``ready`` and ``stopping`` only once.
+
+    ``reloaded``: the rank, which was ready, has reported again that it is ready.
+    """
     usec: int = 0
     """With ``extended``: microseconds from now."""
 
@@ -284,10 +287,12 @@ class NotifySockets:
             notes.beat_ns = time.monotonic_ns()
         if message.step is not None:
             notes.step = message.step
-        if message.ready and not notes.ready:
+        if message.reloading:
+            told.append(Told(one.rank, "reloading"))
+        if message.ready:
+            told.append(Told(one.rank, "reloaded" if notes.ready else "ready"))
             notes.ready = True
             self._calm_down(one)
-            told.append(Told(one.rank, "ready"))
         if message.extend_usec is not None:
             told.append(Told(one.rank, "extended", message.extend_usec))
         if message.trigger:

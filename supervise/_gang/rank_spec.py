@@ -13,6 +13,7 @@ from supervise.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from signal import Signals
 
     from supervise._settings import KillMode, Readiness, RestartKind, StartMethod, StdinOfRole
 
@@ -38,6 +39,11 @@ class RankSpec(NamedTuple):
     service: bool = False
     stdin: StdinOfRole = "null"
     kill_mode: KillMode = "group"
+    needs: tuple[str, ...] | None = None
+    """The names of roles that must be ready first."""
+    grace: float = GANG["grace"].default
+    stop_signal: Signals = GANG["stop_signal"].default
+    reload_signal: Signals | None = None
 
     @property
     def kind(self) -> Literal["function", "binary"]:

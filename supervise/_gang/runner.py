@@ -25,6 +25,7 @@ from supervise._gang.ranks import RankActors
 from supervise._gang.shutdown import CrashShutdown, shut_down_without_loop
 from supervise._gang.sweep import Sweep
 from supervise._process.exits import oom
+from supervise._runtime.future import Reply
 from supervise._runtime.shell import with_jitter
 from supervise.errors import SpawnError, SuperviseError, SupervisorCrashed, UnkillableError
 from supervise.messages import GangStatus, RankStatus
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from supervise._process.exits.slots import ExitSlots
     from supervise._process.launch.return_value import OutcomeFile
     from supervise._runtime.actor import LoopActor
-    from supervise._runtime.future import Reply
     from supervise._runtime.loop import Loop, Timer
     from supervise._runtime.shell import PendingReplies, Subscribers
     from supervise.messages import RankState
@@ -84,7 +84,7 @@ def _state(gang: Gang, number: int, *, suspended: bool) -> RankState:
     if found is not None or (gang.phase == "restarting" and not gang.stays_down(rank)):
         waits = gang.restart_announced if found is None else found.state == "swept"
         return "backoff" if waits else "stopping"
-    if number in gang.queue:
+    if gang.is_queued(number):
         return "waiting"
     if rank.state in ("waiting", "starting"):
         return rank.state
@@ -315,8 +315,8 @@ class GangRunner:
         )
         """The state of the gang. Only the core changes it; other code reads it."""
         self.events = EventEmitter(attempt)
-        self._timers: dict[tuple[int, str], Timer] = {}
-        """Number of a batch (0 for the gang) and name to the last timer."""
+        self._timers: dict[tuple[int, str, int | None], Timer] = {}
+        """Number of a batch (0 for the gang), name, and number of a role (None for all) to the last timer."""
         self._sweeps: dict[int, Sweep] = {}
         """Number of a batch (0 for the gang) to its running sweep."""
         self._health: RankHealth | None = None
@@ -359,7 +359,7 @@ class GangRunner:
         return reply
 
     def close(self, death_sig: signal.Signals | None = None, timeout_s: float | None = None) -> None:
-        """Request the end of the gang. If `timeout_s` is None, each role in turn gets the gang's grace."""
+        """Request the end of the gang. If `timeout_s` is None, each role in turn gets its grace."""
         bound_s = self.gang.grace_s if timeout_s is None else timeout_s
         order: steps.StopOrder = "each" if timeout_s is None else "whole"
         sig = death_sig or self.gang.stop_signal
@@ -378,6 +378,20 @@ class GangRunner:
         self._requests += 1
         reply = self.replies.begin_request(self._requests)
         self.step(kind(self._requests, ranks))
+        return reply
+
+    def reload(self, ranks: frozenset[int]) -> Reply[dict[int, bool]]:
+        """Send those of these ranks that are ready their reload signals; return the reply to the request."""
+        gang, reply = self.gang, Reply[dict[int, bool]]()
+        ready = [rank for rank in sorted(ranks & gang.running - gang.unready) if rank not in gang.batch_of]
+        signals = {rank: self.attempt.spec.of(rank).reload_signal for rank in ready}
+        for sig in {sig for sig in signals.values() if sig is not None}:
+            self.signal(frozenset(rank for rank in ready if signals[rank] is sig), sig, "user", group=False)
+        found = {rank: sig is not None for rank, sig in signals.items()}
+        if self._health is None:
+            reply.set(found)
+        else:
+            self._health.reload(found, reply)
         return reply
 
     def stacks(self, ranks: frozenset[int]) -> Reply[dict[int, RankStacks]]:
@@ -578,30 +592,31 @@ class GangRunner:
 
     def _set_timer(self, action: SetTimer) -> None:
         """Set a timer as the core requests."""
-        earlier = self._timers.get((action.key, action.name))
+        earlier = self._timers.get((action.key, action.name, action.role))
         if action.only_sooner and earlier is not None and earlier.pending:
             delay_s = min(action.delay_s, earlier.due_s - time.monotonic())
         else:
             delay_s = action.delay_s
-        expired = TimerExpired(name=action.name, key=action.key)
-        self._call_later(action.name, delay_s, partial(self._expired, expired), action.key)
+        expired = TimerExpired(name=action.name, key=action.key, role=action.role)
+        self._call_later(action.name, delay_s, partial(self._expired, expired), action.key, action.role)
 
     def _expired(self, expired: TimerExpired) -> None:
         if expired.key:  # no other timer will have the key of this batch
-            self._timers.pop((expired.key, expired.name), None)
+            self._timers.pop((expired.key, expired.name, expired.role), None)
         self.step(expired)
 
-    def _call_later(self, name: str, delay_s: float, act: Callable[[], object], key: int = 0) -> None:
-        """Set a timer that replaces an earlier one of the same key and name."""
-        if (earlier := self._timers.get((key, name))) is not None:
+    def _call_later(
+        self, name: str, delay_s: float, act: Callable[[], object], key: int = 0, role: int | None = None
+    ) -> None:
+        """Set a timer that replaces an earlier one of the same key, name and role."""
+        if (earlier := self._timers.get((key, name, role))) is not None:
             earlier.cancel()
-        self._timers[key, name] = self._loop.call_later(delay_s, act)
+        self._timers[key, name, role] = self._loop.call_later(delay_s, act)
 
     def _cancel_timers(self, *names: str) -> None:
         """Cancel and forget timers of the gang."""
-        for name in names:
-            if (timer := self._timers.pop((0, name), None)) is not None:
-                timer.cancel()
+        for each in [each for each in self._timers if not each[0] and each[1] in names]:
+            self._timers.pop(each).cancel()
 
     # Suspended ranks
 
@@ -630,9 +645,9 @@ class GangRunner:
         timeout_s = action.timeout_s
         if not action.key:
             self._cancel_sweeps()
-            if (grace := self._timers.get((0, "grace"))) is not None:
-                # The groups had the same time, so use the rest of it, or the minimum
-                timeout_s = min(timeout_s, max(grace.due_s - time.monotonic(), _LEAST_SWEEP_S))
+            dues_s = [timer.due_s for (key, name, _), timer in self._timers.items() if not key and name == "grace"]
+            if dues_s:  # the groups had the same time, so use the rest of it, or the minimum
+                timeout_s = min(timeout_s, max(max(dues_s) - time.monotonic(), _LEAST_SWEEP_S))
         contained, done = self.attempt.contained, partial(self._swept, action.key)
         if contained is None or not (contained.ends or self.events.listens()):
             self._loop.post(done, steps.Swept())

@@ -74,6 +74,7 @@ class GangSettings(SupervisorSettings, total=False):
     stop_on_failure: bool
     plain: Plain | None
     stop_signal: Signals
+    reload_signal: Signals | None
     screen: Screen | None
     stdin: Mapping[int, Stdin]
     consoles: tuple[TextIO, TextIO]
@@ -122,7 +123,8 @@ class GangSpec:
     watchdog: Watchdog | None
     roles: Sequence[Role] | None
     stop_signal: Signals
-    """The first signal of each stop for which the caller does not give one."""
+    """The first signal of each stop for which neither the caller nor the role gives one."""
+    reload_signal: Signals | None
     control: str | None
     """Path of the control socket; None for no socket."""
     rank_variables: bool
@@ -149,6 +151,8 @@ class GangSpec:
     """The settings for the ranks of each role, in the order of the roles."""
     role_of: tuple[int, ...] = ()
     """Local rank to the number of its role. Empty for a gang without roles."""
+    needs: tuple[frozenset[int], ...] | None = None
+    """Number of a role to the roles that it needs, directly or not; None: all roles before it."""
     notifies: bool = False
     """Whether the ranks have notify sockets."""
     cpus: Mapping[int, frozenset[int]]
@@ -210,14 +214,25 @@ class GangSpec:
         """The ranks of which only the own process gets the first signal of a stop."""
         return frozenset(rank for part in self.parts if part.kill_mode == "mixed" for rank in part.ranks)
 
+    @property
+    def graces_s(self) -> dict[int, float]:
+        """Number of a role to its grace, for the roles that have one of their own."""
+        return {number: role.grace for number, role in enumerate(self.roles or ()) if role.grace is not None}
+
     def in_core(self) -> dict[str, Any]:
         """Return the arguments of the core's `Gang` that concern roles; no arguments for a gang without roles."""
         if not self.role_of:
             return {}
         kind = self.restart_policy.restart if self.restart_policy is not None else "transient"
         each = [self.parts[number] for number in self.role_of]
+        roles = dict(enumerate(self.roles or ()))
         return {
             "role_of": self.role_of,
+            "needs": self.needs,
+            "stop_signals": {
+                number: self.parts[number].stop_signal for number, role in roles.items() if role.stop_signal
+            },
+            "graces_s": self.graces_s,
             "services": frozenset(rank for rank, part in enumerate(each) if part.service),
             "kinds": [part.restart or kind for part in each],
         }

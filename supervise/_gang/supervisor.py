@@ -366,6 +366,18 @@ class Supervisor(GangShell):
         self._runner.signal(reached, sig, "user", group=group)
         return reached
 
+    def reload(self, ranks: frozenset[int] | None = None) -> Reply[dict[int, bool]]:
+        """Send those ranks in `ranks` (None: all) that are ready their reload signals; see `Reload`.
+
+        Raises:
+            SpecError: A rank is not in this gang, or the gang does not run. No rank was signaled.
+            SuperviseError: In the reply: a rank has ended, or did not become ready in time.
+        """
+        self._raise_crash()
+        gang = self._runner.gang
+        wanted = range(gang.nprocs) if ranks is None else ranks
+        return self._runner.reload(requested_ranks(wanted, gang, self._runner.attempt.spec.name))
+
     def stacks(self, ranks: frozenset[int] | None = None) -> Reply[dict[int, RankStacks]]:
         """Answer with the stacks of those ranks in `ranks` (None: all) that run, within 2 s; see `Stacks`.
 
@@ -377,7 +389,7 @@ class Supervisor(GangShell):
         self._raise_crash()
         return self._runner.stacks(wanted)
 
-    def on_receive(self, message: Any) -> Any:  # noqa: PLR0911 - one line a message
+    def on_receive(self, message: Any) -> Any:  # noqa: C901, PLR0911 - one line a message
         """Answer asks and process reports of Workers and Tails."""
         if type(message) in _REPORTS:  # the first check, because most messages are reports
             return self._runner.report(message)
@@ -388,6 +400,8 @@ class Supervisor(GangShell):
                 return self.restart_ranks(message.ranks)
             case say.TerminateRanks():
                 return self.terminate_ranks(message.ranks)
+            case say.Reload():
+                return self.reload(message.ranks)
             case say.Stacks():
                 return self.stacks(message.ranks)
             case say.WorkerStopped():

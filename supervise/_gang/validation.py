@@ -188,11 +188,30 @@ def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
     found["control"] = _checked_socket(found["control"])
     if found["roles"] is not None:
         found["role_of"] = tuple(number for number, part in enumerate(parts) for _ in part.ranks)
+        found["needs"] = _numbered_needs(parts, {role.name for role in settings["roles"]})
         found["envs"] = _role_environments(found["roles"], parts, found["envs"])
     if _needs_sockets(found, parts):
         _check_unset(found["envs"])
         found["notifies"] = True
     return found
+
+
+def _numbered_needs(parts: Sequence[RankSpec], names: set[str]) -> tuple[frozenset[int], ...] | None:
+    """Return the roles that each role needs, directly or not, by number; None for those before it.
+
+    Args:
+        parts: The roles that have ranks. No role waits for the others, which are switched off.
+        names: The names of all roles.
+    """
+    if all(part.needs is None for part in parts):
+        return None
+    from supervise._gang import role_order  # lazy: few gangs have needs
+
+    numbers = {part.name: number for number, part in enumerate(parts)}
+    off = names.difference(numbers)
+    given = {part.name: None if part.needs is None else [n for n in part.needs if n not in off] for part in parts}
+    found = role_order.needs_of(given)
+    return tuple(frozenset(numbers[each] for each in found[part.name]) for part in parts)
 
 
 def _check_stdin(found: Mapping[str, Any], parts: Sequence[RankSpec]) -> None:
@@ -295,8 +314,10 @@ def _parts(found: Mapping[str, Any], sources: Sequence[Any]) -> Iterator[RankSpe
         role = "" if found["roles"] is None else source.name
         with naming(role):
             _check_entrypoint(source.entrypoint)
-            own = {row.name: getattr(source, row.name, row.default) for row in of_roles()}
+            given = {row: getattr(source, row.name if role else row.field, row.default) for row in of_roles()}
+            own: dict[str, Any] = {row.name: value for row, value in given.items()}
             if role:
+                own |= {row.name: row.checked(value) for row, value in given.items() if value is not None}
                 own["cwd"] = GANG["cwd"].checked(source.cwd)
                 own |= {row.name: found[row.field] for row in inherited if own[row.name] is None}
         end = first + (len(source.args) if isinstance(source.args, Mapping) else 0)

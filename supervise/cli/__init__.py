@@ -12,17 +12,17 @@ __all__ = ["main"]
 
 _INTERRUPTED = 130
 _OF_FILES = ("check", "ls", "show", "logs", "report", "clean", "completion")
-_OF_A_RUNNING_RUN = ("status", "stop", "restart", "signal", "wait", "stacks", "top")
+_OF_A_RUNNING_RUN = ("status", "stop", "restart", "reload", "signal", "wait", "stacks", "top")
 _COMMANDS = (*_OF_FILES, *_OF_A_RUNNING_RUN)
 """The commands besides `run`: each is a function in the module of the same name, except those of `_MODULES`."""
-_MODULES = {"stop": "signal", "restart": "signal"}
+_MODULES = {"stop": "signal", "restart": "signal", "reload": "signal"}
 
 _USAGE = """\
 usage: supervise run [OPTIONS] [--] PROGRAM [ARGS...]
        supervise run [OPTIONS] --file FILE [ROLE[=N]...]
        supervise check FILE
        supervise ls | show [RUN] | logs [RUN] [ROLE...] | report [RUN] | clean [RUN...]
-       supervise status [RUN] | stop [RUN] [ROLE...] | restart [RUN] ROLE...
+       supervise status [RUN] | stop [RUN] [ROLE...] | restart [RUN] ROLE... | reload [RUN] [ROLE...]
        supervise signal [RUN] SIG [ROLE...] | stacks [RUN] [ROLE...]
        supervise wait [RUN] | top [RUN]
        supervise completion SHELL
@@ -44,6 +44,7 @@ commands:
   status      show the state of a running gang and of each rank
   stop        stop a run, or ranks of it
   restart     restart ranks of a run
+  reload      let ranks of a run read their configuration again
   signal      send a signal to ranks of a run
   wait        wait for the end of a run, and exit as it did
   stacks      show where the ranks of a run are in their code

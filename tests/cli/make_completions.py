@@ -17,6 +17,7 @@ _OF_A_RUNNING_RUN = {
     "status": (status.options, "show the state of a running gang"),
     "stop": (signal.stop_options, "stop a run"),
     "restart": (signal.restart_options, "restart ranks of a run"),
+    "reload": (signal.reload_options, "let ranks of a run read their configuration again"),
     "signal": (signal.signal_options, "send a signal to ranks of a run"),
     "wait": (wait.options, "wait for the end of a run"),
     "stacks": (stacks.options, "show where the ranks of a run are in their code"),

@@ -178,7 +178,8 @@ def test_check_prints_what_would_run(supervise: Command, toml: Path):
     before = sorted(toml.parent.iterdir())
     done = supervise.supervise("check", "gang.toml")
     assert (done.returncode, done.stderr) == (0, "")
-    head, store, _, trainer, command = done.stdout.splitlines()
+    head, store, _, trainer, command, order = done.stdout.splitlines()
+    assert order == "  they start in this order: 1. store; 2. trainer"
     assert head == "gang.toml: 2 roles, 3 ranks, one_for_one, max-restarts 2, backoff 0 ms"
     assert store == f"  store: 1 rank, service, in {toml.parent}"
     assert trainer == f"  trainer: 2 ranks, in {toml.parent}"

@@ -238,6 +238,18 @@ def test_roles_that_cannot_run(supervise: Command, words: tuple[str, ...], told:
     assert told in done.stderr
 
 
+def test_a_run_of_a_role_has_the_roles_that_it_needs(supervise: Command):
+    """Directly or not; a role does not wait for one that is switched off."""
+    roles = ["[roles.web]", "needs = ['app', 'off']", "[roles.app]", "needs = ['db']"]
+    roles += ["[roles.lone]", "[roles.db]", "[roles.off]", "count = 0"]
+    text = "\n".join(f"{line}\ncommand = 'true'" if line.startswith("[") else line for line in roles)
+    (supervise.tmp_path / "gang.toml").write_text(text)
+    done = supervise.supervise("run", "--dry-run", "--file", "gang.toml", "web")
+    assert "1. db; 2. app; 3. web\n" in done.stdout, done
+    done = supervise.supervise("check", "gang.toml")
+    assert "1. lone, db; 2. app; 3. web\n" in done.stdout, done
+
+
 @pytest.mark.parametrize("name", ["0", "3-5"])
 def test_a_role_with_the_name_of_ranks_is_refused(supervise: Command, name: str):
     """A list of ranks and roles would have two meanings."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from supervise import _settings
-from supervise._settings import ADDRESSES, CHOICE, FLAG, REQUIRED, Setting
+from supervise._settings import ADDRESSES, CHOICE, FLAG, NAMES, REQUIRED, SIGNAL, Setting
 from supervise.cli.options import gang_file, values
 
 PAGES = Path(__file__).parents[2] / "docs/reference"
@@ -22,7 +22,7 @@ def blocks() -> dict[str, str]:
     return {
         "options": _table(("option", "meaning"), map(_option, _settings.with_options())),
         "roles": _table(("key", "value"), (_role(key, row) for key, row in gang_file.role_settings().items())),
-        "gang": _api(row for row in _settings.GANG.values() if row.name != "stop_signal"),
+        "gang": _api(row for row in _settings.GANG.values() if row.name not in ("stop_signal", "reload_signal")),
         "policy": _api(_settings.POLICY.values()),
         "watchdog": _api(_settings.WATCHDOG.values()),
         "of-roles": _api(_settings.OF_ROLES.values()),
@@ -51,6 +51,7 @@ def _placeholder(row: Setting) -> str:
 
 def _role(key: str, row: Setting) -> tuple[str, ...]:
     kinds = {FLAG: "`true` or `false`", CHOICE: ", ".join(f"`{choice}`" for choice in row.choices), ADDRESSES: "list"}
+    kinds |= {NAMES: 'list, such as `["store"]`', SIGNAL: 'signal, such as `"INT"`'}
     value = kinds.get(row.kind) or 'duration, such as `"90s"`'
     own = row.role == "own" or row in _settings.OF_ROLES.values()
     usual = f" ({row.usual})" if row.usual and own else ""

@@ -94,17 +94,20 @@ def _is_output(line: str, page: Path) -> bool:
     return any(line in text.splitlines() for text in consoles) and not line.startswith("$ ")
 
 
-def test_the_gang_file_of_the_reference_is_valid(tmp_path: Path):
-    """With the two programs that it names."""
+def test_the_gang_files_of_the_reference_are_valid(tmp_path: Path):
+    """With the programs that they name."""
     page = (ROOT / "docs/reference/gang-file.md").read_text()
-    (text,) = (text for kind, text in FENCE.findall(page) if kind == "toml")
-    (tmp_path / "gang.toml").write_text(text)
-    (tmp_path / "store").touch(0o700)
-    (tmp_path / "train.py").touch()
+    texts = [text for kind, text in FENCE.findall(page) if kind == "toml"]
+    for name in ("store", "web", "worker", "train.py"):
+        (tmp_path / name).touch(0o700)
     run = _Shell(tmp_path)
-    written = run("supervise check gang.toml")
-    assert run.code == 0, written
-    assert written[0] == "gang.toml: 2 roles, 5 ranks, one_for_one, max-restarts 3"
+    checked = []
+    for text in texts:
+        (tmp_path / "gang.toml").write_text(text)
+        checked.append(run("supervise check gang.toml"))
+        assert run.code == 0, checked[-1]
+    assert checked[0][0] == "gang.toml: 2 roles, 5 ranks, one_for_one, max-restarts 3"
+    assert checked[-1][-1] == "  they start in this order: 1. store; 2. web, worker"
 
 
 def test_every_program_that_needs_pytorch_or_ray_has_a_test():

@@ -483,7 +483,8 @@ def test_the_types_of_the_settings_have_the_names_of_the_table():
     """For type checkers; the table is what the program reads."""
     assert set(GangSettings.__annotations__) == GANG.keys() | set(INTERNAL)
     assert set(GangSpec.__annotations__) >= {row.field for row in GANG.values()} - {"numa_options"} | set(INTERNAL)
-    assert RunSettings.__optional_keys__ == GANG.keys() - {"entrypoint", "args", "envs", "roles", "stop_signal"}
+    absent = {"entrypoint", "args", "envs", "roles", "stop_signal", "reload_signal"}
+    assert RunSettings.__optional_keys__ == GANG.keys() - absent
 
 
 def test_a_setting_that_is_none_is_a_type_error():

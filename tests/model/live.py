@@ -41,7 +41,7 @@ _EVENTS: dict[str, Callable[..., object]] = {
     "CloseAsked": _close,
     "StopOnFailure": steps.StopOnFailure,
     "AllReaped": steps.AllReaped,
-    "GraceExpired": _timer("grace"),
+    "GraceExpired": partial(steps.TimerExpired, name="grace"),
     "KillExpired": _timer("kill"),
     "DrainExpired": _timer("drain"),
     "BackoffExpired": _timer("backoff"),
@@ -124,6 +124,8 @@ class LiveCore:
             kinds=spec.kinds,  # type: ignore[arg-type]
             notifies=range(spec.nprocs) if spec.notify else (),
             role_of=spec.role_of,
+            needs=spec.needs,
+            graces_s=dict(spec.graces_s),
             services=spec.services,
         )
 
@@ -172,7 +174,7 @@ class LiveCore:
     def known(self) -> Known:
         gang, stop, drain = self._gang, self._gang.stop, self._gang.drain
         return Known(
-            launched=gang.launched,
+            launched=frozenset(number for number, rank in enumerate(gang.ranks) if rank.state != "waiting"),
             starting=frozenset(gang.starting),
             running=frozenset(gang.running),
             leftovers=frozenset(gang.leftovers),
@@ -197,7 +199,13 @@ class LiveCore:
             rest=(
                 (gang.phase, gang.stop_on_failure, gang.attempt, len(gang.backoff.counted_ns), gang.end_asked),
                 (stop.reason, stop.death_sig, stop.timeout_s),
-                (stop.order, stop.turn, stop.killed, frozenset(stop.pending)),
+                (
+                    stop.order,
+                    frozenset(stop.roles or ()),
+                    stop.signaled,
+                    frozenset(stop.killed),
+                    frozenset(stop.pending),
+                ),
                 (
                     drain.tails,
                     drain.values,
@@ -218,9 +226,9 @@ class LiveCore:
         return tuple(map(self._batch, found))
 
     def _batch(self, batch: Batch) -> KnownBatch:
-        of, last = self._gang.role_of, -1 if batch.turn is None else batch.turn
-        signaled = frozenset(rank for rank in batch.ranks if of[rank] >= last)
-        killed = signaled if batch.killed else frozenset()
+        of = self._gang.role_of
+        signaled = frozenset(rank for rank in batch.ranks if of[rank] in (batch.roles or ()))
+        killed = frozenset(rank for rank in batch.ranks if of[rank] in batch.killed)
         return KnownBatch(
             *(batch.number, frozenset(batch.ranks), frozenset(batch.pending), signaled, killed),
             *(batch.state, frozenset(batch.down)),
@@ -234,10 +242,11 @@ class LiveCore:
         ranks = tuple((rank.told, rank.terminated, rank.dismissed, rank.caused) for rank in gang.ranks)
         if gang.notifies or any(rank.fault for rank in gang.ranks):
             ranks += tuple((rank.ready, rank.fault is not None) for rank in gang.ranks)
-        lives = batches, asks, ranks, tuple(gang.queue), gang.culprit
+        queue = tuple(rank for waiting in gang.queue for rank in waiting)
+        lives = batches, asks, ranks, queue, gang.culprit
         if gang.strategy != "one_for_all":
             return (*lives, tuple(rank.heeded for rank in gang.ranks))
-        return lives if any((batches, asks, gang.queue, gang.culprit is not None, *map(any, ranks))) else ()
+        return lives if any((batches, asks, queue, gang.culprit is not None, *map(any, ranks))) else ()
 
     def numbers(self) -> dict[int, int]:
         """Return the number of each batch -> its place among them."""
@@ -257,5 +266,5 @@ def _comparable(action: Neutral) -> Neutral:
         return Neutral(action.name, {"delay_s": action.fields["delay_s"], "causes": action.fields["verdict"].blamed})
     if action.name != "SetTimer":
         return action
-    names = ("name", "delay_s") if not action.fields["key"] else ("name", "delay_s", "key")
+    names = ("name", "delay_s", *(key for key, none in (("key", 0), ("role", None)) if action.fields[key] != none))
     return Neutral("SetTimer", {name: action.fields[name] for name in names})

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests.model import timed
 from tests.model.neutral import Known, Neutral, check, neutral
-from tests.model.roles import check_dismissed, check_launch, clients_are_over
+from tests.model.roles import check_dismissed, check_due, check_launch, clients_are_over, following
 
 if TYPE_CHECKING:
     from tests.model.world import World
@@ -98,8 +98,16 @@ def ended(world: "World", number: int, *, failed: bool) -> "World":
     lives = world.lives
     concerned = {number} | (world.roles.services if clients_are_over(world) else set())
     if failed and lives.strategy == "rest_for_one":
-        concerned |= set(range(number, len(world.ranks)))
+        concerned |= following(world, number)
     return world._replace(lives=lives._replace(concerned=lives.concerned | concerned))
+
+
+def running(world: "World") -> "World":
+    """Return the world behind the announcement of the start, which may come after the end of all but services."""
+    if not clients_are_over(world):
+        return world
+    lives = world.lives
+    return world._replace(lives=lives._replace(concerned=lives.concerned | world.roles.services))
 
 
 def obey(world: "World", action: Neutral) -> "World | None":
@@ -285,6 +293,7 @@ def check_batches(world: "World", known: Known) -> None:
         check(batch.pending == alive & batch.ranks, "a batch waits for the wrong ranks")
         check(batch.number == 0 or batch.down <= batch.ranks, "a rank stays down that is not in the batch")
         if not batch.number:
+            check_due(world, batch.pending, batch.signaled)
             continue
         there = batch.pending - known.starting
         check((batch.state == "stopping") == bool(batch.pending), "a batch is swept when nothing of it is left")

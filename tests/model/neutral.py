@@ -74,6 +74,10 @@ class Spec(NamedTuple):
     strategy: str = "one_for_all"
     kinds: tuple[str, ...] | None = None
     role_of: tuple[int, ...] | None = None
+    needs: tuple[frozenset[int], ...] | None = None
+    """The roles that each role needs, directly or not; None: those before it."""
+    graces_s: tuple[tuple[int, float], ...] = ()
+    """Roles with a grace of their own."""
     services: frozenset[int] = frozenset()
     notify: bool = False
     """Whether each rank reports that it is ready."""
@@ -98,7 +102,7 @@ class KnownBatch(NamedTuple):
 class Known(NamedTuple):
     """What a core knows, as far as the model checker must tell its states apart."""
 
-    launched: int
+    launched: frozenset[int]
     starting: frozenset[int]
     running: frozenset[int]
     leftovers: frozenset[int]

@@ -58,7 +58,9 @@ def sigkill_goes_to_who_has_ended() -> Any:
     """No signal to a rank that does not run."""
     return _instead(
         "_kill_ranks",
-        lambda old, gang, batch, _ranks, decision: old(gang, batch, set(range(gang.launched)), decision),
+        lambda old, gang, batch, _ranks, decision: old(
+            gang, batch, {n for n, rank in enumerate(gang.ranks) if rank.state != "waiting"}, decision
+        ),
         batches,
     )
 
@@ -85,7 +87,7 @@ def a_rank_is_launched_twice() -> Any:
         old(gang, decision)
         decision.do(*decision.actions)
 
-    return _instead("_launch", twice)
+    return _instead("launch", twice, batches)
 
 
 def the_result_is_published_twice() -> Any:

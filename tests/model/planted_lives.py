@@ -60,7 +60,7 @@ def a_close_does_not_end_the_restarts() -> Any:
     """No restart after the end was asked for."""
 
     def keep(old: Any, gang: Any, event: Any, decision: Any) -> None:
-        kept = gang.batches, gang.batch_of, gang.queue
+        kept = gang.batches, gang.batch_of, [dict(waiting) for waiting in gang.queue]
         old(gang, event, decision)
         gang.batches, gang.batch_of, gang.queue = kept
 
@@ -123,7 +123,7 @@ def a_killed_batch_spares_a_late_start() -> Any:
 
     def politely(old: Any, gang: Any, local_rank: int, decision: Any) -> None:
         batch = gang.batch_of.get(local_rank, gang.stop)
-        killed, batch.killed = batch.killed, False
+        killed, batch.killed = batch.killed, set()
         old(gang, local_rank, decision)
         batch.killed = killed
 
@@ -132,7 +132,7 @@ def a_killed_batch_spares_a_late_start() -> Any:
 
 def a_batch_has_no_deadline() -> Any:
     """SIGKILL follows when the grace is over."""
-    return _instead("_set_grace", lambda _old, *_: None)
+    return _instead("_limit", lambda _old, *_: None)
 
 
 PLANTED_IN_BATCHES = (

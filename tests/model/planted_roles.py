@@ -8,8 +8,43 @@ from supervise._core.model import Gang
 
 
 def a_role_is_launched_too_early() -> Any:
-    """A role waits for the one below it."""
-    return patch.object(Gang, "may_launch", lambda gang, _rank: len(gang.starting) < gang.window)
+    """A role waits for those that it needs."""
+    return patch.object(Gang, "may_launch", lambda gang, _role: len(gang.starting) < gang.window)
+
+
+def a_launch_ignores_a_need_that_is_not_launched_yet() -> Any:
+    """A role waits for those that it needs, also if they come later in the file."""
+
+    def ignoring(gang: Any, role: int) -> bool:
+        busy = gang.starting | gang.unready
+        return len(gang.starting) < gang.window and all(gang.role_of[rank] not in gang.needs[role] for rank in busy)
+
+    return patch.object(Gang, "may_launch", ignoring)
+
+
+def a_stop_signals_a_role_before_one_that_needs_it_is_gone() -> Any:
+    """A role is stopped after those that need it."""
+    old = batches.proceed
+
+    def too_early(gang: Any, *rest: Any) -> None:
+        gang.needed_by, kept = tuple(frozenset(list(roles)[1:]) for roles in gang.needed_by), gang.needed_by
+        old(gang, *rest)
+        gang.needed_by = kept
+
+    return patch.object(batches, "proceed", too_early)
+
+
+def a_role_that_nothing_needs_waits_for_another() -> Any:
+    """Roles without a way between them are stopped at the same time."""
+    old = batches.proceed
+
+    def one_by_one(gang: Any, *rest: Any) -> None:
+        every = range(gang.roles)
+        gang.needed_by, kept = tuple(frozenset(every[role + 1 :]) for role in every), gang.needed_by
+        old(gang, *rest)
+        gang.needed_by = kept
+
+    return patch.object(batches, "proceed", one_by_one)
 
 
 def a_service_is_left_running() -> Any:
@@ -45,9 +80,9 @@ def a_close_signals_the_first_role_first() -> Any:
     old = batches.proceed
 
     def inverted(gang: Any, *rest: Any) -> None:
-        gang.role_of, kept = tuple(gang.roles - 1 - role for role in gang.role_of), gang.role_of
+        gang.needed_by, kept = gang.needs, gang.needed_by
         old(gang, *rest)
-        gang.role_of = kept
+        gang.needed_by = kept
 
     return patch.object(batches, "proceed", inverted)
 
@@ -57,7 +92,7 @@ def a_close_stays_at_the_last_role() -> Any:
     old = batches.proceed
 
     def once(gang: Any, batch: Any, *rest: Any) -> None:
-        if batch.turn == gang.roles:
+        if not batch.roles:
             old(gang, batch, *rest)
 
     return patch.object(batches, "proceed", once)
@@ -66,11 +101,16 @@ def a_close_stays_at_the_last_role() -> Any:
 def a_grace_of_one_role_kills_all() -> Any:
     """Each role has its grace."""
     old = batches.kill
-    return patch.object(batches, "kill", lambda gang, batch, _turn, decision: old(gang, batch, 0, decision))
+    return patch.object(
+        batches, "kill", lambda gang, batch, _roles, decision: old(gang, batch, range(gang.roles), decision)
+    )
 
 
 PLANTED_IN_ROLES = (
     a_role_is_launched_too_early,
+    a_launch_ignores_a_need_that_is_not_launched_yet,
+    a_stop_signals_a_role_before_one_that_needs_it_is_gone,
+    a_role_that_nothing_needs_waits_for_another,
     a_service_is_left_running,
     a_service_is_stopped_with_the_others,
     a_stopped_service_is_no_success,

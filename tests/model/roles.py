@@ -13,29 +13,47 @@ class Roles(NamedTuple):
 
     of: tuple[int, ...] = ()
     """The role of each rank; empty if there is one role."""
+    needs: tuple[frozenset[int], ...] = ()
+    """The roles that each role needs, directly or not."""
     services: frozenset[int] = frozenset()
     order: str = ""
     """How the roles are closed: "each" with a grace, one for the "whole", or "": all at once."""
     killed: frozenset[int] = frozenset()
-    """Ranks to which an ordered close has sent SIGKILL."""
-    killed_from: int | None = None
-    """The lowest role whose grace is over in a close with a grace for each."""
+    """Ranks to which a stop of the gang has sent SIGKILL."""
+    over: frozenset[int] = frozenset()
+    """Roles whose grace is over in a stop of the gang."""
+
+    def needed_by(self, role: int) -> frozenset[int]:
+        """Return the roles that need a role."""
+        return frozenset(other for other, needed in enumerate(self.needs) if role in needed)
 
 
 def check_launch(world: "World", number: int) -> None:
-    """Check that every rank of a lower role that was launched is ready."""
-    from tests.model.world import ALIVE, LAUNCHING
+    """Check that every rank that the rank needs was launched and is ready."""
+    from tests.model.world import ABSENT, ALIVE, LAUNCHING
 
-    of = world.roles.of
-    lower = [rank for rank, role in zip(world.ranks, of, strict=False) if of and role < of[number]]
-    for rank in lower:
-        unready = rank.stage == LAUNCHING or (world.notify and rank.stage == ALIVE and not rank.ready)
-        check(not unready, "a role is launched before the one below it is ready")
+    roles = world.roles
+    for other, rank in enumerate(world.ranks if roles.of else ()):
+        if roles.of[other] in roles.needs[roles.of[number]]:
+            unready = rank.stage == LAUNCHING or (world.notify and rank.stage == ALIVE and not rank.ready)
+            unlaunched = rank.stage == ABSENT and not world.running and other not in world.lives.down
+            check(not (unready or unlaunched), "a role is launched before one that it needs is ready")
+
+
+def following(world: "World", number: int) -> set[int]:
+    """Return the ranks that a failure of a rank concerns under rest_for_one, apart from the rank."""
+    roles, ranks = world.roles, range(len(world.ranks))
+    if not roles.of:
+        return set(ranks[number + 1 :])
+    own, dependent = roles.of[number], roles.needed_by(roles.of[number])
+    return {rank for rank in ranks if roles.of[rank] in dependent or (roles.of[rank] == own and rank > number)}
 
 
 def closed(world: "World", fields: dict[str, Any]) -> Roles:
     """Return the state behind a close: the first gives the order, a shorter one gives it up."""
     roles, order = world.roles, fields.get("order", "")
+    if fields["death_sig"] == "SIGKILL":
+        roles = roles._replace(over=frozenset(roles.of))
     if not world.ended:
         stops = world.counting or world.counted or world.published
         return roles._replace(order=order if roles.of and not stops else "")
@@ -60,7 +78,7 @@ def must_end(world: "World") -> bool:
 
 
 def obey(world: "World", action: Neutral) -> "World | None":
-    """Do what the core says during an ordered close; None for another action.
+    """Do what the core says during a stop of a gang with roles; None for another action.
 
     Raises:
         BrokenPromiseError: Names the invariant.
@@ -70,30 +88,45 @@ def obey(world: "World", action: Neutral) -> "World | None":
         for number in fields["ranks"]:
             world = world.with_rank(number, stuck=True)
         return world
-    if not roles.order or not world.counted:
+    if not roles.of or not (world.counted or world.published):
         return None
-    match action.name:
-        case "SendSignal" if fields["sig"] != "SIGKILL":
-            _check_turn(world, fields["ranks"])
-            check(roles.killed.isdisjoint(fields["ranks"]), "a polite signal after SIGKILL to the role")
-            return None
-        case "SendSignal" if roles.order == "each":
-            _check_there(world, fields["ranks"])
-            _check_turn(world, fields["ranks"])
-            return world._replace(roles=roles._replace(killed=roles.killed | set(fields["ranks"])))
-        case "SetTimer" if fields["name"] == "kill" and roles.order == "each":
-            turn = min(_last_role(world), len(world.ranks) if roles.killed_from is None else roles.killed_from)
-            return world._replace(timers=world.timers | {"kill"}, roles=roles._replace(killed_from=turn))
-    return None
+    if action.name == "SetTimer" and fields["name"] == "kill":
+        return world._replace(timers=world.timers | {"kill"})
+    if action.name != "SendSignal":
+        return None
+    _check_there(world, fields["ranks"])
+    over = [roles.of[number] in roles.over for number in fields["ranks"]]
+    if fields["sig"] == "SIGKILL":
+        check(all(over), "SIGKILL before the grace of a role is over")
+        return world._replace(roles=roles._replace(killed=roles.killed | set(fields["ranks"])))
+    check(not any(over), "a polite signal after the grace of the role")
+    if roles.order:
+        _check_turn(world, fields["ranks"])
+    return world
 
 
-def _last_role(world: "World") -> int:
-    return max((role for role, rank in zip(world.roles.of, world.ranks, strict=True) if rank.left), default=0)
+def check_due(world: "World", pending: frozenset[int], signaled: frozenset[int]) -> None:
+    """Check that a stop of the gang has signaled each rank that nothing waits for."""
+    roles = world.roles
+    left = {roles.of[number] for number in pending} if roles.of else set()
+    for number in pending if roles.of else ():
+        due = left.isdisjoint(roles.needed_by(roles.of[number]))
+        check(number in signaled or not due, "a role waits for one that does not need it")
+
+
+def expired(world: "World", name: str) -> Roles:
+    """Return the state behind the end of a grace: that of a role, "grace 1", or of all, "grace"."""
+    roles, (kind, _, role) = world.roles, name.partition(" ")
+    if kind != "grace":
+        return roles
+    return roles._replace(over=roles.over | {int(role)} if role else frozenset(roles.of))
 
 
 def _check_turn(world: "World", targets: tuple[int, ...]) -> None:
+    roles = world.roles
+    left = {role for role, rank in zip(roles.of, world.ranks, strict=True) if rank.left}
     for number in targets:
-        check(world.roles.of[number] >= _last_role(world), "a role is signaled before a later one has ended")
+        check(left.isdisjoint(roles.needed_by(roles.of[number])), "a role is signaled before one that needs it is gone")
 
 
 def _check_there(world: "World", targets: tuple[int, ...]) -> None:
@@ -107,22 +140,19 @@ def _check_there(world: "World", targets: tuple[int, ...]) -> None:
 
 def late(world: "World", number: int) -> bool:
     """Return whether the expiry of the wait after SIGKILL concerns the pending launch of a rank."""
-    roles = world.roles
-    if roles.order != "each" or world.killed:
-        return world.killed
-    return roles.killed_from is not None and roles.of[number] >= roles.killed_from
+    return world.roles.of[number] in world.roles.over if world.roles.of else world.killed
 
 
 def check_dismissed(world: "World", targets: tuple[int, ...]) -> None:
-    """Check that services are stopped from the last role to the first."""
+    """Check that a service is stopped after those that need it."""
     from tests.model.world import ABSENT, REAPED
 
     roles = world.roles
     for number in roles.services.intersection(targets) if clients_are_over(world) else ():
-        later = [each for each in roles.services if roles.of[each] > roles.of[number]]
+        later = [each for each in roles.services if roles.of[each] in roles.needed_by(roles.of[number])]
         check(
             all(world.ranks[each].stage in (ABSENT, REAPED) for each in later),
-            "a service is stopped before a later one",
+            "a service is stopped before one that needs it",
         )
 
 

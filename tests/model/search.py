@@ -34,6 +34,10 @@ class Setting:
     strategy: str = "one_for_all"
     kinds: tuple[str, ...] | None = None
     role_of: tuple[int, ...] | None = None
+    needs: tuple[frozenset[int], ...] | None = None
+    """The roles that each role needs, directly or not; None: those before it."""
+    graces_s: tuple[tuple[int, float], ...] = ()
+    """Roles with a grace of their own."""
     services: frozenset[int] = frozenset()
     notify: bool = False
     """Whether each rank reports that it is ready."""
@@ -72,6 +76,8 @@ class Setting:
             strategy=self.strategy,
             kinds=self.kinds,
             role_of=self.role_of,
+            needs=self.needs,
+            graces_s=self.graces_s,
             services=self.services,
             notify=self.notify,
         )
@@ -116,7 +122,9 @@ def search(setting: Setting, *, most: int | None = None) -> Found:
     lives = Lives(strategy=setting.strategy, most=setting.max_restarts, temporary=temporary)
     world = World(ranks=ranks, tails=setting.tails, heeds_failures=setting.stop_on_failure, lives=lives)
     world = world._replace(notify=setting.notify, hangs=setting.hangs, time=setting.time())
-    begin: State = world._replace(roles=Roles(of=setting.role_of or (), services=setting.services)), core
+    of = setting.role_of or ()
+    needs = setting.needs or tuple(frozenset(range(role)) for role in range(max(of, default=-1) + 1))
+    begin: State = world._replace(roles=Roles(of=of, needs=needs, services=setting.services)), core
     graph, found = Graph(), Found()
     graph.visit(key(begin[0], core.known(), setting, graph), 0, "")
     queue = deque([(begin, 0)])
@@ -269,7 +277,7 @@ def key(
             rank.unlaunched,
             rank.ready,
             rank.uncounted,
-            number < known.launched,
+            number in known.launched,
         )
         ranks.append(graph.part((mine, places, blame)))
     if setting.window is None and not setting.single:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.model import planted_roles
 from tests.model.planted_roles import PLANTED_IN_ROLES
 from tests.model.search import Setting, search
 
@@ -24,7 +25,42 @@ ROLES = {
         services=frozenset({0}),
     ),
 }
+SIDE_BY_SIDE = (frozenset[int](), frozenset[int]())
+BACKWARDS = (frozenset({1}), frozenset[int]())
+"""The first role of the file needs the second one."""
+NEEDS = {
+    "side by side": Setting(nprocs=2, tails=0, asks=1, closes=IN_TURN[:1], role_of=(0, 1), needs=SIDE_BY_SIDE),
+    "backwards": Setting(nprocs=2, tails=0, asks=1, closes=IN_TURN[:2], role_of=(0, 1), needs=BACKWARDS),
+    "backwards, not ready": Setting(nprocs=2, tails=0, asks=0, role_of=(0, 1), needs=BACKWARDS, notify=True),
+    "backwards, rest for one": Setting(
+        nprocs=2, max_restarts=1, tails=0, asks=0, strategy="rest_for_one", role_of=(0, 1), needs=BACKWARDS
+    ),
+    "side by side, rest for one": Setting(
+        nprocs=2, max_restarts=1, tails=0, asks=0, strategy="rest_for_one", role_of=(0, 1), needs=SIDE_BY_SIDE
+    ),
+    "services side by side": Setting(
+        nprocs=3, tails=0, asks=0, role_of=(0, 1, 2), services=frozenset({0, 1}), needs=(*SIDE_BY_SIDE, frozenset({0}))
+    ),
+    "a grace of its own": Setting(nprocs=2, tails=0, asks=1, closes=IN_TURN[:2], role_of=(0, 1), graces_s=((1, 2.0),)),
+}
+ROLES |= NEEDS
 LARGER = {
+    "two above one": Setting(
+        nprocs=3,
+        tails=0,
+        asks=1,
+        closes=IN_TURN[:1],
+        role_of=(0, 1, 2),
+        needs=(frozenset(), frozenset({0}), frozenset({0})),
+    ),
+    "a chain in another order": Setting(
+        nprocs=3,
+        tails=0,
+        asks=1,
+        closes=IN_TURN[:1],
+        role_of=(0, 1, 2),
+        needs=(frozenset({2}), frozenset({0, 2}), frozenset()),
+    ),
     "a role that hangs": Setting(
         nprocs=2, tails=0, asks=0, role_of=(0, 1), services=frozenset({0}), notify=True, hangs=1
     ),
@@ -49,6 +85,14 @@ LARGER = {
 """Searched by ``python -m tests.model --roles``."""
 
 
+PLACES = {
+    planted_roles.a_launch_ignores_a_need_that_is_not_launched_yet: "backwards",
+    planted_roles.a_stop_signals_a_role_before_one_that_needs_it_is_gone: "backwards",
+    planted_roles.a_role_that_nothing_needs_waits_for_another: "side by side",
+}
+"""Planted bugs that need another setting."""
+
+
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.stress) if n == "two roles" else n for n in ROLES])
 def test_every_order_of_events_around_roles_keeps_every_promise(name):
     """To the fixpoint."""
@@ -61,6 +105,7 @@ def test_every_order_of_events_around_roles_keeps_every_promise(name):
 @pytest.mark.parametrize("bug", PLANTED_IN_ROLES, ids=lambda bug: bug.__name__)
 def test_a_bug_that_is_planted_in_the_order_of_roles_is_found(bug):
     name = "a service that restarts" if "service" in bug.__name__ else "two roles"
+    name = PLACES.get(bug, name)
     name = "a service" if "success" in bug.__name__ else name  # a close makes the difference
     with bug():
         assert search(ROLES[name]).broken

@@ -263,7 +263,8 @@ def _answers(world: World) -> Iterator[Move]:
             after = after.with_rank(number, accused=True)
         yield "census", after, neutral("AllReaped", recorded=recorded, taken_ns=after.clock)
     for name in sorted(world.timers) if timed.may_escalate(world) else ():
-        yield name, _expired(world, name), neutral(TIMERS[name])
+        kind, _, role = name.partition(" ")
+        yield name, _expired(world, name), neutral(TIMERS[kind], **({"role": int(role)} if role else {}))
     if world.sweep == "asked":
         yield "swept", world._replace(sweep="done"), neutral("Swept")
     yield from _begins(world)
@@ -287,7 +288,7 @@ def _begins(world: World) -> Iterator[Move]:
 
 
 def _expired(world: World, name: str) -> World:
-    world = world._replace(timers=world.timers - {name})
+    world = world._replace(timers=world.timers - {name}, roles=roles.expired(world, name))
     if name == "kill":
         for number, rank in enumerate(world.ranks):
             if rank.stage == LAUNCHING and roles.late(world, number):
@@ -318,7 +319,7 @@ def obey(world: World, action: Neutral, *, tails: int) -> World:  # noqa: C901, 
             check(all(rank.ready for rank in runs), "a rank is said to be ready")
             over = [rank for rank in world.ranks if rank.stage == REAPED and world.notify and not world.restarts]
             check(not any(rank.bad for rank in over), "a failed start is said to have succeeded")
-            return timed.running(world._replace(running=True, start="answered"))
+            return lives.running(timed.running(world._replace(running=True, start="answered")))
         case "ReapAll":
             check(not (world.counting or world.counted), "the dead counted twice")
             return world._replace(counting=True)
@@ -329,6 +330,7 @@ def obey(world: World, action: Neutral, *, tails: int) -> World:  # noqa: C901, 
             return world
         case "SetTimer":
             name = action.fields["name"]  # without a process to kill, the kill begins with the wait for launches
+            name += f" {role}" if (role := action.fields.get("role")) is not None else ""
             return world._replace(timers=world.timers | {name}, killed=world.killed or name == "kill")
         case "ReportUnkillable":
             check(world.killed, "called unkillable before SIGKILL")
@@ -386,7 +388,7 @@ def _assembled(world: World, tails: int) -> World:
         clock=world.clock,
         time=timed.assembled(world),
         lives=lives.assembled(world),
-        roles=world.roles,
+        roles=world.roles._replace(killed=frozenset(), over=frozenset()),
     )
 
 

@@ -12,6 +12,7 @@ from supervise._printable import one_line
 from supervise._story.wording import counted, seconds
 from supervise.cli.options.gang_file import role_settings
 from supervise.cli.run import program, ranks, settings
+from supervise.cli.run.dry_run import order_of
 from supervise.cli.run.failure_screen import not_started
 from supervise.errors import SpecError
 
@@ -71,7 +72,7 @@ def _complaint(options: Options) -> str | None:
 
 
 def lines(options: Options) -> list[str]:
-    """Return a description of the gang: a line for it, and two for each role."""
+    """Return a description of the gang: a line for it, two for each role, and one for the order of several roles."""
     policy = options.restarts
     restarts = "no restarts" if policy is None else f"max-restarts {policy.max_restarts}"
     counts = f"{counted(len(options.parts), 'role')}, {counted(options.nproc, 'rank')}"
@@ -81,6 +82,8 @@ def lines(options: Options) -> list[str]:
     for part in options.parts:
         found.append(f"  {part.role}: {', '.join(_facts(part))}")
         found.append(f"    {one_line(shlex.join(program.command(part)))}")
+    if order := order_of(options):
+        found.append(f"  they start {order}")
     return found
 
 
@@ -98,8 +101,11 @@ def _fact(key: str, value: Any) -> str:
     """Return a setting, such as ``kill-mode mixed``."""
     if value is True:
         return key
+    if value == ():
+        return f"{key} nothing"
     if isinstance(value, (frozenset, tuple)):
-        return f"{key} {','.join(map(one_line, map(str, sorted(value))))}"
+        given = sorted(value) if isinstance(value, frozenset) else value
+        return f"{key} {','.join(map(one_line, map(str, given)))}"
     if isinstance(value, Signals):
         return f"{key} {value.name}"
     return f"{key} {seconds(value) if isinstance(value, float) else value}"

@@ -1,4 +1,4 @@
-"""The commands ``stop``, ``restart`` and ``signal``."""
+"""The commands ``stop``, ``restart``, ``reload`` and ``signal``."""
 
 from __future__ import annotations
 
@@ -142,3 +142,48 @@ def restart(words: Sequence[str]) -> int:
         return 0
 
     return steering.steer("restart", found.target, act)
+
+
+# ``supervise reload RUN``: let ranks read their configuration again, by a signal, or by a restart of one after another
+
+
+def reload_options() -> RunParser:
+    """Return the parser."""
+    made = steering.parser(
+        "reload",
+        "Send ranks their reload-signal, and wait until they are ready again. Ranks that have no reload-signal are"
+        " restarted one after another, each when the one before it is ready.",
+    )
+    add_ranks(made, "only these")
+    return made
+
+
+def reload(words: Sequence[str]) -> int:
+    """Reload the ranks and print how; return the exit code.
+
+    Raises:
+        SystemExit: With code 2 after an error message, or 0 after the help.
+    """
+    found = reload_options().read(words)
+    wanted = None if found.ranks is None else sorted(found.ranks)
+
+    def act(client: ControlClient) -> int:
+        each: dict[str, bool] = client.request("reload", timeout_s=None, ranks=wanted)["ranks"]
+        reloaded, pids = [int(rank) for rank, done in each.items() if done], dict[str, int]()
+        if reloaded and not found.json:
+            print(f"{found.target.name}: {steering.spans_of(found.target, reloaded)} reloaded", flush=True)
+        for rank in (rank for rank, done in each.items() if not done):
+            pids |= client.request("restart", timeout_s=None, ranks=[int(rank)])["pids"]
+            if not found.json:
+                one = steering.spans_of(found.target, [int(rank)])
+                print(f"{found.target.name}: {one} was restarted, pid {pids[rank]}", flush=True)
+        if found.json:
+            steering.show_json(found.target, {"reloaded": reloaded, "restarted": pids})
+        left = [rank for rank in wanted or () if str(rank) not in each]
+        if left or not each:
+            these = steering.spans_of(found.target, left)
+            why = f"{these}: not running, or not ready" if left else "no rank runs and is ready"
+            return steering.fail("reload", f"{found.target.name}: {why}", steering.REFUSED)
+        return 0
+
+    return steering.steer("reload", found.target, act)

@@ -10,7 +10,7 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from supervise._settings import ADDRESSES, CHOICE, FLAG, of_roles
+from supervise._settings import ADDRESSES, CHOICE, FLAG, NAMES, of_roles
 from supervise.cli.options import suggestions, values
 
 if TYPE_CHECKING:
@@ -353,6 +353,8 @@ class GangFile:
         what = f"{where}: {row.key}"
         if row.kind is FLAG:
             return self._flag(what, value)
+        if row.kind is NAMES:
+            return self._names(what, value)
         if row.kind is ADDRESSES and isinstance(value, list):
             value = ",".join(str(each).replace(",", ",,") for each in value)
         if row.kind is not CHOICE:
@@ -360,6 +362,11 @@ class GangFile:
         if value not in row.choices:
             raise self._error(f"{what} is {value!r}; give {', '.join(row.choices)}")
         return value
+
+    def _names(self, what: str, value: Any) -> tuple[str, ...]:
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise self._error(f'{what} is {value!r}; give a list of roles, such as ["store"], or [] for none')
+        return tuple(value)
 
     def _command(self, where: str, value: Any) -> list[str]:
         try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _END_S = 2.0
-_WITHOUT = {"ray": frozenset({"restart", "terminate", "stacks"})}
+_WITHOUT = {"ray": frozenset({"restart", "reload", "terminate", "stacks"})}
 """Engine to the requests that its gang does not accept."""
 
 

@@ -58,7 +58,7 @@ def lines(options: Options, envs: Mapping[int, Mapping[str, str]]) -> list[str]:
     shown = {rank: _shown(env, options.part_of(rank), options) for rank, env in envs.items()}
     first = shown[min(shown)]
     common = {key: value for key, value in first.items() if all(env.get(key) == value for env in shown.values())}
-    found = [f"# {counted(len(shown), 'rank')}; this run would start them at the same time"]
+    found = [f"# {counted(len(shown), 'rank')}; this run would start them {order_of(options) or 'at the same time'}"]
     mixed = [rank for rank in shown if {**options.settings, **options.part_of(rank).settings}["kill_mode"] == "mixed"]
     found += [f"# kill-mode mixed: {spans(mixed)}"] if mixed else []
     listening = [(part.role, each) for part in options.parts for each in part.settings.get("listen", ())]
@@ -70,6 +70,17 @@ def lines(options: Options, envs: Mapping[int, Mapping[str, str]]) -> list[str]:
         line = " ".join([*own, shlex.join(program.command(part))])
         found.append(line if part.cwd is None else f"(cd {shlex.quote(part.cwd)} && {line})")
     return found
+
+
+def order_of(options: Options) -> str:
+    """Return the order in which roles start, by levels; "" for one role."""
+    if len(options.parts) == 1:
+        return ""
+    from supervise._gang.role_order import levels, needs_of
+
+    each = levels(needs_of({part.role: part.settings.get("needs") for part in options.parts}))
+    steps = (f"{number}. {', '.join(map(one_line, level))}" for number, level in enumerate(each, 1))
+    return f"in this order: {'; '.join(steps)}"
 
 
 def _shown(env: Mapping[str, str], part: Part, options: Options) -> dict[str, str]:

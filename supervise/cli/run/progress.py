@@ -262,7 +262,8 @@ class Progress:
         if self.reason is None:
             self.reason = reason
             now_s = time.monotonic()
-            self._speak_at_s, self._kill_at_s = now_s + _QUIET_S, now_s + self._options.grace_s
+            graces_s = (part.settings.get("grace", self._options.grace_s) for part in self._options.parts)
+            self._speak_at_s, self._kill_at_s = now_s + _QUIET_S, now_s + max(graces_s)
 
     # Messages
 
