@@ -210,12 +210,16 @@ def parts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> tuple[P
         parser.error("PROGRAM is missing; for example: supervise run -n 4 train.py")
     if not command[0]:
         parser.error("PROGRAM is empty; is a variable in your script unset?")
-    if not (found.module or found.no_python or found.run_path) and values.is_gang_file(command[0]):
-        try:
-            _gang_file(command[0])  # refuses a file of docker compose
-        except argparse.ArgumentTypeError as error:
-            parser.error(str(error))
-        parser.error(f"{command[0]} is not a program; for its roles, give: supervise run --file {command[0]}")
+    ways = found.module or found.no_python or found.run_path or command[0].endswith(".py")
+    if not ways and os.path.isfile(command[0]) and not os.access(command[0], os.X_OK):
+        from supervise.cli.options import suggestions
+
+        if suggestions.is_gang_file(command[0]):
+            try:
+                _gang_file(command[0])  # refuses a file of docker compose
+            except argparse.ArgumentTypeError as error:
+                parser.error(str(error))
+            parser.error(f"{command[0]} is not a program; for its roles, give: supervise run --file {command[0]}")
     part = Part(
         role=found.role or ROLE,
         count=found.nproc_per_node or 1,

@@ -7,8 +7,6 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from supervise.cli.options import values
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -154,7 +152,14 @@ def command(words: Sequence[str], known: Sequence[str]) -> list[str]:
 
 
 def _run_line(words: list[str]) -> list[str]:
-    return ["run", *(["--file"] if words and values.is_gang_file(words[0]) else []), *words]
+    return ["run", *(["--file"] if words and is_gang_file(words[0]) else []), *words]
+
+
+def is_gang_file(path: str) -> bool:
+    """Return whether a path is that of a file of roles, or of another launcher, and not of a program."""
+    name = os.path.basename(path).lower()
+    like = name.endswith((".toml", ".yaml", ".yml")) or name.partition(".")[0] == "procfile"
+    return like and os.path.isfile(path) and not os.access(path, os.X_OK)
 
 
 def keys(word: str, known: Iterable[str]) -> list[str]:

@@ -137,13 +137,6 @@ def open_without_wait(path: str, flags: int) -> int:
     return fd
 
 
-def is_gang_file(path: str) -> bool:
-    """Return whether a path is that of a file of roles, or of another launcher, and not of a program."""
-    name = os.path.basename(path).lower()
-    like = name.endswith((".toml", ".yaml", ".yml")) or name.partition(".")[0] == "procfile"
-    return like and os.path.isfile(path) and not os.access(path, os.X_OK)
-
-
 # Parsers of option values
 #
 # Raises:
