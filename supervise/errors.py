@@ -81,6 +81,22 @@ class SpecError(SuperviseError, RuntimeError):
     """A setting or message is not valid, such as a missing rank or a negative grace. No process was started."""
 
 
+_UNGUARDED = "the program starts a gang while a rank imports it"
+
+
+def unguarded(start_method: str) -> SpecError:
+    """Return the error about a program that starts a gang at its import, which a rank repeats."""
+    return SpecError(
+        f"{_UNGUARDED}; start the gang under `if __name__ == '__main__':`, or use start_method='fork' instead of"
+        f" {start_method!r}"
+    )
+
+
+def is_unguarded(text: str) -> bool:
+    """Return whether a text, which may begin with the name of the class, is that of the error `unguarded`."""
+    return text.removeprefix("SpecError: ").startswith(_UNGUARDED)
+
+
 class SpawnError(SuperviseError):
     """The start failed because of a rank, for a reason other than an `OSError`. All other ranks are already reaped.
 

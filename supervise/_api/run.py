@@ -8,6 +8,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Mapping, Sequence
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
 import pykka
@@ -17,11 +18,13 @@ from supervise._api.context import GangContext
 from supervise._gang.spec import SharedSettings
 from supervise._process.launch import limits
 from supervise._settings import GANG, shown
-from supervise.errors import GangFailed, SignalException, SpawnError, SpecError
+from supervise.errors import GangFailed, SignalException, SpawnError, SpecError, is_unguarded
 from supervise.logs import DefaultLogsSpecs, Std
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from supervise.result import RunProcsResult
 
     Envs = Mapping[int, Mapping[str, Any]] | Mapping[str, Any] | None
 
@@ -114,8 +117,9 @@ def run(
     if not isinstance(fn, str) and not callable(fn):
         raise SpecError(f"fn is {shown(fn)}; give a function (not what its call returns), or a program's name or path")
     if unknown := settings.keys() - (GANG.keys() - _NOT_OF_RUN):
-        raise TypeError(f"run() got an unexpected keyword argument {min(unknown)!r}")
+        raise TypeError(f"run() got an unexpected keyword argument {min(unknown)!r}{_meant(min(unknown))}")
     calls = _calls(n, args)
+    _check_call(fn, calls)
     outcome = _outcome(fn, calls, _environments(envs, len(calls)), settings)
     if isinstance(outcome, BaseException):  # raised here, so that the traceback has one frame of supervise
         raise outcome
@@ -146,6 +150,33 @@ def _calls(n: int | None, args: Sequence[Any] | Mapping[int, Any]) -> Mapping[in
     if len(args) != count:
         raise SpecError(f"n is {count}, but args has the arguments of {len(args)} ranks; leave out n")
     return args
+
+
+def _meant(word: str) -> str:
+    """Return a hint with the argument of `run` that another word probably means, or ``""``."""
+    import difflib
+
+    known = [*(GANG.keys() - _NOT_OF_RUN), "n", "args", "envs"]
+    foreign = {"env": "envs", "nproc_per_node": "n", "world_size": "n", "num_processes": "n", "workers": "n"}
+    meant = "n" if word.startswith("nproc") else foreign.get(word) or "".join(difflib.get_close_matches(word, known, 1))
+    return f"; did you mean {meant!r}?" if meant else ""
+
+
+def _check_call(fn: object, calls: Mapping[int, Any]) -> None:
+    """Refuse a function that needs arguments if none are given.
+
+    Raises:
+        SpecError: The text names the function and its arguments.
+    """
+    code = getattr(fn, "__code__", None)
+    if isinstance(fn, FunctionType) and isinstance(code, CodeType) and any(args == () for args in calls.values()):
+        needed = code.co_varnames[: code.co_argcount - len(fn.__defaults__ or ())]
+        if needed:
+            call = f"{fn.__qualname__}({', '.join(needed)})"
+            raise SpecError(
+                f"{call} needs arguments, and run() passes none, not even the rank: read os.environ['RANK'] in it, or"
+                " give args, such as args=(5,) for all ranks, or args={0: (5,), 1: (6,)}"
+            )
 
 
 def _environments(envs: Any, count: int) -> dict[int, dict[str, Any]] | None:
@@ -191,11 +222,19 @@ def _outcome(
             return _usual_exception(came)
         if result.outcome == "succeeded":
             return [result.return_values.get(rank) for rank in range(len(calls))]
+        if (unguarded := _unguarded(result)) is not None:
+            return unguarded
         kept = True
         return GangFailed(result, timeout_s=settings.get("timeout"))
     finally:
         if folder is not None and not kept:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _unguarded(result: RunProcsResult) -> SpecError | None:
+    """Return the error of a rank about a program that starts a gang at its import; None if no rank has it."""
+    told = (each.message["message"] for each in result.failures.values() if isinstance(each.message, dict))
+    return next((SpecError(text.removeprefix("SpecError: ")) for text in map(str, told) if is_unguarded(text)), None)
 
 
 def _without_our_frames(error: BaseException) -> BaseException:

@@ -14,6 +14,7 @@ from supervise._logs.sinks import Canceled
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from supervise._logs.lines import LineStream
     from supervise._logs.reader import LogReader
     from supervise._logs.screen import Screen
     from supervise._logs.sinks import CancelToken, Sink
@@ -52,14 +53,14 @@ class TailDestination:
             Canceled: The Tail was abandoned.
             DestinationError: The destination failed. The same holds for `show_updates` and `finish`.
         """
-        continues = feed.lines.continues
+        continues = _told_time(feed).continues
         self._show(feed, feed.lines.feed(chunk, now_ns), continues=continues)
 
     def show_updates(self, now_ns: int) -> None:
         r"""Show the rewritten lines (``\r``) and prompts whose update is due."""
         if self.reserved is None:
             for feed in list(self._updating):
-                continues = feed.lines.continues
+                continues = _told_time(feed).continues
                 self._show(feed, feed.lines.update(now_ns), continues=continues)
 
     def next_update_ns(self) -> int | None:
@@ -70,7 +71,7 @@ class TailDestination:
 
     def finish(self, feed: LogReader) -> None:
         """Show the unfinished last line of a file."""
-        continues = feed.lines.continues
+        continues = _told_time(feed).continues
         self._show(feed, feed.lines.finish(), continues=continues)
 
     def _show(self, feed: LogReader, out: bytes, *, continues: bool) -> None:
@@ -157,6 +158,14 @@ class TailDestination:
         return not ended
 
 
+def _told_time(feed: LogReader) -> LineStream:
+    """Return the stream of a file, whose prefix has the present time if it has one: ``15:04:05.678``."""
+    if feed.lines.has_time:
+        now_s = time.time()
+        feed.lines.tell_time(f"{time.strftime('%H:%M:%S', time.localtime(now_s))}.{int(now_s * 1000) % 1000:03}")
+    return feed.lines
+
+
 # The terminal of `supervise run` as the destination of a Tail. Unfinished lines are rows below the other lines
 
 
@@ -193,7 +202,7 @@ class ScreenDestination(TailDestination):
         if not due or self.reserved is not None or self._unfinished:
             return
         self._screen.rows = rows_of(
-            [(feed.local_rank, feed.lines.prefix, feed.lines.unfinished_rows) for feed in self._live]
+            [(feed.local_rank, _told_time(feed).prefix, feed.lines.unfinished_rows) for feed in self._live]
         )
         self._due_ns, self._drawn_ns = None, now_ns
         try:

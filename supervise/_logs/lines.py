@@ -46,6 +46,8 @@ _CONTROL = rb"\x1b\[([0-9]{0,9})([ABEF])|\x1b\[\?25([lh])|\x1b\[2K"
 _TORN = rb"\x1b(?:\[[0-9?]{0,9})?\Z"
 _compiled = cache(re.compile)
 
+TIME = "${time}"
+"""The part of a prefix in whose place each line has the time at which it is shown."""
 _ERASE_LINE = b"\r\x1b[K"
 PROMPT_NS = 50_000_000
 """Time without further bytes after which a stream with prompts shows its unfinished line."""
@@ -68,7 +70,8 @@ class LineStream:
         r"""Start at the beginning of a line.
 
         Args:
-            prefix: Bytes that are written before each line; may be empty.
+            prefix: Bytes that are written before each line; may be empty. If `TIME` is in it, the caller calls
+                `tell_time` before each output.
             console: Whether the destination is a console. On a console, a last line without a newline gets one.
             rewrites: Whether ``\r`` rewrites the line; None: it does on a console.
             updates: Whether `feed` returns the present segments of a rewritten line before its end.
@@ -77,6 +80,9 @@ class LineStream:
             prompts: Whether to show an unfinished line after a short silence. Must be False with a filter.
         """
         self.prefix = prefix
+        self._template = prefix
+        self.has_time: bool = TIME.encode() in prefix
+        """Whether the prefix has the time."""
         self._prompts = prompts
         self.reserved = False
         """Whether a part of a line was passed on. If so, no other stream may write before the end of the line."""
@@ -111,6 +117,11 @@ class LineStream:
         self._rewrites = False  # this line has a "\r"
         self._ends_in_cr = False  # the last byte is "\r"; "\n" may follow
         self._update: bytes | None = None  # the segment of this line that was shown last
+
+    def tell_time(self, text: str) -> None:
+        """Set the time of the next lines. Each text has the same length, on which `source_bytes` relies."""
+        self.prefix = self._template.replace(TIME.encode(), text.encode())
+        self._between = b"\n" + self.prefix
 
     @property
     def continues(self) -> bool:

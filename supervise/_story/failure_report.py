@@ -72,6 +72,8 @@ class Story:
     """Local rank to the signals that supervise passed on: SIGUSR1, SIGUSR2."""
     halted: bool = False
     """Whether `--halt-on-broken-pipe` has stopped the run."""
+    advice: str = ""
+    """A sentence about a usual cause of the failure, and its remedy."""
     stderr_shown: frozenset[int] = frozenset()
     """Ranks whose stderr was both shown and written."""
 
@@ -230,6 +232,8 @@ def lines(result: RunProcsResult, story: Story, paint: Callable[[str, str], str]
     shown = [f"{paint('supervise:', '1')} {paint(one_line(head), '1;31')}"]
     if why:
         shown += ["", *(f"  {one_line(line)}".rstrip() for line in why), ""]
+    if story.advice and root is not None:
+        shown.append(f"  {paint('note:', '1')} {one_line(story.advice)}")
     rows = _rows(result, story, root)
     shown += [f"  {paint(one_line(spans(who, story.titles)) + ':', '1')} {how}" for who, how in rows]
     if story.stacks and root is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervise._files import open_regular, read_regular
 from supervise._printable import one_line
+from supervise._story.wording import counted
 from supervise._views.samples import SAMPLES, STREAMS
 
 if TYPE_CHECKING:
@@ -208,6 +209,13 @@ class RecordedRun:
         if isinstance(outcome, str):
             return outcome
         return "unknown" if still_runs is None else "killed"
+
+    @property
+    def shown_state(self) -> str:
+        """The state on one line, after a success with the restarts before it: ``succeeded after 2 restarts``."""
+        count = self.result.get("restarts") if self.state == "succeeded" else None
+        after = f" after {counted(count, 'restart')}" if isinstance(count, int) and count > 0 else ""
+        return f"{one_line(self.state)}{after}"
 
     @property
     def started(self) -> datetime | None:

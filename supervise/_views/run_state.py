@@ -227,6 +227,8 @@ class RunState:
         """The announced restart of all ranks, until the next attempt begins."""
         self.restarts = 0
         """Number of restarts of all ranks, with the announced one."""
+        self.single_restarts = 0
+        """Number of restarts that the end of one rank has caused, and that were not of all ranks."""
         self.stacks: deque[Occurrence] = deque(maxlen=_MOST_STACKS)
         """The newest files of stacks, oldest first."""
         self.last = ""
@@ -253,6 +255,7 @@ class RunState:
         elif it.name == "process.restarting":
             self.of(it.rank).waits = True
             self.ended.discard(it.rank)
+            self.single_restarts += it.fields.get("role") == "root_cause"
         return it
 
     def of(self, rank: int) -> RankLives:

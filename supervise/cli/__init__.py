@@ -17,6 +17,20 @@ _COMMANDS = (*_OF_FILES, *_OF_A_RUNNING_RUN)
 """The commands besides `run`: each is a function in the module of the same name, except those of `_MODULES`."""
 _MODULES = {"stop": "signal", "restart": "signal", "reload": "signal"}
 
+_BRIEF = """\
+supervise run -n 4 train.py       start 4 ranks of a program
+supervise run --file gang.toml    start the roles of a file
+supervise ls                      list the runs, the newest first
+supervise logs -f RUN             follow the output of the ranks of a run
+supervise show RUN                tell what a run did, and why it failed
+supervise status RUN              show the state of each rank
+supervise top RUN                 show a live table of the ranks
+supervise restart RUN web         restart the ranks of a role, or ranks such as 2
+supervise stop RUN                stop a run
+
+Also: check, report, clean, reload, signal, wait, stacks, completion.
+All commands: supervise --help. Options of a command: supervise run -h
+"""
 _USAGE = """\
 usage: supervise run [OPTIONS] [--] PROGRAM [ARGS...]
        supervise run [OPTIONS] --file FILE [ROLE[=N]...]
@@ -52,7 +66,8 @@ commands:
   completion  print the completion script of bash, zsh or fish
 
 options:
-  -h, --help  show this text
+  -h          show examples
+  --help      show this text
   --version   show the version
 """
 
@@ -137,7 +152,7 @@ def _print(words: list[str], *, own_process: bool) -> int:
         code: int = run(words[1:])
         return code
     if command in ("-h", "--help", "help"):
-        print(_USAGE, end="")
+        print(_BRIEF if command == "-h" else _USAGE, end="")
         return 0
     if command in ("--version", "-V"):
         print(f"supervise {version()}")
@@ -147,21 +162,14 @@ def _print(words: list[str], *, own_process: bool) -> int:
 
 
 def _unknown(words: list[str]) -> str:
-    """Return the message about a command that does not exist, with the command that is probably meant."""
-    import os
+    """Return the message about a command that does not exist, with the command line that is probably meant."""
     import shlex
-    import shutil
 
     from supervise._printable import one_line
     from supervise.cli.options import suggestions
 
-    first = words[0]
-    meant = suggestions.command(first, ("run", *_COMMANDS))
-    if meant and not os.path.exists(first) and shutil.which(first) is None:
-        line = ["supervise", meant, *words[1:]]
-    else:  # a program, or options without the command
-        line = ["supervise", "run", *words]
-    return f"supervise: {first!r} is not a command; did you mean: {one_line(shlex.join(line))}\n"
+    line = shlex.join(["supervise", *suggestions.command(words, ("run", *_COMMANDS))])
+    return f"supervise: {words[0]!r} is not a command; did you mean: {one_line(line)}\n"
 
 
 def version() -> str:

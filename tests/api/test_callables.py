@@ -23,7 +23,7 @@ async def later():
     return 1
 
 
-def numbers(count: int):
+def numbers(count: int = 3):
     yield from range(count)
 
 

@@ -192,23 +192,48 @@ def test_a_rank_that_failed_too_is_shown_with_the_first_line_of_its_exception():
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_program_without_the_guard_of_the_main_module_is_told_in_one_sentence(tmp_path: Path, method: str):
-    """With spawn, the report has no frame of the import of the program; a fork server imports it by code of Python."""
+@pytest.mark.parametrize("call", ["supervise.run(f, 4, start_method={!r})", "spawn"])
+def test_a_program_without_the_guard_of_the_main_module_is_told_in_one_sentence(tmp_path: Path, method: str, call: str):
+    """Once, by the host, below the line that starts the gang; the ranks show nothing."""
+    if call == "spawn":
+        call = "from supervise import multiprocessing; multiprocessing.start_processes(f, nprocs=4, start_method={!r})"
     program = tmp_path / "unguarded.py"
-    program.write_text(f"import supervise\n\ndef f(): ...\n\nsupervise.run(f, 1, start_method={method!r})\n")
+    program.write_text(f"import supervise\n\ndef f(*args): ...\n\n{call.format(method)}\n")
     done = subprocess.run(
         [sys.executable, program],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
         check=False,
     )
-    report = done.stderr.partition("GangFailed: ")[2]
-    first = "" if method == "forkserver" else "  Traceback (most recent call last):\n"
-    assert f'{first}    File "{program}", line 5, in <module>\n' in report
-    assert "the program starts a gang while a rank imports it; start the gang under `if __name__ ==" in report
-    assert "bootstrapping" not in done.stdout + done.stderr
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("the program starts a gang while a rank imports it; start the gang under `if __name_") == 1
+    assert f'File "{program}", line 5, in <module>\n' in done.stderr
+    assert done.stderr.count("\n") <= 17
+
+
+@pytest.mark.parametrize(
+    ("fn", "settings", "told"),
+    [
+        (lambda rank: rank, {"n": 2}, r"needs arguments, and run\(\) passes none, not even the rank: read os.environ"),
+        (shard, {"args": {0: (1,), 1: ()}}, r"^shard\(size\) needs arguments"),
+    ],
+)
+def test_a_function_that_needs_arguments_is_refused_without_any(fn: Any, settings: Any, told: str):
+    """Before the start: the usual reason is that another launcher passes the rank."""
+    with pytest.raises(SpecError, match=told):
+        run(fn, start_method="fork", **settings)
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("nprocs", "n"), ("world_size", "n"), ("env", "envs"), ("grase", "grace"), ("zork", "")]
+)
+def test_a_keyword_of_another_library_gets_the_one_that_does_it(word: str, meant: str):
+    """Or only the error of Python."""
+    hint = f"; did you mean '{meant}'\\?" if meant else ""
+    with pytest.raises(TypeError, match=f"^run\\(\\) got an unexpected keyword argument '{word}'{hint}$"):
+        run(shard, args={0: (1,)}, **{word: 2})
 
 
 def test_a_timeout_is_a_failure():
@@ -420,7 +445,7 @@ def test_the_port_stays_the_same_over_restarts(tmp_path: Path):
 )
 def test_bad_arguments_are_named_before_any_process_starts(given: Any, text: str, temporary: Path):
     with pytest.raises(SpecError) as caught:
-        run(shard, **given)
+        run(variables, **given)
     assert text in str(caught.value)
     assert list(temporary.iterdir()) == []
 
@@ -476,12 +501,6 @@ def test_an_argument_of_a_program_that_has_no_text_is_named(shown: str | None, t
     assert str(caught.value) == f"rank 1: its argument 1, {what}, {why}"
     assert isinstance(caught.value.__cause__, KeyError)
     assert list(temporary.iterdir()) == []
-
-
-def test_an_unknown_keyword_is_a_type_error():
-    misspelled: Any = {"grase": 5}
-    with pytest.raises(TypeError, match=r"^run\(\) got an unexpected keyword argument 'grase'$"):
-        run(shard, 1, (1,), **misspelled)
 
 
 # Names, and the reference

@@ -4,9 +4,15 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
+import pytest
+
+from supervise._process.containment.cgroup import cpu_quota
 from tests.cli.command import HANG, Command
+from tests.cli.test_run_commands import until
 
 SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
 WANTED = {
@@ -48,10 +54,78 @@ def test_the_users_own_settings_win(supervise: Command):
 
 
 def test_one_rank_may_use_every_cpu(supervise: Command):
-    """OMP_NUM_THREADS is limited, and that is said, only where several ranks share the machine."""
+    """OMP_NUM_THREADS is limited only where several ranks share the machine; -v says so."""
     assert "OMP_NUM_THREADS" not in environments(supervise)[0]
-    assert "OMP_NUM_THREADS" not in supervise.run("true").stderr
-    assert supervise.run("-n", "2", "true").stderr.count("OMP_NUM_THREADS=1") == 1
+    assert "OMP_NUM_THREADS" not in supervise.run("-v", "true").stderr
+    assert supervise.run("-v", "-n", "2", "true").stderr.count("each rank gets OMP_NUM_THREADS=1") == 1
+
+
+@pytest.mark.parametrize(("library", "told"), [("libgomp.so.1", True), ("libother.so.1", False)])
+def test_the_limit_of_threads_is_told_once_a_rank_has_loaded_a_library_that_reads_it(
+    supervise: Command, library: str, told: bool
+):
+    """Not for a program that starts no threads."""
+    path = supervise.tmp_path / library
+    path.write_bytes(b"x" * 4096)
+    script = (
+        f"import mmap, time\nfile = open({str(path)!r}, 'r+b')\nheld = mmap.mmap(file.fileno(), 0)\ntime.sleep(1000)"
+    )
+    with supervise.started("-n", "2", "--", sys.executable, "-c", script) as run:
+        if told:
+            run.hear_error("supervise: each rank gets OMP_NUM_THREADS=1; set it to use more threads in each")
+        else:
+            until(lambda: any(each.stat().st_size for each in supervise.tmp_path.glob("runs/*_*/samples.jsonl")))
+        run.signal(signal.SIGTERM)
+        assert "OMP_NUM_THREADS" not in run.end()[2]
+
+
+CPU = Path("/sys/fs/cgroup/cpu/supervise-test")
+
+
+@pytest.fixture
+def half_a_cpu() -> Iterator[Path]:
+    """A control group with a quota of half a CPU, and another group below it."""
+    inner = CPU / "inner"
+    try:
+        inner.mkdir(parents=True, exist_ok=True)
+        (CPU / "cpu.cfs_quota_us").write_text("50000")
+    except OSError as error:
+        pytest.skip(f"no control groups of cpu can be made here: {error}")
+    yield inner
+    inner.rmdir()
+    CPU.rmdir()
+
+
+def test_a_quota_of_the_control_group_limits_ranks_and_threads(supervise: Command, half_a_cpu: Path):
+    """Also that of a group above; a part of a CPU counts as one."""
+    enter = ("sh", "-c", f'echo $$ > {half_a_cpu}/cgroup.procs; exec "$@"', "sh")
+    done = supervise.run("-n", "cpu", "--", "sh", "-c", "echo $WORLD_SIZE $OMP_NUM_THREADS", before=enter)
+    assert done.stdout == "[default0]:1 1\n"
+
+
+QUOTAS = {
+    "v2": ("0::/a/b", "cgroup2", {"a/cpu.max": "150000 100000\n", "a/b/cpu.max": "max 100000\n"}, 1.5),
+    "v2, the own one is less": ("0::/a/b", "cgroup2", {"a/cpu.max": "150000 100000", "a/b/cpu.max": "1 2"}, 0.5),
+    "v2, none": ("0::/a/b", "cgroup2", {"a/cpu.max": "max 100000"}, float("inf")),
+    "v1": ("3:cpu,cpuacct:/a", "cgroup", {"a/cpu.cfs_quota_us": "250000", "a/cpu.cfs_period_us": "100000"}, 2.5),
+    "v1, none": ("3:cpu:/a", "cgroup", {"a/cpu.cfs_quota_us": "-1", "a/cpu.cfs_period_us": "100000"}, float("inf")),
+    "v1, of another container": ("3:cpu:/../x", "cgroup", {"cpu.cfs_quota_us": "3", "cpu.cfs_period_us": "2"}, 1.5),
+    "no tree": ("", "tmpfs", {}, float("inf")),
+}
+"""Line of /proc/self/cgroup, type of the file system, files of the control groups, and the CPUs."""
+
+
+@pytest.mark.parametrize(("line", "kind", "files", "cpus"), QUOTAS.values(), ids=QUOTAS)
+def test_the_quota_is_the_least_of_all_groups_above(tmp_path: Path, line: str, kind: str, files: dict[str, str], cpus):
+    """In both versions of control groups."""
+    proc, mount = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (proc / "self/cgroup").write_text(f"{line}\n")
+    (proc / "self/mountinfo").write_text(f"30 23 0:26 / {mount} rw - {kind} {kind} rw,cpu,cpuacct\n")
+    for name, content in files.items():
+        (mount / name).parent.mkdir(parents=True, exist_ok=True)
+        (mount / name).write_text(content)
+    assert cpu_quota(str(proc)) == cpus
 
 
 def test_as_many_ranks_as_cpus(supervise: Command):

@@ -1,6 +1,7 @@
 """What the shell, a scheduler or a script above learns from the exit code alone."""
 
 import os
+import re
 import sys
 from types import SimpleNamespace
 
@@ -264,9 +265,25 @@ def test_the_command_itself(supervise: Command):
     assert wrong.stderr.endswith("did you mean: supervise run -n 2 'my train.py' --lr 1\n")
     assert "did you mean: supervise check gang.toml" in supervise.supervise("chek", "gang.toml").stderr
     assert "did you mean: supervise run -n 2 x.py" in supervise.supervise("rnu", "-n", "2", "x.py").stderr
+    assert supervise.supervise("-h").stdout != supervise.supervise("--help").stdout
     assert supervise.supervise("help").stdout == supervise.supervise("--help").stdout
     assert supervise.supervise("help", "check").stdout == supervise.supervise("check", "--help").stdout
     assert supervise.supervise("help", "run").stdout == supervise.run("--help").stdout
+
+
+@pytest.mark.parametrize("words", [(), ("run",)])
+def test_the_brief_help_has_examples_first_and_only_options_that_exist(supervise: Command, words: tuple[str, ...]):
+    """Both fit a small window; each line says where the rest is."""
+    brief, whole = supervise.refused(*words, "-h"), supervise.refused(*words, "--help")
+    assert (brief.returncode, brief.stderr) == (0, "")
+    lines = brief.stdout.splitlines()
+    assert len(lines) <= 25
+    assert max(map(len, lines)) <= 90
+    assert lines[0].startswith("supervise run -n 4 train.py")
+    assert f"{' '.join(['supervise', *words])} --help" in brief.stdout
+    options = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", brief.stdout)) - {"-h", "--help", "-f", "--rank", "--lr"}
+    assert not [option for option in options if option not in supervise.refused("run", "--help").stdout]
+    assert len(whole.stdout) > len(brief.stdout)
 
 
 @pytest.mark.parametrize("columns", [60, 80, 200])

@@ -211,7 +211,7 @@ WRONG = {
     "max_restarts = -1\n[roles.a]\ncommand = 'true'": "'-1' is not a valid number of restarts",
     "env = 3\n[roles.a]\ncommand = 'true'": "env is 3; give a table",
     "env = { RANK = 1 }\n[roles.a]\ncommand = 'true'": "supervise sets RANK in each rank; omit it",
-    "[roles.a]": "roles.a: command is None; give a text or a list",
+    "[roles.a]": "roles.a: command is missing; give a text or a list",
     "[roles]\na = 3": "roles.a is 3; give a table with a command",
     '[roles.a]\ncommand = "sh \'x"': 'roles.a: command is "sh \'x": No closing quotation',
     "[roles.a]\ncommand = []": "roles.a: command is []; give a text or a list",

@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import re
 import subprocess
 
 import pytest
@@ -58,12 +59,41 @@ def test_a_size_is_checked(supervise: Command):
 def test_the_template_of_prefixes(supervise: Command):
     """As an option, or as the variable that torchrun reads; the option wins, and --no-prefix over the variable."""
     name = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
-    template = "<${role_name} ${rank}/${local_rank} $other>"
-    assert supervise.run("--log-line-prefix", template, "echo", "hi").stdout == "<default 0/0 $other>hi\n"
+    template = "<${role_name} ${rank}/${local_rank}/${role_rank} $$other $5>"
+    assert supervise.run("--log-line-prefix", template, "echo", "hi").stdout == "<default 0/0/0 $other $5>hi\n"
     assert supervise.run("echo", "hi", **{name: "[${rank}] "}).stdout == "[0] hi\n"
     assert supervise.run("--log-line-prefix", "a:", "echo", "hi", **{name: "b:"}).stdout == "a:hi\n"
     assert supervise.run("--no-prefix", "echo", "hi", **{name: "b:"}).stdout == "hi\n"
     assert "omit it or --log-line-prefix" in supervise.run("--no-prefix", "--log-line-prefix", "a", "true").stderr
+
+
+@pytest.mark.parametrize("where", ["option", "variable", "key"])
+def test_an_unknown_placeholder_of_a_prefix_is_refused(supervise: Command, where: str):
+    """With those that exist, and before the start."""
+    template = "${rank} ${node}"
+    (supervise.tmp_path / "gang.toml").write_text(
+        f"log-line-prefix = '{template}'\n[roles.a]\ncommand = 'touch made'\n"
+    )
+    words = {"option": ("--log-line-prefix", template, "touch", "made"), "key": ("--file", "gang.toml")}
+    env = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": template} if where == "variable" else {}
+    done = supervise.refused("run", *words.get(where, ("touch", "made")), **env)
+    assert done.returncode == 2
+    known = "${role_name}, ${role_rank}, ${rank}, ${local_rank}, ${time}"
+    source = [*env, "--log-line-prefix"][0]
+    assert f"{source} has the unknown ${{node}}; there are {known}, and $$ for a dollar sign" in done.stderr
+    assert not (supervise.tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("words", [(), ("--merge",), ("--duplicate-stdout-filters", "a")])
+def test_the_time_in_a_prefix_is_that_of_each_line(supervise: Command, words: tuple[str, ...]):
+    """With milliseconds; a line that comes later has a later time."""
+    script = "print('a', flush=True)\nprint('b')\nprint('c', end='')"
+    done = supervise.run("--log-line-prefix", "${time} ${rank}: ", *words, "--", "python3", "-c", script)
+    lines = done.stdout.splitlines()
+    found = [re.fullmatch(r"(\d\d:\d\d:\d\d\.\d{3}) 0: ([abc])", line) for line in lines]
+    assert [each and each[2] for each in found] == ["a", "b", "c"]
+    times = [each[1] for each in found if each]
+    assert times == sorted(times) or times[-1] < "00:01"  # midnight
 
 
 def test_filtered_lines_are_also_in_one_file(supervise: Command):

@@ -28,12 +28,29 @@ def test_a_run_is_restarted_until_it_succeeds(supervise: Command):
     [first, second] = [line for line in run.stderr.splitlines() if "; restart" in line]
     assert first.startswith("supervise: rank 0 failed (exit code 1); restart 1 of 2 in ")
     assert second.startswith("supervise: rank 0 failed (exit code 1); restart 2 of 2 in ")
+    assert "supervise: succeeded after 2 restarts\n" in run.stderr
     folder = supervise.directory()
     assert sorted(path.name for path in folder.glob("attempt_*")) == ["attempt_0", "attempt_1", "attempt_2"]
     assert json.loads((folder / "result.json").read_text())["outcome"] == "succeeded"
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     assert [event["seq"] for event in events] == list(range(len(events)))
     assert [event["attempt"] for event in events if event["event"] == "supervise.process.exited"] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("strategy", ["one_for_one", "rest_for_one"])
+def test_a_success_after_restarts_of_single_ranks_counts_them(supervise: Command, strategy: str):
+    """On the screen, in result.json, and in what `show`, `ls` and `report` say."""
+    words = ("--strategy", strategy, "--max-restarts", "3", "--backoff", "0", "--", "sh", "-c")
+    run = supervise.run("-n", "2", *words, "[ $RANK = 1 ] || [ $TORCHELASTIC_RESTART_COUNT -ge 2 ]")
+    assert run.returncode == 0
+    assert run.stderr.count("succeeded after 2 restarts") == 1
+    folder = supervise.directory()
+    assert json.loads((folder / "result.json").read_text())["restarts"] == 2
+    assert supervise.supervise("show", folder.name).stdout.startswith(f"{folder.name}: succeeded after 2 restarts\n")
+    assert "  succeeded after 2 restarts  " in supervise.supervise("ls").stdout
+    assert json.loads(supervise.supervise("ls", "--json").stdout)["state"] == "succeeded"
+    supervise.supervise("report", folder.name)
+    assert f"<title>{folder.name}: succeeded after 2 restarts</title>" in (folder / "report.html").read_text()
 
 
 def test_when_the_restarts_are_used_up_the_last_failure_is_the_exit_code(supervise: Command):

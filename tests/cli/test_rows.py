@@ -77,6 +77,19 @@ def test_a_bar_is_one_row_and_leaves_its_last_state(supervise: Command):
     assert {log.read_bytes() for log in logs} == {b"\r 10%|#\r 50%|###\r 90%|#####\r100%|######\n"}
 
 
+def test_a_row_and_its_line_have_the_time_in_their_prefix(supervise: Command):
+    """That of the moment when they are drawn."""
+    prefix = ("--log-line-prefix", "[${time} ${rank}]:")
+    with supervise.on_terminal("--stdin", "none", *prefix, sys.executable, "-c", BAR) as terminal:
+        terminal.until("50%|###")
+        assert re.fullmatch(r"\[\d\d:\d\d:\d\d\.\d{3} 0\]: 50%\|###", of_ranks(terminal)[-1])
+        terminal.process.send_signal(signal.SIGUSR1)
+        code, shown = terminal.end()
+    assert code == 0
+    found = [re.sub(r"^\[\d\d:\d\d:\d\d\.\d{3} 0\]:", "", row) for row in rows(shown) if row.startswith("[")]
+    assert sorted(found) == ["100%|######", "a line"]
+
+
 def test_a_row_is_cut_to_the_terminal_also_after_a_resize(supervise: Command):
     """A row that wraps could not be redrawn in place."""
     with supervise.on_terminal("--stdin", "none", sys.executable, "-c", WIDE, columns=60) as terminal:

@@ -271,6 +271,10 @@ def test_numbers_for_prometheus(supervise: Command):
 
 
 MISTAKES = {
+    "-f": "--file",
+    "-N": "--nnodes",
+    "--name=x": "--run-id",
+    "--scale": "-n",
     "-np": "-n",
     "-np4": "-n",
     "--np": "-n",

@@ -301,6 +301,24 @@ def test_a_run_whose_supervise_is_killed_has_ended(supervise: Command):
         assert "has ended: supervise was killed; see: supervise show job_" in table.screen.main
 
 
+def test_the_report_of_a_failure_stays_on_the_terminal(supervise: Command):
+    """Below the line that says how the run ended; a run that was stopped has none."""
+    fails = "until [ -e go ]; do sleep 0.01; done; echo 'no such shard' >&2; exit 7"
+    with (
+        running(supervise, "sh", "-c", f"echo up; [ $RANK = 1 ] && exec sleep 1000; {fails}"),
+        top(supervise, "job") as table,
+    ):
+        table.until("running")
+        (supervise.tmp_path / "go").touch()
+        assert table.end() == 0
+        told = table.screen.main.splitlines()
+    name = supervise.directory().name
+    assert told[0] == f"{name} has ended: failed, exit code 7; see: supervise show {name}"
+    assert told[1].startswith("supervise: rank 0 of 2 failed: exit code 7 (host ")
+    assert "    no such shard" in told
+    assert told[-1].startswith("  logs: ")
+
+
 def refused(supervise: Command, *words: str, **env: str) -> tuple[int, str]:
     done = supervise.supervise("top", *words, **env)
     assert done.stdout == ""

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from supervise._views.report.page import _LEGEND
 from tests.cli.command import Command
 from tests.patience import PATIENCE_S
-from tests.views.fake_run import event, exited, large_run, write_run
+from tests.views.fake_run import BEGIN_S, event, exited, large_run, write_run
 from tests.views.page import page_of, until_all_have_started
 
 MB = 1 << 20
@@ -209,6 +210,43 @@ def test_what_cannot_be_together_is_wrong_usage(words: tuple[str, ...], supervis
     done = supervise.supervise("report", "job", *words)
     assert done.returncode == 2
     assert "Try 'supervise report --help'" in done.stderr
+
+
+def test_the_legend_names_the_marks_that_the_timeline_has(supervise: Command, tmp_path: Path) -> None:
+    """Each of them, and no other: in a run with all kinds of marks, and in one with few."""
+    hung = {"tier": "heartbeat", "age_s": 1.0, "step": 3, "status": None, "waiting": []}
+    restart = {"attempt": 1, "max_restarts": 3, "error_type": "exit code 1", "root_cause_rank": 0, "backoff_s": 1.0}
+    stop = {"exit_code": None, "exit_signal": "SIGTERM", "spontaneous": False}
+    events = [event("process.started", 0, rank, pid=7 + rank) for rank in range(4)]
+    events += [
+        event("process.ready", 1, 0),
+        event("process.hung", 3, 0, **hung),
+        event("process.stopped", 4, 0, signal="SIGSTOP"),
+        event("process.signaled", 5, 1, signal="SIGTERM", reason="peer_failed"),
+        exited(6, 1, **stop),
+        exited(6, 0, exit_code=1, level="error"),
+        event("gang.restarting", 6, **restart),
+        event("process.started", 8, 0, pid=17, attempt=1),
+        exited(9, 2),
+    ]
+    write_run(tmp_path / "runs" / "many_x", 4, events)
+    rows = {"0": {"pid": 7, "cpu_s": 1, "rss_bytes": 1, "processes": 1, "output_bytes": 9, "step": 3}}
+    samples = [{"time": BEGIN_S + at, "interval_s": 1, "ranks": rows} for at in (1, 2)]
+    samples[1]["ranks"] = {"0": {**rows["0"], "output_bytes": 99, "step": 4}}
+    (tmp_path / "runs/many_x/samples.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in samples))
+    large_run(tmp_path / "runs" / "few_x", 3)
+    found = {}
+    for name in ("many", "few"):
+        marks: dict[bool, set[str]] = {True: set(), False: set()}
+        for tag, attrs in page_of(supervise, name).attributes:
+            if attrs.get("class") in ("legend", "rows", "curves"):
+                part = attrs["class"]
+            elif tag in ("rect", "path", "polyline") and part != "curves":
+                marks[part == "legend"].add(str(attrs["class"]))
+        assert marks[True] == marks[False]
+        found[name] = marks[True]
+    assert found["many"] == {kind for kind, _, _ in _LEGEND}
+    assert "backoff" not in found["few"]
 
 
 def test_equal_ranks_share_a_row(supervise: Command, tmp_path: Path) -> None:

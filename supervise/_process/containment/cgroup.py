@@ -20,13 +20,13 @@ _LONGEST_NAME = 60
 
 
 class Tree(NamedTuple):
-    """A mounted tree of control groups: the unified one of v2, or the memory controller's of v1."""
+    """A mounted tree of control groups: the unified one of v2, or that of a controller of v1."""
 
     mount: str
     root: str
     """The control group at the mount point."""
     controller: str
-    """As in /proc/<pid>/cgroup: ``""`` for the unified tree, ``memory`` for v1."""
+    """As in /proc/<pid>/cgroup: ``""`` for the unified tree, ``memory`` or ``cpu`` for v1."""
 
     def directory(self, path: str) -> str | None:
         """Return the folder of a control group named as in /proc/<pid>/cgroup; None if it is not below the mount."""
@@ -58,7 +58,7 @@ class Tree(NamedTuple):
         return None if path is None else self.directory(path)
 
 
-def tree(kind: Literal["unified", "memory"], proc: str = "/proc") -> Tree | None:
+def tree(kind: Literal["unified", "memory", "cpu"], proc: str = "/proc") -> Tree | None:
     """Return a mounted tree; None if there is none."""
     try:
         with open(f"{proc}/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
@@ -71,13 +71,43 @@ def tree(kind: Literal["unified", "memory"], proc: str = "/proc") -> Tree | None
         root, mount = (_unescaped(field) for field in fields[3:5])
         if kind == "unified" and kinds[0] == "cgroup2":
             return Tree(mount, root, "")
-        if kind == "memory" and kinds[0] == "cgroup" and "memory" in kinds[-1].split(","):
-            return Tree(mount, root, "memory")
+        if kind != "unified" and kinds[0] == "cgroup" and kind in kinds[-1].split(","):
+            return Tree(mount, root, kind)
     return None
 
 
 def _unescaped(field: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
+
+
+def cpu_quota(proc: str = "/proc") -> float:
+    """Return how many CPUs this process may use by the quotas of its control group and of those above it.
+
+    Args:
+        proc: The mount point of procfs.
+
+    Returns:
+        Such as 1.5; infinity if there is no quota.
+    """
+    least = float("inf")
+    for found in (tree("unified", proc), tree("cpu", proc)):
+        folder = None if found is None else found.own(proc) or found.mount
+        while found is not None and folder is not None:
+            least = min(least, _quota_of(folder, found.controller))
+            folder = None if folder == found.mount else os.path.dirname(folder)
+    return least
+
+
+def _quota_of(folder: str, controller: str) -> float:
+    words: list[str] = []
+    try:
+        for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controller else ("cpu.max",):
+            with open(f"{folder}/{name}", encoding="ascii") as file:
+                words += file.read().split()
+        quota, period = map(int, words)
+    except (OSError, ValueError):  # no quota is "max", and the root has no file
+        return float("inf")
+    return quota / period if quota > 0 and period > 0 else float("inf")
 
 
 @cache

@@ -238,10 +238,8 @@ def _worker(settings: Settings, file: BinaryIO) -> Worker:
             spawn.prepare(pickle.load(file))
             settings.call = bootstrap_call.load(file)
     except BaseException as error:  # also a main module that exits when it is imported
-        if settings.plain is None:
-            from supervise.recording import get_error_handler
-
-            get_error_handler().record_exception(error)
+        if bootstrap_call.told(settings, error):
+            raise SystemExit(1) from None
         raise
     return _process(settings)
 

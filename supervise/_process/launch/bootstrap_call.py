@@ -38,6 +38,25 @@ def load(file: BinaryIO) -> Any:
         raise AttributeError(f"{error}: {hint}") from None
 
 
+def told(settings: Settings, error: BaseException) -> bool:
+    """Record an exception before the call; return whether the host alone shows it, and this process nothing.
+
+    That is so for the error about a gang that the main module starts at its import: all ranks have it, and the frames
+    of the import say nothing about it.
+    """
+    from supervise.errors import is_unguarded
+    from supervise.recording import get_error_handler
+
+    alone = is_unguarded(text_of(error)) and isinstance(error, RuntimeError)
+    error = error.with_traceback(None) if alone else error
+    if settings.plain is None:
+        get_error_handler().record_exception(error)
+        return alone
+    import time
+
+    return alone and _sent(settings, (time.monotonic_ns(), traceback_of(error)))
+
+
 def name_of(settings: Settings) -> str:
     """Return the name of the worker's process."""
     return f"Rank-{settings.local_rank}" if settings.plain is None else settings.plain.name(settings.local_rank)

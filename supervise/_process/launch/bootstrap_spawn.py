@@ -46,10 +46,8 @@ def live(settings: Settings, file: BinaryIO) -> int:
             _prepare(pickle.load(file))
             settings.call = bootstrap_call.load(file)
     except BaseException as error:  # also a main module that exits when it is imported
-        if settings.plain is None:
-            from supervise.recording import get_error_handler
-
-            get_error_handler().record_exception(error)
+        if bootstrap_call.told(settings, error):
+            return 1
         raise
     if late.has_arrived_before_the_call():
         return late.process().live()

@@ -29,7 +29,7 @@ from supervise._process.launch.posix_spawn import CLEAR_OF_SOCKETS
 from supervise._process.launch.program import Launched
 from supervise._process.launch.return_value import OutcomeFile
 from supervise._process.launch.settings import Plain, Settings
-from supervise.errors import SpecError
+from supervise.errors import SpecError, unguarded
 from supervise.recording import repr_of, text_of
 
 if TYPE_CHECKING:
@@ -349,10 +349,7 @@ def _preparation(method: StartMethod) -> tuple[list[str], bytes]:
     from multiprocessing import context, process, reduction, resource_tracker, spawn
 
     if getattr(process.current_process(), "_inheriting", False):  # as multiprocessing itself finds out
-        raise SpecError(
-            "the program starts a gang while a rank imports it; start the gang under `if __name__ == '__main__':`,"
-            f" or use start_method='fork' instead of {method!r}"
-        )
+        raise unguarded(method)
     main = sys.modules.get("__main__")
     if main is not None and not hasattr(main, "__spec__"):  # `python -m pdb` before 3.13 has removed it
         main.__spec__ = None  # as in every script

@@ -173,16 +173,25 @@ _MOST_HANGS = 50
 _MOST_CELLS = 300
 _CELLS_OF_ALL = 20_000
 _LIVES_OF_ALL = 6_000
+_AREA, _LINE = '<rect class="{}" width="20" height="10"/>', '<path class="{}" d="M10 0V10"/>'
 _LEGEND = (
-    ("starting", "starting"),
-    ("running", "ready, or running"),
-    ("output", "output, a stronger color with more"),
-    ("hung", "hung"),
-    ("succeeded", "succeeded"),
-    ("stopped", "stopped by supervise"),
-    ("failed", "failed"),
-    ("unknown", "end unknown"),
+    ("starting", "starting", _AREA),
+    ("running", "ready, or running", _AREA),
+    ("output", "output, a stronger color with more", _AREA),
+    ("steps", "step", '<polyline class="{}" points="0,9 20,1"/>'),
+    ("hung", "hung", _AREA),
+    ("mark signal", "signal from supervise", _LINE),
+    ("mark suspended", "suspended", _LINE),
+    ("mark hung", "hang reported", _LINE),
+    ("succeeded", "succeeded", _AREA),
+    ("stopped", "stopped by supervise", _AREA),
+    ("failed", "failed", _AREA),
+    ("unknown", "end unknown", _AREA),
+    ("all", "restart of all ranks", _LINE),
+    ("backoff", "wait for a restart", '<path class="{}" d="M1 5H19"/>'),
+    ("unsampled", "not sampled yet", '<path class="{}" d="M1 10L6 0M7 10L12 0M13 10L18 0"/>'),
 )
+"""Class of a mark, its meaning, and its shape in the legend."""
 
 
 class Timeline:
@@ -202,21 +211,16 @@ class Timeline:
         self._grid = grid(self._span_s) + "".join(f'<path class="all" d="M{x:.1f} 0V100"/>' for x in restarts)
 
     def markup(self) -> str:
-        """Return the legend, the axis and the rows."""
-        swatch = '<svg viewBox="0 0 20 10" aria-hidden="true"><rect class="{}" width="20" height="10"/></svg>'
-        legend = "".join(f"<li>{swatch.format(kind)} {text(label)}</li>" for kind, label in _LEGEND)
-        if any(self._step_range):
-            line = '<polyline class="steps" points="0,9 20,1"/>'
-            legend += f'<li><svg viewBox="0 0 20 10" aria-hidden="true">{line}</svg> step</li>'
-        if self._unsampled and any(_end_s(rank) == float("inf") for rank in self._history.ranks.values()):
-            hatch = '<path class="unsampled" d="M1 10L6 0M7 10L12 0M13 10L18 0"/>'
-            legend += f'<li><svg viewBox="0 0 20 10" aria-hidden="true">{hatch}</svg> not sampled yet</li>'
+        """Return the legend of the marks that the rows have, the axis and the rows."""
         ranks = self._history.ranks
-        rows = self._rows() if len(ranks) > MOST_SINGLE_ROWS else map(self._row, ranks.values())
-        head = f'<span class="label">rank</span>{axis(self._span_s)}<span class="end">end</span>'
-        return (
-            f'<ul class="legend">{legend}</ul><div class="rows"><div class="row head">{head}</div>{"".join(rows)}</div>'
+        rows = "".join(self._rows() if len(ranks) > MOST_SINGLE_ROWS else map(self._row, ranks.values()))
+        legend = "".join(
+            f'<li><svg viewBox="0 0 20 10" aria-hidden="true">{shape.format(kind)}</svg> {text(label)}</li>'
+            for kind, label, shape in _LEGEND
+            if f'class="{kind}"' in rows
         )
+        head = f'<span class="label">rank</span>{axis(self._span_s)}<span class="end">end</span>'
+        return f'<ul class="legend">{legend}</ul><div class="rows"><div class="row head">{head}</div>{rows}</div>'
 
     def _rows(self) -> list[str]:
         """Return a row for each history that ranks share: the root cause first, then the failures, then the others."""
@@ -442,7 +446,7 @@ def page(run: RecordedRun, history: History, *, program: str, version: str) -> s
         for index, (title, content) in enumerate(sections)
         if content
     )
-    title = f"{one_line(run.name)}: {run.state}"
+    title = f"{one_line(run.name)}: {run.shown_state}"
     with open(os.path.join(os.path.dirname(__file__), "page.css"), encoding="utf-8") as file:
         style = file.read()
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -474,7 +478,7 @@ def _head(run: RecordedRun, history: History, program: str) -> str:
     cells = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in facts)
     failed = len(history.state.failed) if run.state in _GOES_ON else 0
     badge = f' <span class="state failed">{counted(failed, "rank")} failed</span>' if failed else ""
-    badges = f'<span class="state {state}">{text(run.state.replace("_", " "))}</span>{badge}'
+    badges = f'<span class="state {state}">{text(run.shown_state.replace("_", " "))}</span>{badge}'
     return (
         f"<header><h1>{text(run.name)} {badges}</h1>"
         '<dl class="facts"><div class="wide-fact"><dt>program</dt>'

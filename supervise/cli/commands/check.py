@@ -46,6 +46,8 @@ def check(words: Sequence[str]) -> int:
         print(f"{_USAGE}\nsupervise check: no FILE is given as the last word", file=sys.stderr)
         return program.USAGE
     options = parse([*words[:-1], "--file", words[-1]], command="check")
+    for note in options.notes:
+        print(f"supervise check: {one_line(note)}", file=sys.stderr)
     complaint = _complaint(options)
     if complaint is not None:
         print(f"supervise check: {one_line(complaint)}", file=sys.stderr)

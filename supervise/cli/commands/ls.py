@@ -91,7 +91,7 @@ def _row(run: RecordedRun) -> tuple[str, ...]:
     code = run.result.get("exit_code")
     return (
         one_line(run.name),
-        one_line(run.state),
+        run.shown_state,
         "-" if code is None else one_line(str(code)),
         shown_start(run),
         shown_duration(run.duration),

@@ -8,6 +8,7 @@ import os
 import stat
 import sys
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from supervise._files import accessible
@@ -281,6 +282,7 @@ class RunParser(argparse.ArgumentParser):
             SystemExit: With code 2 after an error message, or 0 after the help.
             OSError: The default folder cannot be read, or belongs to another user.
         """
+        self._refuse_unknown_options(words)
         found = self.parse_intermixed_args(words)
         first = getattr(found, self.dest), getattr(found, "sig", None)
         given: list[str] = [word for word in (*first, *getattr(found, "ranks", ())) if word is not None]
@@ -318,6 +320,19 @@ class RunParser(argparse.ArgumentParser):
             return parse(text)
         except argparse.ArgumentTypeError as error:
             self.error(f"{before}{error}")
+
+    def _refuse_unknown_options(self, words: Sequence[str]) -> None:
+        """Refuse an unknown option first: argparse would take its value for RUN, and complain about that."""
+        known = self._option_string_actions
+        for word in takewhile("--".__ne__, words):
+            name = word.partition("=")[0] if word.startswith("--") else word[:2]
+            if name.startswith("-") and name not in known and name.strip("-0123456789"):
+                from supervise.cli.options import suggestions
+
+                spellings = ["/".join(action.option_strings) for action in self._actions[1:] if action.option_strings]
+                meant = suggestions.option(word, known)
+                hint = f"did you mean {meant}?" if meant else f"it has {', '.join(spellings)}"
+                self.error(f"{name} is not an option of {self.prog.rpartition(' ')[2]}; {hint}")
 
     def error(self, message: str) -> NoReturn:
         """Print an error message and exit with code 2."""

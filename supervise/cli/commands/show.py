@@ -110,7 +110,7 @@ def _state(known: RankLives) -> str:
 def _head(run: RecordedRun) -> list[str]:
     count = f"{run.info.get('world_size')}{f' ({run.counts})' if run.counts else ''}"
     return [
-        f"{one_line(run.name)}: {run.state}",
+        f"{one_line(run.name)}: {run.shown_state}",
         f"  program:  {program_of(run)}",
         f"  ranks:    {count} on {run.place}",
         f"  started:  {shown_start(run)}, ran {shown_duration(run.duration)}",

@@ -10,6 +10,7 @@ import termios
 import time
 from typing import TYPE_CHECKING, Any
 
+from supervise._printable import printable
 from supervise._views.top.reader import SCHEMA_VERSION, as_object
 from supervise.cli.commands import steering
 from supervise.cli.commands.top_feed import Crashed, Ended, Feed, NewReading, Trouble
@@ -98,15 +99,18 @@ def _table(target: steering.Target) -> int:
     with table:
         code = table.run()
     if table.ended is not None:
-        print(_last_words(target, table.ended))
+        print(*_last_words(target, table.ended), sep="\n")
     return code
 
 
-def _last_words(target: steering.Target, ended: Ended) -> str:
-    """Return the line that stays on the terminal after the run has ended."""
-    if target.run is not None:
-        return steering.how_it_ended(target)
-    return f"{target.name}: {steering.outcome_of(target, ended.result)[0]}"
+def _last_words(target: steering.Target, ended: Ended) -> list[str]:
+    """Return the lines that stay on the terminal after the run has ended: how it ended, and the report of a failure."""
+    if target.run is None:
+        return [f"{target.name}: {steering.outcome_of(target, ended.result)[0]}"]
+    told = steering.how_it_ended(target)
+    run = steering.ended_run(target)
+    report = run.result.get("report") if run is not None and run.result.get("outcome") == "failed" else None
+    return [told, *(printable(str(line)) for line in report)] if isinstance(report, list) else [told]
 
 
 # JSON

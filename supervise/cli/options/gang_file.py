@@ -170,11 +170,15 @@ class GangFile:
             argparse.ArgumentTypeError: The file cannot be read, or is not valid; the text names the file and the place.
         """
         self.path = path
+        self.notes: list[str] = []
+        """What is probably not as the user means it, after `parts`."""
         self._folder = os.path.dirname(os.path.abspath(path))
+        self._options: Collection[str] = ()
         if path.lower().endswith(_FOREIGN):
             raise self._error(
-                "a gang file is TOML, and this name is that of YAML or JSON; write the roles into a gang.toml"
-                " (a service of docker compose is a table [roles.NAME] with a command), or into a Procfile"
+                "a gang file is TOML, and this name is that of YAML or JSON; write the roles into a gang.toml, or into"
+                " a Procfile. A service of docker compose is a table [roles.NAME] with a command; its other keys are"
+                f" here: {suggestions.keys_of_compose((*_COMMAND, *role_settings()))}"
             )
         try:
             text = values.text_of(path)
@@ -183,7 +187,9 @@ class GangFile:
         self.is_procfile = not path.endswith(".toml")
         self._whole: dict[str, Any] = self._procfile(text) if self.is_procfile else self._toml(text)
         if not isinstance(self._whole.get("roles"), dict) or not self._whole["roles"]:
-            raise self._error("it has no roles; give at least one table, such as [roles.trainer] with a command")
+            foreign = next(filter(self._is_table_of_others, self._whole), None)
+            usual = "; give at least one table, such as [roles.trainer] with a command"
+            raise self._error(f"it has no roles{usual if foreign is None else self._meant(foreign)}")
 
     def _toml(self, text: str) -> dict[str, Any]:
         try:
@@ -230,6 +236,7 @@ class GangFile:
             argparse.ArgumentTypeError: A key is not an option, or has a value of another kind.
         """
         words: list[str] = []
+        self._options = known
         for name, value in self._spelled_once("", self._whole).items():
             if name in ("roles", "cwd"):
                 continue
@@ -238,7 +245,7 @@ class GangFile:
             elif name == "env-file" and isinstance(value, list):
                 words += [word for each in value for word in self._word(name, each)]
             elif f"--{name}" not in known or name in _NOT_IN_FILES:
-                raise self._error(f"{name!r} is not a key{_hint(name, known)}")
+                raise self._error(f"{name!r} is not a key{self._meant(name)}")
             else:
                 words += self._word(name, value)
         return words
@@ -269,6 +276,28 @@ class GangFile:
         if not isinstance(value, dict) or not all(isinstance(each, (str, int, float)) for each in value.values()):
             raise self._error(f'{what} is {value!r}; give a table, such as {{ NAME = "value" }}')
         return {name: str(each) for name, each in value.items()}
+
+    def _meant(self, name: str) -> str:
+        """Return a hint for a key of the whole gang that does not exist, or ``""``."""
+        if self._is_table_of_others(name):
+            role = next(iter(self._whole[name]), "NAME")
+            return f"; did you mean [roles.{role}] in place of [{name}.{role}]?"
+        if name in suggestions.KEYS_OF_OTHERS or name in (*_COMMAND, *role_settings()):
+            return "; it belongs to a role: write it below a line such as [roles.trainer]"
+        meant = suggestions.option(f"--{name}", self._options).removeprefix("--")
+        return f"; did you mean {meant!r}?" if meant and meant not in _NOT_IN_FILES and meant[0] != "-" else ""
+
+    def _is_table_of_others(self, name: str) -> bool:
+        return name in suggestions.TABLES_OF_OTHERS and isinstance(self._whole.get(name), dict)
+
+    def _meant_in_role(self, key: str, keys: Collection[str]) -> str:
+        """Return what is wrong with a key of a role that does not exist, and a hint if there is one."""
+        if f"--{key}" in self._options and key not in _NOT_IN_FILES:
+            return "is a key of the whole gang; it belongs at the top of the file, above the first [roles.NAME]"
+        if key == "image":
+            return "is not a key: ranks are programs, not containers; give a command"
+        meant = " or ".join(map(repr, suggestions.keys(key, keys)))
+        return f"is not a key{f'; did you mean {meant}?' if meant else ''}"
 
     # Roles
 
@@ -330,7 +359,7 @@ class GangFile:
         keys = (*_COMMAND, *rows)
         for key in given:
             if key not in keys:
-                raise self._error(f"{where}: {key!r} is not a key{_hint(key, [f'--{each}' for each in keys])}")
+                raise self._error(f"{where}: {key!r} {self._meant_in_role(key, keys)}")
         command = self._command(where, given.get("command"))
         settings = {row.name: self._setting(where, row, given[key]) for key, row in rows.items() if key in given}
         return Part(
@@ -373,8 +402,11 @@ class GangFile:
             words = shlex.split(value) if isinstance(value, str) else value
         except ValueError as error:
             raise self._error(f"{where}: command is {value!r}: {error}") from None
+        if isinstance(value, str):
+            self._check_shell(where, value)
         if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words) or not words[0]:
-            raise self._error(f'{where}: command is {value!r}; give a text or a list, such as ["python", "train.py"]')
+            found = "is missing" if value is None else f"is {value!r}"
+            raise self._error(f'{where}: command {found}; give a text or a list, such as ["python", "train.py"]')
         return words
 
     def _of_files(self, what: str, value: Any) -> dict[str, str]:
@@ -386,6 +418,23 @@ class GangFile:
         for path in paths:
             found = {} if path == NO_FILE else found | self._checked(what, read, self._path(path))
         return found
+
+    def _check_shell(self, where: str, text: str) -> None:
+        """Refuse an operator of a shell, since no shell reads the command; note other words that only a shell expands.
+
+        Raises:
+            argparse.ArgumentTypeError: There is one.
+        """
+        import json
+
+        word, is_sure = suggestions.of_a_shell(text)
+        with_shell = f"for a shell, give command = {json.dumps(['sh', '-c', text], ensure_ascii=False)}"
+        if is_sure:
+            raise self._error(f"{where}: there is no shell here, so {word!r} would be an argument; {with_shell}")
+        if word:
+            self.notes.append(
+                f"{self.path}: {where}: there is no shell here, so {word} is passed as it is; {with_shell}, or quote it"
+            )
 
     def _variables(self, where: str, value: Any) -> dict[str, str]:
         given = self._texts(f"{where}: env", value)
@@ -408,8 +457,3 @@ class GangFile:
             return parse(text)
         except argparse.ArgumentTypeError as error:
             raise self._error(f"{what}: {error}") from None
-
-
-def _hint(name: str, known: Collection[str]) -> str:
-    meant = suggestions.option(f"--{name}", known).removeprefix("--")
-    return f"; did you mean {meant!r}?" if meant and meant not in _NOT_IN_FILES else ""

@@ -210,6 +210,16 @@ def parts(parser: argparse.ArgumentParser, found: argparse.Namespace) -> tuple[P
         parser.error("PROGRAM is missing; for example: supervise run -n 4 train.py")
     if not command[0]:
         parser.error("PROGRAM is empty; is a variable in your script unset?")
+    ways = found.module or found.no_python or found.run_path or command[0].endswith(".py")
+    if not ways and os.path.isfile(command[0]) and not os.access(command[0], os.X_OK):
+        from supervise.cli.options import suggestions
+
+        if suggestions.is_gang_file(command[0]):
+            try:
+                _gang_file(command[0])  # refuses a file of docker compose
+            except argparse.ArgumentTypeError as error:
+                parser.error(str(error))
+            parser.error(f"{command[0]} is not a program; for its roles, give: supervise run --file {command[0]}")
     part = Part(
         role=found.role or ROLE,
         count=found.nproc_per_node or 1,
@@ -580,6 +590,8 @@ def _refuse(reason: str) -> NoReturn:
 
 
 TEMPLATE_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
+_PLACEHOLDERS = {name: f"${{{name}}}" for name in ("role_name", "role_rank", "rank", "local_rank", "time")}
+"""The placeholders of a prefix. That of the time is replaced when a line is shown."""
 
 
 def check_output(parser: argparse.ArgumentParser, found: argparse.Namespace, nproc: int) -> None:
@@ -594,8 +606,22 @@ def check_output(parser: argparse.ArgumentParser, found: argparse.Namespace, npr
         _check_fileless(parser, found)
     if found.no_prefix and found.log_line_prefix is not None:
         parser.error("--no-prefix shows lines without a prefix; omit it or --log-line-prefix")
+    source, template = _template(found)
+    if template is not None:
+        from string import Template
+
+        if unknown := sorted(set(Template(template).get_identifiers()) - _PLACEHOLDERS.keys()):
+            have = ", ".join(_PLACEHOLDERS.values())
+            parser.error(f"{source} has the unknown ${{{unknown[0]}}}; there are {have}, and $$ for a dollar sign")
     if found.merge:
         _check_merge(parser, found, nproc)
+
+
+def _template(found: argparse.Namespace) -> tuple[str, str | None]:
+    """Return the option or the variable that gives the template of the prefix, and the template if there is one."""
+    if found.log_line_prefix is not None:
+        return "--log-line-prefix", found.log_line_prefix
+    return TEMPLATE_VARIABLE, os.environ.get(TEMPLATE_VARIABLE) or None
 
 
 def _check_fileless(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
@@ -685,8 +711,8 @@ def add_output_options(group: argparse._ArgumentGroup) -> None:
         group,
         "--log-line-prefix",
         metavar="TEMPLATE",
-        help="prefix of shown lines, in which ${role_name}, ${rank} and ${local_rank} are replaced"
-        f" ({TEMPLATE_VARIABLE})",
+        help="prefix of shown lines, in which ${role_name}, ${role_rank}, ${rank}, ${local_rank} and ${time} are"
+        f" replaced ({TEMPLATE_VARIABLE})",
     )
     add_settings(group)
     add_option(
@@ -724,15 +750,15 @@ class OutputOptions:
             return f"[{role}{role_rank}]:"
         from string import Template
 
-        return Template(self.line_prefix).safe_substitute(role_name=role, rank=rank, local_rank=local_rank)
+        known = {"role_name": role, "role_rank": role_rank, "rank": rank, "local_rank": local_rank}
+        return Template(self.line_prefix).safe_substitute(_PLACEHOLDERS | known)
 
 
 def of(found: argparse.Namespace) -> OutputOptions:
     """Return the options of a checked command line."""
-    template = found.log_line_prefix
     return OutputOptions(
         merge=found.merge,
-        line_prefix=(os.environ.get(TEMPLATE_VARIABLE) or None) if template is None else template,
+        line_prefix=_template(found)[1],
         halt_on_broken_pipe=found.halt_on_broken_pipe,
     )
 

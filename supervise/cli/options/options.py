@@ -197,7 +197,7 @@ def validated(parser: Parser, found: argparse.Namespace) -> Options:
         quiet=found.quiet,
         verbose=found.verbose,
         json_log=found.log_format == "json",
-        notes=tuple(found.notes),
+        notes=(*found.notes, *(found.file.notes if found.file is not None else ())),
         stdin=found.stdin,
     )
 

@@ -33,6 +33,30 @@ A path that ends in .py (or a module, with -m) runs under this Python. Any other
 PROGRAM is executed directly.
 """
 
+_BRIEF = """\
+supervise run -n 4 train.py --lr 0.1          4 ranks of a Python file
+supervise run -n auto -m mypackage.train      a rank for each GPU, or for each CPU
+supervise run -n 8 --no-prefix -- ./worker    any program, its output without prefixes
+supervise run --file gang.toml                the roles of a file; a Procfile works, too
+
+  -n N|auto|cpu|gpu        number of ranks (1)
+  -m                       PROGRAM is a module, as in python -m
+  --file FILE              run the roles of a file: gang.toml, or a Procfile
+  --env K=V, --env-file F  set variables in each rank
+  --cwd DIR                working directory of the ranks
+  --max-restarts N         restart after a failure, up to N times (0)
+  --keep-going             the failure of a rank stops no other rank
+  --timeout DUR            stop the run after this time, such as 90s, 5m or 2h
+  --shutdown-timeout DUR   time from the first signal to SIGKILL (30)
+  --log-dir DIR            parent of the run directory (the folder of your runs)
+  --no-prefix, --merge     lines without [ROLE RANK]:; both streams in one file, in order
+  --stdin RANK|all|none    the rank that reads the stdin of supervise
+  --summary, --dry-run     a table of all ranks at the end; print the commands only
+  -q, -v                   fewer or more messages
+
+Every option: supervise run --help. Exit code: that of the rank that failed first.
+"""
+
 _EPILOG = """\
 destination of output:
   By default the stdout and stderr of every rank are shown, each line after the
@@ -91,16 +115,20 @@ def read(words: Sequence[str], command: str = "run") -> tuple[Parser, argparse.N
             parser.error(str(error))
         found, unknown = parser.parse_known_args([*parser.defaults, *given, *words])
     if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(parser, unknown[0])}")
+        from supervise.cli.options import suggestions
+
+        meant = suggestions.instead_of(unknown[0], known_options(parser), "".join(found.command[:1]))
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
     return parser, found
 
 
-def _meant(parser: argparse.ArgumentParser, word: str) -> str:
-    """Return a hint with the option that `word` probably means."""
-    from supervise.cli.options import suggestions
+class _BriefHelp(argparse.Action):
+    """The option ``-h``: print the examples and the options that most runs need, and exit."""
 
-    found = suggestions.option(word, known_options(parser))
-    return f"; did you mean {found}?" if found else ""
+    def __call__(self, parser: argparse.ArgumentParser, *_args: object) -> NoReturn:
+        """Print the text and exit."""
+        print(_BRIEF, end="")
+        parser.exit()
 
 
 class Parser(argparse.ArgumentParser):
@@ -141,7 +169,11 @@ def run_parser() -> Parser:
         epilog=_EPILOG,
         formatter_class=_formatter,
         allow_abbrev=False,
+        add_help=False,
     )
+    brief: Any = {"action": _BriefHelp, "nargs": 0, "default": argparse.SUPPRESS}
+    parser.add_argument("-h", help="show examples and the options that most runs need", **brief)
+    parser.add_argument("--help", action="help", help="show this text")
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     groups.add_rank_options(what := parser.add_argument_group("what runs"))
     groups.add_stdin_options(what)

@@ -1,8 +1,10 @@
-"""The option or the command that a mistyped word probably means."""
+"""The option, the command or the key that a mistyped or foreign word probably means."""
 
 from __future__ import annotations
 
 import difflib
+import os
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,6 +14,11 @@ if TYPE_CHECKING:
 _CUTOFF = 0.8
 _SHORTEST_PREFIX = 4
 _OF_OTHERS = {
+    "-f": "--file",
+    "-N": "--nnodes",
+    "--name": "--run-id",
+    "--scale": "-n",
+    "--replicas": "-n",
     "--np": "-n",
     "--n": "-n",
     "-c": "-n",
@@ -27,7 +34,6 @@ _OF_OTHERS = {
     "--export": "--env",
     "-w": "--cwd",
     "-C": "--cwd",
-    "-d": "--cwd",
     "--wdir": "--cwd",
     "--workdir": "--cwd",
     "--chdir": "--cwd",
@@ -54,21 +60,44 @@ _OF_OTHERS = {
 }
 """Option of another launcher to the option of supervise."""
 _COMMANDS_OF_OTHERS = {
-    "up": "run",
     "exec": "run",
-    "start": "run",
     "launch": "run",
+    "start": "run",
+    "up": "run",
     "ps": "ls",
     "list": "ls",
+    "history": "ls",
     "log": "logs",
-    "tail": "logs",
+    "attach": "logs -f",
+    "follow": "logs -f",
+    "tail": "logs -f",
     "prune": "clean",
     "rm": "clean",
     "inspect": "show",
     "down": "stop",
     "kill": "stop",
+    "terminate": "stop",
     "py-spy": "stacks",
 }
+"""Command of another launcher or of a shell to the command of supervise, with its options."""
+KEYS_OF_OTHERS = {
+    **dict.fromkeys(("n", "replicas", "scale", "numprocs", "numprocesses", "processes", "instances"), ("count",)),
+    **dict.fromkeys(("cmd", "entrypoint", "exec", "exec-start", "program", "run"), ("command",)),
+    **dict.fromkeys(("depends-on", "after", "requires"), ("needs",)),
+    "healthcheck": ("ready", "alive"),
+    "environment": ("env",),
+    "environment-file": ("env-file",),
+    "ports": ("listen",),
+    **dict.fromkeys(("working-dir", "working-directory", "workdir", "directory", "chdir"), ("cwd",)),
+    **dict.fromkeys(("stop-grace-period", "stopwaitsecs", "grace"), ("shutdown-timeout",)),
+    **dict.fromkeys(("stopsignal", "kill-signal"), ("stop-signal",)),
+}
+"""Key of docker compose, systemd or supervisord, with hyphens, to the keys of a role that do its work."""
+TABLES_OF_OTHERS = ("role", "service", "services", "program", "programs", "process", "processes")
+"""Tables of other files whose tables are roles here."""
+_OPERATOR = re.compile(r"[0-9&]?[|&;<>]+(?:&[0-9])?")
+_QUOTED = re.compile(r"""\\.|'[^']*'|["](?:\\.|[^"\\])*["]""", re.DOTALL)
+_EXPANDED = re.compile(r"\$[({A-Za-z_]|`|\*|;$")
 
 
 def option(word: str, known: Iterable[str]) -> str:
@@ -79,17 +108,91 @@ def option(word: str, known: Iterable[str]) -> str:
         known: The options.
     """
     name = word.partition("=")[0]
-    if name in _OF_OTHERS:
-        return _OF_OTHERS[name]
+    known = list(known)
+    if (foreign := _OF_OTHERS.get(name, "")) and foreign.split()[0] in known:
+        return foreign
     return _close(name.replace("_", "-").lower(), [each for each in known if each.startswith("--")])
 
 
-def command(word: str, known: Sequence[str]) -> str:
-    """Return the command that is probably meant, or ``""``."""
-    foreign = _COMMANDS_OF_OTHERS.get(word, "")
-    if foreign in known:
-        return foreign
-    return _near(word, known)
+def instead_of(word: str, known: Iterable[str], following: str = "") -> str:
+    """Return a hint for an option that `supervise run` does not have: ``; did you mean --file?``, or ``""``.
+
+    Args:
+        word: As for `option`.
+        known: The options.
+        following: The word after it.
+    """
+    if word in ("-d", "--detach", "--daemon", "--background") and not os.path.isdir(following):
+        return "; a run stays in the foreground: end the line with & to go on meanwhile, and stop it by: supervise stop"
+    meant = "--cwd" if word == "-d" else option(word, known)
+    return f"; did you mean {meant}?" if meant else ""
+
+
+def command(words: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Return the command line that is probably meant, without ``supervise``.
+
+    Args:
+        words: The command line; the first word is not a command.
+        known: The commands.
+    """
+    first, rest = words[0], list(words[1:])
+    foreign = _COMMANDS_OF_OTHERS.get(first, "").split()
+    if foreign == ["run"]:
+        of_a_file = first in ("start", "up") and not (rest and os.path.exists(rest[0]))
+        return ["run", "--file", "gang.toml"] if of_a_file else _run_line(rest)
+    if foreign:  # its options are not those of supervise
+        run = [word for word in rest[-1:] if not word.startswith("-")]
+        return [*(["status"] if foreign == ["ls"] and run else foreign), *run]
+    import shutil
+
+    near = _near(first, known)
+    if not near or os.path.exists(first) or shutil.which(first) is not None:  # a program, or options without a command
+        return _run_line([_OF_OTHERS.get(first, first), *rest])
+    return [near, *rest]
+
+
+def _run_line(words: list[str]) -> list[str]:
+    return ["run", *(["--file"] if words and is_gang_file(words[0]) else []), *words]
+
+
+def is_gang_file(path: str) -> bool:
+    """Return whether a path is that of a file of roles, or of another launcher, and not of a program."""
+    name = os.path.basename(path).lower()
+    like = name.endswith((".toml", ".yaml", ".yml")) or name.partition(".")[0] == "procfile"
+    return like and os.path.isfile(path) and not os.access(path, os.X_OK)
+
+
+def keys(word: str, known: Iterable[str]) -> list[str]:
+    """Return the keys of a role that a key of another file probably means.
+
+    Args:
+        word: The key, with hyphens.
+        known: The keys of a role.
+    """
+    known = list(known)
+    if word in KEYS_OF_OTHERS:
+        return [key for key in KEYS_OF_OTHERS[word] if key in known]
+    near = option(f"--{word}", [f"--{key}" for key in known]).removeprefix("--")
+    return [near] if near else []
+
+
+def keys_of_compose(known: Iterable[str]) -> str:
+    """Return how the keys of a service of docker compose are named here: ``replicas: count, ...``."""
+    known = list(known)
+    of_compose = ("replicas", "environment", "working-dir", "depends-on", "healthcheck", "ports", "stop-grace-period")
+    pairs = [(each.replace("-", "_"), " or ".join(keys(each, known))) for each in of_compose]
+    return ", ".join(f"{each}: {meant}" for each, meant in pairs if meant)
+
+
+def of_a_shell(text: str) -> tuple[str, bool]:
+    """Return the first word of a command that only a shell would interpret, and whether it surely is one.
+
+    Quoted and escaped parts do not count. An operator alone, such as ``|`` or ``>``, is surely one; ``*.csv`` and
+    ``$(date)`` may be meant as they are. The word is ``""`` if there is none.
+    """
+    words = _QUOTED.sub("x", text).split()
+    sure = next((word for word in words if _OPERATOR.fullmatch(word)), "")
+    return sure or next((word for word in words if _EXPANDED.search(word)), ""), bool(sure)
 
 
 def meant(word: str, known: Iterable[str]) -> str:

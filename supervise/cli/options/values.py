@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import math
 import os
 import re
 import stat
@@ -33,9 +34,9 @@ def count_workers(text: str) -> int:
         ValueError: `text` has another form, or no GPU was found; the text has the accepted values.
     """
     if text == "cpu":
-        return _cpus()
+        return usable_cpus()
     if text == "auto":
-        return _gpus()[0] or _cpus()
+        return _gpus()[0] or usable_cpus()
     if text == "gpu":
         count, reason = _gpus()
         if not count:
@@ -46,11 +47,22 @@ def count_workers(text: str) -> int:
     return int(text)
 
 
-def _cpus() -> int:
+def allowed_cpus() -> int:
+    """Return the number of CPUs on which this process may run."""
     try:
         return len(os.sched_getaffinity(0))
     except OSError:  # a sandbox
         return os.cpu_count() or 1
+
+
+def usable_cpus() -> int:
+    """Return how many CPUs this process may use: of those it may run on, as many as its control group has quota for.
+
+    A part of a CPU counts as one.
+    """
+    from supervise._process.containment.cgroup import cpu_quota
+
+    return math.ceil(min(allowed_cpus(), cpu_quota()))
 
 
 def _gpus() -> tuple[int, str]:

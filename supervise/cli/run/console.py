@@ -13,6 +13,7 @@ from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from supervise._logs.lines import TIME
 from supervise._logs.screen import ERASE, Screen, width_of
 from supervise._printable import as_prefix, below_itself, one_line
 
@@ -188,7 +189,10 @@ class Console:
         for rank, prefix in prefixes.items():
             found = dict(color)
             if size.columns and size.lines:
-                found |= {"COLUMNS": str(max(size.columns - width_of(prefix), 1)), "LINES": str(size.lines)}
+                found |= {
+                    "COLUMNS": str(max(size.columns - width_of(prefix.replace(TIME, "15:04:05.678")), 1)),
+                    "LINES": str(size.lines),
+                }
             envs[rank] = {name: value for name, value in found.items() if name not in os.environ} | envs[rank]
 
     def finish(self) -> None:

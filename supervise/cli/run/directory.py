@@ -200,6 +200,7 @@ def write_result(
     run_id: str,
     exit_code: int,
     attempts: int,
+    restarts: int,
     result: RunProcsResult | None,
     error: str | None,
     report: list[str],
@@ -212,6 +213,7 @@ def write_result(
         run_id: The run ID.
         exit_code: Exit code of `run`.
         attempts: Number of attempts that were started.
+        restarts: Number of restarts, of all ranks or of single ranks.
         result: The result of the gang; None if there is none.
         error: Why there is no result.
         report: The lines of the report on the failure, or the message; empty after a success.
@@ -230,6 +232,7 @@ def write_result(
         "host_name": os.uname().nodename,
         "exit_code": exit_code,
         "attempts": attempts,
+        "restarts": restarts,
         "outcome": found.outcome,
         "root_cause": found.root_cause,
         "error": error,

@@ -33,9 +33,11 @@ def not_started(error: BaseException, who: str, part: Part) -> str:
         file = part.program if error.filename is None else os.fsdecode(error.filename)
         why = program.complaint(error.errno, part) if file == part.program else None
         return f"cannot start{who and f' {who}'}: {why or f'{file}: {os.strerror(error.errno)}'}"
+    late = isinstance(error, SpawnError) and part.settings.get("ready") == "notify" and not error.exitcode
+    hint = "; call supervise.notify(ready=True) in it, or systemd-notify --ready, or leave out --ready" if late else ""
     if isinstance(error, SpawnError) and error.what == "did not start":
-        return f"cannot start {str(error).replace(f' {error.what}', '', 1)}"
-    return f"cannot start: {error}"
+        return f"cannot start {str(error).replace(f' {error.what}', '', 1)}{hint}"
+    return f"cannot start: {error}{hint}"
 
 
 def unready(error: BaseException, story: Story, paint: Callable[[str, str], str] = plain) -> list[str]:

@@ -101,7 +101,8 @@ def complaint(number: int, part: Part) -> str | None:
     path = _from_cwd(program, part)
     if number == errno.ENOENT and not os.path.dirname(program):
         here = f"; for the file in this directory, give ./{program}" if os.path.isfile(program) else ""
-        return f"{program} is not in PATH{here}"
+        line = f"; its words are separate arguments; for a shell: sh -c {shlex.quote(program)}"
+        return f"{program} is not in PATH{here or (line if len(program.split()) > 1 else '')}"
     if number == errno.ENOENT and os.path.exists(path):
         return f"{program}: {_without_interpreter(path)}"
     if number == errno.EACCES and os.path.isfile(path) and not os.access(path, os.X_OK):

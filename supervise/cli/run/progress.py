@@ -96,6 +96,11 @@ class Progress:
         failures = self._state.failed.items()
         return next((rank for rank, failure in failures if failure.life.launch_failure is not None), None)
 
+    @property
+    def restarts(self) -> int:
+        """Number of restarts that took place, of all ranks or of single ranks."""
+        return self._state.restarts - (self._state.restart is not None) + self._state.single_restarts
+
     def finish(self, result: RunProcsResult | None) -> None:
         """Complete the story with the facts of the events and of the result, if there is one."""
         story, options, state = self.story, self._options, self._state

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 from supervise._gang import rank_variables
+from supervise.cli.options import values
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
@@ -60,9 +62,17 @@ def _of_part(part: Part, options: Options) -> dict[str, str]:
         path = given.get("PYTHONPATH")
         found["PYTHONPATH"] = f"{_STARTUP}{os.pathsep}{path}" if path else _STARTUP
         found["SUPERVISE_RECORD"] = f"{os.getpid()} {int(path is not None)}"
-    if options.nproc > 1 and "OMP_NUM_THREADS" not in given:
-        found["OMP_NUM_THREADS"] = "1"
+    if "OMP_NUM_THREADS" not in given and (threads := _threads(options)) is not None:
+        found["OMP_NUM_THREADS"] = str(threads)
     return found
+
+
+def _threads(options: Options) -> int | None:
+    """Return the threads of each rank: 1 if there are several; of one, those that a quota leaves; None for no limit."""
+    if options.nproc > 1:
+        return 1
+    usable = values.usable_cpus()
+    return usable if usable < values.allowed_cpus() else None
 
 
 def _of_rank(local_rank: int, role_rank: int, options: Options) -> dict[str, str]:
@@ -86,6 +96,19 @@ def _of_rank(local_rank: int, role_rank: int, options: Options) -> dict[str, str
     return found
 
 
-def limits_threads(options: Options) -> bool:
-    """Return whether ranks get ``OMP_NUM_THREADS=1``, so that they do not start a thread for every CPU."""
-    return options.nproc > 1 and any("OMP_NUM_THREADS" not in {**os.environ, **part.env} for part in options.parts)
+def limited_threads(options: Options) -> int | None:
+    """Return the value of ``OMP_NUM_THREADS`` that ranks get because the user has set none; None if no rank gets it."""
+    given = all("OMP_NUM_THREADS" in {**os.environ, **part.env} for part in options.parts)
+    return None if given else _threads(options)
+
+
+_USES_THREADS = re.compile(rb"/(?:numpy|torch)/|/lib(?:gomp|iomp5|omp|(?:scipy_)?openblas|mkl_rt|torch)")
+
+
+def uses_threads(pid: int) -> bool:
+    """Return whether a process has loaded numpy, torch or another library that reads ``OMP_NUM_THREADS``."""
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as file:
+            return _USES_THREADS.search(file.read()) is not None
+    except OSError:  # it has ended
+        return False

@@ -324,9 +324,18 @@ class _Run:
             self._console.note(f"{shortened(what, 60)} on {counted(options.nproc, 'rank')}{where}")
         for text in options.notes:
             self._console.note(text)
-        if ranks.limits_threads(options):
-            self._console.note("each rank gets OMP_NUM_THREADS=1; set it to use more threads in each")
+        if ranks.limited_threads(options) is not None:
+            self._sampling.on_pids = self._tell_threads
+            if options.verbose:
+                self._tell_threads([])
         self._stdin.warn_if_dropped()
+
+    def _tell_threads(self, pids: list[int]) -> None:
+        """Tell once that threads are limited: with ``-v``, or when a rank has loaded a library that starts some."""
+        if self._options.verbose or any(map(ranks.uses_threads, pids[:8])):
+            self._sampling.on_pids = None
+            threads = ranks.limited_threads(self._options)
+            self._console.note(f"each rank gets OMP_NUM_THREADS={threads}; set it to use more threads in each")
 
     # The end
 
@@ -338,7 +347,9 @@ class _Run:
         painted: list[str] = []
         if failed:
             from supervise._story import failure_report
+            from supervise.cli.run import advice
 
+            self._story.advice = advice.about(result, self._options)
             plain = failure_report.lines(result, self._story)
             painted = failure_report.lines(result, self._story, self._console.paint)
         self._keep_result(code, result, error, plain)
@@ -346,6 +357,8 @@ class _Run:
             from supervise.cli.run import summary
 
             self._console.show(summary.table(result, self._story.titles))
+        if not failed and self._progress.restarts:
+            self._console.note(f"succeeded after {counted(self._progress.restarts, 'restart')}")
         if not failed and not self._console.terminal and self._story.directory is not None:
             self._console.note(f"logs: {self._story.directory}")  # on a terminal, the note was shown at the start
         if failed and not self._options.json_log:
@@ -368,6 +381,7 @@ class _Run:
             result=result,
             error=error,
             report=report,
+            restarts=self._progress.restarts,
             duration_s=time.monotonic() - self._begun_s,
         ):
             self._console.error(text)

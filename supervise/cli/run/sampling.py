@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from supervise.cli.options.options import Options
 
 
+_MOST_LOOKS = 10
+
+
 class Sampling:
     """Asks the gang for its state when a sample is due, and writes the sample when the reply has come.
 
@@ -26,6 +29,9 @@ class Sampling:
     def __init__(self) -> None:
         """Begin without a file."""
         self._file: SampleFile | None = None
+        self.on_pids: Callable[[list[int]], object] | None = None
+        """Called with the process IDs of the ranks at the first samples."""
+        self._looks = 0
         self._reply: Reply[say.GangStatus] | None = None
 
     def open(self, directory: str, options: Options, ask: Callable[[object], Any]) -> None:
@@ -64,13 +70,15 @@ class Sampling:
             except Exception:  # the gang has ended
                 self.close()
                 return
-            self._file.write(
-                {
-                    rank: RunningRank(row.pid, row.attempt, row.step)
-                    for rank, row in status.ranks.items()
-                    if rank in status.running and row.pid is not None
-                }
-            )
+            running = {
+                rank: RunningRank(row.pid, row.attempt, row.step)
+                for rank, row in status.ranks.items()
+                if rank in status.running and row.pid is not None
+            }
+            self._file.write(running)
+            self._looks += 1
+            if self.on_pids is not None and self._looks <= _MOST_LOOKS:
+                self.on_pids([life.pid for life in running.values()])
 
     def close(self) -> None:
         """Close the file. Idempotent."""

@@ -98,6 +98,7 @@ def keep_result(
     result: RunProcsResult | None,
     error: str | None,
     report: list[str],
+    restarts: int,
     duration_s: float,
 ) -> Iterator[str]:
     """Write both files; yield a complaint about each that cannot be written.
@@ -110,6 +111,7 @@ def keep_result(
         result: The result of the gang; None if there is none.
         error: Why there is no result.
         report: The lines of the report on the failure; empty after a success.
+        restarts: Number of restarts, of all ranks or of single ranks.
         duration_s: Seconds from the start of `run`.
     """
     if options.metrics is not None:
@@ -133,6 +135,7 @@ def keep_result(
             run_id=run_id,
             exit_code=exit_code,
             attempts=story.restarts + 1,
+            restarts=restarts,
             result=result,
             error=error,
             report=report,
