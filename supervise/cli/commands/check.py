@@ -98,6 +98,8 @@ def _fact(key: str, value: Any) -> str:
     """Return a setting, such as ``kill-mode mixed``."""
     if value is True:
         return key
+    if key == "ready" and not isinstance(value, str):
+        return f"{key} {' and '.join(map(one_line, value))}"
     if isinstance(value, (frozenset, tuple)):
         return f"{key} {','.join(map(one_line, map(str, sorted(value))))}"
     if isinstance(value, Signals):
