@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from signal import SIGKILL, SIGSTOP, SIGTERM, Signals
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
@@ -29,8 +29,8 @@ HangAction = Literal["report", "fail"]
 """What follows a hang: a report only, or also the failure of the rank."""
 KillMode = Literal["group", "mixed"]
 """Destination of the first signal of a stop: the process group of a rank, or only its own process."""
-Readiness = Literal["exec", "notify"]
-"""When a rank is ready: when its process runs, or when it has reported ``READY=1``."""
+Readiness = str | Sequence[str]
+"""When a rank is ready: ``exec``, ``notify``, ``exit``, a probe, or a list of conditions that must all be met."""
 RestartKind = Literal["transient", "permanent", "temporary"]
 """After which end a rank or a child of a tree restarts: a failure, any end, or none."""
 StartMethod = Literal["spawn", "fork", "forkserver"]
@@ -48,6 +48,8 @@ GRACE_S = 30.0
 """The default grace: seconds from the first signal to SIGKILL."""
 ENV_GRACE = "SUPERVISE_GRACE"
 """The environment variable with the default grace, for programs that use PyTorch's arguments and cannot pass one."""
+WORDS = ("exec", "notify", "exit")
+"""The conditions of readiness that are not probes."""
 LONGEST_S = float(sys.maxsize)
 """The longest accepted time. Programs pass `sys.maxsize` for no limit; far longer times overflow as nanoseconds."""
 
@@ -250,6 +252,48 @@ def _function_of_events(setting: Setting, value: object) -> object:
     return value
 
 
+def _readiness(setting: Setting, value: object) -> object:
+    """Check a condition of readiness, or a list of conditions."""
+    given = [value] if isinstance(value, str) else list(value) if isinstance(value, (list, tuple)) else []
+    if not given or not all(isinstance(each, str) for each in given):
+        raise SpecError(f"{setting.name} is {shown(value)}; give a text or a list of texts, such as 'tcp:8000'")
+    if "exit" in given and len(given) > 1:
+        raise SpecError(
+            f"{setting.name} is {shown(value)}; give exit alone, because a rank that has ended has no probe"
+        )
+    for each in given:
+        if each not in WORDS:
+            _check_probe(setting, each, "" if ":" in each else f"it is one of {', '.join(WORDS)}; ")
+    return value
+
+
+def _probe(setting: Setting, value: object) -> object:
+    if not isinstance(value, str) or value.startswith("log:"):
+        raise SpecError(f"{setting.name} is {shown(value)}; give a probe other than log:, such as 'tcp:8000'")
+    _check_probe(setting, value)
+    return value
+
+
+def conditions(ready: Readiness) -> tuple[str, ...]:
+    """Return the conditions of a value of ``ready``, in addition to a running process."""
+    return tuple(each for each in ([ready] if isinstance(ready, str) else ready) if each != "exec")
+
+
+def _check_probe(setting: Setting, text: str, before: str = "") -> None:
+    from supervise import _probes  # lazy: most gangs have no probe
+
+    try:
+        _probes.parse(text)
+    except ValueError as error:
+        raise SpecError(f"{setting.name} is {shown(text)}; {before}{error}") from None
+
+
+def _times(setting: Setting, value: object) -> object:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= sys.maxsize:
+        raise SpecError(f"{setting.name} is {shown(value)}; it is a number of times, 1 or more")
+    return value
+
+
 def _later(_setting: Setting, value: object) -> object:
     """Accept any value: `_gang.validation` checks it together with other settings, or for each rank."""
     return value
@@ -277,6 +321,8 @@ SPAN = Kind("float", _seconds_above_zero, "s")
 TIME_LIMIT = Kind("float", _seconds_above_zero, "s")
 """Seconds above 0, after which the run ends."""
 COUNT = Kind("int", _count)
+TIMES = Kind("int", _times)
+"""A count, 1 or more."""
 EXIT_CODES = Kind("set of int", _exit_codes)
 SIZE = Kind("int", _size, "bytes")
 TEXTS = Kind("list of str", _texts)
@@ -285,6 +331,8 @@ FOLDER = Kind("path", _folder)
 SIGNAL = Kind("Signals", _signal)
 NAMES = Kind("list of str", _names)
 """Names of roles."""
+READINESS = Kind("str or list of str", _readiness)
+PROBE = Kind("str", _probe)
 
 REQUIRED: Final[Any] = ...
 """The default of a setting that has none."""
@@ -541,14 +589,15 @@ GANG: Final = _rows(
     ),
     Setting(
         "ready",
-        CHOICE,
+        READINESS,
         "exec",
         "a rank is ready: exec: when its process runs; notify: when it says so by supervise.notify, systemd-notify or"
-        " another sender of READY=1",
+        " another sender of READY=1; exit: when it has succeeded, so that the roles after it start; or when a probe"
+        " succeeds: tcp:[HOST:]PORT, unix:PATH, http://..., file:PATH, log:REGEX, exec:COMMAND; several: when all do",
         option="--ready",
         group=_HEALTH,
-        choices=get_args(Readiness),
-        metavar="WHEN",
+        choices=WORDS,
+        usual="exec",
         role="own",
         each_host=True,
     ),
@@ -559,6 +608,47 @@ GANG: Final = _rows(
         "time from the launch of a rank until it must be ready",
         option="--ready-timeout",
         group=_HEALTH,
+        role="own",
+        each_host=True,
+    ),
+    Setting(
+        "alive",
+        PROBE,
+        None,
+        "a rank that is ready hangs if this probe fails several times in a row; any probe but log:",
+        option="--alive",
+        group=_HEALTH,
+        role="own",
+        each_host=True,
+    ),
+    Setting(
+        "alive_interval_s",
+        SPAN,
+        10.0,
+        "time between two tries of --alive",
+        option="--alive-interval",
+        group=_HEALTH,
+        role="own",
+        each_host=True,
+    ),
+    Setting(
+        "alive_timeout_s",
+        SPAN,
+        5.0,
+        "a probe that does not answer within DUR has failed, also one of --ready",
+        option="--alive-timeout",
+        group=_HEALTH,
+        role="own",
+        each_host=True,
+    ),
+    Setting(
+        "alive_failures",
+        TIMES,
+        3,
+        "number of failures of --alive in a row after which a rank hangs",
+        option="--alive-failures",
+        group=_HEALTH,
+        usual="3",
         role="own",
         each_host=True,
     ),
@@ -684,7 +774,8 @@ WATCHDOG: Final = _rows(
         "action",
         CHOICE,
         "report",
-        "what follows a hang: report: a message and the stacks of all ranks; fail: also the failure of the rank",
+        "what follows a hang, also one that --alive finds: report: a message and the stacks of all ranks; fail: also"
+        " the failure of the rank",
         option="--on-hang",
         group=_HEALTH,
         choices=get_args(HangAction),

@@ -83,8 +83,8 @@ class Bare:
 class Start(Bare, Ask["dict[int, int]"]):
     """Launch every rank. The reply is ``{rank: pid}`` when all ranks are ready.
 
-    A rank is ready when its process runs; with ``ready="notify"``, when it has reported it by `supervise.notify`. The
-    start fails in three cases: a rank with ``ready="notify"`` is not ready in time; such a rank ends before it is
+    A rank is ready when its process runs, or when the conditions of its `ready` are met. The
+    start fails in three cases: a rank with such conditions is not ready in time; such a rank ends before it is
     ready, whatever its exit code; any rank fails before all ranks are ready. If the start fails, the Supervisor reaps
     the ranks that had started, then replies with an error that names the rank.
     """
@@ -326,7 +326,7 @@ class WorkerStarted:
 
 @record
 class WorkerReady:
-    """A rank with ``ready="notify"`` has reported that it is ready. Supervisor -> subscribers."""
+    """A rank is ready; not sent with ``ready="exec"``. Supervisor -> subscribers."""
 
     local_rank: int
     pid: int

@@ -50,9 +50,20 @@ class Role:
     functions with ``spawn``. ``LISTEN_FDS`` is the number of the sockets; a path is relative to `cwd`.
     """
     ready: Readiness = "exec"
-    """``exec``: a rank is ready when its process runs. ``notify``: after it has reported so by `supervise.notify`."""
+    """``exec``: a rank is ready when its process runs. ``notify``: after it has reported so by `supervise.notify`.
+    ``exit``: when it has succeeded, so that the roles after this one start; a success is final. Or a probe, which
+    succeeds: ``tcp:[HOST:]PORT``, ``unix:PATH``, ``http://...``, ``file:PATH``, ``log:REGEX`` or ``exec:COMMAND``. A
+    list means all of them. ``${NAME}`` in a probe is the value of a variable of the rank."""
     ready_timeout_s: float = 60.0
     """Seconds from the launch of a rank until it must be ready."""
+    alive: str | None = None
+    """A probe, other than ``log:``, that a rank must answer from its readiness on; otherwise it hangs."""
+    alive_interval_s: float = 10.0
+    """Seconds between two tries of `alive`."""
+    alive_timeout_s: float = 5.0
+    """Seconds after which a try of a probe has failed, also one of `ready`."""
+    alive_failures: int = 3
+    """Number of failures of `alive` in a row after which a rank hangs."""
     restart: RestartKind | None = None
     """Restart kind of the ranks; None for the kind of the gang's `restart_policy`."""
     service: bool = False

@@ -7,15 +7,14 @@ from typing import Literal
 from supervise._record import record
 from supervise._settings import WATCHDOG
 from supervise._settings import HangAction as HangAction
-from supervise.errors import SpecError
 
-HangTier = Literal["heartbeat", "output"]
-"""What was missing: heartbeats and steps of `supervise.notify`, or output in the rank's logs."""
+HangTier = Literal["heartbeat", "output", "answer"]
+"""What was missing: heartbeats and steps of `supervise.notify`, output in the rank's logs, or answers to its probe."""
 
 
 @record(kw_only=False)
 class Watchdog:
-    """When a rank counts as hung, and what happens then. At least one timeout is needed.
+    """When a rank counts as hung, and what happens then. A gang without an `alive` probe needs one of the timeouts.
 
     A rank has no deadline before it is ready, after it has reported that it is stopping, or while supervise stops it.
     With ``ready="exec"``, the deadline for heartbeats begins with the first heartbeat, and the one for output with the
@@ -36,7 +35,5 @@ class Watchdog:
     """Whether the report has the stacks of all ranks; with ``fail``, they are collected first, for at most 2 s."""
 
     def __post_init__(self) -> None:
-        if self.heartbeat_timeout_s is None and self.output_timeout_s is None:
-            raise SpecError("a Watchdog needs heartbeat_timeout_s or output_timeout_s, in seconds")
         for row in WATCHDOG.values():
             row.checked(getattr(self, row.name))

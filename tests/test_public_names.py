@@ -21,6 +21,7 @@ WORDS = {
     "_record",
     "_platform",
     "_printable",
+    "_probes",
     "_second_signal",
     "_seconds",
     "_settings",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import MutableMapping
@@ -22,6 +23,7 @@ from supervise._process.launch.environment import ProgramEnvironment, SharedEnvi
 from supervise._process.launch.program import LaunchSpec, ProgramLauncher, Streams
 from supervise._process.lifeline import Lifeline
 from supervise._record import NamedTuple
+from supervise._settings import shown
 from supervise.destinations import LogsDest
 from supervise.errors import SpecError, SuperviseError
 from supervise.logs import DefaultLogsSpecs, validate_full_rank
@@ -368,6 +370,10 @@ def prepared(settings: GangSettings) -> GangSpec:
             name=found["name"],
             max_restarts=policy.max_restarts if policy is not None else 0,
         )
+    spec = GangSpec(**found)
+    for part in parts:
+        with naming(part.name):
+            _check_probes(spec, part)
     limits.check_arguments(
         (
             (
@@ -381,7 +387,27 @@ def prepared(settings: GangSettings) -> GangSpec:
         ),
         environ,
     )
-    return GangSpec(**found)
+    return spec
+
+
+def _check_probes(spec: GangSpec, part: RankSpec) -> None:
+    """Check the probes of each rank of a role with the variables of the rank.
+
+    Raises:
+        SpecError: A variable is unknown, a probe with its variables is not valid, or a command is not found.
+    """
+    for text, rank in itertools.product(part.probes, part.ranks):
+        from supervise._probes import parse  # lazy: most gangs have no probe
+        from supervise._process.launch.posix_spawn import find
+
+        variables = spec.variables_of(rank, (spec.envs or {}).get(rank, {}))
+        try:
+            probe = parse(text, variables)
+            if probe.kind == "exec":
+                find(probe.target[0], variables, part.cwd)
+        except (ValueError, OSError) as error:
+            name, why = "alive" if text == part.alive else "ready", getattr(error, "strerror", None) or error
+            raise SpecError(f"rank {part.role_rank(rank)}: {name} is {shown(text)}; {why}") from None
 
 
 def make_attempt(
@@ -396,7 +422,8 @@ def make_attempt(
         past: The log paths of the attempt before this one; None for the first.
 
     Raises:
-        SpecError: `logs_specs` returned paths that do not match the ranks.
+        SpecError: `logs_specs` returned paths that do not match the ranks, or a probe needs the log of a rank without
+            one.
         OSError: The log folder cannot be used.
     """
     if spec.master is not None:
@@ -477,6 +504,11 @@ def _launcher(
     spec, contained, dest = attempt.spec, attempt.contained, attempt.dest
     part = spec.of(rank)
     assert contained is not None  # noqa: S101 - made with the attempt
+    if {dest.stdouts[rank], dest.stderrs[rank]} <= {"", os.devnull} and any(text[:4] == "log:" for text in part.ready):
+        raise SpecError(
+            f"{spec.role_of_error(rank)}rank {rank}: ready has a probe of its log, and its output is not written to a"
+            " file; redirect it or tee it"
+        )
     binary = part.kind == "binary"
     take = spec.pickled.get if spec.restart_policy else spec.pickled.pop  # the last launch closes copied descriptors
     own = {**attempt.envs[rank], **contained.env(rank)}

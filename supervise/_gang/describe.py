@@ -85,9 +85,17 @@ class StacksTaken(NamedTuple):
     """One line of `group_stacks` for each different stack, with the ranks that have it."""
 
 
+class Unheard(NamedTuple):
+    """No rank of a gang with a deadline for heartbeats has sent one."""
+
+    timeout_s: float
+
+
 if TYPE_CHECKING:
     Told = say.WorkerStopped | say.WorkerRestarting | say.GangStarted | say.GangRestarting | say.GangFinished
-    Fact: TypeAlias = steps.Fact | Told | AttemptStarting | Signaled | LogFailed | LogTrimmed | Hung | StacksTaken
+    Fact: TypeAlias = (
+        steps.Fact | Told | AttemptStarting | Signaled | LogFailed | LogTrimmed | Hung | StacksTaken | Unheard
+    )
 
 
 class Describer:
@@ -114,6 +122,8 @@ class Describer:
                 return [self._hung(fact)]
             case StacksTaken():
                 return [Event("supervise.gang.stacks", "warning", {"path": fact.path, "places": list(fact.places)})]
+            case Unheard():
+                return [Event("supervise.gang.unheard", "warning", {"timeout_s": fact.timeout_s})]
             case steps.StartFailed():
                 return [self._not_ready(fact)]
             case say.WorkerRestarting():

@@ -15,12 +15,12 @@ from supervise import messages as say
 from supervise._core import steps
 from supervise._core.hangs import Pulse, Silence
 from supervise._files import open_folder
-from supervise._gang.describe import Hung, StacksTaken
+from supervise._gang.describe import Hung, StacksTaken, Unheard
 from supervise._gang.notify_sockets import NotifySockets
 from supervise._printable import one_line
 from supervise._record import NamedTuple
+from supervise._settings import WORDS
 from supervise.errors import SuperviseError
-from supervise.stacks import group_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from supervise._gang.attempt import Attempt
     from supervise._gang.describe import EventEmitter
     from supervise._gang.notify_sockets import Told
+    from supervise._gang.probing import Probing
     from supervise._gang.ranks import RankActors
     from supervise._runtime.future import Reply
     from supervise._runtime.loop import Loop, Timer
     from supervise._runtime.shell import Subscribers
-    from supervise.messages import WorkerStarted
+    from supervise.messages import WorkerExited, WorkerStarted
     from supervise.stacks import RankStacks
     from supervise.watchdog import HangTier, Watchdog
 
@@ -125,7 +126,7 @@ class HangWatch:
         self._loop = loop
         self._sockets = sockets
         self._ready_ns: dict[int, int] = {}
-        """Rank to the time at which its present life became ready. Only for ranks that report that they are ready."""
+        """Rank to the time at which its present life became ready. Only for ranks with a condition of readiness."""
         self._grown: dict[int, _Growth] = {}
         """Rank to the last check of its logs."""
         self._held: set[int] = set()
@@ -135,6 +136,8 @@ class HangWatch:
         self._triggered: dict[int, _Triggered] = {}
         """Rank to the last report that it requested by ``WATCHDOG=trigger``."""
         together = gang.strategy != "one_for_one"
+        self._unheard_s = watchdog.heartbeat_timeout_s
+        """The deadline of heartbeats; None after the report that no rank has sent one."""
         self._tiers: list[_Tier] = []
         if watchdog.heartbeat_timeout_s is not None:
             silence = Silence(int(watchdog.heartbeat_timeout_s * 1e9), together=together)
@@ -155,8 +158,12 @@ class HangWatch:
                 self._schedule(tier)
 
     def ready(self, rank: int, at_ns: int) -> None:
-        """Note that a rank has reported that it is ready."""
+        """Note that a rank has become ready."""
         self._ready_ns[rank] = at_ns
+
+    def counts(self, rank: int) -> bool:
+        """Return whether the silence of a rank counts, and the rank is neither suspended nor traced."""
+        return self._is_watched(rank) and not self._is_held(rank)
 
     def released(self, ranks: Iterable[int]) -> None:
         """Note that these ranks were held until now."""
@@ -171,10 +178,19 @@ class HangWatch:
         if self._is_watched(rank) and life != last.life and not floods:
             self._triggered[rank] = _Triggered(life, now_ns, last.number + 1)
             at_ns = beat_ns or self._ready_ns.get(rank) or self._gang.ranks[rank].started_ns
-            self._report("heartbeat", rank, now_ns - at_ns, ())
+            self.report("heartbeat", rank, now_ns - at_ns, ())
             for tier in self._tiers:
                 if tier.name == "heartbeat":
                     tier.silence.note(rank, tier.pulses())
+
+    def say_unheard(self, *, over: bool = False) -> None:
+        """Report once that no rank has sent a heartbeat: after three deadlines, or at the end of the gang."""
+        gang, period_ns = self._gang, 1e9 * (self._unheard_s or 0)
+        ran_ns = max((time.monotonic_ns() - rank.started_ns for rank in gang.ranks if rank.started_ns), default=0)
+        late = ran_ns > 3 * period_ns or (over and any(not gang.failed(end) for end in gang.ends))
+        if late and period_ns and self._host is not None and not self._sockets.heard:
+            self._host.events.emit(Unheard(period_ns / 1e9))
+            self._unheard_s = None
 
     def settle(self) -> None:
         """Fail the ranks that were reported, before the core decides on the exit of a rank."""
@@ -182,6 +198,7 @@ class HangWatch:
 
     def end(self) -> None:
         """Cancel all checks."""
+        self.say_unheard(over=True)
         for tier in self._tiers:
             if tier.timer is not None:
                 tier.timer.cancel()
@@ -198,6 +215,7 @@ class HangWatch:
 
     def _check(self, tier: _Tier) -> None:
         now_ns = time.monotonic_ns()
+        self.say_unheard()
         self._excuse([rank for rank in self._watched() if _was_continued(self._pid(rank))], now_ns)
         if not tier.silence.is_late(tier.due_ns, now_ns):
             near = tier.silence.near(tier.pulses(), now_ns)
@@ -213,9 +231,10 @@ class HangWatch:
             self._schedule(tier)
 
     def _hangs(self, tier: _Tier, hang: Hang) -> None:
-        self._report(tier.name, hang.local_rank, hang.age_ns, hang.waiting)
+        self.report(tier.name, hang.local_rank, hang.age_ns, hang.waiting)
 
-    def _report(self, tier: HangTier, rank: int, age_ns: int, waiting: tuple[int, ...]) -> None:
+    def report(self, tier: HangTier, rank: int, age_ns: int, waiting: tuple[int, ...], last: str = "") -> None:
+        """Report that a rank hangs. `last` is the probe that it has not answered, with the last answer."""
         notes = self._sockets.state(rank)
         message = say.WorkerHung(
             local_rank=rank,
@@ -223,7 +242,7 @@ class HangWatch:
             tier=tier,
             age_s=age_ns / 1e9,
             step=notes.step,
-            status=notes.status,
+            status=last or notes.status,
         )
         self._reports.report(Hung(message, waiting))
 
@@ -413,19 +432,23 @@ class HangReports:
         rank = ranks[hung.message.local_rank]
         found = {ranks[local]: stacks for local, stacks in found.items()}
         folder = getattr(self._host.attempt.spec.logs_specs, "_run_log_dir", None)
-        without_file = partial(self._tell, hung, tuple(group_stacks(found)), "")
+        from supervise.stacks import group_stacks  # lazy: most gangs have no watchdog
+
+        places = tuple(group_stacks(found))
+        without_file = partial(self._tell, hung, places, "")
         self._unsaved.add(hung)
-        if folder is None or not self._save(folder, hung, rank, found):
+        if folder is None or not self._save(folder, hung, f"rank {rank} {why(hung)}", places, found):
             without_file()
         else:
             self._loop.call_later(_WRITE_S, without_file)
 
-    def _save(self, folder: str, hung: Hung, rank: int, found: Mapping[int, RankStacks]) -> bool:
+    def _save(
+        self, folder: str, hung: Hung, head: str, places: tuple[str, ...], found: Mapping[int, RankStacks]
+    ) -> bool:
         """Write the stacks on a thread, because a file system may block; return whether a thread is available."""
 
         def save() -> None:
-            path = _write(folder, f"rank {rank} {why(hung)}", found)
-            self._loop.post(self._tell, hung, tuple(group_stacks(found)), path)
+            self._loop.post(self._tell, hung, places, _write(folder, [head, "", *places], found))
 
         try:
             _threads.start(threading.Thread(target=save, name="supervise-stacks", daemon=True), "the file with stacks")
@@ -462,13 +485,12 @@ def why(hung: Hung) -> str:
     return f"hung: no {told.tier} for {told.age_s:.1f} s{details}"
 
 
-def _write(folder: str, head: str, found: Mapping[int, RankStacks]) -> str:
+def _write(folder: str, lines: list[str], found: Mapping[int, RankStacks]) -> str:
     """Write the stacks of all ranks below a head, as text.
 
     Return the path; "" if the file cannot be written. An earlier gang with the same `LogsSpecs` has written to the same
     folder, so the file gets the first free number.
     """
-    lines = [head, "", *group_stacks(found)]
     for rank, stacks in sorted(found.items()):
         lines += ["", f"rank {rank}, pid {stacks.pid}, source {stacks.source}", *stacks.notes]
         for thread in stacks.threads:
@@ -539,6 +561,9 @@ class _Reload:
 # The health of ranks: their notify sockets, the time in which each rank must become ready, and the watch for hangs
 
 
+_FIRST_S, _GROWTH, _LONGEST_DELAY_S = 0.1, 1.2, 1.0  # between the tries of a probe of readiness
+
+
 class RankHealth:
     """Reporter to the core: which ranks are ready, were not ready in time, or hang. Used on the gang's loop."""
 
@@ -560,27 +585,45 @@ class RankHealth:
         self._reloads: list[_Reload] = []
         self.sockets = NotifySockets(loop, self._told)
         """The notify sockets. If the ranks use none, none is open."""
+        self._missing: dict[int, set[str]] = {}
+        """Rank to the conditions of its readiness that are not met. Only for ranks that are not ready."""
         self._watch: HangWatch | None = None
-        if spec.watchdog is not None:
-            self._watch = HangWatch(spec.watchdog, host, loop, self.sockets, HangReports(spec.watchdog, host, loop))
+        if spec.watches:
+            from supervise.watchdog import Watchdog  # lazy: most gangs have none
+
+            watchdog = spec.watchdog or Watchdog()
+            self._watch = HangWatch(watchdog, host, loop, self.sockets, HangReports(watchdog, host, loop))
+        self._probings: dict[int, list[Probing]] = {}
+        """Rank to the probes of its present life."""
+        self._threads: list[threading.Thread] = []  # of canceled probes by commands, whose processes they reap
 
     def started(self, fact: WorkerStarted) -> None:
         """Read the socket of a rank whose process runs, and limit the time until the rank is ready."""
-        rank = fact.local_rank
-        awaits = self._spec.of(rank).ready == "notify"
-        self.sockets.launched(rank, fact.pid, awaits_ready=awaits)
+        rank, part = fact.local_rank, self._spec.of(fact.local_rank)
+        self.sockets.launched(rank, fact.pid, awaits_ready="notify" in part.ready)
         if self._watch is not None:
             self._watch.started(rank)
-        if awaits:
+        if part.ready:
+            self._missing[rank] = set(part.ready)
             passed_s = (time.monotonic_ns() - fact.started_ns) / 1e9
-            self._limit(rank, self._spec.of(rank).ready_timeout_s - passed_s)
+            self._limit(rank, part.ready_timeout_s - passed_s)
+            for text in part.ready:
+                if text not in WORDS:
+                    self._probe(rank, text, self._tried).begin()
+        else:
+            self._begin_alive(rank)
 
-    def exited(self, rank: int) -> None:
-        """Handle events of a rank that precede its exit and that the core does not know yet: hangs and datagrams."""
+    def exited(self, end: WorkerExited) -> None:
+        """Handle what precedes the exit of a rank and what the core does not know yet: hangs, datagrams, readiness."""
+        rank = end.local_rank
         if self._watch is not None:
             self._watch.settle()
         self.sockets.read_now(rank)
         self.sockets.close(rank)
+        if "exit" in self._spec.of(rank).ready and end.exitcode in self._gang.success and end.complaint is None:
+            self._met(rank, "exit")
+        self._end_probes(rank)
+        self._missing.pop(rank, None)
         self._lift(rank)
         for one in [one for one in self._reloads if rank in one.left]:
             self._fail_reload(one, f"{self._titles((rank,))} ended while it reloaded")
@@ -598,7 +641,7 @@ class RankHealth:
             reply: The reply, whose value is `found`.
         """
         of = self._spec.of
-        awaited = {rank for rank, signaled in found.items() if signaled and of(rank).ready == "notify"}
+        awaited = {rank for rank, signaled in found.items() if signaled and "notify" in of(rank).ready}
         one = _Reload(found, awaited, reply)
         if awaited:
             self._reloads.append(one)
@@ -652,16 +695,21 @@ class RankHealth:
             return
         del self._timers[rank]
         why = f"was not ready within {self._spec.of(rank).ready_timeout_s:g} s"
+        missing = self._missing.get(rank, set())
+        stories = [
+            f"{each.probe.text} was tried {each.tries} time{'s' * (each.tries != 1)}; the last answer: {each.answer}"
+            for each in self._probings.get(rank, ())
+            if each.text in missing
+        ]
+        stories += ["it has not ended"] if "exit" in missing else []
+        stories += ["it has not sent READY=1"] if stories and "notify" in missing else []
+        why += f": {'; '.join(stories)}" if stories else ""
         self._step(steps.RankFaulted(rank, self._gang.ranks[rank].attempt, why, time.monotonic_ns()))
 
     def _told(self, told: Told) -> None:
         rank = told.local_rank
         if told.what == "ready":
-            self._lift(rank)
-            now_ns = time.monotonic_ns()
-            if self._watch is not None:
-                self._watch.ready(rank, now_ns)
-            self._step(steps.RankReady(rank, self._gang.ranks[rank].attempt, now_ns))
+            self._met(rank, "notify")
         elif told.what == "extended" and rank in self._timers:
             self._due_s[rank] = max(self._due_s[rank], time.monotonic() + told.usec / 1e6)
         elif told.what == "trigger" and self._watch is not None:
@@ -671,12 +719,75 @@ class RankHealth:
                 one.silent.discard(rank)
                 self._skip(one, (rank,) if told.what == "reloaded" else ())
 
+    def _met(self, rank: int, condition: str) -> None:
+        """Note that a condition of the readiness of a rank is met. If it is the last one, the rank is ready."""
+        missing = self._missing.get(rank, set())
+        missing.discard(condition)
+        if missing or self._missing.pop(rank, None) is None:
+            return
+        self._lift(rank)
+        now_ns = time.monotonic_ns()
+        if self._watch is not None:
+            self._watch.ready(rank, now_ns)
+        self._begin_alive(rank)
+        self._step(steps.RankReady(rank, self._gang.ranks[rank].attempt, now_ns))
+
+    # Probes
+
+    def _probe(self, rank: int, text: str, then: Callable[[Probing], object]) -> Probing:
+        from supervise._gang.probing import Probing  # lazy: most gangs have no probe
+
+        assert self._host is not None  # noqa: S101 - a gang that has ended has no rank that starts
+        made = Probing(self._host.attempt, rank, text, self._loop, then)
+        self._probings.setdefault(rank, []).append(made)
+        return made
+
+    def _tried(self, one: Probing) -> None:
+        """Try again, after a delay that grows, or note that the condition is met."""
+        if one.answer:
+            one.begin(min(_FIRST_S * _GROWTH ** (one.tries - 1), _LONGEST_DELAY_S))
+        else:
+            self._met(one.rank, one.text)
+
+    def _begin_alive(self, rank: int) -> None:
+        part = self._spec.of(rank)
+        if part.alive is not None:
+            self._probe(rank, part.alive, self._answered).begin(part.alive_interval_s)
+
+    def _answered(self, one: Probing) -> None:
+        """Report a rank that has not answered several times in a row, and that it answers again."""
+        part, rank, now_ns = self._spec.of(one.rank), one.rank, time.monotonic_ns()
+        if self._watch is None or self._host is None:
+            return
+        if not one.answer:
+            if one.failures >= part.alive_failures:
+                self._host.events.emit(steps.RankReady(rank, self._gang.ranks[rank].attempt, now_ns))
+            one.good_ns, one.failures = now_ns, 0
+        elif self._watch.counts(rank):
+            one.failures += 1
+            if one.failures == part.alive_failures:
+                self._watch.report("answer", rank, now_ns - one.good_ns, (), f"{one.probe.text}: {one.answer}")
+        else:
+            one.failures = 0
+        one.begin(part.alive_interval_s)
+
+    def _end_probes(self, rank: int) -> None:
+        for each in self._probings.pop(rank, ()):
+            each.end()
+            if each.probe.kind == "exec" and each.thread is not None:
+                self._threads.append(each.thread)
+
     def _step(self, event: steps.Event) -> None:
         if self._host is not None:
             self._host.step(event)
 
     def end(self) -> None:
-        """Close all sockets, cancel all timers, and drop the reference to the host."""
+        """Close all sockets, cancel all timers and probes, and drop the reference to the host."""
+        for rank in list(self._probings):
+            self._end_probes(rank)
+        for thread in self._threads:  # the processes are killed already
+            thread.join(0.5)
+        self._threads.clear()
         self.sockets.end()
         for rank in list(self._timers):
             self._lift(rank)

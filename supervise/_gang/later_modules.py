@@ -35,12 +35,15 @@ _OF_THE_START = (
     "supervise._gang.attempt",
     "supervise._gang.health",
     "supervise._gang.inherited",
+    "supervise._gang.probing",
     "supervise._gang.rank_variables",
     "supervise._gang.role_order",
     "supervise._gang.validation",
     "supervise._process.launch.forks",
     "supervise._process.launch.function",
     "supervise._process.launch.hold",
+    "encodings.idna",
+    "shlex",
     "supervise.watchdog",
     "difflib",
     "graphlib",
@@ -80,8 +83,10 @@ def _needed(spec: GangSpec) -> Iterator[str]:
     yield from _BOUND if spec.log_max_bytes is not None else ()
     yield from _SCREEN if spec.screen is not None else ()
     yield from _CONTROL if spec.control is not None else ()
-    yield from _STACKS if spec.watchdog is not None else ()
-    yield from _HEALTH if spec.notifies else ()
+    yield from _STACKS if spec.watches else ()
+    yield from _HEALTH if spec.checks_health else ()
+    yield from ("supervise._gang.probing", "encodings.idna") if spec.probes else ()  # the codec of names of hosts
+    yield from ("http.client",) if any(probe.startswith("http") for probe in spec.probes) else ()
     yield from ("subprocess",) if _is_traced() else ()
 
 

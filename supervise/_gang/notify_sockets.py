@@ -12,7 +12,6 @@ import socket
 import struct
 import time
 import weakref
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from supervise._gang.notify_protocol import parse
@@ -62,36 +61,38 @@ class Told(NamedTuple):
     """With ``extended``: microseconds from now."""
 
 
-@dataclass(slots=True)
 class RankNotes:
     """The reports of a rank's life so far. Later datagrams change the object."""
 
-    status: str | None = None
-    """One line without control characters."""
-    step: int | None = None
-    beat_ns: int | None = None
-    """Monotonic time at which the last heartbeat, or the last higher step, was read."""
-    ready: bool = False
-    stopping: bool = False
-    dropped: int = 0
-    """Number of dropped datagrams: they were too long, or their sender is not a process of the rank."""
+    __slots__ = ("beat_ns", "dropped", "ready", "status", "step", "stopping")
+
+    def __init__(self) -> None:
+        """Begin without reports."""
+        self.status: str | None = None
+        """One line without control characters."""
+        self.step: int | None = None
+        self.beat_ns: int | None = None
+        """Monotonic time at which the last heartbeat, or the last higher step, was read."""
+        self.ready = self.stopping = False
+        self.dropped = 0
+        """Number of dropped datagrams: they were too long, or their sender is not a process of the rank."""
 
 
-@dataclass(slots=True, eq=False)
 class _Socket:
     """The socket of one life."""
 
-    rank: int
-    end: socket.socket
-    notes: RankNotes
-    pid: int = 0
-    """Pid of the rank; 0 until the rank is launched. The socket is not read before the launch."""
-    mode: Literal["new", "eager", "paused", "calm", "closed"] = "new"
-    """How the socket is read.
+    __slots__ = ("end", "mode", "notes", "pid", "rank")
 
-    new: not read yet. eager: the loop watches the socket. paused: eager, but not watched for `_PAUSE_S`. calm: in the
-    common epoll set, after the rank has become ready.
-    """
+    def __init__(self, rank: int, end: socket.socket, notes: RankNotes) -> None:
+        self.rank, self.end, self.notes = rank, end, notes
+        self.pid = 0
+        """Pid of the rank; 0 until the rank is launched. The socket is not read before the launch."""
+        self.mode: Literal["new", "eager", "paused", "calm", "closed"] = "new"
+        """How the socket is read.
+
+        new: not read yet. eager: the loop watches the socket. paused: eager, but not watched for `_PAUSE_S`. calm: in
+        the common epoll set, after the rank has become ready.
+        """
 
 
 class NotifySockets:
@@ -111,6 +112,8 @@ class NotifySockets:
         """
         self._loop = loop
         self._told = told
+        self.heard = False
+        """Whether a rank has sent a heartbeat or a step."""
         self._sockets: dict[int, _Socket] = {}
         """Rank to its open socket."""
         self._notes: dict[int, RankNotes] = {}
@@ -285,6 +288,7 @@ class NotifySockets:
             notes.status = message.status
         if message.beat or (message.step is not None and (notes.step is None or message.step > notes.step)):
             notes.beat_ns = time.monotonic_ns()
+            self.heard = True
         if message.step is not None:
             notes.step = message.step
         if message.reloading:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from supervise._gang.notify_protocol import HELD_BY_RANK
 from supervise._process.launch import limits
 from supervise._record import NamedTuple
-from supervise._settings import GANG
+from supervise._settings import GANG, WORDS
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from signal import Signals
 
-    from supervise._settings import KillMode, Readiness, RestartKind, StartMethod, StdinOfRole
+    from supervise._settings import KillMode, RestartKind, StartMethod, StdinOfRole
 
 
 class RankSpec(NamedTuple):
@@ -32,8 +32,14 @@ class RankSpec(NamedTuple):
     cwd: str | None = None
     listen: Sequence[str] = ()
     name: str = ""
-    ready: Readiness = "exec"
+    ready: tuple[str, ...] = ()
+    """The conditions of readiness, in addition to a running process."""
     ready_timeout_s: float = GANG["ready_timeout_s"].default
+    alive: str | None = None
+    """The probe that a rank must answer from its readiness on."""
+    alive_interval_s: float = GANG["alive_interval_s"].default
+    alive_timeout_s: float = GANG["alive_timeout_s"].default
+    alive_failures: int = GANG["alive_failures"].default
     restart: RestartKind | None = None
     """The restart kind; None for that of the policy."""
     service: bool = False
@@ -49,6 +55,11 @@ class RankSpec(NamedTuple):
     def kind(self) -> Literal["function", "binary"]:
         """Whether the ranks run a function or a program, in PyTorch's terms."""
         return "binary" if isinstance(self.entrypoint, str) else "function"
+
+    @property
+    def probes(self) -> tuple[str, ...]:
+        """The probes of each rank."""
+        return (*(each for each in self.ready if each not in WORDS), *([self.alive] if self.alive is not None else []))
 
     @property
     def travels(self) -> bool:

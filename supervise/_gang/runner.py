@@ -320,7 +320,7 @@ class GangRunner:
         self._sweeps: dict[int, Sweep] = {}
         """Number of a batch (0 for the gang) to its running sweep."""
         self._health: RankHealth | None = None
-        if spec.notifies:
+        if spec.checks_health:
             from supervise._gang.health import RankHealth  # lazy: most gangs have neither sockets nor a watchdog
 
             self._health = RankHealth(self, loop)
@@ -336,7 +336,7 @@ class GangRunner:
 
     def _use(self, attempt: Attempt) -> None:
         self.attempt = attempt
-        sockets = self._health.sockets if self._health is not None else None
+        sockets = self._health.sockets if self._health is not None and attempt.spec.notifies else None
         self.ranks = RankActors(attempt, self._loop, self._owner, self.events, sockets)
         self._values = ReturnValues(attempt.spec.name, attempt.nprocs, self._loop, self.ranks.slots)
 
@@ -408,7 +408,8 @@ class GangRunner:
 
     def notes(self, rank: int) -> RankNotes | None:
         """Return the reports of the present life of a rank; None if the ranks have no notify sockets."""
-        return self._health.sockets.state(rank) if self._health is not None else None
+        heard = self._health is not None and self.attempt.spec.notifies
+        return self._health.sockets.state(rank) if self._health is not None and heard else None
 
     def status(self) -> GangStatus:
         """Return the present state. Ask the kernel whether reported ranks are still suspended."""
@@ -439,7 +440,7 @@ class GangRunner:
             self.step(event)
             return
         if self._health is not None:
-            self._health.exited(event.local_rank)
+            self._health.exited(event)
         if self.attempt.spec.plain is not None:  # the gang does not use return values
             event = replace(event, has_value=False, complaint=None if event.exitcode == 0 else event.complaint)
         self.step(event)

@@ -49,8 +49,12 @@ class SharedSettings(TypedDict, total=False):
     gate: bool
     strategy: Strategy
     success_exit_codes: Collection[int]
-    ready: str
+    ready: Readiness
     ready_timeout_s: float
+    alive: str | None
+    alive_interval_s: float
+    alive_timeout_s: float
+    alive_failures: int
     watchdog: Watchdog | None
     control: str | os.PathLike[str] | None
     rank_variables: bool
@@ -79,9 +83,10 @@ class GangSettings(SupervisorSettings, total=False):
     stdin: Mapping[int, Stdin]
     consoles: tuple[TextIO, TextIO]
     shows_failure: bool
+    hears: bool
 
 
-INTERNAL = ("stop_on_failure", "plain", "screen", "stdin", "consoles", "shows_failure")
+INTERNAL = ("stop_on_failure", "plain", "screen", "stdin", "consoles", "shows_failure", "hears")
 """The settings of `GangSettings` that no row of the table has: callers of supervise cannot set them."""
 
 
@@ -120,6 +125,10 @@ class GangSpec:
     success_exit_codes: frozenset[int]
     ready: Readiness
     ready_timeout_s: float
+    alive: str | None
+    alive_interval_s: float
+    alive_timeout_s: float
+    alive_failures: int
     watchdog: Watchdog | None
     roles: Sequence[Role] | None
     stop_signal: Signals
@@ -141,6 +150,8 @@ class GangSpec:
     """
     plain: Plain | None = None
     """The settings for functions whose return values are ignored; None if the result has the return values."""
+    hears: bool = False
+    """Whether ranks get notify sockets, if possible, although no other setting needs them."""
     shows_failure: bool = True
     """Whether a failure is shown in one line if no listener gets it. False if the caller gets an exception."""
     consoles: tuple[TextIO, TextIO]
@@ -206,8 +217,29 @@ class GangSpec:
 
     @property
     def awaited(self) -> frozenset[int]:
-        """The ranks that report when they are ready."""
-        return frozenset(rank for part in self.parts if part.ready == "notify" for rank in part.ranks)
+        """The ranks that are not ready as soon as their processes run."""
+        return frozenset(rank for part in self.parts if part.ready for rank in part.ranks)
+
+    @property
+    def probes(self) -> tuple[str, ...]:
+        """The probes of all roles."""
+        return tuple(text for part in self.parts for text in part.probes)
+
+    @property
+    def watches(self) -> bool:
+        """Whether a rank may be found to hang."""
+        return self.watchdog is not None or any(part.alive for part in self.parts)
+
+    @property
+    def checks_health(self) -> bool:
+        """Whether some rank reports its health, or is probed."""
+        return self.notifies or any(part.ready or part.alive for part in self.parts)
+
+    def variables_of(self, local_rank: int, own: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables of a rank: its numbers, and its environment, with these variables of its own."""
+        role_rank = str(self.of(local_rank).role_rank(local_rank))
+        numbers = {"RANK": str(local_rank), "LOCAL_RANK": str(local_rank), "ROLE_RANK": role_rank}
+        return {**numbers, **self.environ, **own}
 
     @property
     def mixed(self) -> frozenset[int]:
@@ -221,9 +253,9 @@ class GangSpec:
 
     def in_core(self) -> dict[str, Any]:
         """Return the arguments of the core's `Gang` that concern roles; no arguments for a gang without roles."""
-        if not self.role_of:
-            return {}
         kind = self.restart_policy.restart if self.restart_policy is not None else "transient"
+        if not self.role_of:
+            return {"kinds": [self.parts[0].restart] * len(self.args)} if self.parts[0].restart else {}
         each = [self.parts[number] for number in self.role_of]
         roles = dict(enumerate(self.roles or ()))
         return {

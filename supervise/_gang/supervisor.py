@@ -132,8 +132,12 @@ class Supervisor(GangShell):
         gate: bool = False,
         strategy: Strategy = "one_for_all",
         success_exit_codes: frozenset[int] = frozenset({0}),
-        ready: str = "exec",
+        ready: str | Sequence[str] = "exec",
         ready_timeout_s: float = 60.0,
+        alive: str | None = None,
+        alive_interval_s: float = 10.0,
+        alive_timeout_s: float = 5.0,
+        alive_failures: int = 3,
         watchdog: Watchdog | None = None,
         roles: Sequence[Role] | None = None,
         control: str | os.PathLike[str] | None = None,
@@ -169,8 +173,13 @@ class Supervisor(GangShell):
             strategy: Which ranks a failure stops or, with a policy, restarts: all (``one_for_all``), the failed rank
                 (``one_for_one``), or the failed rank and the ranks above it (``rest_for_one``).
             success_exit_codes: Exit codes that are a success. Functions need 0 among them.
-            ready: When a rank is ready: ``exec``, when its process runs, or ``notify``, when it sends READY=1.
-            ready_timeout_s: Seconds from the launch of a rank until it must be ready, with ``ready="notify"``.
+            ready: When a rank is ready: ``exec``, when its process runs; ``notify``, when it sends READY=1; ``exit``,
+                when it has succeeded; or when a probe such as ``tcp:8000`` succeeds. A list: when all of them are met.
+            ready_timeout_s: Seconds from the launch of a rank until it must be ready, unless `ready` is ``exec``.
+            alive: A probe that a rank must answer from its readiness on; None for no probe.
+            alive_interval_s: Seconds between two tries of `alive`.
+            alive_timeout_s: Seconds after which a try of a probe has failed, also one of `ready`.
+            alive_failures: Number of failures of `alive` in a row after which the rank counts as hung.
             watchdog: When a rank counts as hung, and the consequence; None: no rank ever counts as hung.
             roles: The roles of the ranks, instead of `entrypoint` and `args`, if not all ranks run the same.
             control: Path of a socket file that accepts commands of other processes of this user; None for no socket.
@@ -207,6 +216,10 @@ class Supervisor(GangShell):
             success_exit_codes=success_exit_codes,
             ready=ready,
             ready_timeout_s=ready_timeout_s,
+            alive=alive,
+            alive_interval_s=alive_interval_s,
+            alive_timeout_s=alive_timeout_s,
+            alive_failures=alive_failures,
             watchdog=watchdog,
             roles=roles,
             control=control,

@@ -13,7 +13,7 @@ from supervise._gang.notify_protocol import SOCKET
 from supervise._gang.rank_spec import RankSpec, held_by_rank, naming
 from supervise._gang.spec import INTERNAL
 from supervise._process.launch import dispositions, limits
-from supervise._settings import GANG, of_roles, shown
+from supervise._settings import GANG, conditions, of_roles, shown
 from supervise.errors import SpecError
 from supervise.logs import validate_full_rank
 from supervise.recording import text_of
@@ -163,7 +163,7 @@ def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: settings[name] for name in INTERNAL if name in settings}
     found |= {row.field: row.checked(settings[name]) if name in settings else row.default for name, row in GANG.items()}
     sources = _sources(found)
-    _check_records(found)
+    _check_records(found, alive=any(getattr(source, "alive", None) for source in sources))
     _check_exit_codes(found, sources)
     found["parts"] = parts = tuple(_parts(found, sources))
     if found.get("stdin") or any(part.stdin != "null" for part in parts):
@@ -173,10 +173,13 @@ def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
         here = any(part.travels or part.cwd is None for part in parts)  # pickled calls name this process's folder
         functions = any(part.kind == "function" for part in parts)
         limits.check_host(nprocs, None if here else parts[0].cwd, functions=functions)
-        each = held_by_rank(parts, sockets=_needs_sockets(found, parts), holds=found["hold_returned"])
+        sockets = _needs_sockets(found, parts)
+        each = held_by_rank(parts, sockets=sockets, holds=found["hold_returned"])
         filters = bool(found["duplicate_stdout_filters"]) + bool(found["duplicate_stderr_filters"])
         later = limits.opened_later(nprocs, filters=filters)
-        limits.check_open_files(nprocs, each=each, shown=0, later=later)
+        spare = limits.check_open_files(nprocs, each=each, shown=0, later=later)
+        # A socket that is not needed takes no descriptor that a lifeline or the start can use
+        found["notifies"] = sockets or (found.get("hears", False) and spare > later + 4 * nprocs)
     args: dict[int, tuple[Any, ...]] = {}
     for part, source in zip(parts, sources, strict=True):
         with naming(part.name):
@@ -192,7 +195,8 @@ def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
         found["envs"] = _role_environments(found["roles"], parts, found["envs"])
     if _needs_sockets(found, parts):
         _check_unset(found["envs"])
-        found["notifies"] = True
+    elif any(SOCKET in env for env in found["envs"].values()):  # the caller hears the ranks
+        found["notifies"] = False
     return found
 
 
@@ -249,7 +253,7 @@ def _check_addresses(parts: Iterable[RankSpec]) -> None:
 
 def _needs_sockets(found: Mapping[str, Any], parts: Iterable[RankSpec]) -> bool:
     """Whether the ranks have notify sockets."""
-    return found["watchdog"] is not None or any(part.ready == "notify" for part in parts)
+    return found["watchdog"] is not None or any("notify" in part.ready for part in parts)
 
 
 def _check_unset(envs: Mapping[int, Mapping[str, str]]) -> None:
@@ -269,7 +273,7 @@ def _sources(found: dict[str, Any]) -> Sequence[Any]:
     return (SimpleNamespace(**{**found, "stdin": "null"}),)
 
 
-def _check_records(found: Mapping[str, Any]) -> None:
+def _check_records(found: Mapping[str, Any], *, alive: bool) -> None:
     """Refuse a restart policy and a watchdog that are not records of these classes, which most gangs do not load."""
     policy, watchdog = found["restart_policy"], found["watchdog"]
     if policy is not None:
@@ -283,6 +287,8 @@ def _check_records(found: Mapping[str, Any]) -> None:
 
         if not isinstance(watchdog, Watchdog):
             raise SpecError(f"watchdog is {shown(watchdog)}; give a Watchdog, such as Watchdog(30.0), or None")
+        if watchdog.heartbeat_timeout_s is None and watchdog.output_timeout_s is None and not alive:
+            raise SpecError("a Watchdog needs heartbeat_timeout_s or output_timeout_s, in seconds, or an alive probe")
 
 
 def _check_exit_codes(found: Mapping[str, Any], sources: Sequence[Any]) -> None:
@@ -320,6 +326,9 @@ def _parts(found: Mapping[str, Any], sources: Sequence[Any]) -> Iterator[RankSpe
                 own |= {row.name: row.checked(value) for row, value in given.items() if value is not None}
                 own["cwd"] = GANG["cwd"].checked(source.cwd)
                 own |= {row.name: found[row.field] for row in inherited if own[row.name] is None}
+        own["ready"] = conditions(own["ready"])
+        kind = own["restart"] or getattr(found["restart_policy"], "restart", "")
+        own["restart"] = "transient" if "exit" in own["ready"] and kind == "permanent" else own["restart"]
         end = first + (len(source.args) if isinstance(source.args, Mapping) else 0)
         entrypoint: Any = source.entrypoint
         if isinstance(entrypoint, str):

@@ -22,6 +22,7 @@ from supervise._hosts.link import HostLink
 from supervise._hosts.plan import random_run_id
 from supervise._runtime.future import Reply
 from supervise._runtime.shell import check_timeout, with_jitter
+from supervise._settings import conditions
 from supervise.errors import SpawnError, SpecError, SuperviseError, SupervisorCrashed
 from supervise.messages import GangStatus, RankStatus
 from supervise.recording import repr_of, text_of
@@ -444,7 +445,7 @@ class HostsSupervisor(GangShell):
         self._engine_name = engine_name
         given = (env["TORCHELASTIC_RUN_ID"] for env in plan.envs.values() if "TORCHELASTIC_RUN_ID" in env)
         self._run_id = next(given, "") or random_run_id(plan.name)
-        notifies = plan.settings.get("ready") == "notify"
+        notifies = bool(conditions(plan.settings.get("ready", "exec")))
         self._gang = HostsGang(nnodes=plan.nnodes, policy=plan.restart_policy, notifies=notifies)
         self._links: list[HostLink] = []
         self._addresses: list[HostAddress] = []

@@ -284,7 +284,8 @@ class RunState:
         life.pid = it.fields.get("pid", life.pid)
         match it.name:
             case "process.ready":
-                life.ready_s = it.at_s
+                life.ready_s = it.at_s if life.ready_s is None else life.ready_s
+                life.hang = None  # it answers its probe again
             case "process.exited":
                 self._exited(it, rank, life)
             case "process.faulted":

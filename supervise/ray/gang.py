@@ -95,8 +95,8 @@ class RaySupervisor(HostsSupervisor):
                 of the hosts.
             shown: Where shown output goes instead of the streams of this process.
             **settings: Further settings of each host's `Supervisor`: ``start_method, grace, cwd, containment,
-                kill_mode, success_exit_codes, ready, ready_timeout_s, watchdog, log_max_bytes`` and the filters of
-                lines.
+                kill_mode, success_exit_codes, ready, ready_timeout_s, alive, watchdog, log_max_bytes`` and the filters
+                of lines.
 
         Raises:
             SpecError: A setting is not valid; the text names it, the value and the remedy.

@@ -218,7 +218,7 @@ WRONG = {
     "[roles.a]\ncommand = 'true'\ncont = 2": "roles.a: 'cont' is not a key; did you mean 'count'?",
     "[roles.a]\ncommand = 'true'\ncount = -1": "roles.a: count: '-1' is not a valid number of ranks",
     "[roles.a]\ncommand = 'true'\ncount = 0": "every role is switched off by a count of 0; give at least one role",
-    "[roles.a]\ncommand = 'true'\nready = 'soon'": "roles.a: ready is 'soon'; give exec, notify",
+    "[roles.a]\ncommand = 'true'\nready = 'soon'": "roles.a: ready is 'soon'; it is one of exec, notify",
     "[roles.a]\ncommand = 'true'\nready-timeout = 'x'": "roles.a: ready-timeout: 'x' is not a valid duration",
     "[roles.a]\ncommand = 'true'\nrestart = 'often'": "roles.a: restart is 'often'; give ",
     "[roles.a]\ncommand = 'true'\nkill-mode = 'all'": "roles.a: kill-mode is 'all'; give group, mixed",

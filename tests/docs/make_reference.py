@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from supervise import _settings
-from supervise._settings import ADDRESSES, CHOICE, FLAG, NAMES, REQUIRED, SIGNAL, Setting
+from supervise._settings import ADDRESSES, CHOICE, FLAG, NAMES, PROBE, READINESS, REQUIRED, SIGNAL, TIMES, Setting
 from supervise.cli.options import gang_file, values
 
 PAGES = Path(__file__).parents[2] / "docs/reference"
@@ -50,8 +50,18 @@ def _placeholder(row: Setting) -> str:
 
 
 def _role(key: str, row: Setting) -> tuple[str, ...]:
-    kinds = {FLAG: "`true` or `false`", CHOICE: ", ".join(f"`{choice}`" for choice in row.choices), ADDRESSES: "list"}
-    kinds |= {NAMES: 'list, such as `["store"]`', SIGNAL: 'signal, such as `"INT"`'}
+    words = ", ".join(f"`{choice}`" for choice in row.choices)
+    probe = 'a [probe](#probes), such as `"tcp:8000"`'
+    kinds = {
+        FLAG: "`true` or `false`",
+        CHOICE: words,
+        READINESS: f"{words}, {probe}, or a list",
+        PROBE: probe,
+        TIMES: "number",
+        ADDRESSES: "list",
+        NAMES: 'list, such as `["store"]`',
+        SIGNAL: 'signal, such as `"INT"`',
+    }
     value = kinds.get(row.kind) or 'duration, such as `"90s"`'
     own = row.role == "own" or row in _settings.OF_ROLES.values()
     usual = f" ({row.usual})" if row.usual and own else ""
@@ -63,7 +73,7 @@ def _api(rows: Iterable[Setting]) -> str:
 
 
 def _argument(row: Setting) -> tuple[str, ...]:
-    kind = ", ".join(f"`{choice!r}`" for choice in row.choices) or row.kind.type
+    kind = ", ".join(f"`{choice!r}`" for choice in row.choices if row.kind is CHOICE) or row.kind.type
     unit = {"s": " (seconds)", "bytes": " (bytes)", "": ""}[row.kind.unit]
     default = "" if row.default is REQUIRED else f"`{_default(row.default)}`"
     return (

@@ -524,7 +524,7 @@ def test_the_output_of_a_lost_host_ends_with_it(make: Any, engine: SimulatedEngi
         ({"timeout": -1}, "timeout"),
         ({"restart_policy": RestartPolicy(restart="permanent")}, "restart='permanent'"),
         ({"settings": {"grace": -1}}, r"host 0 \(its rank 0 is the global rank 0\): grace"),
-        ({"settings": {"nonsense": 1}}, "unknown setting: nonsense; a gang over several hosts has containment, "),
+        ({"settings": {"nonsense": 1}}, "unknown setting: nonsense; a gang over several hosts has alive, "),
         ({"settings": {"control": "a.sock"}}, "unknown setting: control"),
         ({"settings": {"strategy": "one_for_one"}}, "strategy is 'one_for_one'; .* is all or nothing"),
         ({"entrypoint": 3}, "entrypoint"),

@@ -438,8 +438,8 @@ class Timers:
 def begun():
     """Return the health of a rank that must be ready in 60 s, its timers, and what it has told the core."""
     steps, loop = [], Timers()
-    part = SimpleNamespace(ready="notify", ready_timeout_s=60.0)
-    spec = SimpleNamespace(watchdog=None, of=lambda _: part)
+    part = SimpleNamespace(ready=("notify",), ready_timeout_s=60.0)
+    spec = SimpleNamespace(watches=False, of=lambda _: part)
     gang = SimpleNamespace(ranks=[SimpleNamespace(attempt=0)])
     host = SimpleNamespace(gang=gang, attempt=SimpleNamespace(spec=spec), step=steps.append)
     health = RankHealth(host, loop)

@@ -390,7 +390,6 @@ def test_w6_each_gang_has_its_own_file_of_stacks_in_a_shared_folder(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({}, "needs heartbeat_timeout_s or output_timeout_s"),
         ({"heartbeat_timeout_s": 0}, "heartbeat_timeout_s is 0"),
         ({"output_timeout_s": "1"}, "output_timeout_s is '1'"),
         ({"heartbeat_timeout_s": 1.0, "action": "kill"}, "action is 'kill'; it is one of report, fail"),
@@ -400,6 +399,8 @@ def test_w6_each_gang_has_its_own_file_of_stacks_in_a_shared_folder(tmp_path):
 def test_w7_settings_that_are_not_valid_are_refused(settings, text):
     with pytest.raises(SpecError, match=text):
         Watchdog(**settings)
+    with pytest.raises(SpecError, match="a Watchdog needs heartbeat_timeout_s or output_timeout_s"):
+        Supervisor.start(name="x", entrypoint="true", args={0: ()}, watchdog=Watchdog())
     with pytest.raises(SpecError, match="watchdog is 30"):
         Supervisor.start(name="x", entrypoint="true", args={0: ()}, watchdog=30)
 

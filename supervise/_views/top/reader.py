@@ -465,4 +465,4 @@ class Reader:
         if hang.fields["tier"] == "heartbeat":
             age_s = row["beat_age_s"]
             return age_s is None or now_s - float(age_s) < hang.at_s
-        return end is None or end.written_s < hang.at_s
+        return hang.fields["tier"] == "answer" or end is None or end.written_s < hang.at_s

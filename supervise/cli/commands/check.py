@@ -105,6 +105,8 @@ def _fact(key: str, value: Any) -> str:
         return key
     if value == ():
         return f"{key} nothing"
+    if key == "ready" and not isinstance(value, str):
+        return f"{key} {' and '.join(map(one_line, value))}"
     if isinstance(value, (frozenset, tuple)):
         given = sorted(value) if isinstance(value, frozenset) else value
         return f"{key} {','.join(map(one_line, map(str, given)))}"

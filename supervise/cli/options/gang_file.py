@@ -8,9 +8,10 @@ import re
 import shlex
 import tomllib
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from supervise._settings import ADDRESSES, CHOICE, FLAG, NAMES, of_roles
+from supervise._settings import ADDRESSES, CHOICE, FLAG, NAMES, PROBE, READINESS, of_roles
 from supervise.cli.options import suggestions, values
 
 if TYPE_CHECKING:
@@ -263,6 +264,8 @@ class GangFile:
     def _word(self, name: str, value: Any) -> list[str]:
         if isinstance(value, bool):
             return [f"--{name}"] if value else []
+        if name == "ready" and isinstance(value, list):
+            return [f"--ready={each}" for each in value]
         if isinstance(value, list) and all(isinstance(each, (str, int)) for each in value):
             value = ",".join(map(str, value))
         if not isinstance(value, (str, int, float)):
@@ -384,6 +387,8 @@ class GangFile:
             return self._flag(what, value)
         if row.kind is NAMES:
             return self._names(what, value)
+        if row.kind in (PROBE, READINESS):
+            return self._checked(where, partial(values.of_row, row), value)
         if row.kind is ADDRESSES and isinstance(value, list):
             value = ",".join(str(each).replace(",", ",,") for each in value)
         if row.kind is not CHOICE:

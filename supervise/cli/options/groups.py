@@ -41,12 +41,15 @@ def add_settings(group: argparse._ArgumentGroup, *options: str) -> None:
                 add_option(group, row.option, choices=row.choices, metavar=row.metavar or None, help=text)
             else:
                 metavar, parse = values.OF_KIND[row.kind]
-                add_option(group, row.option, metavar=metavar, type=parse, help=text)
+                action = "append" if row.kind is _settings.READINESS else "store"
+                add_option(group, row.option, metavar=metavar, type=parse, action=action, help=text)
 
 
 def given_values(found: argparse.Namespace, rows: Iterable[Setting]) -> dict[str, Any]:
     """Return the values of the command line: name of a setting to its value, for the settings that were given."""
     each = {row.name: getattr(found, row.dest) for row in rows if row.option}
+    if len(each.get("ready") or ()) == 1:
+        [each["ready"]] = each["ready"]
     return {name: value for name, value in each.items() if value is not None and value is not False}
 
 
@@ -879,18 +882,25 @@ def add_failure_options(group: argparse._ArgumentGroup) -> None:
 # The options of ``supervise run`` about the health of a rank: readiness and the watchdog
 
 
-def check_health(parser: argparse.ArgumentParser, found: argparse.Namespace) -> None:
+def check_health(parser: argparse.ArgumentParser, found: argparse.Namespace, roles: Iterable[Part]) -> None:
     """Refuse options that need others.
 
     Raises:
         SystemExit: With code 2 after an error message.
     """
-    if found.ready_timeout is not None and found.ready != "notify":
-        parser.error("--ready-timeout needs --ready notify; a rank is otherwise ready when its process runs")
+    waits = any(_settings.conditions(part.settings["ready"]) for part in roles)
+    alive = any(part.settings["alive"] for part in roles)
+    if found.ready_timeout is not None and not waits:
+        parser.error(
+            "--ready-timeout needs --ready, such as --ready notify; a rank is otherwise ready when its process runs"
+        )
+    for name in ("interval", "timeout", "failures"):
+        if getattr(found, f"alive_{name}") is not None and not (alive or (name == "timeout" and waits)):
+            parser.error(f"--alive-{name} needs --alive, such as --alive tcp:8000")
 
 
-def watchdog(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Watchdog | None:
-    """Return the watchdog that the options describe; None without a timeout.
+def watchdog(parser: argparse.ArgumentParser, found: argparse.Namespace, roles: Iterable[Part]) -> Watchdog | None:
+    """Return the watchdog that the options describe; None for the usual one, or for none.
 
     Raises:
         SystemExit: With code 2 after an error message.
@@ -898,8 +908,8 @@ def watchdog(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Watc
     from supervise.watchdog import Watchdog
 
     given = given_values(found, WATCHDOG.values())
-    if given.keys() == {"action"}:
-        parser.error("--on-hang needs --heartbeat-timeout or --output-timeout, such as --heartbeat-timeout 60")
+    if given.keys() == {"action"} and not any(part.settings["alive"] for part in roles):
+        parser.error("--on-hang needs --heartbeat-timeout, --output-timeout or --alive, such as --heartbeat-timeout 60")
     return Watchdog(**given) if given else None
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from supervise._gang.notify_protocol import HELD_BY_RANK
 from supervise._printable import one_line
 from supervise._process.launch import limits
+from supervise._settings import conditions
 from supervise.cli.options import groups
 from supervise.cli.options.parser import Parser, read
 from supervise.errors import SpecError
@@ -151,7 +152,7 @@ def validated(parser: Parser, found: argparse.Namespace) -> Options:
     nnodes = found.nnodes if found.engine == "ray" else 1
     groups.find_ranks(parser, found, parts, nnodes)
     groups.check_output(parser, found, nproc)
-    groups.check_health(parser, found)
+    groups.check_health(parser, found, parts)
     groups.check_result(parser, found)
     groups.check_stdin(parser, found, parts)
     settings = groups.gang_settings(found)
@@ -189,7 +190,7 @@ def validated(parser: Parser, found: argparse.Namespace) -> Options:
         color=found.color,
         output=groups.of(found),
         restarts=groups.policy(parser, found, settings),
-        watchdog=groups.watchdog(parser, found),
+        watchdog=groups.watchdog(parser, found, parts),
         exit_code_from=found.exit_code_from,
         summary=found.summary,
         metrics=found.metrics,
@@ -205,7 +206,7 @@ def validated(parser: Parser, found: argparse.Namespace) -> Options:
 def _opened_later(found: argparse.Namespace, parts: tuple[Part, ...], nproc: int) -> int:
     """Return the number of descriptors that the run may open after the check of the options."""
     filters = bool(found.duplicate_stdout_filters) + bool(found.duplicate_stderr_filters)
-    notifies = any(part.settings["ready"] == "notify" for part in parts)
+    notifies = any("notify" in conditions(part.settings["ready"]) for part in parts)
     notified = notifies or found.heartbeat_timeout or found.output_timeout
     pipes = 2 if found.stdin == "all" else 0
     return limits.opened_later(nproc, filters=filters, more=HELD_BY_RANK * bool(notified) + pipes)

@@ -113,6 +113,8 @@ def read(words: Sequence[str], command: str = "run") -> tuple[Parser, argparse.N
             given = found.file.words(known_options(parser))
         except argparse.ArgumentTypeError as error:
             parser.error(str(error))
+        if found.ready:  # otherwise the list of the file would go on
+            given = [word for word in given if not word.startswith("--ready=")]
         found, unknown = parser.parse_known_args([*parser.defaults, *given, *words])
     if unknown:
         from supervise.cli.options import suggestions

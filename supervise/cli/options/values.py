@@ -8,17 +8,18 @@ import math
 import os
 import re
 import stat
+from functools import partial
 from signal import SIGKILL, SIGSTOP, Signals
 from typing import TYPE_CHECKING, Any
 
 from supervise import _settings
-from supervise._settings import LEAST_LOG_BYTES, LONGEST_S
+from supervise._settings import GANG, LEAST_LOG_BYTES, LONGEST_S
 from supervise.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from supervise._settings import Kind
+    from supervise._settings import Kind, Setting
     from supervise.logs import Std
 
 
@@ -381,6 +382,14 @@ def addresses(text: str) -> tuple[str, ...]:
         raise argparse.ArgumentTypeError(str(error).removeprefix("listen: ")) from None
 
 
+def of_row(row: Setting, value: Any) -> Any:
+    """Return the value of a setting whose text needs no other form."""
+    try:
+        return row.checked(value)
+    except SpecError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 OF_KIND: Mapping[Kind, tuple[str, Callable[[str], Any]]] = {
     _settings.SECONDS: ("DUR", seconds),
     _settings.SPAN: ("DUR", span_s),
@@ -392,6 +401,9 @@ OF_KIND: Mapping[Kind, tuple[str, Callable[[str], Any]]] = {
     _settings.ADDRESSES: ("LIST", addresses),
     _settings.FOLDER: ("DIR", existing_folder),
     _settings.SIGNAL: ("SIG", signal_number),
+    _settings.READINESS: ("WHEN", partial(of_row, GANG["ready"])),
+    _settings.PROBE: ("PROBE", partial(of_row, GANG["alive"])),
+    _settings.TIMES: ("N", restart_count),
 }
 """Kind of a setting to the placeholder of its value in the help, and to the parser of the value's text."""
 

@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from supervise._printable import one_line
+from supervise._settings import conditions
 from supervise._story.wording import counted, spans
 from supervise.cli import streams
 from supervise.cli.run import program, ranks, settings
@@ -63,6 +64,12 @@ def lines(options: Options, envs: Mapping[int, Mapping[str, str]]) -> list[str]:
     found += [f"# kill-mode mixed: {spans(mixed)}"] if mixed else []
     listening = [(part.role, each) for part in options.parts for each in part.settings.get("listen", ())]
     found += [f"# {role} listens on {one_line(each)}" for role, each in listening]
+    probes = ((rank, name, options.part_of(rank).settings[name]) for rank in shown for name in ("ready", "alive"))
+    found += [
+        f"# rank {rank}: {name} {one_line(text)}"
+        for rank, name, given in probes
+        for text in conditions(given or "exec")
+    ]
     found += [f"export {_assigned(key, value)}" for key, value in common.items()]
     for rank, env in shown.items():
         part = options.part_of(rank)

@@ -36,6 +36,7 @@ OF_INTEREST = frozenset(
         "supervise.gang.starting",
         "supervise.gang.stopping",
         "supervise.gang.stacks",
+        "supervise.gang.unheard",
         "supervise.process.exited",
         "supervise.process.hung",
         "supervise.process.leaked",
@@ -172,6 +173,11 @@ class Progress:
                 self._hangs(it)
             case "gang.stacks":
                 self._shows_stacks(it)
+            case "gang.unheard":
+                self._console.note(
+                    "no rank has sent a heartbeat, so --heartbeat-timeout finds no hang: call supervise.notify(step=N)"
+                    " or notify(heartbeat=True) in the program"
+                )
             case "process.leaked":
                 self._leaked(it)
             case "log.failed":  # an error of a log file, or of the stream that shows it

@@ -180,6 +180,7 @@ def start_locally(
     settings["event_sink"] = sink
     settings["screen"] = console.screen
     settings["stdin"] = stdin.of_ranks()
+    settings["hears"] = True
     attempt = first_attempt(**settings)
     return Supervisor.start_attempt(attempt), specs._run_log_dir  # noqa: SLF001 - no public name, as in PyTorch
 

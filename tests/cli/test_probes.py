@@ -1,0 +1,211 @@
+"""Probes in gang files and options: `check`, `--dry-run`, real servers; and what ranks report without an option."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Command
+from tests.cli.test_run_commands import until
+from tests.ports import free_port
+
+GANG = """
+[roles.migrate]
+command = ["sh", "-c", "echo migrated; exec touch schema"]
+ready = "exit"
+
+[roles.web]
+command = ["{python}", "server.py"]
+count = 2
+ready = ["tcp:80${{ROLE_RANK}}1", "exec:test -e 'schema'"]
+alive = "http://localhost:80${{ROLE_RANK}}1/"
+alive-interval = "2s"
+alive-failures = 5
+"""
+SERVER = """
+import http.server, os, threading
+port = int(os.environ["PORTS"].split()[int(os.environ["ROLE_RANK"])])
+print("the schema is there:", os.path.exists("schema"), flush=True)
+timer = threading.Timer(1.0, lambda: http.server.HTTPServer(("127.0.0.1", port), Serves).serve_forever())
+class Serves(http.server.SimpleHTTPRequestHandler):
+    pass
+timer.start()
+"""
+MAKE = 'echo "import time; time.sleep(1000)" > sleeps.py; exec "$0" "$@"'
+CLIENT = """
+import os, urllib.request
+for port in os.environ["PORTS"].split():
+    urllib.request.urlopen(f"http://127.0.0.1:{port}/").close()
+print("the servers answer")
+"""
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    path = tmp_path / "gang.toml"
+    path.write_text(GANG.format(python=sys.executable))
+    (tmp_path / "server.py").write_text(SERVER)
+    (tmp_path / "client.py").write_text(CLIENT)
+    return path
+
+
+def test_a_migration_slow_servers_and_their_client(supervise: Command, toml: Path):
+    """No program speaks a protocol of supervise; each role starts when the one before is ready."""
+    first, second = free_port(), free_port()
+    toml.write_text(f"""
+env = {{ PORTS = "{first} {second}" }}
+[roles.migrate]
+command = "touch schema"
+ready = "exit"
+[roles.web]
+command = ["{sys.executable}", "server.py"]
+count = 2
+ready = ["tcp:{first}", "http://localhost:{second}/server.py"]
+service = true
+[roles.client]
+command = ["{sys.executable}", "client.py"]
+""")
+    done = supervise.run("-q", "--file", str(toml))
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines.count("[web0]:the schema is there: True") == 1
+    assert "[client0]:the servers answer" in lines
+
+
+def test_check_and_dry_run_show_the_probes_and_try_none(supervise: Command, toml: Path):
+    """They print the text of the file."""
+    done = supervise.refused("check", str(toml))
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[1].startswith("  migrate: 1 rank, ready exit, in ")
+    assert lines[3].startswith(
+        "  web: 2 ranks, ready tcp:80${ROLE_RANK}1 and exec:test -e 'schema', alive http://localhost:80${ROLE_RANK}1/,"
+        " alive-interval 2 s, alive-failures 5, in "
+    )
+    done = supervise.run("--dry-run", "--file", str(toml))
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("# rank")] == [
+        "# rank 0: ready exit",
+        "# rank 1: ready tcp:80${ROLE_RANK}1",
+        "# rank 1: ready exec:test -e 'schema'",
+        "# rank 1: alive http://localhost:80${ROLE_RANK}1/",
+        "# rank 2: ready tcp:80${ROLE_RANK}1",
+        "# rank 2: ready exec:test -e 'schema'",
+        "# rank 2: alive http://localhost:80${ROLE_RANK}1/",
+    ]
+    assert not (toml.parent / "schema").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ('"exit"', '"exti"', "roles.migrate: ready is 'exti'; it is one of exec, notify, exit; a probe is tcp:"),
+        ("${{ROLE_RANK}}1/", "${{PRT}}/", "role 'web': rank 0: alive is 'http://localhost:80${PRT}/'; PRT is not"),
+        (
+            "alive-failures = 5",
+            "alive-failures = 0",
+            "role 'web': alive_failures is 0; it is a number of times, 1 or more",
+        ),
+        ("test -e", "no-such-test -e", "; No such file or directory"),
+        ('"exit"', "3", "roles.migrate: ready is 3; give a text or a list of texts"),
+    ],
+)
+def test_a_wrong_probe_of_a_file_is_refused(supervise: Command, toml: Path, old: str, new: str, complaint: str):
+    """By the role, the key and the value, before any process starts."""
+    toml.write_text(GANG.replace(old, new).format(python=sys.executable))
+    done = supervise.refused("check", str(toml))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert complaint in done.stderr
+
+
+def test_options_replace_the_probes_of_a_file(supervise: Command, tmp_path: Path):
+    """The list of a file is that of all roles; options are repeated for a list, and replace that of the file."""
+    toml = tmp_path / "gang.toml"
+    toml.write_text('ready = ["file:a", "log:a,b"]\nalive = "exec:true"\n[roles.a]\ncommand = "true"\n')
+
+    def shown(*words: str) -> str:
+        return supervise.refused("check", *words, str(toml)).stdout.splitlines()[1]
+
+    assert ", ready file:a and log:a,b, alive exec:true, in " in shown()
+    assert ", ready notify, alive tcp:80, in " in shown("--ready", "notify", "--alive", "tcp:80")
+    assert ", ready file:x and tcp:80 and notify, alive" in shown("--ready=file:x", "--ready=tcp:80", "--ready=notify")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--ready-timeout", "5"), "--ready-timeout needs --ready"),
+        (("--alive-interval", "5"), "--alive-interval needs --alive"),
+        (("--alive-failures", "5", "--ready", "tcp:80"), "--alive-failures needs --alive"),
+        (("--on-hang", "fail"), "--on-hang needs --heartbeat-timeout, --output-timeout or --alive"),
+        (("--ready", "exit", "--ready", "tcp:80"), "give exit alone"),
+        (("--ready", "tcp:x"), "'x' is not a port"),
+        (("--ready", "log:x", "--log-dir", "/dev/null"), "its output is not written to a file"),
+    ],
+)
+def test_options_that_need_others(supervise: Command, words: tuple[str, ...], complaint: str):
+    """And values that are not valid."""
+    done = supervise.run(*words, "true")
+    assert done.returncode == 2
+    assert complaint in done.stderr
+
+
+def test_a_hang_that_a_probe_finds_fails_the_run(supervise: Command):
+    """The line says which probe, and its last answer."""
+    words = ("--alive", "exec:sh -c 'echo stuck; exit 4'", "--alive-interval", "0.1", "--on-hang", "fail")
+    done = supervise.run(*words, "sleep", "1000")
+    assert done.returncode != 0
+    assert "rank 0 hangs: no answer for " in done.stderr
+    assert "(\"exec:sh -c 'echo stuck; exit 4': exit code 4: stuck\")" in done.stderr
+
+
+def test_an_exception_of_a_probe_is_not_one_of_the_rank(supervise: Command, tmp_path: Path):
+    """Below `supervise run`, Python programs record theirs for the report."""
+    probe = f"exec:{sys.executable} -c 'raise ValueError(7)'"
+    done = supervise.run("--ready", probe, "--ready-timeout", "5", "--run-path", "sleeps.py", before=("sh", "-c", MAKE))
+    assert done.returncode != 0
+    assert "the last answer: exit code 1: ValueError: 7" in done.stderr
+    assert not list(tmp_path.rglob("error.json"))
+
+
+def test_reports_of_ranks_are_heard_without_an_option(supervise: Command, tmp_path: Path):
+    """Step and status are in `supervise status`."""
+    told = "import signal, supervise\nsupervise.notify(step=41, status='epoch 2')\nprint('told', flush=True)\n"
+    (tmp_path / "steps.py").write_text(f"{told}signal.pause()\n")
+    with supervise.started("--run-id", "steps", "steps.py") as run:
+        assert "told" in run.hear()[0]
+
+        def row() -> dict[str, object] | None:
+            done = supervise.supervise("status", "steps", "--json")
+            found: dict[str, object] = json.loads(done.stdout)["ranks"]["0"] if done.returncode == 0 else {}
+            return found if found.get("step") else None
+
+        found = until(row)
+        assert (found["step"], found["status"]) == (41, "epoch 2")
+        run.process.terminate()
+        run.end()
+
+
+def test_a_caller_s_own_notify_socket_stays(supervise: Command):
+    """An option that needs none does not take it away from the ranks."""
+    show = "import os; print(os.environ['NOTIFY_SOCKET'])"
+    done = supervise.run("-q", "--no-prefix", "--env", "NOTIFY_SOCKET=/run/mine", sys.executable, "-c", show)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "/run/mine\n", "")
+
+
+@pytest.mark.parametrize(("beats", "told"), [("", 1), ("import supervise; supervise.notify(step=1)", 0)])
+def test_a_watchdog_without_a_single_beat_says_so_once(supervise: Command, beats: str, told: int):
+    """At the end of the run, if it does not last for three deadlines."""
+    done = supervise.run("--heartbeat-timeout", "1000", "-n", "2", sys.executable, "-c", beats)
+    assert done.returncode == 0
+    assert done.stderr.count("no rank has sent a heartbeat, so --heartbeat-timeout finds no hang") == told
+
+
+def test_a_watchdog_without_a_beat_for_three_deadlines_says_so(supervise: Command):
+    """While the ranks run."""
+    with supervise.started("--heartbeat-timeout", "0.2", "sleep", "1000") as run:
+        assert "notify(heartbeat=True)" in run.hear_error("no rank has sent a heartbeat")
+        run.process.terminate()
+        _, _, err = run.end()
+        assert "heartbeat" not in err
