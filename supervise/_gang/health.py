@@ -178,9 +178,9 @@ class HangWatch:
                 if tier.name == "heartbeat":
                     tier.silence.note(rank, tier.pulses())
 
-    def settle(self) -> None:
+    def settle(self, *, failed: bool) -> None:
         """Fail the ranks that were reported, before the core decides on the exit of a rank."""
-        self._reports.settle()
+        self._reports.settle(failed=failed)
 
     def end(self) -> None:
         """Cancel all checks."""
@@ -223,7 +223,8 @@ class HangWatch:
         """Return the hang with the rank that the stacks name, and with the reason. The stacks may be empty."""
         names, now_ns, mute = self._reports.names, time.monotonic_ns(), self._mute(tier, hang)
         stacks = {names[rank]: found[rank] for rank in (hang.local_rank, *hang.waiting, *mute) if rank in found}
-        suspect = by_stacks(stacks, [names[rank] for rank in (hang.local_rank, *hang.rivals, *mute)])
+        suspects = [rank for rank in (hang.local_rank, *hang.rivals, *mute) if rank in self._gang.running]
+        suspect = by_stacks(stacks, [names[rank] for rank in suspects or [hang.local_rank]])
         rank = next(local for local, name in names.items() if name == suspect.rank)
         if rank in mute:  # the others wait for it; it has sent nothing, so only the first rank can end the hang
             waiting = (hang.local_rank, *hang.waiting)
@@ -455,13 +456,15 @@ class HangReports:
             self._host.events.emit(report.hung)
             self._host.subscribers.tell(report.hung.message)
 
-    def settle(self) -> None:
-        """Fail the ranks whose stacks are still being collected.
+    def settle(self, *, failed: bool) -> None:
+        """Fail the ranks whose stacks are still being collected, because a rank has exited.
 
-        Otherwise a later exit might be blamed for their failure.
+        Otherwise its exit might be blamed for their failure. A hang that the stacks decide waits for them, unless that
+        rank has failed.
         """
         for report in list(self._pending):
-            self._conclude(report)
+            if failed or report.decide is None:
+                self._conclude(report)
 
     def _request(self, host: Host) -> Reply[dict[int, RankStacks]] | None:
         try:
@@ -612,13 +615,13 @@ class RankHealth:
             passed_s = (time.monotonic_ns() - fact.started_ns) / 1e9
             self._limit(rank, self._spec.of(rank).ready_timeout_s - passed_s)
 
-    def exited(self, rank: int) -> RankNotes:
+    def exited(self, rank: int, *, failed: bool) -> RankNotes:
         """Handle events of a rank that precede its exit and that the core does not know yet: hangs and datagrams.
 
         Return the last reports of the rank.
         """
         if self._watch is not None:
-            self._watch.settle()
+            self._watch.settle(failed=failed)
         self.sockets.read_now(rank)
         self.sockets.close(rank)
         self._lift(rank)

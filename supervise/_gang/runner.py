@@ -437,7 +437,8 @@ class GangRunner:
             self.step(event)
             return
         if self._health is not None:
-            notes = self._health.exited(event.local_rank)
+            failed = event.exitcode not in self.gang.success
+            notes = self._health.exited(event.local_rank, failed=failed)
             event = replace(event, step=notes.step, status=notes.status)
         if self.attempt.spec.plain is not None:  # the gang does not use return values
             event = replace(event, has_value=False, complaint=None if event.exitcode == 0 else event.complaint)
