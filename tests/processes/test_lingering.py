@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -43,7 +44,9 @@ LINGERS = {
 
 def await_returned(gang, rank):
     """Return the status of a rank once its process has reported that it does not exit."""
+    pause = threading.Event()
     while (row := gang.ask(Status()).ranks[rank]).state != "returned" or row.status is None:
+        pause.wait(0.05)  # so that the test leaves the processor to the rank
         assert row.state in ("ready", "returned")
     return row
 
