@@ -37,9 +37,9 @@ RankState = Literal[
     "failed",
     "terminated",
 ]
-"""The state of a rank. ``waiting``: for its launch. ``suspended``: by SIGSTOP or SIGTSTP. ``returned``: with
-``hold_returned``, its function has returned, and its process runs until all functions have returned. ``backoff``: it
-waits for its restart."""
+"""The state of a rank. ``waiting``: for its launch. ``suspended``: by SIGSTOP or SIGTSTP. ``returned``: its
+function has returned, and its process still runs; with ``hold_returned``, until all functions have returned.
+``backoff``: it waits for its restart."""
 
 
 if TYPE_CHECKING:
@@ -351,6 +351,9 @@ class WorkerHung:
     """The last step that it has reported."""
     status: str | None
     """The last status that it has reported."""
+    evidence: str = ""
+    """Why the watchdog names this rank, if several ranks fell silent together at the same step: ``by its stack: ...``,
+    ``silent longest: the stacks are alike``, or the rank that exited before. "" if silence or the steps decide."""
 
 
 @record
@@ -370,6 +373,8 @@ class WorkerExited:
     """Why an exit code of 0 is a failure, or a fact that the exit code does not show; otherwise None."""
     has_value: bool = False
     """Whether the return value of the rank's function arrived complete."""
+    lingered: str = ""
+    """The threads of the rank, if it did not exit within five seconds after its function had returned; otherwise ""."""
     log_bytes: dict[str, int] = field(default_factory=dict)
     """Size of each of its log files when it was reaped, by path."""
     max_rss_bytes: int | None = None
@@ -380,6 +385,10 @@ class WorkerExited:
     """Whether an out-of-memory kill is likely: SIGKILL ended the rank, and its cgroup counted such a kill meanwhile."""
     attempt: int = 0
     """Number of the rank's life; the first is 0."""
+    step: int | None = None
+    """The last step that it has reported, also if it did so just before its end."""
+    status: str | None = None
+    """The last status text that it has reported."""
 
 
 @record

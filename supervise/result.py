@@ -34,6 +34,9 @@ _NS_PER_S = 1_000_000_000
 LOST_SINCE = ": lost since "
 """The part of the message of a rank that was lost with its host, between the host and the time."""
 
+LINGERED = "its function had returned, but its process did not exit: "
+"""Beginning of the message of a rank that was stopped although its return value had arrived."""
+
 MOST_BYTES = 4 << 20
 """The largest error file that is read: it holds a message and a traceback of 1 MiB each."""
 _MOST_VALUES = 10_000
@@ -283,6 +286,10 @@ class RankEnd:
     """Path of its stdout; ``""`` if it is not redirected."""
     stderr_log: str = ""
     """Path of its stderr; ``""`` if it is not redirected."""
+    step: int | None = None
+    """The last step that it has reported by `supervise.notify`; None if it has reported none."""
+    status: str | None = None
+    """The last status text that it has reported; None if it has reported none."""
     host: str = ""
     """Name of its host in a gang over several hosts, else ``""``. Then `local_rank` is the rank on that host, and the
     times, the pid and the paths are those of that host: times of different hosts are not comparable. If the rank was

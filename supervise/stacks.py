@@ -72,17 +72,17 @@ def group_stacks(stacks: Mapping[int, RankStacks]) -> list[str]:
     groups: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     paths: dict[str, set[tuple[str, ...]]] = {}
     for rank in sorted(stacks):
-        place, callers = _place(stacks[rank]), _callers(stacks[rank])
+        place, callers = place_of(stacks[rank]), _callers(stacks[rank])
         groups.setdefault((place, callers), []).append(rank)
         paths.setdefault(place, set()).add(callers)
     ordered = sorted(groups.items(), key=lambda group: (len(group[1]), group[1]))
     return [
-        f"{_ranks(ranks)}: {one_line(place + _difference(callers, paths[place] - {callers}))}"
+        f"{ranks_as_text(ranks)}: {one_line(place + _difference(callers, paths[place] - {callers}))}"
         for (place, callers), ranks in ordered
     ]
 
 
-def _ranks(ranks: Iterable[int]) -> str:
+def ranks_as_text(ranks: Iterable[int]) -> str:
     """Return sorted ranks as text: ``rank 3`` or ``ranks 0-2, 4``."""
     runs: list[list[int]] = []
     for rank in ranks:
@@ -94,18 +94,20 @@ def _ranks(ranks: Iterable[int]) -> str:
     return f"rank {text}" if text.isdigit() else f"ranks {text}"
 
 
-def _main(stacks: RankStacks) -> ThreadStack:
+def main_thread(stacks: RankStacks) -> ThreadStack:
+    """Return the main thread of a rank; an empty one if no thread is known."""
     main = next((thread for thread in stacks.threads if thread.tid == stacks.pid), None)
     return main or next(iter(stacks.threads), ThreadStack())
 
 
-def _is_own(frame: StackFrame) -> bool:
+def is_own(frame: StackFrame) -> bool:
+    """Return whether a call is one of user code, outside of Python's library and of installed packages."""
     return not any(part in frame.file for part in _LIBRARIES)
 
 
 def _callers(stacks: RankStacks) -> tuple[str, ...]:
-    """Return the calls of the user's code that enclose the call of `_place`, the inner ones first."""
-    return tuple(_call(frame) for frame in _main(stacks).frames if _is_own(frame))[1:]
+    """Return the calls of the user's code that enclose the call of `place_of`, the inner ones first."""
+    return tuple(_call(frame) for frame in main_thread(stacks).frames if is_own(frame))[1:]
 
 
 def _difference(callers: tuple[str, ...], others: set[tuple[str, ...]]) -> str:
@@ -118,14 +120,15 @@ def _difference(callers: tuple[str, ...], others: set[tuple[str, ...]]) -> str:
     return f", called by {callers[-1]}" if callers else ", the outermost call"
 
 
-def _place(stacks: RankStacks) -> str:
-    main = _main(stacks)
+def place_of(stacks: RankStacks) -> str:
+    """Return where the main thread of a rank is: ``load_batch (data.py:41), in wait (threading.py:320)``."""
+    main = main_thread(stacks)
     suspended = ", suspended" if main.state in ("T", "t") else ""
     if not main.frames:
         where = ", ".join(part for part in (main.syscall, main.wchan) if part) or "unknown"
         return f"no Python frames; the kernel: {where} (state {main.state or 'unknown'}){suspended}"
     inner = main.frames[0]
-    own = next(filter(_is_own, main.frames), inner)
+    own = next(filter(is_own, main.frames), inner)
     return _call(own) + ("" if own is inner else f", in {_call(inner)}") + suspended
 
 

@@ -19,6 +19,11 @@ If a check is later than that, the host got no processor time, so no rank is to 
 """
 CHECKS = 4
 """Number of checks in a period. With several checks, one of them is late if the host did not run in between."""
+_CLOSE_NS, _CLOSE_PARTS = 1_000_000_000, 10
+"""Two last signs are close if they are less than a second, or than this part of the period, apart.
+
+In short periods, they are close if they are less than the time between two checks apart.
+"""
 _LEAST_NS = 1_000_000
 """Minimum time between two checks."""
 
@@ -39,6 +44,11 @@ class Hang(NamedTuple):
     age_ns: int
     """Time since the last sign of the rank."""
     waiting: tuple[int, ...] = ()
+    rivals: tuple[int, ...] = ()
+    """Those of the waiting ranks that may hang instead, the most suspicious first.
+
+    They have reported the same step, and fell silent at almost the same time.
+    """
 
 
 class Silence:
@@ -108,8 +118,10 @@ class Silence:
         """Return the hangs that were not reported yet.
 
         If the ranks depend on each other, one of the silent ranks is the culprit, and the others wait for it. The
-        culprit is the rank with the lowest step; of several such ranks, the one with the oldest sign. It is reported
-        when it is overdue itself. When the culprit has given a sign or has ended, the others get a full period.
+        culprit is the rank with the lowest step; of several such ranks, the one with the oldest sign. Ranks with that
+        step whose last signs are close to this one are its rivals: only their stacks may tell which of them hangs. The
+        culprit is reported when it and its rivals are overdue. When the culprit has given a sign or has ended, the
+        others get a full period.
         """
         silent = self.near(pulses, now_ns)
         overdue = [rank for rank in silent if now_ns - self._since(rank, pulses[rank]) >= self.period_ns]
@@ -117,8 +129,10 @@ class Silence:
             return [self._report(rank, pulses, now_ns) for rank in overdue if not self._is_reported(rank, pulses[rank])]
         if not silent:
             return []
-        culprit = min(silent, key=lambda rank: (_step(pulses[rank]), pulses[rank].at_ns, rank))
-        if culprit not in overdue:
+        ordered = sorted(silent, key=lambda rank: (_step(pulses[rank]), pulses[rank].at_ns, rank))
+        culprit = ordered[0]
+        rivals = tuple(rank for rank in ordered[1:] if self._are_close(pulses[culprit], pulses[rank]))
+        if not {culprit, *rivals} <= {*overdue}:
             return []
         known = self._is_reported(culprit, pulses[culprit])
         others = tuple(rank for rank in silent if rank != culprit)
@@ -126,13 +140,33 @@ class Silence:
             if not self._is_reported(rank, pulses[rank]):
                 self._reported[rank] = pulses[rank].at_ns
                 self._waits_for[rank] = culprit
-        return [] if known else [self._report(culprit, pulses, now_ns)._replace(waiting=others)]
+        if known:
+            return []
+        return [self._report(culprit, pulses, now_ns)._replace(waiting=others, rivals=rivals)]
+
+    def blame(self, hang: Hang, local_rank: int, pulses: Mapping[int, Pulse], now_ns: int) -> Hang:
+        """Return a hang with one of its rivals as the culprit. The others wait for that rank.
+
+        If the rival has given a sign since, return the hang as it is.
+        """
+        if local_rank not in hang.rivals or local_rank not in pulses:
+            return hang
+        if not self._is_reported(local_rank, pulses[local_rank]):
+            return hang
+        others = tuple(sorted({hang.local_rank, *hang.waiting} - {local_rank}))
+        self._waits_for.pop(local_rank, None)
+        self._waits_for.update(dict.fromkeys(others, local_rank))
+        return Hang(local_rank, now_ns - self._since(local_rank, pulses[local_rank]), others)
 
     def next_ns(self, pulses: Mapping[int, Pulse], now_ns: int) -> int:
         """Return the time of the next check, at most a quarter of a period from now."""
         dues = (self._since(rank, pulse) + self.period_ns for rank, pulse in pulses.items())
         regular_ns = now_ns + max(self.period_ns // CHECKS, _LEAST_NS)
         return min([regular_ns, *(max(due_ns, now_ns + _LEAST_NS) for due_ns in dues if due_ns > now_ns)])
+
+    def _are_close(self, one: Pulse, other: Pulse) -> bool:
+        close_ns = min(max(_CLOSE_NS, self.period_ns // _CLOSE_PARTS), self.period_ns // CHECKS)
+        return _step(one) == _step(other) and other.at_ns - one.at_ns < close_ns
 
     def _report(self, rank: int, pulses: Mapping[int, Pulse], now_ns: int) -> Hang:
         self._reported[rank] = pulses[rank].at_ns

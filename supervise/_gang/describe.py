@@ -18,7 +18,7 @@ from supervise.errors import SpawnError
 from supervise.events import Event, EventLog, say_at_last
 from supervise.messages import Bare
 from supervise.recording import text_of
-from supervise.result import ProcessFailure, RankEnd, RunProcsResult, lost_with
+from supervise.result import LINGERED, ProcessFailure, RankEnd, RunProcsResult, lost_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -212,6 +212,7 @@ class Describer:
             step=told.step,
             status=told.status,
             waiting=[self.global_rank(rank) for rank in fact.waiting],
+            evidence=told.evidence,
         )
 
     def _not_ready(self, fact: steps.StartFailed) -> Event:
@@ -252,6 +253,8 @@ class Describer:
             oom_kill=end.oom_kill,
             max_rss_bytes=end.max_rss_bytes,
             cpu_time_s=end.cpu_time_s,
+            step=end.step,
+            status=end.status,
         )
 
     def _rank_restarting(self, fact: say.WorkerRestarting) -> Event:
@@ -418,6 +421,8 @@ def rank_end(end: WorkerExited, role: Role, started_ns: int, attempt: Attempt) -
         stdout_log=attempt.dest.stdouts.get(end.local_rank, ""),
         stderr_log=stderr,
         stderr_tail=_last_words(end, stderr),
+        step=end.step,
+        status=end.status,
     )
 
 
@@ -428,13 +433,15 @@ def build_result(gang: Gang, verdict: Verdict, attempt: Attempt, values: Mapping
         gang: The state of the gang.
         verdict: The verdict on the gang.
         attempt: The last attempt.
-        values: Local rank to return value, if all ranks exited with code 0.
+        values: Local rank to return value, of all ranks; if ranks were cut short, those that have arrived.
     """
     result = RunProcsResult(
         stdouts=dict(attempt.dest.stdouts), stderrs=dict(attempt.dest.stderrs), outcome=verdict.outcome
     )
     if not verdict.blamed:
         result.return_values = {rank: values.get(rank) for rank in range(attempt.nprocs)}
+    elif verdict.kind == "stopped":
+        result.return_values = dict(values)
     to_wall_ns = time.time_ns() - time.monotonic_ns()
     stopped = verdict.kind == "stopped"
     for rank in verdict.blamed:
@@ -486,6 +493,8 @@ def _failure(gang: Gang, rank: int, attempt: Attempt, to_wall_ns: int, *, stoppe
         message = f"exited with code {end.exitcode}; its restart kind is permanent, and no restart is left"
     if stopped and end.exitcode == 0:
         message = f"stopped by {gang.stop.death_sig.name} before the gang's end; exited with code 0"
+    elif stopped and end.has_value:
+        message = f"{LINGERED}{end.lingered or 'it was stopped within 5 s'}"
     return ProcessFailure.of(
         rank,
         end.pid,

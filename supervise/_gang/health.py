@@ -24,12 +24,13 @@ from supervise.errors import SuperviseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from typing import TypeAlias
 
     from supervise._core.hangs import Hang
     from supervise._core.model import Gang
     from supervise._gang.attempt import Attempt
     from supervise._gang.describe import EventEmitter
-    from supervise._gang.notify_sockets import Told
+    from supervise._gang.notify_sockets import RankNotes, Told
     from supervise._gang.probing import Probing
     from supervise._gang.ranks import RankActors
     from supervise._runtime.future import Reply
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from supervise.stacks import RankStacks
     from supervise.watchdog import HangTier, Watchdog
 
+    Decide: TypeAlias = Callable[[Mapping[int, RankStacks]], Hung]
 
 # The interface of the gang's runner that its helpers need
 
@@ -178,7 +180,7 @@ class HangWatch:
         if self._is_watched(rank) and life != last.life and not floods:
             self._triggered[rank] = _Triggered(life, now_ns, last.number + 1)
             at_ns = beat_ns or self._ready_ns.get(rank) or self._gang.ranks[rank].started_ns
-            self.report("heartbeat", rank, now_ns - at_ns, ())
+            self.report("heartbeat", rank, now_ns - at_ns)
             for tier in self._tiers:
                 if tier.name == "heartbeat":
                     tier.silence.note(rank, tier.pulses())
@@ -192,9 +194,9 @@ class HangWatch:
             self._host.events.emit(Unheard(period_ns / 1e9))
             self._unheard_s = None
 
-    def settle(self) -> None:
+    def settle(self, *, failed: bool) -> None:
         """Fail the ranks that were reported, before the core decides on the exit of a rank."""
-        self._reports.settle()
+        self._reports.settle(failed=failed)
 
     def end(self) -> None:
         """Cancel all checks."""
@@ -231,10 +233,57 @@ class HangWatch:
             self._schedule(tier)
 
     def _hangs(self, tier: _Tier, hang: Hang) -> None:
-        self.report(tier.name, hang.local_rank, hang.age_ns, hang.waiting)
+        hung = self._hung(tier.name, hang.local_rank, hang.age_ns, hang.waiting)
+        others = hang.rivals if hang.waiting else [*self._mute(tier, hang), *self._left_early(hang)]
+        self._reports.report(hung, partial(self._by_stacks, tier, hang) if others else None)
 
-    def report(self, tier: HangTier, rank: int, age_ns: int, waiting: tuple[int, ...], last: str = "") -> None:
+    def _by_stacks(self, tier: _Tier, hang: Hang, found: Mapping[int, RankStacks]) -> Hung:
+        """Return the hang with the rank that the stacks name, and with the reason. The stacks may be empty."""
+        from supervise._core.evidence import BY_STACK, by_stacks  # lazy: most gangs have no watchdog
+        from supervise.stacks import ranks_as_text
+
+        names, now_ns, mute = self._reports.names, time.monotonic_ns(), self._mute(tier, hang)
+        stacks = {names[rank]: found[rank] for rank in (hang.local_rank, *hang.waiting, *mute) if rank in found}
+        suspects = [rank for rank in (hang.local_rank, *hang.rivals, *mute) if rank in self._gang.running]
+        suspect = by_stacks(stacks, [names[rank] for rank in suspects or [hang.local_rank]])
+        rank = next(local for local, name in names.items() if name == suspect.rank)
+        if rank in mute:  # the others wait for it; it has sent nothing, so only the first rank can end the hang
+            waiting = (hang.local_rank, *hang.waiting)
+            return self._hung(
+                tier.name, rank, now_ns - self._gang.ranks[rank].started_ns, waiting, evidence=suspect.evidence
+            )
+        blamed = tier.silence.blame(hang, rank, tier.pulses(), now_ns)
+        evidence = suspect.evidence if hang.rivals and blamed.local_rank == rank else ""
+        if (early := self._left_early(hang)) and not evidence.startswith(BY_STACK):
+            last = early[-1]
+            who = ranks_as_text(sorted(names[end.local_rank] for end in early))
+            evidence = f"{who} exited with code {last.exitcode} {(now_ns - last.ended_ns) / 1e9:.1f} s ago"
+            who = "these ranks wait" if hang.waiting else "this rank waits"
+            evidence += f", while {who}" if suspect.waits else ""
+        return self._hung(tier.name, blamed.local_rank, blamed.age_ns, blamed.waiting, evidence=evidence)
+
+    def _mute(self, tier: _Tier, hang: Hang) -> list[int]:
+        """Return the ranks of the same role that have given no sign so far, if the ranks depend on each other."""
+        pulses = tier.pulses()
+        return [rank for rank in self._watched() if rank not in pulses and self._depend(rank, hang.local_rank)]
+
+    def _left_early(self, hang: Hang) -> list[WorkerExited]:
+        """Return the ends of the ranks of the same role that have succeeded, if the ranks depend on each other."""
+        gang = self._gang
+        ends = [end for end in gang.ends if gang.ranks[end.local_rank].by_itself and not gang.failed(end)]
+        return [end for end in ends if self._depend(end.local_rank, hang.local_rank)]
+
+    def _depend(self, one: int, other: int) -> bool:
+        gang = self._gang
+        return gang.strategy != "one_for_one" and gang.role_of[one] == gang.role_of[other]
+
+    def report(self, tier: HangTier, rank: int, age_ns: int, last: str = "") -> None:
         """Report that a rank hangs. `last` is the probe that it has not answered, with the last answer."""
+        self._reports.report(self._hung(tier, rank, age_ns, (), last=last))
+
+    def _hung(
+        self, tier: HangTier, rank: int, age_ns: int, waiting: tuple[int, ...], *, evidence: str = "", last: str = ""
+    ) -> Hung:
         notes = self._sockets.state(rank)
         message = say.WorkerHung(
             local_rank=rank,
@@ -243,8 +292,9 @@ class HangWatch:
             age_s=age_ns / 1e9,
             step=notes.step,
             status=last or notes.status,
+            evidence=evidence,
         )
-        self._reports.report(Hung(message, waiting))
+        return Hung(message, waiting)
 
     def _is_watched(self, rank: int) -> bool:
         """Return whether the silence of a rank counts.
@@ -365,6 +415,20 @@ _WRITE_S = 0.5
 """Time after which the stacks are reported without their file, which a file system may block."""
 
 
+class _Report:
+    """A hang that is being reported."""
+
+    __slots__ = ("at_ns", "decide", "hung", "saved")
+
+    def __init__(self, hung: Hung, decide: Decide | None) -> None:
+        self.hung = hung
+        self.decide = decide
+        """Function that names the rank by the stacks. None: the hang is told already."""
+        self.at_ns = time.monotonic_ns()
+        self.saved = False
+        """Whether its stacks are told."""
+
+
 class HangReports:
     """Reporter of the hangs of one gang. It also fails the rank if the watchdog says so. Used on the gang's loop."""
 
@@ -379,40 +443,54 @@ class HangReports:
         self._watchdog = watchdog
         self._host: Host | None = host
         self._loop = loop
-        self._unsaved: set[Hung] = set()
-        """Hangs whose stacks are not written to a file yet."""
-        self._pending: dict[Hung, int] = {}
-        """Hangs whose ranks fail once their stacks are collected.
+        self._pending: list[_Report] = []
+        """Hangs that are not told yet, or whose ranks fail once their stacks are collected."""
 
-        The value is the monotonic time of the report.
-        """
+    @property
+    def names(self) -> dict[int, int]:
+        """Local rank to the rank that events name."""
+        return self._host.events.global_ranks(range(self._host.gang.nprocs)) if self._host is not None else {}
 
-    def report(self, hung: Hung) -> None:
+    def report(self, hung: Hung, decide: Decide | None = None) -> None:
         """Report a hang.
 
         With ``fail``, the rank fails only after the stacks are collected, which takes up to 2 s.
+
+        Args:
+            hung: The hang.
+            decide: Function that names the rank by the stacks, from local rank to stacks; the report waits for them.
+                Without stacks, the mapping is empty. None: `hung` names it.
         """
         if self._host is None:
             return
-        if self._watchdog.action == "fail":
-            self._pending[hung] = time.monotonic_ns()
-        self._host.events.emit(hung)
-        self._host.subscribers.tell(hung.message)
+        report = _Report(hung, decide)
+        self._pending.append(report)
+        if decide is None:
+            self._announce(report, {})
         reply = self._request(self._host) if self._watchdog.stacks else None
         if reply is None:
-            self._fail(hung)
+            self._conclude(report)
         else:
-            if hung in self._pending:
-                self._loop.call_later(_LONGEST_S, partial(self._fail, hung))
-            reply.add_done_callback(partial(self._loop.post, self._take, hung, reply))
+            self._loop.call_later(_LONGEST_S, partial(self._conclude, report))
+            reply.add_done_callback(partial(self._loop.post, self._take, report, reply))
 
-    def settle(self) -> None:
-        """Fail the ranks whose stacks are still being collected.
+    def _announce(self, report: _Report, found: Mapping[int, RankStacks]) -> None:
+        """Tell a hang, if it is not told yet, with the rank that the stacks name."""
+        if report.decide is not None:
+            report.hung, report.decide = report.decide(found), None
+        if self._host is not None:
+            self._host.events.emit(report.hung)
+            self._host.subscribers.tell(report.hung.message)
 
-        Otherwise a later exit might be blamed for their failure.
+    def settle(self, *, failed: bool) -> None:
+        """Fail the ranks whose stacks are still being collected, because a rank has exited.
+
+        Otherwise its exit might be blamed for their failure. A hang that the stacks decide waits for them, unless that
+        rank has failed.
         """
-        for hung in list(self._pending):
-            self._fail(hung)
+        for report in list(self._pending):
+            if failed or report.decide is None:
+                self._conclude(report)
 
     def _request(self, host: Host) -> Reply[dict[int, RankStacks]] | None:
         try:
@@ -420,35 +498,38 @@ class HangReports:
         except OSError:  # no thread is available
             return None
 
-    def _take(self, hung: Hung, reply: Reply[dict[int, RankStacks]]) -> None:
+    def _take(self, report: _Report, reply: Reply[dict[int, RankStacks]]) -> None:
         if self._host is None:
             return
         try:
             found = reply.get(timeout=0)
         except Exception:  # no thread was available for a request that had to wait
-            self._fail(hung)
+            self._conclude(report)
             return
-        ranks = self._host.events.global_ranks(range(self._host.gang.nprocs))
-        rank = ranks[hung.message.local_rank]
+        if report.decide is not None:
+            self._announce(report, found)
+        ranks = self.names
+        rank = ranks[report.hung.message.local_rank]
         found = {ranks[local]: stacks for local, stacks in found.items()}
         folder = getattr(self._host.attempt.spec.logs_specs, "_run_log_dir", None)
         from supervise.stacks import group_stacks  # lazy: most gangs have no watchdog
 
         places = tuple(group_stacks(found))
-        without_file = partial(self._tell, hung, places, "")
-        self._unsaved.add(hung)
-        if folder is None or not self._save(folder, hung, f"rank {rank} {why(hung)}", places, found):
+        without_file = partial(self._tell, report, places, "")
+        if folder is None or not self._save(folder, report, rank, places, found):
             without_file()
         else:
             self._loop.call_later(_WRITE_S, without_file)
 
     def _save(
-        self, folder: str, hung: Hung, head: str, places: tuple[str, ...], found: Mapping[int, RankStacks]
+        self, folder: str, report: _Report, rank: int, places: tuple[str, ...], found: Mapping[int, RankStacks]
     ) -> bool:
         """Write the stacks on a thread, because a file system may block; return whether a thread is available."""
+        head = f"rank {rank} {why(report.hung)}"
 
         def save() -> None:
-            self._loop.post(self._tell, hung, places, _write(folder, [head, "", *places], found))
+            path = _write(folder, [head, "", *places], found)
+            self._loop.post(self._tell, report, places, path)
 
         try:
             _threads.start(threading.Thread(target=save, name="supervise-stacks", daemon=True), "the file with stacks")
@@ -456,33 +537,38 @@ class HangReports:
             return False
         return True
 
-    def _tell(self, hung: Hung, places: tuple[str, ...], path: str) -> None:
+    def _tell(self, report: _Report, places: tuple[str, ...], path: str) -> None:
         """Report the stacks of a hang, only once. Then fail the rank, because the gang may end with that failure."""
-        if self._host is not None and hung in self._unsaved:
-            self._unsaved.discard(hung)
+        if self._host is not None and not report.saved:
+            report.saved = True
             self._host.events.emit(StacksTaken(path, places))
-            self._fail(hung)
+            self._conclude(report)
 
-    def _fail(self, hung: Hung) -> None:
-        at_ns = self._pending.pop(hung, None)
-        if at_ns is not None and self._host is not None:
-            told = hung.message
-            self._host.step(steps.RankFaulted(told.local_rank, told.attempt, why(hung), at_ns))
+    def _conclude(self, report: _Report) -> None:
+        """Tell a hang at last, and fail its rank if the watchdog says so. Only once."""
+        if report not in self._pending or self._host is None:
+            return
+        self._pending.remove(report)
+        if report.decide is not None:
+            self._announce(report, {})
+        if self._watchdog.action == "fail":
+            told = report.hung.message
+            self._host.step(steps.RankFaulted(told.local_rank, told.attempt, why(report.hung), report.at_ns))
 
     def end(self) -> None:
         """Drop the references to the host."""
         self._host = None
         self._pending.clear()
-        self._unsaved.clear()
 
 
 def why(hung: Hung) -> str:
-    """Return the message of the failure: ``hung: no heartbeat for 30.0 s (step 1841, "all_reduce")``."""
+    """Return the message of the failure: ``hung: no heartbeat for 30.0 s (step 41, "save"); by its stack: ...``."""
     told = hung.message
     seen = [f"step {told.step}"] if told.step is not None else []
     seen += [f'"{told.status}"'] if told.status else []
     details = f" ({', '.join(seen)})" if seen else ""
-    return f"hung: no {told.tier} for {told.age_s:.1f} s{details}"
+    evidence = f"; {told.evidence}" if told.evidence else ""
+    return f"hung: no {told.tier} for {told.age_s:.1f} s{details}{evidence}"
 
 
 def _write(folder: str, lines: list[str], found: Mapping[int, RankStacks]) -> str:
@@ -613,11 +699,14 @@ class RankHealth:
         else:
             self._begin_alive(rank)
 
-    def exited(self, end: WorkerExited) -> None:
-        """Handle what precedes the exit of a rank and what the core does not know yet: hangs, datagrams, readiness."""
+    def exited(self, end: WorkerExited, *, failed: bool) -> RankNotes:
+        """Handle what precedes the exit of a rank and what the core does not know yet: hangs, datagrams, readiness.
+
+        Return the last reports of the rank.
+        """
         rank = end.local_rank
         if self._watch is not None:
-            self._watch.settle()
+            self._watch.settle(failed=failed)
         self.sockets.read_now(rank)
         self.sockets.close(rank)
         if "exit" in self._spec.of(rank).ready and end.exitcode in self._gang.success and end.complaint is None:
@@ -627,6 +716,7 @@ class RankHealth:
         self._lift(rank)
         for one in [one for one in self._reloads if rank in one.left]:
             self._fail_reload(one, f"{self._titles((rank,))} ended while it reloaded")
+        return self.sockets.state(rank)
 
     def released(self, ranks: Iterable[int]) -> None:
         """Grant a full period to ranks that were held, and that sent no signs meanwhile."""
@@ -766,7 +856,7 @@ class RankHealth:
         elif self._watch.counts(rank):
             one.failures += 1
             if one.failures == part.alive_failures:
-                self._watch.report("answer", rank, now_ns - one.good_ns, (), f"{one.probe.text}: {one.answer}")
+                self._watch.report("answer", rank, now_ns - one.good_ns, f"{one.probe.text}: {one.answer}")
         else:
             one.failures = 0
         one.begin(part.alive_interval_s)

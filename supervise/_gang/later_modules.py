@@ -29,9 +29,11 @@ _BOUND = ("supervise._logs.trim",)
 _SCREEN = ("supervise._gang.tail_destination",)
 _CONTROL = ("supervise._control.server", "supervise._control.clients", "supervise._gang.stack_requests")
 _STACKS = ("supervise._gang.stack_requests",)
+_HANGS = (*_STACKS, "supervise._core.evidence")
 _HEALTH = ("supervise._gang.health",)
 _TAILS = ("supervise._gang.tail",)
 _OF_THE_START = (
+    "supervise._core.evidence",
     "supervise._gang.attempt",
     "supervise._gang.health",
     "supervise._gang.inherited",
@@ -83,7 +85,7 @@ def _needed(spec: GangSpec) -> Iterator[str]:
     yield from _BOUND if spec.log_max_bytes is not None else ()
     yield from _SCREEN if spec.screen is not None else ()
     yield from _CONTROL if spec.control is not None else ()
-    yield from _STACKS if spec.watches else ()
+    yield from _HANGS if spec.watches else ()
     yield from _HEALTH if spec.checks_health else ()
     yield from ("supervise._gang.probing", "encodings.idna") if spec.probes else ()  # the codec of names of hosts
     yield from ("http.client",) if any(probe.startswith("http") for probe in spec.probes) else ()

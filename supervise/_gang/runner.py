@@ -55,25 +55,31 @@ log = logging.getLogger("supervise")
 # The present state of each rank, for `Status`
 
 
-def rank_status(gang: Gang, number: int, notes: RankNotes | None, *, suspended: bool) -> RankStatus:
+def rank_status(
+    gang: Gang, number: int, notes: RankNotes | None, outcome: OutcomeFile | None, *, suspended: bool
+) -> RankStatus:
     """Return the present state of a rank.
 
     Args:
         gang: The state of the gang.
         number: The rank.
         notes: The reports of the rank's present life; None if it has no notify socket.
+        outcome: The file with the return value of its function; None if it has none.
         suspended: Whether the kernel has suspended the rank.
     """
     rank, state = gang.ranks[number], _state(gang, number, suspended=suspended)
+    lingers = None
+    if state == "ready" and outcome is not None and outcome.fd >= 0 and outcome.has_value:
+        state, lingers = "returned", outcome.note() or None
     if notes is None:
-        return RankStatus(pid=rank.pid, state=state, attempt=rank.attempt, restarts=rank.restarts)
+        return RankStatus(pid=rank.pid, state=state, attempt=rank.attempt, restarts=rank.restarts, status=lingers)
     beat_age_s = None if notes.beat_ns is None else (time.monotonic_ns() - notes.beat_ns) / 1e9
     return RankStatus(
         pid=rank.pid,
         state=state,
         attempt=rank.attempt,
         restarts=rank.restarts,
-        status=notes.status,
+        status=lingers or notes.status,
         step=notes.step,
         beat_age_s=beat_age_s,
     )
@@ -119,11 +125,15 @@ class ReturnValues:
         self._loop = loop
         self._slots = slots
         self._loaded: Callable[[dict[int, str]], object] | None = None
+        self._partial = False
+        """Whether a close or a timeout has cut ranks short. Then a value that cannot be loaded causes no failure."""
         self.by_rank: dict[int, Any] = {}
         """Local rank to loaded value."""
 
     def load(self, gang: Gang, loaded: Callable[[dict[int, str]], object]) -> None:
         """Load the values if all ranks exited with a code of success, except for terminated ranks and stopped services.
+
+        If a close or a timeout has cut other ranks short, load the values that have arrived.
 
         A rank that stays down since an earlier attempt has no value and does not count here.
 
@@ -135,9 +145,10 @@ class ReturnValues:
         self._loaded = loaded
         over = {n for n, rank in enumerate(gang.ranks) if rank.terminated or rank.dismissed or gang.is_left_out(n)}
         ends = [end for end in gang.ends if end.local_rank not in over]
-        good = {end.local_rank for end in ends if end.has_value and not gang.failed(end)}
-        expected = self._nprocs - len(over)
-        if not good or sum(end.exitcode in gang.success for end in ends) < expected:
+        complete = sum(end.exitcode in gang.success for end in ends) >= self._nprocs - len(over)
+        self._partial = not complete and gang.stop.reason in ("close", "timeout")
+        good = {end.local_rank for end in ends if end.has_value and (self._partial or not gang.failed(end))}
+        if not good or not (complete or self._partial):
             self._loop.post(self._arrived, {}, {})
             return
         files = {rank: file for rank in good if (file := self._slots.outcomes[rank]).kind() != "None"}
@@ -163,7 +174,7 @@ class ReturnValues:
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
             self.by_rank = values
-            loaded(problems)
+            loaded({} if self._partial else problems)
 
 
 def _load(
@@ -414,6 +425,7 @@ class GangRunner:
     def status(self) -> GangStatus:
         """Return the present state. Ask the kernel whether reported ranks are still suspended."""
         gang, processes = self.gang, self.ranks.slots.processes
+        outcomes = self.ranks.slots.outcomes if self.attempt.spec.plain is None else {}
         self._suspended = {
             rank for rank in self._suspended if rank in processes and processes[rank].kernel_state() in ("T", "t")
         }
@@ -425,7 +437,7 @@ class GangRunner:
             waiters=self.replies.waiting,
             attempt=gang.attempt,
             ranks={
-                rank: rank_status(gang, rank, self.notes(rank), suspended=rank in self._suspended)
+                rank: rank_status(gang, rank, self.notes(rank), outcomes.get(rank), suspended=rank in self._suspended)
                 for rank in range(gang.nprocs)
             },
         )
@@ -440,7 +452,9 @@ class GangRunner:
             self.step(event)
             return
         if self._health is not None:
-            self._health.exited(event)
+            failed = event.exitcode not in self.gang.success
+            notes = self._health.exited(event, failed=failed)
+            event = replace(event, step=notes.step, status=notes.status)
         if self.attempt.spec.plain is not None:  # the gang does not use return values
             event = replace(event, has_value=False, complaint=None if event.exitcode == 0 else event.complaint)
         self.step(event)

@@ -16,6 +16,7 @@ from supervise._files import is_mark
 from supervise._gang import orders
 from supervise._logs.files import size_of
 from supervise._process import lifeline
+from supervise._process.containment.procfs import tracks_resources
 from supervise._process.launch.program import UnreapedError
 from supervise._runtime.actor import LoopActor
 from supervise._runtime.future import Reply
@@ -70,6 +71,8 @@ _FIRST_RETRY_S, _LAST_RETRY_S = 0.01, 1.0
 _LOOK_S = 0.05
 _SERVER_PATIENCE_S = 5.0
 """Time to wait for the fork server's report of an exit status."""
+_TRACKERS_S = 0.5
+"""Time that resource trackers have at a SIGKILL to unlink what the other processes of the group have left."""
 _REAP_S = 5.0
 """Time for which the report of a failed start waits until the killed process is reaped."""
 _STOPS = frozenset({signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
@@ -128,6 +131,8 @@ class Worker(LoopActor):
         """Monotonic time from which on a listing of the group is pending; None if no listing is pending."""
         self._stop_sent: signal.Signals | None = None
         self._last_sent: signal.Signals | None = None
+        self._sparing: Timer | None = None
+        """The timer until which SIGKILL spares the resource trackers of the group; None if it never spared any."""
         self._patience: Timer | None = None
         self._reaped = False
         self._signaled = False
@@ -294,6 +299,7 @@ class Worker(LoopActor):
             self._launched.status.close()
         # The channel is already closed if this rank was reported as unkillable before
         kind = self._outcome.kind() if self._outcome is not None and self._outcome.fd >= 0 else None
+        has_value = kind in ("value", "None")
         group_left = self._process.group_alive()
         if group_left:
             self._stay_under_lifeline()
@@ -308,7 +314,8 @@ class Worker(LoopActor):
                 core_dumped=ended.core_dumped,
                 error_ns=recorded_ns(self._error_file),
                 complaint=_complaint(ended.code, kind),
-                has_value=kind in ("value", "None") and ended.code == 0,
+                has_value=has_value,
+                lingered=self._outcome.note() if self._outcome is not None and has_value and ended.code else "",
                 log_bytes={path: size for path in self._log_paths if (size := size_of(path)) is not None},
                 max_rss_bytes=ended.max_rss_bytes,
                 cpu_time_s=ended.cpu_time_s,
@@ -317,6 +324,8 @@ class Worker(LoopActor):
                 attempt=self._attempt,
             )
         )
+        if group_left and self._sparing is not None and self._sparing.pending:
+            self._spare_trackers()  # again, because the end of a large process may have taken all of the time
         # Watch members that have been signaled, since they may end, and members that only `_process` can identify.
         if group_left and (self._signaled or self._process.holds_members):
             self._watch_group()
@@ -336,10 +345,42 @@ class Worker(LoopActor):
         self._signaled = True
         if sig != signal.SIGCONT:
             self._last_sent = sig
-        self._process.signal_group(sig)
+        if sig != signal.SIGKILL:
+            self._process.signal_group(sig)
+        elif self._sparing is None or not self._sparing.pending:
+            self._spare_trackers()
+            self._process.signal_process(sig)  # without effect once it is reaped
         if self._reaped:
             self._unwatch_members()
-            self._watch_group()
+            if sig != signal.SIGKILL:
+                self._watch_group()
+                return
+            self._list_since_s = time.monotonic() - _LOOK_S  # the same scan serves all orders of a stop
+            self._list_group()
+
+    def _spare_trackers(self) -> None:
+        """Spare the resource trackers of the group from now on, for at most `_TRACKERS_S`."""
+        if self._sparing is not None:
+            self._sparing.cancel()
+        self._sparing = self.loop.call_later(_TRACKERS_S, partial(self._guarded, self._kill_group))
+
+    def _kill_group(self) -> None:
+        if self._sparing is not None:
+            self._sparing.cancel()
+        if self._process is not None:
+            self._process.signal_group(signal.SIGKILL)
+
+    def _kill_members(self) -> None:
+        """Kill the members of the reaped leader's group, but spare resource trackers, which are about to end.
+
+        A resource tracker of multiprocessing unlinks the shared memory of its clients when all of them have ended. If
+        SIGKILL ended it with them, the memory would stay in use until the machine restarts.
+        """
+        others = [member for member in self._members if not tracks_resources(member.pid)]
+        if len(others) == len(self._members):
+            self._kill_group()
+        for member in others:
+            member.send(signal.SIGKILL)
 
     def _watch_group(self) -> None:
         """List the group of the reaped leader, but only after the exits that are ready now.
@@ -365,6 +406,8 @@ class Worker(LoopActor):
             self._let_go()
             self._owner.tell(steps.GroupEmptied(local_rank=self._rank))
             return
+        if self._sparing is not None and self._sparing.pending:
+            self._kill_members()
         if not platform.PIDFD:
             again = partial(self._guarded, partial(self._look_at_group_again, self._members))
             self.loop.call_later(_LOOK_S, again)
@@ -407,6 +450,10 @@ class Worker(LoopActor):
         """Report a process that survived SIGKILL. None has if the loop could not run before the deadline."""
         if self._process is None:
             return
+        if self._sparing is not None and self._sparing.pending:  # the loop could not run since the SIGKILL
+            self._kill_group()
+            self.loop.call_later(_TRACKERS_S, partial(self._guarded, self._report_stuck))
+            return
         left = self._process.survivor()
         if left is not None:
             if self._hold is not None:  # it is closed at the end of the gang; the exit may still come
@@ -441,6 +488,8 @@ class Worker(LoopActor):
 
     def _let_go(self) -> None:
         self._unwatch_all()
+        if self._sparing is not None:
+            self._sparing.cancel()
         self._members = []
         self._slots.processes.pop(self._rank, None)
         if self._launched is not None and self._launched.status is not None:

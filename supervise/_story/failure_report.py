@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from supervise._files import last_lines, no_room
 from supervise._printable import one_line, printable
-from supervise._story.wording import counted, ending, seconds, shortened, spans
-from supervise.result import lost_with
+from supervise._story.wording import at_step, counted, ending, seconds, shortened, spans
+from supervise.result import LINGERED, lost_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -279,7 +279,8 @@ def _failed(
     local += f"{story.titles[rank]}, " if story.titles else ""
     host = (end.host if end is not None else "") or os.uname().nodename
     where = f"host {host}, {local}{process}"
-    head = f"rank {story.host * story.nproc + rank}{of} failed: {how} ({where}){_no_restart(story)}"
+    at = "" if end is None or fault is not None else at_step(end.step, end.status)  # a hang has it
+    head = f"rank {story.host * story.nproc + rank}{of} failed{at}: {how} ({where}){_no_restart(story)}"
     return [head, *_why(rank, failure, end, logs, story)]
 
 
@@ -410,6 +411,8 @@ def _rows(result: RunProcsResult, story: Story, root: int | None) -> list[tuple[
             if end.pid is None and end.role != "lost":
                 _, why = story.unlaunched.get(end.local_rank, (None, ""))
                 how = unlaunched(why) if why else "could not be started"
+            said = str(getattr(result.failures.get(end.local_rank), "message", ""))
+            how = f"{one_line(said)}; {how}" if said.startswith(LINGERED) else how
             kinds.setdefault(how, []).append(end.local_rank)
     never = [rank for rank in range(story.nproc) if rank not in result.ends]
     if never:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 _SPANS = 12
+_STATUS_CHARS = 60
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP = 1024
 
@@ -84,6 +85,12 @@ def size(size_bytes: float | None) -> str:
 def exit_of(fields: Mapping[str, Any]) -> str:
     """Format the exit in an event: ``exit code 3``, ``SIGKILL``."""
     return str(fields.get("exit_signal") or ending(fields.get("exit_code")))
+
+
+def at_step(step: int | None, status: str | None) -> str:
+    """Return what a rank reported last, to follow a verb: `` at step 1200 (epoch 3)``; "" if that is nothing."""
+    where = "" if step is None else f" at step {step}"
+    return f"{where} ({shortened(status, _STATUS_CHARS)})" if status else where
 
 
 def failed_or_ended(error_type: object) -> str:

@@ -11,7 +11,7 @@ from supervise._printable import one_line, printable
 from supervise._record import NamedTuple
 from supervise._story import failure_report
 from supervise._story.failure_report import Story
-from supervise._story.wording import exit_of, failed_or_ended, seconds, spans
+from supervise._story.wording import at_step, exit_of, failed_or_ended, seconds, spans
 from supervise._views.samples import log_paths
 from supervise.result import ProcessFailure, RankEnd
 
@@ -55,6 +55,8 @@ def why_failed(run: RecordedRun, rank: int, failure: Failure) -> list[str]:
         stderr_tail=last_lines(err),
         stdout_log=out,
         stderr_log=err,
+        step=fields.get("step"),
+        status=fields.get("status"),
         host=one_line(str(run.info.get("host_name") or "")),
     )
     why = failure.why or fields.get("complaint", "")
@@ -128,7 +130,7 @@ def _text(it: Occurrence, titles: Sequence[str], *, present: bool) -> str:  # no
     match it.name:
         case "process.exited":
             after = f" after {seconds(fields['uptime_s'])}" if "uptime_s" in fields else ""
-            return f"{rank} failed: {end_of(it)}{after}"
+            return f"{rank} failed{at_step(fields.get('step'), fields.get('status'))}: {end_of(it)}{after}"
         case "process.restarting":
             return f"{rank} restarts in {seconds(fields.get('backoff_s', 0))}: {end_of(it)}"
         case "process.hung":
@@ -156,7 +158,8 @@ def _text(it: Occurrence, titles: Sequence[str], *, present: bool) -> str:  # no
 def hang_of(it: Occurrence) -> str:
     """Return what was missing in a hang: ``no heartbeat for 30 s, step 4``."""
     step = f", step {it.fields['step']}" if "step" in it.fields else ""
-    return f"no {short(it.fields['tier'])} for {seconds(it.fields['age_s'])}{step}"
+    why = f"; {short(it.fields['evidence'])}" if it.fields.get("evidence") else ""
+    return f"no {short(it.fields['tier'])} for {seconds(it.fields['age_s'])}{step}{why}"
 
 
 def end_of(it: Occurrence) -> str:

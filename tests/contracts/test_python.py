@@ -95,3 +95,12 @@ def test_an_event_has_its_state_in_an_attribute():
     assert event._flag is False, NEW + "an event's state"
     event.set()
     assert event._flag is True
+
+
+def test_the_number_of_exit_functions_is_known():
+    before = atexit._ncallbacks()
+    atexit.register(print)
+    try:
+        assert atexit._ncallbacks() == before + 1, NEW + "the number of exit functions"
+    finally:
+        atexit.unregister(print)

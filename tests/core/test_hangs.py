@@ -39,6 +39,49 @@ def silence_of(pulses):
     return [hang.local_rank for hang in Silence(PERIOD, together=True).judge(pulses, 100 * S)]
 
 
+def test_ranks_that_fall_silent_together_are_rivals():
+    """The most suspicious first. A rank that is a step ahead, or was silent a second later, only waits."""
+    silence = Silence(PERIOD, together=True)
+    (hang,) = silence.judge(beats(10.5, 11, 10.8, 10, 11, steps=[5, 5, 5, 5, 6]), 100 * S)
+    assert hang == Hang(1, 11 * S, (0, 2, 3, 4), (2, 0))
+
+
+def test_a_tenth_of_a_long_period_is_together():
+    silence = Silence(30 * PERIOD, together=True)
+    (hang,) = silence.judge(beats(330, 301, 299, now_ns=1000 * S), 1000 * S)
+    assert hang.rivals == (1,)
+
+
+def test_rivals_are_awaited_until_they_are_overdue():
+    """One of them may still give a sign. In short periods, signs are close that no check has told apart."""
+    silence = Silence(PERIOD, together=True)
+    pulses = beats(10.1, 9.5, 9.9)
+    assert silence.judge(pulses, 100 * S) == []
+    assert silence.next_ns(pulses, 100 * S) == 100.1 * S
+    assert silence.judge(pulses | {1: Pulse(100 * S)}, 100.1 * S) == [Hang(0, 10.2 * S, (2,), (2,))]
+    silence = Silence(S, together=True)
+    assert silence.judge(beats(1.2, 0.9), 100 * S) == [Hang(0, 1.2 * S, (1,))]
+
+
+def test_the_blame_can_move_to_a_rival_once():
+    silence = Silence(PERIOD, together=True)
+    pulses = beats(10.2, 10)
+    (hang,) = silence.judge(pulses, 100 * S)
+    assert (hang.local_rank, hang.rivals) == (0, (1,))
+    assert silence.blame(hang, 1, pulses, 101 * S) == Hang(1, 11 * S, (0,))
+    assert silence.judge(pulses, 120 * S) == []
+    pulses[1] = Pulse(121 * S)  # the culprit goes on, so the other rank gets a period
+    assert silence.judge(pulses, 122 * S) == []
+    assert silence.judge({0: pulses[0], 1: Pulse(131 * S)}, 133 * S) == [Hang(0, 11 * S)]
+
+
+def test_the_blame_stays_if_the_rival_has_given_a_sign_or_has_ended():
+    silence = Silence(PERIOD, together=True)
+    (hang,) = silence.judge(beats(10.2, 10), 100 * S)
+    assert silence.blame(hang, 1, beats(10.2, 0.5), 100 * S) == hang
+    assert silence.blame(hang, 1, beats(10.2), 100 * S) == hang
+
+
 def test_independent_ranks_are_judged_each_for_itself():
     silence = Silence(PERIOD, together=False)
     assert silence.judge(beats(10, 8, 12, steps=[1, 0, 2]), 100 * S) == [Hang(0, 10 * S), Hang(2, 12 * S)]
@@ -94,7 +137,7 @@ def test_ranks_that_depend_on_each_other_are_excused_together():
     silence.excuse(0, 10 * S)
     silence.excuse(0, 5 * S)
     assert silence.judge({0: Pulse(0), 1: Pulse(0)}, 19 * S) == []
-    assert silence.judge({0: Pulse(0), 1: Pulse(0)}, 20 * S) == [Hang(0, 10 * S, (1,))]
+    assert silence.judge({0: Pulse(0), 1: Pulse(0)}, 20 * S) == [Hang(0, 10 * S, (1,), (1,))]
 
 
 def test_after_a_grant_the_oldest_sign_still_decides():

@@ -297,14 +297,15 @@ def test_o9_a_shell_script_is_reported_like_any_program(tmp_path, fault):
 
 @each_kind
 def test_o12_a_gang_closed_before_its_end_never_looks_like_success(tmp_path, kind):
-    """The finished rank is finished; an unfinished one is a failure with the signal that ended it."""
+    """The finished rank is finished, and its value is kept; an unfinished one is a failure with its signal."""
+    values = {} if kind == "binary" else {0: 1}
     polite = f"signal.signal(signal.SIGTERM, lambda *_: os._exit(0)); say('ready'); {WAIT}"
     with faulty(tmp_path, kind, ["say('ready'); value = 1", f"say('ready'); {BLOCK}", polite]) as gang:
         gang.hear(3)
         gang.await_event("supervise.process.exited", local_rank=0)
         result = gang.close()
         assert gang.ask(Wait()) is result
-    assert (result.outcome, result.is_failed(), result.return_values) == ("stopped", True, {})
+    assert (result.outcome, result.is_failed(), result.return_values) == ("stopped", True, values)
     assert {r: f.exitcode for r, f in result.failures.items()} == {1: -15}
     assert result.failures[1].signal_name() == "SIGTERM"
     assert {r: e.role for r, e in result.ends.items()} == {0: "finished", 1: "bystander", 2: "bystander"}

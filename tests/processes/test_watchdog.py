@@ -1,6 +1,7 @@
 """The watchdog, on real processes: who hangs, what follows, and who is left alone."""
 
 import os
+import re
 import shutil
 import signal
 import stat
@@ -51,6 +52,12 @@ for word in iter(wait_for_word, "end"):
 """
 """Beats with the step that it is told, and hangs while it is told nothing."""
 PERIOD_S = 2.0
+
+
+@pytest.fixture
+def no_py_spy(py_spy):
+    """Every rank writes its stacks itself."""
+    py_spy(None)
 
 
 def beat(gang, rank, word):
@@ -442,3 +449,83 @@ ready = "notify"
     assert run.returncode == 1, run.stderr
     assert "supervise: cannot start: rank 0 hung before all ranks were ready: store 0: no output for 1." in run.stderr
     assert "did not start" not in run.stderr
+
+
+TOGETHER = f"""
+sys.path.insert(0, {ROOT!r})
+import threading
+from supervise import enable_stacks, notify
+enable_stacks()
+def barrier():
+    threading.Event().wait()
+def save():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+say("runs")
+wait_for_word()
+"""
+REPORTS = TOGETHER + "notify(step=7)\n"
+WAITS, SAVES, IDLES = REPORTS + "barrier()", REPORTS + "save()", REPORTS + "threading.Event().wait()"
+
+
+def hang_of(tmp_path, kind, sources, **more):
+    """Return the event and the result of a gang whose ranks report at almost the same time, and then fall silent."""
+    with faulty(tmp_path, kind, sources, watchdog=Watchdog(2 * PERIOD_S, action="fail", **more)) as gang:
+        gang.hear(len(sources))
+        for rank in range(len(sources)):
+            gang.tell(rank)
+        event = gang.await_event("supervise.process.hung")
+        return event, gang.wait()
+
+
+@each_function
+@pytest.mark.parametrize("culprit", [1, 2])
+def test_w9_of_ranks_that_fall_silent_together_the_stacks_name_one(tmp_path, kind, culprit, no_py_spy):
+    sources = [WAITS] * 3
+    sources[culprit] = SAVES
+    event, result = hang_of(tmp_path, kind, sources)
+    others = [rank for rank in range(3) if rank != culprit]
+    assert (event["local_rank"], event["waiting"]) == (culprit, others)
+    assert re.fullmatch(r"by its stack: save \(<string>:\d+\), outside of the collective", event["evidence"])
+    assert result.root_cause == culprit
+    message = result.failures[culprit].message
+    assert message.startswith("hung: no heartbeat for 4.")
+    assert message.endswith(f" s (step 7); {event['evidence']}")
+
+
+def test_w9_without_stacks_the_rank_that_was_silent_longest_is_named(tmp_path, no_py_spy):
+    event, result = hang_of(tmp_path, "fork", [WAITS, SAVES, WAITS], stacks=False)
+    assert event["evidence"] == "silent longest: no stacks can be compared"
+    assert result.root_cause == event["local_rank"]
+
+
+def test_w9_alike_stacks_are_said_to_be_alike(tmp_path, no_py_spy):
+    event, _ = hang_of(tmp_path, "fork", [WAITS] * 2)
+    assert event["evidence"] == "silent longest: the stacks are alike"
+
+
+def test_w9_of_two_ranks_without_a_known_collective_none_is_named_by_its_stack(tmp_path, no_py_spy):
+    event, _ = hang_of(tmp_path, "fork", [IDLES, SAVES])
+    assert event["evidence"] == "silent longest: the stacks do not decide"
+
+
+def test_w9_a_rank_that_reports_nothing_may_be_the_one_that_hangs(tmp_path, no_py_spy):
+    """Only rank 0 sends heartbeats, as in many trainings."""
+    event, result = hang_of(tmp_path, "fork", [WAITS, TOGETHER + "save()"])
+    assert (event["local_rank"], event["waiting"]) == (1, [0])
+    assert event["evidence"].startswith("by its stack: save (")
+    assert result.root_cause == 1
+
+
+@each_function
+def test_w9_a_rank_that_left_early_is_named_with_its_time(tmp_path, kind, no_py_spy):
+    event, result = hang_of(tmp_path, kind, [WAITS, REPORTS, WAITS])
+    assert re.fullmatch(r"rank 1 exited with code 0 \d\.\d s ago, while these ranks wait", event["evidence"])
+    assert result.root_cause in (0, 2)
+    assert result.failures[result.root_cause].message.endswith(event["evidence"])
+
+
+def test_w9_a_lower_step_needs_no_stack(tmp_path, no_py_spy):
+    event, _ = hang_of(tmp_path, "fork", [SAVES, WAITS.replace("step=7", "step=6"), WAITS])
+    assert (event["local_rank"], event["evidence"]) == (1, "")

@@ -63,6 +63,20 @@ def reading(pid: int) -> Seen | None:
         return None
 
 
+def tracks_resources(pid: int) -> bool:
+    """Return whether a process is a resource tracker of multiprocessing or of joblib.
+
+    True also if the kernel blocks the process at the moment, because that may block the reading of its command line.
+    """
+    if (seen := look(pid)) is not None and seen.state == "D":
+        return True
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return b".resource_tracker import main" in file.read(_STAT_BYTES)
+    except OSError:
+        return False
+
+
 def started(pid: int) -> int | None:
     """Return the start time of a process, in clock ticks since the boot; None if it cannot be read."""
     try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
+import threading
 
 try:
     import _pickle as pickle  # the core of `pickle`, which itself imports `re`
@@ -88,6 +90,7 @@ def _call(settings: Settings) -> None:
         if os.getpid() == rank_pid:  # a process forked by the user's function may return, too
             return_value.send(settings.channel, settings.address, value)
             _wait_for_release(settings.hold)
+            _watch_exit(settings)
     except SystemExit as leaving:
         if os.getpid() == rank_pid and _tells_more(leaving.code):
             handler.record_exception(_explained(leaving) if isinstance(leaving.code, int) else leaving)
@@ -130,6 +133,17 @@ def _wait_for_release(hold: int | None) -> None:
             pass
     except OSError:  # the function has closed the descriptor, so this worker cannot wait
         return
+
+
+def _watch_exit(settings: Settings) -> None:
+    """Report if this process does not exit soon, in case threads, children or exit functions may delay its exit."""
+    children = getattr(sys.modules.get("multiprocessing.process"), "_children", None)
+    calls_exit_functions = settings.method == "spawn" or sys.version_info >= (3, 13)
+    functions = atexit._ncallbacks() if calls_exit_functions else 0  # noqa: SLF001 - one is that of multiprocessing
+    if children or functions > 1 or threading.active_count() > 1:
+        from supervise._process.launch import lingering
+
+        lingering.report_later(settings)
 
 
 class _RankErrorHandler(ErrorHandler):

@@ -8,7 +8,7 @@ code may have closed it by ``closerange``, and a later ``open`` may have put ano
 
 Large buffers that pickle passes out of band (protocol 5: NumPy's arrays, tensors) follow the pickle. Each buffer begins
 on a page of its own. The host maps the buffers privately, so the kernel copies a page only at the first write to it.
-Layout: header, pickle, buffers, table of the buffers.
+Layout: header, pickle, buffers, table of the buffers; then perhaps a note.
 
 Unpickling runs code, so only trusted processes may write to the file. The file has no path. Three kinds of processes
 can write to it: the worker, a process to which the worker passes the descriptor, and a process that may trace the host
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _HEADER = struct.Struct("<8scQQ")  # magic, kind, number of buffers, end of the content
 _PLACE = struct.Struct("<QQ")  # start of a buffer, its size in bytes
 _MAGIC = b"supervis"
+_NOTE_BYTES = 8192
 _VALUE, _NONE, _CLOSED = b"v", b"n", b"c"
 _KINDS: dict[bytes, Kind] = {_VALUE: "value", _NONE: "None", _CLOSED: "closed"}
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -90,6 +91,16 @@ class OutcomeFile:
         if magic != _MAGIC or os.fstat(self.fd).st_size < end:
             return "absent"
         return _KINDS.get(kind, "absent")
+
+    @property
+    def has_value(self) -> bool:
+        """Whether the function has returned, and its value is complete."""
+        return self.kind() in ("value", "None")
+
+    def note(self) -> str:
+        """Return what the worker does after its function has returned; "" if it has not told. See `add_note`."""
+        _, _, _, end = _HEADER.unpack(os.pread(self.fd, _HEADER.size, 0))
+        return os.pread(self.fd, _NOTE_BYTES, max(end, _HEADER.size)).decode(errors="replace")
 
     def load(self) -> Any:
         """Return the value. Call it only if `kind` is ``value``.
@@ -182,6 +193,17 @@ def send(fd: int, address: Address, value: object) -> None:
         file.write(b"".join(table))
         end = file.tell()
     os.pwrite(fd, _HEADER.pack(_MAGIC, _VALUE, len(apart), end), 0)
+
+
+def add_note(fd: int, address: Address, text: str) -> None:
+    """Write after the value why the worker does not exit. The worker calls this.
+
+    Raises:
+        OSError: The channel is closed, or there is not enough memory.
+    """
+    if _is_ours(fd, address):
+        _, _, _, end = _HEADER.unpack(os.pread(fd, _HEADER.size, 0))
+        os.pwrite(fd, text.encode(errors="backslashreplace")[:_NOTE_BYTES], max(end, _HEADER.size))
 
 
 def unpicklable(value: object, error: Exception) -> TypeError:

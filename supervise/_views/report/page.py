@@ -603,7 +603,8 @@ def _rank_row(history: History, rank: RankHistory, logs: list[str]) -> Row:
     to_s = history.end_s if life.ended_s is None else life.ended_s
     cause = ", root cause" if rank.rank == history.root_cause else ""
     peak = max([life.facts.get("max_rss_bytes", 0), *(point.rss_bytes for point in rank.points)])
-    step = next((point.step for point in reversed(rank.points) if point.step is not None), None)
+    sampled = next((point.step for point in reversed(rank.points) if point.step is not None), None)
+    step = life.facts.get("step", sampled)
     sampled_s = rank.points[-1].cpu_s if rank.points and rank.points[-1].pid == life.pid else None
     cpu_s = life.facts.get("cpu_time_s", sampled_s)
     line = "" if rank.rank >= _MOST_LAST_LINES else _last_line(logs)

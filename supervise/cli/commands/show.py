@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from supervise._printable import one_line, printable
-from supervise._story.wording import exit_of, failed_or_ended, spans
+from supervise._story.wording import at_step, exit_of, failed_or_ended, spans
 from supervise._views.run_state import RunState
 from supervise.cli.commands.runs import as_object, parser, program_of, shown_duration, shown_start
 
@@ -69,7 +69,8 @@ class _Story:
                 again = f"restart {fields.get('attempt', 0)} of this rank"
                 self.restarts.append(f"{who} ended ({exit_of(fields)}); {again}")
             case "process.hung":
-                self.notes.append(f"{who} hung: no {fields['tier']} for {fields['age_s']:.1f} s")
+                why = f"; {fields['evidence']}" if fields.get("evidence") else ""
+                self.notes.append(f"{who} hung: no {fields['tier']} for {fields['age_s']:.1f} s{why}")
             case "gang.restarting":
                 how = fields["error_type"]
                 cause = f"{spans([fields['root_cause_rank']], self._titles)} {failed_or_ended(how)} ({how})"
@@ -94,7 +95,8 @@ class _Story:
             if failure.life.launch_failure is not None:
                 return f"{who}, could not be started: {one_line(failure.why)}"
             if failure.life.end is not None and not failure.why:
-                return f"{who}, {one_line(exit_of(failure.life.end.fields))}"
+                fields = failure.life.end.fields
+                return f"{who}{at_step(fields.get('step'), fields.get('status'))}, {one_line(exit_of(fields))}"
         return None
 
 

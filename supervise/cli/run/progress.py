@@ -218,7 +218,8 @@ class Progress:
         seen += [f'"{it.fields["status"]}"'] if it.fields.get("status") else []
         details = f" ({', '.join(seen)})" if seen else ""
         age = seconds(it.fields["age_s"])
-        self._console.note(f"{self._who(it.rank)} hangs: no {it.fields['tier']} for {age}{details}")
+        why = f"; {it.fields['evidence']}" if it.fields.get("evidence") else ""
+        self._console.note(f"{self._who(it.rank)} hangs: no {it.fields['tier']} for {age}{details}{why}")
 
     def _shows_stacks(self, it: Occurrence) -> None:
         for place in it.fields["places"]:

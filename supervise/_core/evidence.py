@@ -1,0 +1,135 @@
+"""The evidence of stacks in a hang: which of the silent ranks is not where the others wait.
+
+This module is pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from supervise._printable import one_line
+from supervise._record import NamedTuple
+from supervise.stacks import is_own, main_thread, place_of, ranks_as_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from typing import TypeAlias
+
+    from supervise.stacks import RankStacks, StackFrame, ThreadStack
+
+    Threads: TypeAlias = Callable[[RankStacks], Sequence[ThreadStack]]
+
+_STANDARD = ("/lib/python3", "<frozen ")
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_NAMES = frozenset(
+    f"{prefix}{name}"
+    for name in ("all_gather", "all_reduce", "all_to_all", "allgather", "allreduce", "alltoall", "reduce_scatter")
+    for prefix in ("", "_")
+) | {"barrier", "broadcast", "monitored_barrier"}
+"""Functions that wait for other ranks, whatever their module."""
+_FILES = (
+    *("/torch/distributed/distributed_c10d.py", "/torch/distributed/c10d_logger.py", "/torch/distributed/utils.py"),
+    *("/torch/distributed/rendezvous.py", "/torch/distributed/_functional_collectives.py"),
+    *("/torch/distributed/nn/functional.py", "/torch/nn/parallel/distributed.py"),
+    *("/torch/autograd/graph.py", "/torch/autograd/__init__.py"),  # gradients are reduced in `backward`
+)
+"""Files of PyTorch whose functions block only while they wait for other ranks."""
+
+
+BY_STACK = "by its stack: "
+"""Beginning of the evidence if the stacks decide."""
+
+
+class Suspect(NamedTuple):
+    """The rank that is blamed for a hang, and the reason."""
+
+    rank: int
+    evidence: str
+    """Why this rank, in words that follow the message of a hang."""
+    waits: bool = False
+    """Whether every silent rank whose stack is known waits in a collective."""
+
+
+def by_stacks(stacks: Mapping[int, RankStacks], suspects: Sequence[int]) -> Suspect:
+    """Return which of the suspects hangs, as far as the stacks of the silent ranks tell.
+
+    It is the rank outside of the collective in which the others wait; otherwise the rank whose innermost calls differ
+    from those of the majority. Of two ranks, only a known collective decides. The main threads are compared first, then
+    all threads, because another thread may do the work. If the stacks do not decide, it is the first suspect.
+
+    Args:
+        stacks: Rank to stacks, of the silent ranks.
+        suspects: The ranks that may hang, the most suspicious first.
+    """
+    read = {rank: each for rank, each in stacks.items() if _is_known(each)}
+    for threads in (_main_only, _all_with_frames):
+        inside = {rank for rank, each in read.items() if any(map(_waits_for_others, threads(each)))}
+        outside = read.keys() - inside
+        odd = [rank for rank in suspects if rank in outside]
+        if odd and inside and (len(outside) < len(inside) or len(read) == 2):
+            return _odd(odd, read, ", outside of the collective")
+        most = _majority(read, threads)
+        if odd := [rank for rank in suspects if most and rank in read.keys() - most]:
+            return _odd(odd, read, f", unlike {ranks_as_text(sorted(most))}")
+    why = "the stacks are alike" if len(read) > 1 and len(_majority(read, _main_only)) == len(read) else ""
+    why = why or ("the stacks do not decide" if len(read) > 1 else "no stacks can be compared")
+    all_wait = bool(read) and all(any(map(_waits_for_others, _all_with_frames(each))) for each in read.values())
+    return Suspect(suspects[0], f"silent longest: {why}", all_wait)
+
+
+def _odd(odd: Sequence[int], read: Mapping[int, RankStacks], how: str) -> Suspect:
+    also = f", as {ranks_as_text(odd[1:])}" if len(odd) > 1 else ""
+    return Suspect(odd[0], f"{BY_STACK}{one_line(place_of(read[odd[0]]))}{how}{also}")
+
+
+def _majority(read: Mapping[int, RankStacks], threads: Threads) -> Collection[int]:
+    """Return the ranks with the most frequent stack, if they are more than half; of two ranks, only if both have it.
+
+    There are none if one rank has more threads than another, such as a thread that writes a log.
+    """
+    if len({len(threads(each)) for each in read.values()}) > 1:
+        return ()
+    groups: dict[object, set[int]] = {}
+    for rank, each in read.items():
+        groups.setdefault(frozenset(_innermost(thread) for thread in threads(each)), set()).add(rank)
+    most = max(groups.values(), key=len, default=set[int]())
+    return most if 2 * len(most) > len(read) else ()
+
+
+def _main_only(stacks: RankStacks) -> Sequence[ThreadStack]:
+    return [main_thread(stacks)]
+
+
+def _all_with_frames(stacks: RankStacks) -> Sequence[ThreadStack]:
+    return [thread for thread in stacks.threads if thread.frames]
+
+
+def _is_known(stacks: RankStacks) -> bool:
+    """Return whether the stack of a rank tells where it is.
+
+    If the kernel blocks the main thread uninterruptibly, no Python frames are needed: it is in no collective.
+    """
+    return stacks.source != "kernel" or main_thread(stacks).state == "D"
+
+
+def _innermost(thread: ThreadStack) -> tuple[tuple[str, str], ...]:
+    """Return the calls from the innermost one to the innermost one of user code, without lines."""
+    own = next((place for place, frame in enumerate(thread.frames) if is_own(frame)), len(thread.frames))
+    return tuple((_name(frame), frame.file.rpartition("/")[2]) for frame in thread.frames[: own + 1])
+
+
+def _waits_for_others(thread: ThreadStack) -> bool:
+    """Return whether the innermost call outside of Python's library is one of a collective."""
+    inner = next((frame for frame in thread.frames if not _is_standard(frame)), None)
+    if inner is None:
+        return False
+    return _name(inner) in _NAMES or inner.file.endswith(_FILES)
+
+
+def _name(frame: StackFrame) -> str:
+    """Return the name of a function without its class, which only py-spy gives."""
+    return frame.function.rpartition(".")[2]
+
+
+def _is_standard(frame: StackFrame) -> bool:
+    return any(part in frame.file for part in _STANDARD) and not any(part in frame.file for part in _INSTALLED)

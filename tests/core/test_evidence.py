@@ -1,0 +1,153 @@
+"""The evidence of stacks: the rank outside of the collective, or unlike the majority; honest if they do not decide."""
+
+import pytest
+
+from supervise._core.evidence import by_stacks
+from supervise.stacks import RankStacks, StackFrame, ThreadStack
+
+STANDARD = "/usr/lib/python3.11"
+TORCH = f"{STANDARD}/site-packages/torch"
+C10D = f"{TORCH}/distributed/distributed_c10d.py"
+MAIN = StackFrame(function="main", file="/home/you/train.py", line=3)
+STEP = StackFrame(function="step", file="/home/you/train.py", line=20)
+ALL_REDUCE = [
+    StackFrame(function="all_reduce", file=C10D, line=2800),
+    StackFrame(function="wrapper", file=f"{TORCH}/distributed/c10d_logger.py", line=81),
+    STEP,
+    MAIN,
+]
+BARRIER = [StackFrame(function="barrier", file=C10D, line=4900), STEP, MAIN]
+BACKWARD = [
+    StackFrame(function="_engine_run_backward", file=f"{TORCH}/autograd/graph.py", line=979),
+    StackFrame(function="backward", file=f"{TORCH}/_tensor.py", line=630),
+    STEP,
+    MAIN,
+]
+FORWARD = [
+    StackFrame(function="read_batch", file="/home/you/data.py", line=7),
+    StackFrame(function="forward", file=f"{TORCH}/nn/parallel/distributed.py", line=1600),
+    STEP,
+    MAIN,
+]
+LOADER = [
+    StackFrame(function="wait", file=f"{STANDARD}/multiprocessing/connection.py", line=947),
+    StackFrame(function="_try_get_data", file=f"{TORCH}/utils/data/dataloader.py", line=1243),
+    StackFrame(function="__next__", file=f"{TORCH}/utils/data/dataloader.py", line=700),
+    STEP,
+    MAIN,
+]
+LOCK = [StackFrame(function="save", file="/home/you/train.py", line=40), MAIN]
+ANYWHERE = {"forward": FORWARD, "loader": LOADER, "lock": LOCK}
+PLAIN = [
+    StackFrame(function="wait", file=f"{STANDARD}/threading.py", line=331),
+    StackFrame(function="meet", file="/home/you/train.py", line=50),
+    MAIN,
+]
+
+
+def rank(*stacks, source="faulthandler", state="S"):
+    """Return the stacks of a rank whose threads have these calls, the main thread first."""
+    threads = [
+        ThreadStack(tid=9 if number == 0 else None, frames=tuple(each), state=state)
+        for number, each in enumerate(stacks)
+    ]
+    return RankStacks(pid=9, source=source, threads=tuple(threads))
+
+
+def named(*stacks, suspects=None):
+    """Return rank and evidence for ranks with these stacks."""
+    found = by_stacks(dict(enumerate(stacks)), suspects or range(len(stacks)))
+    return found.rank, found.evidence
+
+
+@pytest.mark.parametrize("where", ANYWHERE)
+@pytest.mark.parametrize("collective", [ALL_REDUCE, BARRIER, BACKWARD], ids=["all_reduce", "barrier", "backward"])
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_the_rank_outside_of_the_collective_is_named(where, collective, ranks):
+    stacks = [rank(collective)] * (ranks - 1) + [rank(ANYWHERE[where])]
+    culprit, evidence = named(*stacks)
+    assert culprit == ranks - 1
+    assert evidence.startswith("by its stack: ")
+    assert evidence.endswith(", outside of the collective")
+
+
+def test_the_evidence_says_where_the_rank_is():
+    assert named(rank(LOCK), rank(BACKWARD))[1] == "by its stack: save (train.py:40), outside of the collective"
+
+
+def test_ranks_may_wait_in_different_collectives():
+    """Some are in backward, others in an all_reduce."""
+    assert named(rank(ALL_REDUCE), rank(LOADER), rank(BACKWARD))[0] == 1
+
+
+def test_the_most_suspicious_of_several_ranks_outside_is_named():
+    stacks = [rank(LOCK), rank(BACKWARD), rank(LOADER), rank(BACKWARD), rank(BACKWARD)]
+    culprit, evidence = named(*stacks, suspects=[2, 0, 1])
+    assert (culprit, evidence.rpartition(", ")[2]) == (2, "as rank 0")
+
+
+def test_a_rank_that_silence_does_not_suspect_is_not_named():
+    """It is a step ahead."""
+    assert named(rank(BACKWARD), rank(BACKWARD), rank(LOADER), suspects=[0, 1])[0] == 0
+
+
+def test_a_rank_in_another_collective_than_the_majority_is_named():
+    assert named(rank(ALL_REDUCE), rank(ALL_REDUCE), rank(BARRIER)) == (
+        2,
+        "by its stack: step (train.py:20), in barrier (distributed_c10d.py:4900), unlike ranks 0-1",
+    )
+
+
+def test_without_a_known_collective_the_majority_decides():
+    culprit, evidence = named(rank(PLAIN), rank(LOCK), rank(PLAIN))
+    assert (culprit, evidence) == (1, "by its stack: save (train.py:40), unlike ranks 0, 2")
+
+
+def test_lines_do_not_count():
+    """Ranks that wait in a loop are on different lines of it."""
+    elsewhere = [StackFrame(function=frame.function, file=frame.file, line=frame.line + 1) for frame in PLAIN]
+    assert named(rank(PLAIN), rank(LOCK), rank(elsewhere))[0] == 1
+
+
+def test_of_two_ranks_only_a_known_collective_decides():
+    assert named(rank(PLAIN), rank(LOCK)) == (0, "silent longest: the stacks do not decide")
+
+
+def test_groups_of_equal_size_do_not_decide():
+    stacks = [rank(PLAIN), rank(LOCK), rank(LOCK), rank(PLAIN)]
+    assert named(*stacks, suspects=[3, 0, 1, 2]) == (3, "silent longest: the stacks do not decide")
+    assert named(rank(BACKWARD), rank(LOCK), rank(LOCK), rank(BACKWARD))[1].startswith("silent longest: ")
+
+
+def test_alike_stacks_do_not_decide():
+    assert named(*[rank(BACKWARD)] * 4) == (0, "silent longest: the stacks are alike")
+    assert named(rank(LOCK), rank(LOCK)) == (0, "silent longest: the stacks are alike")
+
+
+def test_another_thread_may_do_the_work():
+    join = [StackFrame(function="join", file=f"{STANDARD}/threading.py", line=1119), MAIN]
+    assert named(rank(join, BACKWARD), rank(join, BACKWARD), rank(join, LOADER))[0] == 2
+    assert named(rank(join, BACKWARD), rank(join, LOADER))[0] == 1
+
+
+def test_a_thread_that_one_rank_has_in_addition_proves_nothing():
+    """Rank 0 often has a thread that writes a log."""
+    assert named(rank(BACKWARD, LOADER), rank(BACKWARD), rank(BACKWARD)) == (0, "silent longest: the stacks are alike")
+
+
+def test_stacks_of_the_kernel_prove_nothing():
+    unread = rank([], source="kernel")
+    assert named(unread, unread, unread) == (0, "silent longest: no stacks can be compared")
+    assert named(unread, rank(BACKWARD), rank(BACKWARD)) == (0, "silent longest: the stacks are alike")
+
+
+def test_a_rank_that_the_kernel_blocks_is_in_no_collective():
+    """In state D, it does not even handle the signal that asks for its stack."""
+    blocked = rank([], source="kernel", state="D")
+    assert named(rank(BACKWARD), blocked, rank(BACKWARD))[0] == 1
+
+
+@pytest.mark.parametrize(("stacks", "waits"), [([BACKWARD, ALL_REDUCE], True), ([PLAIN, LOCK], False), ([], False)])
+def test_it_tells_whether_all_wait_in_a_collective(stacks, waits):
+    found = by_stacks({number: rank(each) for number, each in enumerate(stacks)}, [0, 1])
+    assert found.waits == waits
