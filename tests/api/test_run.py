@@ -355,7 +355,7 @@ def test_within_another_gang_a_signal_is_its_exception():
 
 
 def test_ranks_have_the_variables_of_the_command_line():
-    """All that `supervise run` sets, with the same values, apart from its two defaults for programs."""
+    """All that `supervise run` sets, with the same values, apart from what it adds for programs."""
     words = ["-m", "supervise", "run", "-n", "2", "--no-prefix", "--no-record", "sh", "-c", 'test "$RANK" = 1 || env']
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     shown = subprocess.run(
@@ -363,7 +363,8 @@ def test_ranks_have_the_variables_of_the_command_line():
     ).stdout
     command = dict(line.partition("=")[::2] for line in shown.splitlines())
     first, second = run(variables, 2, start_method="fork", name="default")  # `run` names its only role so
-    added = {name for name in command if name not in env} - {"PYTHONUNBUFFERED", "OMP_NUM_THREADS", "_"}
+    for_programs = {"PYTHONUNBUFFERED", "OMP_NUM_THREADS", "NOTIFY_SOCKET", "_"}
+    added = {name for name in command if name not in env} - for_programs
     assert {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_RANK", "GROUP_RANK", "MASTER_ADDR"} <= added
     assert added <= first.keys()
     varying = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "SUPERVISE_WORKER"}

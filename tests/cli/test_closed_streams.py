@@ -25,6 +25,7 @@ OF_A_RUNNING_RUN = {
     "stacks": ("job",),
     "top": ("job", "--json"),
     "restart": ("job", "--rank", "0"),
+    "reload": ("job",),
     "stop": ("job",),
 }
 HELP = (("--help",), ("--version",), ("run", "--help"), *((command, "--help") for command in _COMMANDS))
@@ -88,7 +89,7 @@ def test_commands_about_a_running_run(supervise: Command):
         for command, words in OF_A_RUNNING_RUN.items():
             done = with_streams(supervise, ">&-", command, *words)
             assert (done.returncode, done.stderr) == (1, refusal(command))
-            if command == "restart":
+            if command in ("restart", "reload"):
                 run.hear()
         assert run.end()[0] == 128 + 15
     with supervise.started("--no-prefix", "--run-id", "job", "sh", "-c", f"echo up; {HANG}") as run:
@@ -97,7 +98,7 @@ def test_commands_about_a_running_run(supervise: Command):
             if command != "top":  # ends with the run only
                 done = with_streams(supervise, "<&- 2>&-", command, *words)
                 assert (done.returncode, done.stderr) == (0, "")
-            if command == "restart":
+            if command in ("restart", "reload"):
                 run.hear()
         run.end()
 

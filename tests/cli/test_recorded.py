@@ -21,7 +21,7 @@ PROBE = """
 import json, os, subprocess, sys, multiprocessing
 def seen():
     main = sys.modules["__main__"]
-    ours = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "SUPERVISE_WORKER")
+    ours = ("RANK", "WORLD_", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "SUPERVISE_WORKER", "NOTIFY_")
     spec = main.__spec__
     return {
         "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path, "caches": sorted(sys.path_importer_cache),

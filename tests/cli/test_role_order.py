@@ -101,15 +101,16 @@ def test_reload_signals_and_else_rolls_a_restart(supervise: Command):
         done = supervise.supervise("reload", "job")
         assert (done.returncode, done.stderr) == (0, "")
         assert re.fullmatch(
-            r"(job_\w+): rank 0 reloaded\n\1: rank 1 was restarted, pid \d+\n\1: rank 2 was restarted, pid \d+\n",
+            r"(job_\w+): rank 0 \(web 0\) reloaded\n"
+            r"\1: rank 1 \(worker 0\) was restarted, pid \d+\n\1: rank 2 \(worker 1\) was restarted, pid \d+\n",
             done.stdout,
         )
         assert run.hear(3) == ["[web0]:reloads\n", "[worker0]:worker\n", "[worker1]:worker\n"]
-        only = json.loads(supervise.supervise("reload", "job", "--rank", "0,2", "--json").stdout)
+        only = json.loads(supervise.supervise("reload", "job", "web", "worker.1", "--json").stdout)
         assert (only["reloaded"], list(only["restarted"])) == ([0], ["2"])
         assert run.hear(2) == ["[web0]:reloads\n", "[worker1]:worker\n"]
         refused = supervise.supervise("reload", "job", "--rank", "9")
-        assert (refused.returncode, "ranks [9] are not in this gang" in refused.stderr) == (2, True)
+        assert (refused.returncode, "rank 9 does not exist" in refused.stderr) == (2, True)
         run.signal(signal.SIGTERM)
         run.end()
 

@@ -21,7 +21,7 @@ os._exit(3)
 
 
 @each_kind
-def test_n11_the_end_of_a_rank_has_its_last_step_and_status(tmp_path, kind):
+def test_n17_the_end_of_a_rank_has_its_last_step_and_status(tmp_path, kind):
     with faulty(tmp_path, kind, [REPORTS], watchdog=Watchdog(heartbeat_timeout_s=60.0)) as gang:
         result = gang.wait()
         event = gang.await_event("supervise.process.exited")

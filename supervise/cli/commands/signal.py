@@ -171,12 +171,12 @@ def reload(words: Sequence[str]) -> int:
         each: dict[str, bool] = client.request("reload", timeout_s=None, ranks=wanted)["ranks"]
         reloaded, pids = [int(rank) for rank, done in each.items() if done], dict[str, int]()
         if reloaded and not found.json:
-            print(f"{found.target.name}: {steering.spans_of(found.target, reloaded)} reloaded", flush=True)
+            print(f"{found.target.name}: {steering.spans_of(found.target, reloaded)} reloaded")
         for rank in (rank for rank, done in each.items() if not done):
             pids |= client.request("restart", timeout_s=None, ranks=[int(rank)])["pids"]
             if not found.json:
                 one = steering.spans_of(found.target, [int(rank)])
-                print(f"{found.target.name}: {one} was restarted, pid {pids[rank]}", flush=True)
+                print(f"{found.target.name}: {one} was restarted, pid {pids[rank]}")
         if found.json:
             steering.show_json(found.target, {"reloaded": reloaded, "restarted": pids})
         left = [rank for rank in wanted or () if str(rank) not in each]
