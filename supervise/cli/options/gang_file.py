@@ -185,7 +185,7 @@ class GangFile:
             text = values.text_of(path)
         except argparse.ArgumentTypeError as error:
             raise self._error(str(error)) from None
-        self.is_procfile = not path.endswith(".toml")
+        self.is_procfile: bool = not path.endswith(".toml")
         self._whole: dict[str, Any] = self._procfile(text) if self.is_procfile else self._toml(text)
         if not isinstance(self._whole.get("roles"), dict) or not self._whole["roles"]:
             foreign = next(filter(self._is_table_of_others, self._whole), None)
