@@ -13,12 +13,12 @@ from supervise import SpecError
 from supervise import _platform as platform
 from supervise._process.containment import cgroup
 from supervise._process.launch import posix_spawn
-from supervise._process.launch.stack_signal import SAFE as FAULTHANDLER_IS_SAFE
+from supervise._process.launch.stack_signal import SAFE
 
 __all__ = [
     "ARMS_PROGRAMS",
-    "FAULTHANDLER_IS_SAFE",
     "HAS_PIDFD",
+    "NEEDS_FAULTHANDLER",
     "control_groups",
     "need_cgroup",
     "own_control_groups",
@@ -28,6 +28,9 @@ __all__ = [
 ]
 
 HAS_PIDFD = platform.PIDFD
+NEEDS_FAULTHANDLER = pytest.mark.skipif(
+    not SAFE, reason="faulthandler of this Python may crash the process: CPython issue 140815"
+)
 ARMS_PROGRAMS = posix_spawn.ARMS
 """Whether a program is held from its first instruction, so that no handler can reap it before."""
 

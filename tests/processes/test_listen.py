@@ -308,7 +308,7 @@ with start_processes("gang", "sleep", {0: ("1000",)}, listen=["unix:" + sys.argv
 def test_a_fork_of_the_host_keeps_no_socket(tmp_path: Path):
     """Its copy would keep the port, and its end does not remove the file of the gang."""
     done = subprocess.run(
-        [sys.executable, "-c", FORKS, str(tmp_path / "a.sock")],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS, str(tmp_path / "a.sock")],  # of a fork
         input="x",
         capture_output=True,
         text=True,

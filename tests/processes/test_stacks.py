@@ -25,15 +25,13 @@ from supervise import (
 )
 from supervise.testing import FakeGang
 from tests.breaking import crash
-from tests.kernels import FAULTHANDLER_IS_SAFE
+from tests.kernels import NEEDS_FAULTHANDLER
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import Fifo, Stopwatch, each_function, faulty, launched
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
-    pytest.mark.skipif(
-        not FAULTHANDLER_IS_SAFE, reason="faulthandler of this Python may crash the process: CPython issue 140815"
-    ),
+    NEEDS_FAULTHANDLER,
 ]
 
 NO_PY_SPY = "py-spy is not installed (pip install 'supervise-gang[stacks]')"

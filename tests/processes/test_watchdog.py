@@ -27,6 +27,7 @@ from supervise import (
     WorkerHung,
 )
 from supervise.testing import Recorder
+from tests.kernels import NEEDS_FAULTHANDLER
 from tests.patience import PATIENCE_S
 from tests.processes.gangs import each_function, each_kind, faulty
 from tests.processes.hosts import ROOT
@@ -479,6 +480,7 @@ def hang_of(tmp_path, kind, sources, **more):
         return event, gang.wait()
 
 
+@NEEDS_FAULTHANDLER
 @each_function
 @pytest.mark.parametrize("culprit", [1, 2])
 def test_w9_of_ranks_that_fall_silent_together_the_stacks_name_one(tmp_path, kind, culprit, no_py_spy):
@@ -500,16 +502,19 @@ def test_w9_without_stacks_the_rank_that_was_silent_longest_is_named(tmp_path, n
     assert result.root_cause == event["local_rank"]
 
 
+@NEEDS_FAULTHANDLER
 def test_w9_alike_stacks_are_said_to_be_alike(tmp_path, no_py_spy):
     event, _ = hang_of(tmp_path, "fork", [WAITS] * 2)
     assert event["evidence"] == "silent longest: the stacks are alike"
 
 
+@NEEDS_FAULTHANDLER
 def test_w9_of_two_ranks_without_a_known_collective_none_is_named_by_its_stack(tmp_path, no_py_spy):
     event, _ = hang_of(tmp_path, "fork", [IDLES, SAVES])
     assert event["evidence"] == "silent longest: the stacks do not decide"
 
 
+@NEEDS_FAULTHANDLER
 def test_w9_a_rank_that_reports_nothing_may_be_the_one_that_hangs(tmp_path, no_py_spy):
     """Only rank 0 sends heartbeats, as in many trainings."""
     event, result = hang_of(tmp_path, "fork", [WAITS, TOGETHER + "save()"])
@@ -518,6 +523,7 @@ def test_w9_a_rank_that_reports_nothing_may_be_the_one_that_hangs(tmp_path, no_p
     assert result.root_cause == 1
 
 
+@NEEDS_FAULTHANDLER
 @each_function
 def test_w9_a_rank_that_left_early_is_named_with_its_time(tmp_path, kind, no_py_spy):
     event, result = hang_of(tmp_path, kind, [WAITS, REPORTS, WAITS])
