@@ -23,7 +23,7 @@ from supervise._settings import WORDS
 from supervise.errors import SuperviseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeAlias
 
     from supervise._core.hangs import Hang
@@ -235,7 +235,16 @@ class HangWatch:
     def _hangs(self, tier: _Tier, hang: Hang) -> None:
         hung = self._hung(tier.name, hang.local_rank, hang.age_ns, hang.waiting)
         others = hang.rivals if hang.waiting else [*self._mute(tier, hang), *self._left_early(hang)]
-        self._reports.report(hung, partial(self._by_stacks, tier, hang) if others else None)
+        lives = [rank.attempt for rank in self._gang.ranks]
+        self._reports.report(hung, partial(self._decided, tier, hang, hung, lives) if others else None)
+
+    def _decided(
+        self, tier: _Tier, hang: Hang, hung: Hung, lives: Sequence[int], found: Mapping[int, RankStacks]
+    ) -> Hung:
+        """Return the hang with the rank that the stacks name, unless that rank has begun a later life meanwhile."""
+        decided = self._by_stacks(tier, hang, found)
+        told = decided.message
+        return decided if told.attempt == lives[told.local_rank] else hung
 
     def _by_stacks(self, tier: _Tier, hang: Hang, found: Mapping[int, RankStacks]) -> Hung:
         """Return the hang with the rank that the stacks name, and with the reason. The stacks may be empty."""
@@ -475,12 +484,13 @@ class HangReports:
             reply.add_done_callback(partial(self._loop.post, self._take, report, reply))
 
     def _announce(self, report: _Report, found: Mapping[int, RankStacks]) -> None:
-        """Tell a hang, if it is not told yet, with the rank that the stacks name."""
+        """Tell a hang with the rank that the stacks name, unless that rank has begun a later life meanwhile."""
         if report.decide is not None:
             report.hung, report.decide = report.decide(found), None
-        if self._host is not None:
+        told = report.hung.message
+        if self._host is not None and told.attempt == self._host.gang.ranks[told.local_rank].attempt:
             self._host.events.emit(report.hung)
-            self._host.subscribers.tell(report.hung.message)
+            self._host.subscribers.tell(told)
 
     def settle(self, *, failed: bool) -> None:
         """Fail the ranks whose stacks are still being collected, because a rank has exited.
@@ -647,7 +657,8 @@ class _Reload:
 # The health of ranks: their notify sockets, the time in which each rank must become ready, and the watch for hangs
 
 
-_FIRST_S, _GROWTH, _LONGEST_DELAY_S = 0.1, 1.2, 1.0  # between the tries of a probe of readiness
+_REAP_S = 0.5
+"""Longest wait at the end of the gang for the threads that reap the processes of probes."""
 
 
 class RankHealth:
@@ -835,7 +846,7 @@ class RankHealth:
     def _tried(self, one: Probing) -> None:
         """Try again, after a delay that grows, or note that the condition is met."""
         if one.answer:
-            one.begin(min(_FIRST_S * _GROWTH ** (one.tries - 1), _LONGEST_DELAY_S))
+            one.begin_again()
         else:
             self._met(one.rank, one.text)
 
@@ -853,19 +864,20 @@ class RankHealth:
             if one.failures >= part.alive_failures:
                 self._host.events.emit(steps.RankReady(rank, self._gang.ranks[rank].attempt, now_ns))
             one.good_ns, one.failures = now_ns, 0
-        elif self._watch.counts(rank):
+        elif not self._watch.counts(rank):
+            if one.failures < part.alive_failures:  # otherwise the hang is told, until the rank answers again
+                one.good_ns, one.failures = now_ns, 0
+        elif not one.excused:
             one.failures += 1
             if one.failures == part.alive_failures:
                 self._watch.report("answer", rank, now_ns - one.good_ns, f"{one.probe.text}: {one.answer}")
-        else:
-            one.failures = 0
         one.begin(part.alive_interval_s)
 
     def _end_probes(self, rank: int) -> None:
         for each in self._probings.pop(rank, ()):
             each.end()
             if each.probe.kind == "exec" and each.thread is not None:
-                self._threads.append(each.thread)
+                self._threads = [*(thread for thread in self._threads if thread.is_alive()), each.thread]
 
     def _step(self, event: steps.Event) -> None:
         if self._host is not None:
@@ -875,8 +887,9 @@ class RankHealth:
         """Close all sockets, cancel all timers and probes, and drop the reference to the host."""
         for rank in list(self._probings):
             self._end_probes(rank)
+        until_s = time.monotonic() + _REAP_S
         for thread in self._threads:  # the processes are killed already
-            thread.join(0.5)
+            thread.join(max(0.0, until_s - time.monotonic()))
         self._threads.clear()
         self.sockets.end()
         for rank in list(self._timers):

@@ -19,6 +19,18 @@ if TYPE_CHECKING:
     from supervise._runtime.loop import Loop, Timer
 
 
+_FIRST_S, _GROWTH, _LONGEST_S = 0.1, 1.2, 1.0
+
+
+def delay_s(tries: int) -> float:
+    """Return the time to the next try of a probe of readiness.
+
+    Args:
+        tries: Number of tries so far, at least 1.
+    """
+    return min(_FIRST_S * _GROWTH ** min(tries - 1, 99), _LONGEST_S)  # a high power would overflow after an hour
+
+
 class Probing:
     """The tries of a probe during one life of a rank. Used on the gang's loop."""
 
@@ -42,15 +54,22 @@ class Probing:
         self.tries = self.failures = 0
         self.answer = "none yet"
         """Why the last try has failed; "" if it has succeeded."""
+        self.excused = False
+        """Whether the last try has failed for a reason that is in this process."""
         self.good_ns = time.monotonic_ns()
         """Time of the last success, at first that of the readiness of the rank."""
         self._present: Try | None = None
-        self.thread: threading.Thread | None = None  # a file system or the lookup of a name may block it
+        self.thread: threading.Thread | None = None
+        """The thread of a try, until it has answered. A file system or the lookup of a name may block it."""
         self._timer: Timer | None = None
 
     def begin(self, delay_s: float = 0.0) -> None:
         """Begin a try after a delay."""
         self._timer = self._loop.call_later(delay_s, self._try)
+
+    def begin_again(self) -> None:
+        """Begin a further try, after a delay that grows."""
+        self.begin(delay_s(self.tries))
 
     def end(self) -> None:
         """Cancel the tries. No function is called any more."""
@@ -62,18 +81,23 @@ class Probing:
 
     def _try(self) -> None:
         self.tries += 1
-        if self.thread is None or not self.thread.is_alive():
+        if self.thread is None:
             self._present = present = self._new_try()
             self.thread = threading.Thread(target=self._run, args=(present,), name="supervise-probe", daemon=True)
             try:
                 _threads.start(self.thread, "a probe")
             except OSError as error:
-                self._loop.post(self._answered, present, str(error.strerror))
+                present.excused = True
+                self._loop.post(self._ended, present, str(error.strerror))
         late = partial(self._answered, self._present, f"none within {self._timeout_s:g} s")
         self._timer = self._loop.call_later(self._timeout_s, late)
 
     def _run(self, present: Try) -> None:
-        self._loop.post(self._answered, present, present.run())
+        self._loop.post(self._ended, present, present.run())
+
+    def _ended(self, present: Try, answer: str) -> None:
+        self.thread = None  # by this answer, not by `is_alive`: on a busy machine, the thread runs on for a while
+        self._answered(present, answer)
 
     def _answered(self, present: Try | None, answer: str) -> None:
         """Handle an answer, unless it comes too late."""
@@ -83,5 +107,5 @@ class Probing:
         self._present = None
         if present is not None:
             present.cancel()
-        self.answer = answer
+        self.answer, self.excused = answer, present is not None and present.excused
         self._then(self)

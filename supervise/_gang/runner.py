@@ -394,7 +394,8 @@ class GangRunner:
     def reload(self, ranks: frozenset[int]) -> Reply[dict[int, bool]]:
         """Send those of these ranks that are ready their reload signals; return the reply to the request."""
         gang, reply = self.gang, Reply[dict[int, bool]]()
-        ready = [rank for rank in sorted(ranks & gang.running - gang.unready) if rank not in gang.batch_of]
+        stays = gang.running - gang.unready if gang.phase in ("starting", "running") else frozenset[int]()
+        ready = [rank for rank in sorted(ranks & stays) if rank not in gang.batch_of]
         signals = {rank: self.attempt.spec.of(rank).reload_signal for rank in ready}
         for sig in {sig for sig in signals.values() if sig is not None}:
             self.signal(frozenset(rank for rank in ready if signals[rank] is sig), sig, "user", group=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 from signal import Signals
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from supervise._printable import one_line
 from supervise._process.files import anonymous_file
-from supervise._process.launch.program import LaunchSpec, Streams, run_program
+from supervise._process.launch.program import LaunchSpec, Streams, UnreapedError, run_program
 from supervise._process.lifeline import Lifeline
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from supervise._probes import Probe
 
 _WORDS_CHARS, _LAST_BYTES = 200, 4096
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _OF_THE_RANK = ("TORCHELASTIC_ERROR_FILE", "SUPERVISE_RECORD")  # a command that fails records no error of the rank
 
 
@@ -42,12 +44,15 @@ class Try:
         self._socket: socket.socket | None = None
         self._line: Lifeline | None = None
         self._canceled = False
+        self.excused = False
+        """Whether the try has failed for a reason that is in this process, which tells nothing about the rank."""
 
     def run(self) -> str:
         """Try; return "" if the probe succeeds, else the reason. Blocks."""
         try:
             return str(getattr(self, f"_{self._probe.kind}")())
         except OSError as error:
+            self.excused = self.excused or error.errno in _NO_DESCRIPTOR
             why = error.strerror or str(error)
             return f"{why[:1].lower()}{why[1:]}"
         except Exception as error:  # such as an HTTPException
@@ -136,12 +141,23 @@ class Try:
                 line=line,
                 gate=True,  # so that it does not survive this process, even if that is killed now
             )
-            child = run_program(self._probe.target, how, read_end)
+            try:
+                child = run_program(self._probe.target, how, read_end)
+            except UnreapedError as unreaped:  # it is killed
+                os.waitpid(unreaped.pid, 0)
+                raise unreaped.error from None
             stack.callback(child.close)
             stack.callback(line.cut)  # the kernel kills what is left of its process group
-            code = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
+            try:
+                code: int | None = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
+            except ChildProcessError:  # other code of this program has reaped it, or the kernel: SIGCHLD is ignored
+                ended = child.reap()
+                code = None if ended is None else ended.code
+            self.excused = code is None
             begin = max(0, os.fstat(out).st_size - _LAST_BYTES)
             said = os.pread(out, _LAST_BYTES, begin).decode(errors="replace").strip()
-        ended = f"exit code {code}" if code >= 0 else f"killed by {Signals(-code).name}"
+        if code is None:
+            return "exit status lost: another part of this program reaped the process"
+        how_ended = f"exit code {code}" if code >= 0 else f"killed by {Signals(-code).name}"
         last = f": {one_line(said.splitlines()[-1])[:_WORDS_CHARS]}" if said else ""
-        return f"{ended}{last}" if code else ""
+        return f"{how_ended}{last}" if code else ""

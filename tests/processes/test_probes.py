@@ -1,6 +1,7 @@
 """Probes of real servers, files, logs and commands: when a rank is ready, and whether it is alive."""
 
 import contextlib
+import errno
 import os
 import re
 import select
@@ -87,6 +88,14 @@ def until_written(path: Path) -> str:
         assert time.monotonic() < give_up_s, f"{path} was not written"
         select.select([], [], [], 0.01)
     return path.read_text().strip()
+
+
+def until_tried(tries: Path, times: int) -> None:
+    """Wait until a probe that writes a line at each try was tried so many times."""
+    give_up_s = time.monotonic() + PATIENCE_S
+    while not tries.exists() or len(tries.read_text()) < times:
+        assert time.monotonic() < give_up_s
+        select.select([], [], [], 0.01)
 
 
 def open_files() -> int:
@@ -189,6 +198,51 @@ def test_n12_a_lookup_that_hangs_holds_up_neither_the_gang_nor_more_than_one_thr
             assert [thread.name for thread in threading.enumerate()].count("supervise-probe") == 1
     finally:
         over.set()
+
+
+def test_n12_a_thread_that_has_answered_delays_no_try(tmp_path, port):
+    """On a busy machine, it runs on for a while."""
+    over = threading.Event()
+
+    def linger(frame: Any, event: str, _: Any) -> None:
+        if (event, frame.f_code.co_name) == ("return", "_run") and "probing" in frame.f_code.co_filename:
+            over.wait(PATIENCE_S)
+
+    threading.setprofile(linger)
+    try:
+        with begun(tmp_path, port, ready="file:x", alive_timeout_s=PATIENCE_S) as (gang, reply):
+            do(gang, "open('x', 'w').close()")
+            reply.get(timeout=PATIENCE_S / 2)
+    finally:
+        threading.setprofile(None)
+        over.set()
+
+
+@pytest.mark.parametrize("how", ["ignored", "reaped"])
+def test_n12_a_command_whose_exit_status_another_part_of_the_program_takes(how):
+    """Linux 6.15 and later still know it."""
+    handler = "signal.SIG_IGN" if how == "ignored" else "lambda *_: reap()"
+    source = f"""
+import os, signal, sys
+sys.path.insert(0, {ROOT!r})
+from supervise import SpawnError, Start, Supervisor
+def reap():
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]: pass
+    except ChildProcessError: pass
+signal.signal(signal.SIGCHLD, {handler})
+more = {{"ready": "exec:true", "ready_timeout_s": 2.0}}
+with Supervisor.start(name="a", entrypoint="sleep", args={{0: ("1000",)}}, **more) as gang:
+    try:
+        gang.ask(Start())
+    except SpawnError as error:
+        print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert re.fullmatch("(.*; the last answer: exit status lost: another part of .*\n)?", done.stdout)
+    assert done.stderr == ""
 
 
 def test_n12_only_lines_of_the_present_life_count(tmp_path, port):
@@ -333,16 +387,62 @@ def test_n14_a_suspended_rank_does_not_count_as_hung(tmp_path, port):
     with begun(tmp_path, port, **settings) as (gang, reply):
         do(gang, "listen()")
         reply.get(timeout=PATIENCE_S)
-        pid = gang.pids[0]
+        pid, stopped_s = gang.pids[0], time.monotonic()
         os.kill(pid, signal.SIGSTOP)
-        tries = tmp_path / "tries"
-        give_up_s = time.monotonic() + PATIENCE_S
-        while not tries.exists() or len(tries.read_text()) < 10:
-            assert time.monotonic() < give_up_s
-            select.select([], [], [], 0.01)
+        until_tried(tmp_path / "tries", 10)
         os.kill(pid, signal.SIGCONT)
         event = gang.await_event("supervise.process.hung")
-        assert event["age_s"] > 0
+        assert 0 < event["age_s"] < time.monotonic() - stopped_s
+
+
+def test_n14_a_rank_that_was_suspended_after_its_report_answers_again(tmp_path, port):
+    settings = alive("exec:sh -c 'echo >> tries; test -e good'", alive_failures=1)
+    with begun(tmp_path, port, **settings) as (gang, reply):
+        do(gang, "listen()")
+        reply.get(timeout=PATIENCE_S)
+        gang.await_event("supervise.process.ready")
+        gang.await_event("supervise.process.hung")
+        os.kill(gang.pids[0], signal.SIGSTOP)
+        tries = tmp_path / "tries"
+        until_tried(tries, len(tries.read_text()) + 5)
+        os.kill(gang.pids[0], signal.SIGCONT)
+        (tmp_path / "good").touch()
+        gang.await_event("supervise.process.ready")
+
+
+def no_thread(monkeypatch: pytest.MonkeyPatch, refused: Any) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "supervise-probe":
+            refused.release()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+def no_descriptor(monkeypatch: pytest.MonkeyPatch, refused: Any) -> None:
+    def refuse(*_: Any) -> None:
+        refused.release()
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+
+
+@pytest.mark.parametrize("lack", [no_thread, no_descriptor])
+def test_n14_a_lack_of_threads_or_descriptors_is_not_a_hang(tmp_path, port, monkeypatch, lack):
+    """It tells nothing about the rank."""
+    refused = threading.Semaphore(0)
+    with begun(tmp_path, port, **alive("tcp:${PORT}", alive_failures=2)) as (gang, reply):
+        do(gang, "listen()")
+        reply.get(timeout=PATIENCE_S)
+        with monkeypatch.context() as patch:
+            lack(patch, refused)
+            for _ in range(5):
+                assert refused.acquire(timeout=PATIENCE_S)
+        do(gang, "kept.pop().close()")
+        assert gang.await_event("supervise.process.hung")["status"] == f"tcp:{port}: connection refused"
 
 
 # What is left of probes
@@ -381,6 +481,13 @@ def test_n15_the_probes_of_a_life_end_with_it(tmp_path, port):
         gang.close()
         assert not psutil.pid_exists(pids[0])
         until_gone(pids[1])
+
+
+def test_n15_a_gang_ends_although_no_thread_was_available_for_its_probe(tmp_path, port, no_threads):
+    with no_threads("supervise-probe"), begun(tmp_path, port, ready="exec:true") as (gang, reply):
+        gang.tell(0, "os._exit(4)")
+        with pytest.raises(SpawnError, match="exit code 4"):
+            reply.get(timeout=PATIENCE_S)
 
 
 def test_n15_the_processes_of_a_probe_end_with_the_host(tmp_path):

@@ -6,13 +6,13 @@ from contextlib import ExitStack
 import pykka
 import pytest
 
-from supervise import Reload, SpecError, SuperviseError
+from supervise import Reload, RestartPolicy, SpecError, SuperviseError
 from tests.patience import PATIENCE_S
 from tests.processes import work
 from tests.processes.gangs import launched
 from tests.processes.hosts import ROOT
 from tests.processes.test_role_order import kill
-from tests.processes.test_roles import POLITE, role
+from tests.processes.test_roles import ENDS, POLITE, WAITS, role
 
 NOTIFIES = f"""
 sys.path.insert(0, {ROOT!r})
@@ -79,6 +79,18 @@ def test_a_rank_that_reports_nothing_counts_as_reloaded(gang):
     made = gang(role("web", notifies(), ready="notify", reload_signal=signal.SIGHUP))
     made.hear()
     assert made.ask(Reload()) == {0: True}
+
+
+def test_a_rank_that_is_being_stopped_is_not_reloaded(gang):
+    """Another rank has failed; all ranks will restart."""
+    policy = RestartPolicy(max_restarts=1, backoff=0.0)
+    web = role("web", ENDS, reload_signal=signal.SIGHUP)
+    made = gang(web, role("worker", WAITS, reload_signal=signal.SIGHUP), restart_policy=policy)
+    made.hear(2)
+    made.tell(0, "3")
+    assert made.hear() == ["worker stops"]
+    assert made.ask(Reload()) == {}
+    made.tell(1)
 
 
 @pytest.mark.parametrize("how", ["it ends", "it is late"])

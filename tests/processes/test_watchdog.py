@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -17,6 +18,7 @@ from supervise import (
     DefaultLogsSpecs,
     GangFinished,
     RestartPolicy,
+    RestartRanks,
     Signal,
     SpecError,
     Status,
@@ -29,6 +31,7 @@ from supervise import (
 from supervise.testing import Recorder
 from tests.kernels import NEEDS_FAULTHANDLER
 from tests.patience import PATIENCE_S
+from tests.processes import work
 from tests.processes.gangs import each_function, each_kind, faulty
 from tests.processes.hosts import ROOT
 
@@ -530,6 +533,28 @@ def test_w9_a_rank_that_left_early_is_named_with_its_time(tmp_path, kind, no_py_
     assert re.fullmatch(r"rank 1 exited with code 0 \d\.\d s ago, while these ranks wait", event["evidence"])
     assert result.root_cause in (0, 2)
     assert result.failures[result.root_cause].message.endswith(event["evidence"])
+
+
+def test_w9_a_rank_that_has_started_again_meanwhile_takes_no_blame(tmp_path, breaking):
+    """Its earlier life was silent, and exited with code 0 when it was told to stop."""
+    begun, answers, events = threading.Event(), threading.Event(), SimpleQueue()
+    breaking.instead("collection of stacks", lambda *_: begun.set() or answers.wait() and {})
+    polite = REPORTS.replace("import threading\n", "signal.signal(signal.SIGTERM, lambda *_: os._exit(0))\n")
+    sources = [f"{polite}while True: {work.LOOK}"] * 2
+    try:
+        watchdog = Watchdog(PERIOD_S, action="fail")
+        with faulty(tmp_path, "binary", sources, watchdog=watchdog, event_sink=events.put) as gang:
+            gang.hear(2)
+            for rank in range(2):
+                gang.tell(rank)
+            assert begun.wait(PATIENCE_S)
+            gang.ask(RestartRanks(frozenset({0, 1})))
+            gang.hear(2)
+            for event in iter(lambda: events.get(timeout=PATIENCE_S)["event"], "supervise.gang.stacks"):
+                assert event != "supervise.process.hung"
+            assert gang.close().root_cause is None
+    finally:
+        answers.set()
 
 
 def test_w9_a_lower_step_needs_no_stack(tmp_path, no_py_spy):

@@ -6,6 +6,7 @@ import pytest
 
 from supervise import DefaultLogsSpecs, Role, SpecError, Std, Supervisor
 from supervise._gang.attempt import prepared
+from supervise._gang.probing import delay_s
 from supervise._probes import parse
 
 VARIABLES = {"PORT": "8000", "ROLE_RANK": "1", "TEXT": "a.b", "WORDS": "two words", "HOST": "::1"}
@@ -26,6 +27,11 @@ def test_what_is_probed(text: str):
     """Variables are replaced within a word of a command, and in every other probe."""
     assert parse(text, VARIABLES).target == TARGETS[text]
     parse(text)
+
+
+def test_the_delay_between_tries_grows_to_a_second():
+    """Also after hours of tries."""
+    assert [round(delay_s(tries), 2) for tries in (1, 2, 3, 100, 100_000)] == [0.1, 0.12, 0.14, 1.0, 1.0]
 
 
 def test_the_parts_of_a_url():
