@@ -382,17 +382,19 @@ def test_n14_a_hang_may_be_a_failure_that_restarts_the_rank(tmp_path, port):
 
 
 def test_n14_a_suspended_rank_does_not_count_as_hung(tmp_path, port):
-    """A person may have suspended it for a debugger. When it goes on, its failures count from the beginning."""
+    """A person may have suspended it for a debugger. When it goes on, its failures and their time count from the beginning."""
     settings = alive("exec:sh -c 'echo >> tries; exit 1'", alive_failures=5)
     with begun(tmp_path, port, **settings) as (gang, reply):
         do(gang, "listen()")
         reply.get(timeout=PATIENCE_S)
-        pid, stopped_s = gang.pids[0], time.monotonic()
+        pid = gang.pids[0]
         os.kill(pid, signal.SIGSTOP)
+        until_tried(tmp_path / "tries", 5)
+        suspended_s = time.monotonic()
         until_tried(tmp_path / "tries", 10)
         os.kill(pid, signal.SIGCONT)
         event = gang.await_event("supervise.process.hung")
-        assert 0 < event["age_s"] < time.monotonic() - stopped_s
+        assert 0 < event["age_s"] < time.monotonic() - suspended_s
 
 
 def test_n14_a_rank_that_was_suspended_after_its_report_answers_again(tmp_path, port):
