@@ -105,17 +105,17 @@ class Inherited:
         return self._pipe[0]
 
     def close_sockets(self) -> None:
-        """Close the sockets, and remove their files. Idempotent."""
+        """Close the sockets. Idempotent. Their files stay until `close`: in an ordered stop, other ranks need them."""
         sockets, self.sockets = self.sockets, {}
         for made in sockets.values():
             close(*made)
+
+    def close(self) -> None:
+        """Close all descriptors, and remove the files of sockets. Idempotent."""
+        self.close_sockets()
         for file in self._files:
             file.remove()
             file.close()
-
-    def close(self) -> None:
-        """Close all descriptors. Idempotent."""
-        self.close_sockets()
         (read, write), self._pipe = self._pipe, (-1, -1)
         if read >= 0:
             os.close(read)

@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+import socket
 import sys
 import time
 
@@ -67,6 +68,22 @@ def test_r10_a_role_waits_only_for_those_that_it_needs(tmp_path):
         gang.tell(3, "ready")
         assert sorted(gang.hear(2)) == ["web runs", "worker runs"]
         assert set(start.get(timeout=PATIENCE_S)) == {0, 1, 2, 3}
+
+
+def test_r11_a_role_accepts_connections_until_those_that_need_it_are_gone(tmp_path):
+    """The gang itself accepts none any more, and removes the file of the socket in the end."""
+    path = tmp_path / "a.sock"
+    with made(tmp_path, role("store", WAITS, listen=[f"unix:{path}"]), role("web", WAITS)) as gang:
+        gang.hear(2)
+        reply = gang.supervisor.ask(Close(), block=False)
+        assert gang.hear() == ["web stops"]
+        with socket.socket(socket.AF_UNIX) as end:
+            end.connect(str(path))
+        gang.tell(1)
+        assert gang.hear() == ["store stops"]
+        gang.tell(0)
+        reply.get(timeout=PATIENCE_S)
+        assert not path.exists()
 
 
 def test_r11_a_role_is_stopped_when_nothing_is_left_of_those_that_need_it(tmp_path):
