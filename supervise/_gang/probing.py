@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from supervise import _threads
+from supervise._core.hangs import LATE_NS
 from supervise._probes import parse
 from supervise._process.probes import Try
 
@@ -103,9 +104,11 @@ class Probing:
         """Handle an answer, unless it comes too late."""
         if present is not self._present or self._timer is None:
             return
+        # If the deadline passed long ago, this process got no processor time, for example because it was suspended
+        is_late = time.monotonic() > self._timer.due_s + LATE_NS / 1e9
         self._timer.cancel()
         self._present = None
         if present is not None:
             present.cancel()
-        self.answer, self.excused = answer, present is not None and present.excused
+        self.answer, self.excused = answer, is_late or (present is not None and present.excused)
         self._then(self)

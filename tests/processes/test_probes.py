@@ -13,12 +13,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import psutil
 import pytest
 
-from supervise import Pids, RestartPolicy, Role, SpawnError, Start, Status, Watchdog
+from supervise import Pids, RestartPolicy, Role, Signal, SpawnError, Start, Status, Watchdog
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.processes import work
@@ -445,6 +446,30 @@ def test_n14_a_lack_of_threads_or_descriptors_is_not_a_hang(tmp_path, port, monk
                 assert refused.acquire(timeout=PATIENCE_S)
         do(gang, "kept.pop().close()")
         assert gang.await_event("supervise.process.hung")["status"] == f"tcp:{port}: connection refused"
+
+
+def test_n14_a_host_that_did_not_run_blames_no_rank(tmp_path, port):
+    """As if it had been suspended during a try."""
+    events: SimpleQueue[dict[str, Any]] = SimpleQueue()
+
+    def sink(event: dict[str, Any]) -> None:
+        events.put(event)
+        if event["event"] == "supervise.process.signaled" and event["signal"] == "SIGURG":
+            (tmp_path / "slow").unlink()
+            threading.Event().wait(4.0)  # on the thread of the gang
+
+    probe = "exec:sh -c 'test -e slow && echo >> tries && sleep 1000; test ! -e bad'"
+    settings = alive(probe, alive_failures=1, alive_timeout_s=3.0)
+    with begun(tmp_path, port, event_sink=sink, **settings) as (gang, reply):
+        do(gang, "listen()")
+        reply.get(timeout=PATIENCE_S)
+        (tmp_path / "slow").touch()
+        until_tried(tmp_path / "tries", 1)
+        gang.ask(Signal(sig=signal.SIGURG))
+        (tmp_path / "bad").touch()
+        heard = iter(lambda: events.get(timeout=PATIENCE_S), None)
+        hung = next(event for event in heard if event["event"] == "supervise.process.hung")
+        assert hung["status"].endswith(": exit code 1")
 
 
 # What is left of probes
