@@ -235,16 +235,7 @@ class HangWatch:
     def _hangs(self, tier: _Tier, hang: Hang) -> None:
         hung = self._hung(tier.name, hang.local_rank, hang.age_ns, hang.waiting)
         others = hang.rivals if hang.waiting else [*self._mute(tier, hang), *self._left_early(hang)]
-        lives = [rank.attempt for rank in self._gang.ranks]
-        self._reports.report(hung, partial(self._decided, tier, hang, hung, lives) if others else None)
-
-    def _decided(
-        self, tier: _Tier, hang: Hang, hung: Hung, lives: Sequence[int], found: Mapping[int, RankStacks]
-    ) -> Hung:
-        """Return the hang with the rank that the stacks name, unless that rank has begun a later life meanwhile."""
-        decided = self._by_stacks(tier, hang, found)
-        told = decided.message
-        return decided if told.attempt == lives[told.local_rank] else hung
+        self._reports.report(hung, partial(self._by_stacks, tier, hang) if others else None)
 
     def _by_stacks(self, tier: _Tier, hang: Hang, found: Mapping[int, RankStacks]) -> Hung:
         """Return the hang with the rank that the stacks name, and with the reason. The stacks may be empty."""
@@ -427,10 +418,11 @@ _WRITE_S = 0.5
 class _Report:
     """A hang that is being reported."""
 
-    __slots__ = ("at_ns", "decide", "hung", "saved")
+    __slots__ = ("at_ns", "decide", "hung", "lives", "saved")
 
-    def __init__(self, hung: Hung, decide: Decide | None) -> None:
+    def __init__(self, hung: Hung, decide: Decide | None, lives: Sequence[int]) -> None:
         self.hung = hung
+        self.lives = lives  # the numbers of the ranks' lives; a later life has not hung
         self.decide = decide
         """Function that names the rank by the stacks. None: the hang is told already."""
         self.at_ns = time.monotonic_ns()
@@ -472,7 +464,7 @@ class HangReports:
         """
         if self._host is None:
             return
-        report = _Report(hung, decide)
+        report = _Report(hung, decide, [rank.attempt for rank in self._host.gang.ranks])
         self._pending.append(report)
         if decide is None:
             self._announce(report, {})
@@ -488,7 +480,7 @@ class HangReports:
         if report.decide is not None:
             report.hung, report.decide = report.decide(found), None
         told = report.hung.message
-        if self._host is not None and told.attempt == self._host.gang.ranks[told.local_rank].attempt:
+        if self._host is not None and report.lives[told.local_rank] == self._host.gang.ranks[told.local_rank].attempt:
             self._host.events.emit(report.hung)
             self._host.subscribers.tell(told)
 
@@ -563,7 +555,8 @@ class HangReports:
             self._announce(report, {})
         if self._watchdog.action == "fail":
             told = report.hung.message
-            self._host.step(steps.RankFaulted(told.local_rank, told.attempt, why(report.hung), report.at_ns))
+            life = report.lives[told.local_rank]
+            self._host.step(steps.RankFaulted(told.local_rank, life, why(report.hung), report.at_ns))
 
     def end(self) -> None:
         """Drop the references to the host."""
@@ -655,10 +648,6 @@ class _Reload:
 
 
 # The health of ranks: their notify sockets, the time in which each rank must become ready, and the watch for hangs
-
-
-_REAP_S = 0.5
-"""Longest wait at the end of the gang for the threads that reap the processes of probes."""
 
 
 class RankHealth:
@@ -846,7 +835,9 @@ class RankHealth:
     def _tried(self, one: Probing) -> None:
         """Try again, after a delay that grows, or note that the condition is met."""
         if one.answer:
-            one.begin_again()
+            from supervise._gang.probing import delay_s  # lazy: as above
+
+            one.begin(delay_s(one.tries))
         else:
             self._met(one.rank, one.text)
 
@@ -887,7 +878,7 @@ class RankHealth:
         """Close all sockets, cancel all timers and probes, and drop the reference to the host."""
         for rank in list(self._probings):
             self._end_probes(rank)
-        until_s = time.monotonic() + _REAP_S
+        until_s = time.monotonic() + 0.5
         for thread in self._threads:  # the processes are killed already
             thread.join(max(0.0, until_s - time.monotonic()))
         self._threads.clear()

@@ -55,22 +55,18 @@ class Probing:
         self.tries = self.failures = 0
         self.answer = "none yet"
         """Why the last try has failed; "" if it has succeeded."""
-        self.excused = False
-        """Whether the last try has failed for a reason that is in this process."""
+        self.excused = False  # whether the last try has failed for a reason that is in this process
         self.good_ns = time.monotonic_ns()
         """Time of the last success, at first that of the readiness of the rank."""
         self._present: Try | None = None
-        self.thread: threading.Thread | None = None
-        """The thread of a try, until it has answered. A file system or the lookup of a name may block it."""
+        self.thread: threading.Thread | None = (
+            None  # until its answer; a file system or the lookup of a name may block it
+        )
         self._timer: Timer | None = None
 
     def begin(self, delay_s: float = 0.0) -> None:
         """Begin a try after a delay."""
         self._timer = self._loop.call_later(delay_s, self._try)
-
-    def begin_again(self) -> None:
-        """Begin a further try, after a delay that grows."""
-        self.begin(delay_s(self.tries))
 
     def end(self) -> None:
         """Cancel the tries. No function is called any more."""

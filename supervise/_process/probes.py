@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from supervise._probes import Probe
 
 _WORDS_CHARS, _LAST_BYTES = 200, 4096
-_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _OF_THE_RANK = ("TORCHELASTIC_ERROR_FILE", "SUPERVISE_RECORD")  # a command that fails records no error of the rank
 
 
@@ -44,15 +43,14 @@ class Try:
         self._socket: socket.socket | None = None
         self._line: Lifeline | None = None
         self._canceled = False
-        self.excused = False
-        """Whether the try has failed for a reason that is in this process, which tells nothing about the rank."""
+        self.excused = False  # whether it has failed for a reason that is in this process, so that the rank may be well
 
     def run(self) -> str:
         """Try; return "" if the probe succeeds, else the reason. Blocks."""
         try:
             return str(getattr(self, f"_{self._probe.kind}")())
         except OSError as error:
-            self.excused = self.excused or error.errno in _NO_DESCRIPTOR
+            self.excused = self.excused or error.errno in (errno.EMFILE, errno.ENFILE)
             why = error.strerror or str(error)
             return f"{why[:1].lower()}{why[1:]}"
         except Exception as error:  # such as an HTTPException

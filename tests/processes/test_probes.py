@@ -383,7 +383,7 @@ def test_n14_a_hang_may_be_a_failure_that_restarts_the_rank(tmp_path, port):
 
 
 def test_n14_a_suspended_rank_does_not_count_as_hung(tmp_path, port):
-    """A person may have suspended it for a debugger. When it goes on, its failures and their time count from the beginning."""
+    """A person may have suspended it for a debugger. When it goes on, its failures count from then on."""
     settings = alive("exec:sh -c 'echo >> tries; exit 1'", alive_failures=5)
     with begun(tmp_path, port, **settings) as (gang, reply):
         do(gang, "listen()")

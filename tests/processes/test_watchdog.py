@@ -538,7 +538,7 @@ def test_w9_a_rank_that_left_early_is_named_with_its_time(tmp_path, kind, no_py_
 def test_w9_a_rank_that_has_started_again_meanwhile_takes_no_blame(tmp_path, breaking):
     """Its earlier life was silent, and exited with code 0 when it was told to stop."""
     begun, answers, events = threading.Event(), threading.Event(), SimpleQueue()
-    breaking.instead("collection of stacks", lambda *_: begun.set() or answers.wait() and {})
+    breaking.instead("collection of stacks", lambda *_: begun.set() or (answers.wait() and {}))
     polite = REPORTS.replace("import threading\n", "signal.signal(signal.SIGTERM, lambda *_: os._exit(0))\n")
     sources = [f"{polite}while True: {work.LOOK}"] * 2
     try:
