@@ -293,7 +293,7 @@ class RunParser(argparse.ArgumentParser):
                 meant = self.find(given[0]) if given else None
             except UnknownRunError as error:
                 if not hasattr(found, "ranks"):
-                    raise
+                    raise NoSuchRunError(f"{error}{self._as_role(given[0])}") from None
                 unknown = str(error)
             if meant is None:
                 meant, why = self.default()
@@ -309,11 +309,22 @@ class RunParser(argparse.ArgumentParser):
             found.sig = self._checked(values.any_signal, given.pop(0) if given else "", before or "argument SIG: ")
         if hasattr(found, "ranks"):
             given += found.rank
+            if hasattr(found, "sig") and unknown and name.startswith(tuple(given)):
+                before = f"RUN is before SIG, as in {self.prog} {' '.join(given)} {first[0]}: "
             parse = partial(values.ranks_of, roles=[] if run is None else run.roles)
             found.ranks = self._checked(parse, ",".join(given), before) if given else None
         if why:
             print(f"{self.prog}: {name}, {why}", file=sys.stderr)
         return found
+
+    def _as_role(self, word: str) -> str:
+        """Return a hint if a word is no run, but a role of the run that is meant without RUN."""
+        try:
+            run, _ = default_run(newest=True)
+        except NoSuchRunError:
+            return ""
+        name = one_line(run.name)
+        return f"; it is a role of {name}, so: {self.prog} {name}" if word in dict(run.roles) else ""
 
     def _checked(self, parse: Callable[[str], Any], text: str, before: str) -> Any:
         try:
