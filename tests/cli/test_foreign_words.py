@@ -160,7 +160,7 @@ def test_a_kind_of_restart_of_another_tool(supervise: Command, kind: str, meant:
         assert f"; did you mean {meant}?\n" in done.stderr
 
 
-@pytest.mark.parametrize("value", ["sleep 1", '"sleep 1'])
+@pytest.mark.parametrize("value", ["sleep 1", '"sleep 1', "5m"])
 def test_a_text_without_its_quotes(supervise: Command, value: str):
     (supervise.tmp_path / "gang.toml").write_text(f"[roles.web]\ncommand = {value}\n")
     told = supervise.refused("check", "gang.toml").stderr
@@ -181,7 +181,7 @@ def test_words_for_roles_in_the_wrong_place(supervise: Command):
     assert done.returncode == 127
     assert "; options are before PROGRAM, and roles after the file, such as: --file gang.toml web\n" in done.stderr
     told = supervise.refused("run", "--file", "gang.toml", "--scale", "web=3").stderr
-    assert "ROLE=N after the file for a role: --file gang.toml web=3\n" in told
+    assert "--scale; did you mean --file gang.toml web=3?\n" in told
 
 
 SURE = ["a | b", "a || b", "a && b", "a > out", "a >> out", "a 2>&1", "a < in", "a ; b", "a &"]

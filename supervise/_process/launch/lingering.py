@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 _AFTER_S = 5.0
 _MOST_THREADS, _MOST_CALLS = 8, 6
-_OURS = os.path.dirname(__file__)
-_OF_EVERY_THREAD = ("run", "_bootstrap_inner", "_bootstrap")
 _FEEDER = "QueueFeederThread"
 """Name of the daemon thread that writes the items of a `multiprocessing.Queue`. The exit waits until it has written."""
 
@@ -49,12 +47,11 @@ def _threads() -> str:
 
 
 def _calls(frame: FrameType | None) -> str:
-    """Return the innermost calls, without those that every thread has and without those of supervise."""
     calls: list[str] = []
     while frame is not None and len(calls) < _MOST_CALLS:
         code = frame.f_code
-        of_every_thread = code.co_name in _OF_EVERY_THREAD and code.co_filename.endswith("threading.py")
-        if calls and (of_every_thread or code.co_filename.startswith(_OURS)):
+        outer = code.co_filename.endswith("threading.py") and code.co_name in ("run", "_bootstrap_inner", "_bootstrap")
+        if calls and (outer or code.co_filename.startswith(os.path.dirname(__file__))):  # every thread has these calls
             break
         calls.append(f"{code.co_name} ({os.path.basename(code.co_filename)}:{frame.f_lineno})")
         frame = frame.f_back

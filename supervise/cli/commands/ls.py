@@ -29,8 +29,6 @@ _LEAST = 16
 _SHORTEST = 5
 _TERMINAL_COLUMNS = 80
 """The width of a terminal that reports 0."""
-_WIDE = 100
-"""Columns from which STATE has the number of restarts."""
 _STYLES = {"running": "32", "succeeded": "", "stopped": "33", "unknown": "33"}
 """State to its style (SGR numbers). The other states are failures."""
 _FAILURE = "31"
@@ -69,7 +67,7 @@ def _table(runs: Sequence[RecordedRun]) -> list[str]:
     """Return the table. On a terminal, the lines fit, and the states have colors."""
     on_terminal = sys.stdout.isatty()
     room = (os.get_terminal_size(sys.stdout.fileno()).columns or _TERMINAL_COLUMNS) if on_terminal else sys.maxsize
-    rows = [_COLUMNS, *(_row(run, brief=room < _WIDE) for run in runs)]
+    rows = [_COLUMNS, *(_row(run, brief=room <= _TERMINAL_COLUMNS) for run in runs)]
     heads = list(_COLUMNS)
     width = {head: max(map(len, column)) + 2 for head, column in zip(heads, zip(*rows, strict=True), strict=True)}
     left = _LONGEST

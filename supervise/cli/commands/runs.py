@@ -292,9 +292,11 @@ class RunParser(argparse.ArgumentParser):
             try:
                 meant = self.find(given[0]) if given else None
             except UnknownRunError as error:
-                if not hasattr(found, "ranks"):
-                    raise NoSuchRunError(f"{error}{self._as_role(given[0])}") from None
                 unknown = str(error)
+                if not hasattr(found, "ranks"):
+                    names = (one_line(run.name) for run in recorded_runs()[1] if given[0] in dict(run.roles))
+                    unknown += next((f"; it is a role of {name}, so: {self.prog} {name}" for name in names), "")
+                    raise
             if meant is None:
                 meant, why = self.default()
             else:
@@ -316,15 +318,6 @@ class RunParser(argparse.ArgumentParser):
         if why:
             print(f"{self.prog}: {name}, {why}", file=sys.stderr)
         return found
-
-    def _as_role(self, word: str) -> str:
-        """Return a hint if a word is no run, but a role of the run that is meant without RUN."""
-        try:
-            run, _ = default_run(newest=True)
-        except NoSuchRunError:
-            return ""
-        name = one_line(run.name)
-        return f"; it is a role of {name}, so: {self.prog} {name}" if word in dict(run.roles) else ""
 
     def _checked(self, parse: Callable[[str], Any], text: str, before: str) -> Any:
         try:

@@ -136,6 +136,7 @@ def _text(value: re.Match[str]) -> str:
 _T = TypeVar("_T")
 _PROCESS = re.compile(r"([A-Za-z0-9_-]+)\s*:\s*(\S.*)")
 _CONTINUED = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
+_UNQUOTED = re.compile(r"Invalid value|Illegal character '\\n'|Expected newline")
 _FOREIGN = (".yaml", ".yml", ".json")
 _PATHS = ("log-dir", "env-file", "metrics")
 NO_FILE = "none"
@@ -196,9 +197,8 @@ class GangFile:
         try:
             return tomllib.loads(text)
         except ValueError as error:  # also an integer of more than 4300 digits
-            quotes = str(error).startswith(("Invalid value", r"Illegal character '\n'"))
-            hint = '; a text is between two quotes, such as command = "sleep 1"' if quotes else ""
-            raise self._error(f"{error}{hint}") from None
+            quotes = '; a text is between two quotes, such as command = "sleep 1"'
+            raise self._error(f"{error}{quotes if _UNQUOTED.match(str(error)) else ''}") from None
         except RecursionError:
             raise self._error("its arrays or tables are nested too deeply") from None
 
@@ -212,8 +212,7 @@ class GangFile:
                 line = line[:-1] + next(lines, (0, ""))[1]  # noqa: PLW2901 - the rest of the line
             parts = _PROCESS.fullmatch(line.strip())
             if parts is None:
-                is_program = self.path.endswith((".py", ".sh")) or os.access(self.path, os.X_OK)
-                program = f"; to run it as a program: supervise run {shlex.quote(self.path)}" if is_program else ""
+                program = f"; to run it as a program: supervise run {self.path}" if self.path.endswith(".py") else ""
                 raise self._error(f"line {number}: {line[:80]!r} is not NAME: COMMAND{program}")
             if parts[1] in roles:
                 raise self._error(f"line {number}: there are two processes {parts[1]!r}; give each its own name")
@@ -398,7 +397,7 @@ class GangFile:
         if row.kind is not CHOICE:
             return self._checked(what, values.OF_KIND[row.kind][1], str(value))
         if value not in row.choices:
-            hint = suggestions.restart(value) if row.key == "restart" else ""
+            hint = suggestions.RESTARTS_OF_OTHERS.get(str(value), "") if row.key == "restart" else ""
             raise self._error(f"{what} is {value!r}; give {', '.join(row.choices)}{hint}")
         return value
 

@@ -160,7 +160,7 @@ class Parser(argparse.ArgumentParser):
         if message.startswith("argument --restart: invalid choice"):
             from supervise.cli.options import suggestions
 
-            message += suggestions.restart(message.split("'")[1])
+            message += suggestions.RESTARTS_OF_OTHERS.get(message.split("'")[1], "")
         given = f"\nThe environment gives {shlex.join(self.defaults)} (PET_*)." if self.defaults else ""
         print(f"{self.prog}: {below_itself(message + given)}\nTry '{self.prog} --help'.", file=sys.stderr)
         raise SystemExit(2)

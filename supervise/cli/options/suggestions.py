@@ -17,6 +17,7 @@ _OF_OTHERS = {
     "-f": "--file",
     "-N": "--nnodes",
     "--name": "--run-id",
+    "--scale": "--file gang.toml web=3",
     "--replicas": "-n",
     "--np": "-n",
     "--n": "-n",
@@ -93,12 +94,12 @@ KEYS_OF_OTHERS = {
     **dict.fromkeys(("stopsignal", "kill-signal"), ("stop-signal",)),
 }
 """Key of docker compose, systemd or supervisord, with hyphens, to the keys of a role that do its work."""
-_RESTARTS_OF_OTHERS = {
-    **dict.fromkeys(("always", "unless-stopped"), "permanent"),
-    **dict.fromkeys(("on-failure", "unexpected"), "transient"),
-    **dict.fromkeys(("no", "never"), "temporary"),
+RESTARTS_OF_OTHERS = {
+    **dict.fromkeys(("always", "unless-stopped"), "; did you mean permanent?"),
+    **dict.fromkeys(("on-failure", "unexpected"), "; did you mean transient?"),
+    **dict.fromkeys(("no", "never"), "; did you mean temporary?"),
 }
-"""Kind of restart of docker compose, systemd or supervisord to the kind here."""
+"""Kind of restart of docker compose, systemd or supervisord to a hint."""
 TABLES_OF_OTHERS = ("role", "service", "services", "program", "programs", "process", "processes")
 """Tables of other files whose tables are roles here."""
 _OPERATOR = re.compile(r"[0-9&]?[|&;<>]+(?:&[0-9])?")
@@ -130,15 +131,7 @@ def instead_of(word: str, known: Iterable[str], following: str = "") -> str:
     """
     if word in ("-d", "--detach", "--daemon", "--background") and not os.path.isdir(following):
         return "; a run stays in the foreground: end the line with & to go on meanwhile, and stop it by: supervise stop"
-    if word.startswith("--scale"):
-        return "; give -n for a program, and ROLE=N after the file for a role: --file gang.toml web=3"
     meant = "--cwd" if word == "-d" else option(word, known)
-    return f"; did you mean {meant}?" if meant else ""
-
-
-def restart(kind: object) -> str:
-    """Return a hint for a kind of restart that another tool has: ``; did you mean permanent?``, or ``""``."""
-    meant = _RESTARTS_OF_OTHERS.get(str(kind), "")
     return f"; did you mean {meant}?" if meant else ""
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 _MISSING = re.compile(
     r"^(?:\S*python[0-9.]*: (?:Error while .*\()?)?(?:ModuleNotFoundError: )?No module named ", re.MULTILINE
 )
-"""The last line of a traceback, or what ``python -m`` says."""
 _RELATIVE = re.compile(r"^ImportError: attempted relative import with no known parent package", re.MULTILINE)
 _PYTHON = re.compile(r"python[0-9.]*")
 
