@@ -125,7 +125,7 @@ def test_run_may_be_left_out(supervise: Command):
         assert f"is named 'wbe'; see: supervise ls; and in {path.name}, the only run that is running: " in text
         assert "did you mean 'web'?" in text
         assert "'USR' is not a signal" in refused(supervise, "signal", "USR", "web")
-        assert "is named 'web'; see: supervise ls\n" in refused(supervise, "status", "web")
+        assert "is named 'web'; see: supervise ls; it is a role of " in refused(supervise, "status", "web")
         with running(supervise, run_id="web") as other:
             assert "the ranks" in refused(supervise, "restart", "web")  # RUN, not the role of a run
             assert re.search(r"2 runs are running: \w+, \w+; give one", refused(supervise, "status"))
