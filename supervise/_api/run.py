@@ -157,7 +157,8 @@ def _meant(word: str) -> str:
     import difflib
 
     known = [*(GANG.keys() - _NOT_OF_RUN), "n", "args", "envs"]
-    foreign = {"env": "envs", "nproc_per_node": "n", "world_size": "n", "num_processes": "n", "workers": "n"}
+    counts = dict.fromkeys(("num_processes", "num_workers", "workers", "world_size"), "n")
+    foreign = {"env": "envs", "max_restarts": "restart_policy", **counts}
     meant = "n" if word.startswith("nproc") else foreign.get(word) or "".join(difflib.get_close_matches(word, known, 1))
     return f"; did you mean {meant!r}?" if meant else ""
 

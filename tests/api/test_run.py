@@ -227,7 +227,15 @@ def test_a_function_that_needs_arguments_is_refused_without_any(fn: Any, setting
 
 
 @pytest.mark.parametrize(
-    ("word", "meant"), [("nprocs", "n"), ("world_size", "n"), ("env", "envs"), ("grase", "grace"), ("zork", "")]
+    ("word", "meant"),
+    [
+        ("nprocs", "n"),
+        ("world_size", "n"),
+        ("env", "envs"),
+        ("max_restarts", "restart_policy"),
+        ("grase", "grace"),
+        ("zork", ""),
+    ],
 )
 def test_a_keyword_of_another_library_gets_the_one_that_does_it(word: str, meant: str):
     """Or only the error of Python."""

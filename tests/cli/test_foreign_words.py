@@ -28,6 +28,8 @@ COMMANDS = {
     "start web": "run --file gang.toml",
     "start train.py": "run train.py",
     "exec train.py -x": "run train.py -x",
+    "exec job bash": "status job",
+    "version": "--version",
     "gang.toml": "run --file gang.toml",
     "Procfile": "run --file Procfile",
     "start Procfile": "run --file Procfile",
@@ -105,7 +107,7 @@ KEYS = {
     "image": "ranks are programs, not containers; give a command",
     "max-restarts": "it belongs at the top of the file, above the first [roles.NAME]",
     "max_restarts": "it belongs at the top of the file, above the first [roles.NAME]",
-    "zork": "roles.web: 'zork' is not a key\n",
+    "zork": "roles.web: 'zork' is not a key; the keys are command, count, ",
 }
 """Key of a role to a part of the message."""
 
@@ -142,6 +144,44 @@ def test_a_key_of_a_role_above_the_roles(supervise: Command, key: str):
     (supervise.tmp_path / "gang.toml").write_text(f"{key} = 'true'\n[roles.web]\ncommand = 'true'\n")
     told = supervise.refused("check", "gang.toml").stderr
     assert f"{key!r} is not a key; it belongs to a role: write it below a line such as [roles.trainer]\n" in told
+
+
+KINDS = {"always": "permanent", "unless-stopped": "permanent", "on-failure": "transient", "no": "temporary"}
+
+
+@pytest.mark.parametrize(("kind", "meant"), KINDS.items(), ids=KINDS)
+def test_a_kind_of_restart_of_another_tool(supervise: Command, kind: str, meant: str):
+    """As an option and in a file."""
+    (supervise.tmp_path / "gang.toml").write_text(f"[roles.web]\ncommand = 'true'\nrestart = '{kind}'\n")
+    for words in (("run", "--restart", kind, "true"), ("check", "gang.toml")):
+        done = supervise.refused(*words)
+        assert done.returncode == 2
+        assert f"{kind!r}" in done.stderr
+        assert f"; did you mean {meant}?\n" in done.stderr
+
+
+@pytest.mark.parametrize("value", ["sleep 1", '"sleep 1', "5m"])
+def test_a_text_without_its_quotes(supervise: Command, value: str):
+    (supervise.tmp_path / "gang.toml").write_text(f"[roles.web]\ncommand = {value}\n")
+    told = supervise.refused("check", "gang.toml").stderr
+    assert "(at line 2, " in told
+    assert '; a text is between two quotes, such as command = "sleep 1"\n' in told
+
+
+def test_a_program_as_the_file_of_roles(supervise: Command):
+    (supervise.tmp_path / "train.py").write_text("import os\n")
+    told = supervise.refused("run", "--file", "train.py").stderr
+    assert "'import os' is not NAME: COMMAND; to run it as a program: supervise run train.py\n" in told
+
+
+def test_words_for_roles_in_the_wrong_place(supervise: Command):
+    """A role before the file, and a number of ranks by the option of docker compose."""
+    (supervise.tmp_path / "gang.toml").write_text("[roles.web]\ncommand = 'true'\n")
+    done = supervise.run("web", "--file", "gang.toml")
+    assert done.returncode == 127
+    assert "; options are before PROGRAM, and roles after the file, such as: --file gang.toml web\n" in done.stderr
+    told = supervise.refused("run", "--file", "gang.toml", "--scale", "web=3").stderr
+    assert "--scale; did you mean --file gang.toml web=3?\n" in told
 
 
 SURE = ["a | b", "a || b", "a && b", "a > out", "a >> out", "a 2>&1", "a < in", "a ; b", "a &"]
@@ -213,11 +253,14 @@ def test_a_missing_module_names_the_python_and_the_active_environment(
     """For a file, a module, and a Python that is given as the program."""
     active = environment_of_another_python
     (supervise.tmp_path / "train.py").write_text("import no_such_module\n")
-    for words in (("train.py",), ("-m", "train"), ("-n", "2", "train.py"), ("--no-record", "-n", "2", "train.py")):
+    for words in (
+        *(("train.py",), ("-m", "train"), ("-n", "2", "train.py"), ("--no-record", "-n", "2", "train.py")),
+        *(("-m", "no_such_module"), ("-m", "no_such.module")),
+    ):
         done = supervise.run(*words, VIRTUAL_ENV=str(active))
         [note] = [line for line in done.stderr.splitlines() if line.startswith("  note: ")]
         rank = note.partition("rank ")[2][0]
-        what = "-m train" if "-m" in words else "train.py"
+        what = " ".join(words[words.index("-m") :]) if "-m" in words else "train.py"
         command = f"{active}/bin/python {what}"
         assert note == f"  note: rank {rank} ran {sys.executable}, and VIRTUAL_ENV is {active}; for that one: {command}"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

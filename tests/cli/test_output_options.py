@@ -80,7 +80,7 @@ def test_an_unknown_placeholder_of_a_prefix_is_refused(supervise: Command, where
     assert done.returncode == 2
     known = "${role_name}, ${role_rank}, ${rank}, ${local_rank}, ${time}"
     source = [*env, "--log-line-prefix"][0]
-    assert f"{source} has the unknown ${{node}}; there are {known}, and $$ for a dollar sign" in done.stderr
+    assert f"{source} has an unknown placeholder, ${{node}}; there are {known}, and $$ for a dollar sign" in done.stderr
     assert not (supervise.tmp_path / "made").exists()
 
 

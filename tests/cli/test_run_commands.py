@@ -322,6 +322,13 @@ def test_the_list_of_runs_fits_the_terminal(supervise: Command):
         assert [line.split()[1] for line in (bad, good)] == ["failed", "succeeded"]
         assert good.endswith(" ...")
         assert "\x1b[31mfailed\x1b[0m" in shown
+    retried = "test -e again || { touch again; exit 1; }"
+    supervise.run("-q", "--run-id", "a-run-with-a-long-name", "--max-restarts", "1", "--", "sh", "-c", retried)
+    for columns, state in ((120, "succeeded after 1 restart"), (80, "succeeded "), (40, " suc")):
+        with supervise.on_terminal(command="ls", columns=columns) as terminal:
+            lines = plain(terminal.end()[1]).splitlines()
+        assert max(map(len, lines)) <= columns
+        assert state in lines[1]
     with supervise.on_terminal(command="ls", NO_COLOR="1") as terminal:
         assert "\x1b" not in terminal.end()[1]
     assert told(supervise, "ls", "--running") == f"no run is running in {supervise.tmp_path}/runs\n"

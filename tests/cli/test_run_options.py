@@ -274,7 +274,7 @@ MISTAKES = {
     "-f": "--file",
     "-N": "--nnodes",
     "--name=x": "--run-id",
-    "--scale": "-n",
+    "--scale": "--file gang.toml web=3",
     "-np": "-n",
     "-np4": "-n",
     "--np": "-n",

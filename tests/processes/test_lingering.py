@@ -63,6 +63,8 @@ def test_s14_a_rank_that_has_returned_and_does_not_exit_says_what_keeps_it(tmp_p
         row = await_returned(gang, 0)
         assert thread in row.status
         assert call in row.status
+        assert "_bootstrap_inner" not in row.status
+        assert "called by live" not in row.status
         result = gang.close(timeout=5.0)
     assert result.outcome == "stopped"
     assert result.return_values == {0: {"loss": 0.5}, 1: 7}

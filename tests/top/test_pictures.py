@@ -309,6 +309,15 @@ def test_what_keys_ask_for():
     assert view.key("q") == Quit()
 
 
+def test_a_key_that_does_nothing_says_where_the_keys_are():
+    """Until the next key."""
+    view = view_of(reading(3))
+    assert view.key("z") is None
+    assert view.notice == "z is not a key of this table; ?: all keys"
+    view.key("down")
+    assert view.notice == ""
+
+
 COLUMNS, ROWS = 23, 5
 TEXT = st.text(alphabet="ab 漢字é\u0301", max_size=30)
 WRITE = st.tuples(

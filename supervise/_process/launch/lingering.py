@@ -50,6 +50,9 @@ def _calls(frame: FrameType | None) -> str:
     calls: list[str] = []
     while frame is not None and len(calls) < _MOST_CALLS:
         code = frame.f_code
+        outer = code.co_filename.endswith("threading.py") and code.co_name in ("run", "_bootstrap_inner", "_bootstrap")
+        if calls and (outer or code.co_filename.startswith(os.path.dirname(__file__))):  # every thread has these calls
+            break
         calls.append(f"{code.co_name} ({os.path.basename(code.co_filename)}:{frame.f_lineno})")
         frame = frame.f_back
     return ", called by ".join(calls) or "no Python call"

@@ -203,7 +203,7 @@ class View:
             case "enter" | "l":
                 self._show_logs(rank)
             case _:
-                pass
+                self.notice = f"{key} is not a key of this table; ?: all keys"
         return None
 
     def _show_logs(self, rank: int) -> None:

@@ -65,16 +65,19 @@ def ls(words: Sequence[str]) -> int:
 
 def _table(runs: Sequence[RecordedRun]) -> list[str]:
     """Return the table. On a terminal, the lines fit, and the states have colors."""
-    rows = [_COLUMNS, *map(_row, runs)]
+    on_terminal = sys.stdout.isatty()
+    room = (os.get_terminal_size(sys.stdout.fileno()).columns or _TERMINAL_COLUMNS) if on_terminal else sys.maxsize
+    rows = [_COLUMNS, *(_row(run, brief=room <= _TERMINAL_COLUMNS) for run in runs)]
     heads = list(_COLUMNS)
     width = {head: max(map(len, column)) + 2 for head, column in zip(heads, zip(*rows, strict=True), strict=True)}
-    left, on_terminal = _LONGEST, sys.stdout.isatty()
+    left = _LONGEST
     if on_terminal:
-        room = os.get_terminal_size(sys.stdout.fileno()).columns or _TERMINAL_COLUMNS
         for head in _LEFT_OUT:
             if (left := room - sum(width[each] for each in heads[:-1])) < min(_LEAST, width["PROGRAM"] - 2):
                 heads.remove(head)
-        left = max(_SHORTEST, room - sum(width[each] for each in heads[:-1]))
+        if (left := room - sum(width[each] for each in heads[:-1])) < _SHORTEST:
+            heads.remove("PROGRAM")
+            left = max(_SHORTEST, room - width["NAME"])
     used = [_COLUMNS.index(head) for head in heads]
     lines = columns([[shortened(row[at], left) if at == used[-1] else row[at] for at in used] for row in rows])
     if on_terminal and Console().rank_color:
@@ -87,11 +90,11 @@ def _table(runs: Sequence[RecordedRun]) -> list[str]:
     return lines
 
 
-def _row(run: RecordedRun) -> tuple[str, ...]:
+def _row(run: RecordedRun, *, brief: bool) -> tuple[str, ...]:
     code = run.result.get("exit_code")
     return (
         one_line(run.name),
-        run.shown_state,
+        one_line(run.state) if brief else run.shown_state,
         "-" if code is None else one_line(str(code)),
         shown_start(run),
         shown_duration(run.duration),

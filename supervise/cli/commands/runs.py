@@ -292,9 +292,11 @@ class RunParser(argparse.ArgumentParser):
             try:
                 meant = self.find(given[0]) if given else None
             except UnknownRunError as error:
-                if not hasattr(found, "ranks"):
-                    raise
                 unknown = str(error)
+                if not hasattr(found, "ranks"):
+                    names = (one_line(run.name) for run in recorded_runs()[1] if given[0] in dict(run.roles))
+                    unknown += next((f"; it is a role of {name}, so: {self.prog} {name}" for name in names), "")
+                    raise
             if meant is None:
                 meant, why = self.default()
             else:
@@ -309,6 +311,8 @@ class RunParser(argparse.ArgumentParser):
             found.sig = self._checked(values.any_signal, given.pop(0) if given else "", before or "argument SIG: ")
         if hasattr(found, "ranks"):
             given += found.rank
+            if hasattr(found, "sig") and unknown and name.startswith(tuple(given)):
+                before = f"RUN is before SIG, as in {self.prog} {' '.join(given)} {first[0]}: "
             parse = partial(values.ranks_of, roles=[] if run is None else run.roles)
             found.ranks = self._checked(parse, ",".join(given), before) if given else None
         if why:

@@ -136,6 +136,7 @@ def _text(value: re.Match[str]) -> str:
 _T = TypeVar("_T")
 _PROCESS = re.compile(r"([A-Za-z0-9_-]+)\s*:\s*(\S.*)")
 _CONTINUED = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
+_UNQUOTED = re.compile(r"Invalid value|Illegal character '\\n'|Expected newline")
 _FOREIGN = (".yaml", ".yml", ".json")
 _PATHS = ("log-dir", "env-file", "metrics")
 NO_FILE = "none"
@@ -196,7 +197,8 @@ class GangFile:
         try:
             return tomllib.loads(text)
         except ValueError as error:  # also an integer of more than 4300 digits
-            raise self._error(str(error)) from None
+            quotes = '; a text is between two quotes, such as command = "sleep 1"'
+            raise self._error(f"{error}{quotes if _UNQUOTED.match(str(error)) else ''}") from None
         except RecursionError:
             raise self._error("its arrays or tables are nested too deeply") from None
 
@@ -210,7 +212,8 @@ class GangFile:
                 line = line[:-1] + next(lines, (0, ""))[1]  # noqa: PLW2901 - the rest of the line
             parts = _PROCESS.fullmatch(line.strip())
             if parts is None:
-                raise self._error(f"line {number}: {line[:80]!r} is not NAME: COMMAND")
+                program = f"; to run it as a program: supervise run {self.path}" if self.path.endswith(".py") else ""
+                raise self._error(f"line {number}: {line[:80]!r} is not NAME: COMMAND{program}")
             if parts[1] in roles:
                 raise self._error(f"line {number}: there are two processes {parts[1]!r}; give each its own name")
             roles[parts[1]] = {"command": ["sh", "-c", parts[2]]}
@@ -300,7 +303,7 @@ class GangFile:
         if key == "image":
             return "is not a key: ranks are programs, not containers; give a command"
         meant = " or ".join(map(repr, suggestions.keys(key, keys)))
-        return f"is not a key{f'; did you mean {meant}?' if meant else ''}"
+        return f"is not a key; {f'did you mean {meant}?' if meant else 'the keys are ' + ', '.join(keys)}"
 
     # Roles
 
@@ -350,8 +353,8 @@ class GangFile:
             if word.startswith("-"):
                 raise self._error(f"{word!r} is after the names of roles; give options before them")
             meant = suggestions.meant(name or word, parts)
-            what = f"it has no role {name or word!r}{meant}; its roles are {', '.join(parts)}"
-            raise self._error(f"{what} (PROGRAM and --file exclude each other)")
+            what = f"it has no role {name or word!r}; its roles are {', '.join(parts)}"
+            raise self._error(f"{what} (PROGRAM and --file exclude each other){meant}")
         if equals:
             parts[name].count = self._checked(f"{name}=", values.role_count, count)
         return name
@@ -397,7 +400,8 @@ class GangFile:
         if row.kind is not CHOICE:
             return self._checked(what, values.OF_KIND[row.kind][1], str(value))
         if value not in row.choices:
-            raise self._error(f"{what} is {value!r}; give {', '.join(row.choices)}")
+            hint = suggestions.RESTARTS_OF_OTHERS.get(str(value), "") if row.key == "restart" else ""
+            raise self._error(f"{what} is {value!r}; give {', '.join(row.choices)}{hint}")
         return value
 
     def _names(self, what: str, value: Any) -> tuple[str, ...]:

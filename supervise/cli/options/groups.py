@@ -615,7 +615,9 @@ def check_output(parser: argparse.ArgumentParser, found: argparse.Namespace, npr
 
         if unknown := sorted(set(Template(template).get_identifiers()) - _PLACEHOLDERS.keys()):
             have = ", ".join(_PLACEHOLDERS.values())
-            parser.error(f"{source} has the unknown ${{{unknown[0]}}}; there are {have}, and $$ for a dollar sign")
+            parser.error(
+                f"{source} has an unknown placeholder, ${{{unknown[0]}}}; there are {have}, and $$ for a dollar sign"
+            )
     if found.merge:
         _check_merge(parser, found, nproc)
 

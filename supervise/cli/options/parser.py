@@ -157,6 +157,10 @@ class Parser(argparse.ArgumentParser):
 
         from supervise._printable import below_itself
 
+        if message.startswith("argument --restart: invalid choice"):
+            from supervise.cli.options import suggestions
+
+            message += suggestions.RESTARTS_OF_OTHERS.get(message.split("'")[1], "")
         given = f"\nThe environment gives {shlex.join(self.defaults)} (PET_*)." if self.defaults else ""
         print(f"{self.prog}: {below_itself(message + given)}\nTry '{self.prog} --help'.", file=sys.stderr)
         raise SystemExit(2)

@@ -17,7 +17,7 @@ _OF_OTHERS = {
     "-f": "--file",
     "-N": "--nnodes",
     "--name": "--run-id",
-    "--scale": "-n",
+    "--scale": "--file gang.toml web=3",
     "--replicas": "-n",
     "--np": "-n",
     "--n": "-n",
@@ -78,6 +78,7 @@ _COMMANDS_OF_OTHERS = {
     "kill": "stop",
     "terminate": "stop",
     "py-spy": "stacks",
+    "version": "--version",
 }
 """Command of another launcher or of a shell to the command of supervise, with its options."""
 KEYS_OF_OTHERS = {
@@ -93,6 +94,12 @@ KEYS_OF_OTHERS = {
     **dict.fromkeys(("stopsignal", "kill-signal"), ("stop-signal",)),
 }
 """Key of docker compose, systemd or supervisord, with hyphens, to the keys of a role that do its work."""
+RESTARTS_OF_OTHERS = {
+    **dict.fromkeys(("always", "unless-stopped"), "; did you mean permanent?"),
+    **dict.fromkeys(("on-failure", "unexpected"), "; did you mean transient?"),
+    **dict.fromkeys(("no", "never"), "; did you mean temporary?"),
+}
+"""Kind of restart of docker compose, systemd or supervisord to a hint."""
 TABLES_OF_OTHERS = ("role", "service", "services", "program", "programs", "process", "processes")
 """Tables of other files whose tables are roles here."""
 _OPERATOR = re.compile(r"[0-9&]?[|&;<>]+(?:&[0-9])?")
@@ -137,14 +144,16 @@ def command(words: Sequence[str], known: Sequence[str]) -> list[str]:
     """
     first, rest = words[0], list(words[1:])
     foreign = _COMMANDS_OF_OTHERS.get(first, "").split()
+    import shutil
+
+    if first == "exec" and rest and not os.path.exists(rest[0]) and shutil.which(rest[0]) is None:  # a run
+        return ["status", rest[0]]
     if foreign == ["run"]:
         of_a_file = first in ("start", "up") and not (rest and os.path.exists(rest[0]))
         return ["run", "--file", "gang.toml"] if of_a_file else _run_line(rest)
     if foreign:  # its options are not those of supervise
         run = [word for word in rest[-1:] if not word.startswith("-")]
         return [*(["status"] if foreign == ["ls"] and run else foreign), *run]
-    import shutil
-
     near = _near(first, known)
     if not near or os.path.exists(first) or shutil.which(first) is not None:  # a program, or options without a command
         return _run_line([_OF_OTHERS.get(first, first), *rest])

@@ -210,7 +210,7 @@ def _ranks_of(word: str, of_role: Mapping[str, range], nproc: int) -> range:
     from supervise.cli.options import suggestions  # only here: it imports difflib
 
     there = f"the ranks are {span(nproc)}, the roles {', '.join(of_role)}" if of_role else "give numbers, such as 0,2"
-    raise argparse.ArgumentTypeError(f"{word!r} is not a rank or a role{suggestions.meant(word, of_role)}; {there}")
+    raise argparse.ArgumentTypeError(f"{word!r} is not a rank or a role; {there}{suggestions.meant(word, of_role)}")
 
 
 def span(nproc: int) -> str:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from supervise.result import RunProcsResult
 
 
-_MISSING = re.compile(r"^ModuleNotFoundError: No module named ", re.MULTILINE)
+_MISSING = re.compile(
+    r"^(?:\S*python[0-9.]*: (?:Error while .*\()?)?(?:ModuleNotFoundError: )?No module named ", re.MULTILINE
+)
 _RELATIVE = re.compile(r"^ImportError: attempted relative import with no known parent package", re.MULTILINE)
 _PYTHON = re.compile(r"python[0-9.]*")
 

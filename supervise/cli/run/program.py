@@ -102,7 +102,9 @@ def complaint(number: int, part: Part) -> str | None:
     if number == errno.ENOENT and not os.path.dirname(program):
         here = f"; for the file in this directory, give ./{program}" if os.path.isfile(program) else ""
         line = f"; its words are separate arguments; for a shell: sh -c {shlex.quote(program)}"
-        return f"{program} is not in PATH{here or (line if len(program.split()) > 1 else '')}"
+        order = "; options are before PROGRAM, and roles after the file, such as: --file gang.toml web"
+        early = order if "--file" in part.args else here or (line if len(program.split()) > 1 else "")
+        return f"{program} is not in PATH{early}"
     if number == errno.ENOENT and os.path.exists(path):
         return f"{program}: {_without_interpreter(path)}"
     if number == errno.EACCES and os.path.isfile(path) and not os.access(path, os.X_OK):
