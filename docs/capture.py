@@ -1,6 +1,6 @@
-"""Run the job of the README and of the overview on a terminal, and put what a person sees into them.
+"""Run the job of the README on a terminal, and put what a person sees into it.
 
-    python docs/capture.py            rewrite the blocks between the markers in README.md and docs/index.md
+    python docs/capture.py            rewrite the block between the markers in README.md
     python docs/capture.py --check    only compare: same lines, whatever the pids, times and names of directories
 
 The terminal is real (a pty), 100 columns wide, so the program behaves as it does for a person. What it writes is
@@ -22,7 +22,7 @@ import termios
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs/index.md")
+PAGES = (ROOT / "README.md",)
 COLUMNS = 100
 JOBS = {
     "failure": ("supervise run -n 4 examples/wordcount.py --fail-rank 2", 1),

@@ -4,6 +4,8 @@ import importlib
 import re
 from pathlib import Path
 
+import tests.ports  # noqa: F401  its socket, which lasts as long as pytest, is not left by the test that imports it first
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/how-to/come-from-another-launcher.md"
 HABITS = {
