@@ -54,13 +54,14 @@ LONGEST_S = float(sys.maxsize)
 """The longest accepted time. Programs pass `sys.maxsize` for no limit; far longer times overflow as nanoseconds."""
 
 
-def check_seconds(what: str, value: object, *, above_zero: bool = False) -> None:
+def check_seconds(what: str, value: object, *, above_zero: bool = False, optional: bool = True) -> None:
     """Raise unless `value` is a number of seconds.
 
     Args:
         what: Name of the setting.
         value: Value of the setting.
         above_zero: Whether 0 is refused, as for settings that may be None.
+        optional: Whether a setting above 0 may be None.
 
     Raises:
         SpecError: `value` is not valid; the text names the setting and the value.
@@ -68,7 +69,7 @@ def check_seconds(what: str, value: object, *, above_zero: bool = False) -> None
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if number and 0 <= value <= LONGEST_S and (value > 0 or not above_zero):  # type: ignore[operator]
         return
-    most = " above 0, or None" if above_zero else ", 0 or more"
+    most = f" above 0{', or None' * optional}" if above_zero else ", 0 or more"
     end = f", at most {LONGEST_S}" if number and value > LONGEST_S else ""  # type: ignore[operator]
     raise SpecError(f"{what} is {repr_of(value)}; it is a number of seconds{most}{end}")
 
@@ -140,7 +141,7 @@ def _seconds(setting: Setting, value: object) -> object:
 
 
 def _seconds_above_zero(setting: Setting, value: object) -> object:
-    check_seconds(setting.name, value, above_zero=True)
+    check_seconds(setting.name, value, above_zero=True, optional=setting.default is None)
     return value
 
 
@@ -169,7 +170,8 @@ def _texts(setting: Setting, value: object) -> object:
     """Check a list of texts. A bare string is refused, although its items are strings."""
     is_list = isinstance(value, Collection) and not isinstance(value, (str, bytes))
     if not is_list or not all(isinstance(each, str) for each in value):  # type: ignore[attr-defined]
-        raise SpecError(f"{setting.name} is {shown(value)}; give a list of texts, such as ['loss']")
+        such = list(map(text_of, value)) if is_list else [text_of(value)]  # type: ignore[call-overload]
+        raise SpecError(f"{setting.name} is {shown(value)}; give a list of texts, such as {shown(such)}")
     return value
 
 
@@ -180,14 +182,16 @@ def address_of(text: str) -> tuple[str, int] | str:
         SpecError: The text is neither; it has the accepted forms.
     """
     kind, _, rest = text.partition(":")
-    if kind == "unix" and 0 < len(os.fsencode(rest)) < _LONGEST_PATH and "\0" not in rest and rest[-1] != "/":
+    fits = 0 < len(os.fsencode(rest)) < _LONGEST_PATH
+    if kind == "unix" and fits and "\0" not in rest and "${" not in rest and rest[-1] != "/":
         return rest
     host, colon, port = rest.rpartition(":")
     bare = host[1:-1] if host[:1] + host[-1:] == "[]" else "" if ":" in host else host
     if kind == "tcp" and port.isascii() and port.isdigit() and int(port[:6]) < 1 << 16 and (bare or not colon):
         return bare or "127.0.0.1", int(port)
     such = f"tcp:HOST:PORT, such as tcp:127.0.0.1:8000, or unix:PATH, of less than {_LONGEST_PATH} bytes"
-    raise SpecError(f"{shown(text)} is not an address; give {such}")
+    why = "; it has no variables, because the ranks share it" if "${" in text else ""
+    raise SpecError(f"{shown(text)} is not an address{why}; give {such}")
 
 
 def _addresses(setting: Setting, value: object) -> object:

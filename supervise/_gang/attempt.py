@@ -406,7 +406,8 @@ def _check_probes(spec: GangSpec, part: RankSpec) -> None:
             if probe.kind == "exec":
                 find(probe.target[0], variables, part.cwd)
         except (ValueError, OSError) as error:
-            name, why = "alive" if text == part.alive else "ready", getattr(error, "strerror", None) or error
+            name = "alive" if text == part.alive else "ready"
+            why = f"{error.strerror}; give a program that exists" if isinstance(error, OSError) else error
             raise SpecError(f"rank {part.role_rank(rank)}: {name} is {shown(text)}; {why}") from None
 
 

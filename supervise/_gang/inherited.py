@@ -59,7 +59,7 @@ class Inherited:
             try:
                 fd, name = self._bound(address_of(text), part.cwd or "")
             except OSError as error:
-                remedy = _REMEDIES.get(error.errno or 0, "")
+                remedy = _REMEDIES.get(error.errno or 0, "; give another address")
                 if error.errno == errno.EACCES and text.startswith("tcp:"):
                     remedy = "; ports below net.ipv4.ip_unprivileged_port_start need root: give a higher one"
                 why = (error.strerror or str(error)).partition(" (while")[0]  # it goes on with the address

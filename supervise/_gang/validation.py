@@ -191,7 +191,7 @@ def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
     found["control"] = _checked_socket(found["control"])
     if found["roles"] is not None:
         found["role_of"] = tuple(number for number, part in enumerate(parts) for _ in part.ranks)
-        found["needs"] = _numbered_needs(parts, {role.name for role in settings["roles"]})
+        found["needs"] = _numbered_needs(parts, settings["roles"])
         found["envs"] = _role_environments(found["roles"], parts, found["envs"])
     if _needs_sockets(found, parts):
         _check_unset(found["envs"])
@@ -200,20 +200,20 @@ def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _numbered_needs(parts: Sequence[RankSpec], names: set[str]) -> tuple[frozenset[int], ...] | None:
+def _numbered_needs(parts: Sequence[RankSpec], roles: Sequence[Role]) -> tuple[frozenset[int], ...] | None:
     """Return the roles that each role needs, directly or not, by number; None for those before it.
 
     Args:
         parts: The roles that have ranks. No role waits for the others, which are switched off.
-        names: The names of all roles.
+        roles: All roles.
     """
-    if all(part.needs is None for part in parts):
+    if all(role.needs is None for role in roles):
         return None
     from supervise._gang import role_order  # lazy: few gangs have needs
 
     numbers = {part.name: number for number, part in enumerate(parts)}
-    off = names.difference(numbers)
-    given = {part.name: None if part.needs is None else [n for n in part.needs if n not in off] for part in parts}
+    off = {role.name for role in roles}.difference(numbers)
+    given = {part.name: [each for each in part.needs or () if each not in off] for part in parts}
     found = role_order.needs_of(given)
     return tuple(frozenset(numbers[each] for each in found[part.name]) for part in parts)
 

@@ -105,7 +105,7 @@ def test_check_and_dry_run_show_the_probes_and_try_none(supervise: Command, toml
         (
             "alive-failures = 5",
             "alive-failures = 0",
-            "role 'web': alive_failures is 0; it is a number of times, 1 or more",
+            "roles.web: alive-failures: '0' is not a valid number of times; give 1 or more",
         ),
         ("test -e", "no-such-test -e", "; No such file or directory"),
         ('"exit"', "3", "roles.migrate: ready is 3; give a text or a list of texts"),

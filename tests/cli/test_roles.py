@@ -248,6 +248,20 @@ def test_a_run_of_a_role_has_the_roles_that_it_needs(supervise: Command):
     assert "1. db; 2. app; 3. web\n" in done.stdout, done
     done = supervise.supervise("check", "gang.toml")
     assert "1. lone, db; 2. app; 3. web\n" in done.stdout, done
+    done = supervise.supervise("run", "--dry-run", "--file", "gang.toml", "web", "app=0")  # which alone needs db
+    assert done.stdout.startswith("# 1 rank;"), done
+    done = supervise.refused("run", "--file", "gang.toml", "web=0")
+    assert "every role is switched off by a count of 0" in done.stderr, done
+
+
+def test_the_order_of_the_other_roles_does_not_change(supervise: Command):
+    """Without the only role that has needs, the others do not begin to wait for those before them."""
+    roles = ["[roles.a]", "[roles.b]", "[roles.c]", "needs = ['a']"]
+    text = "\n".join(f"{line}\ncommand = 'true'" if line.startswith("[") else line for line in roles)
+    (supervise.tmp_path / "gang.toml").write_text(text)
+    for words in (("a", "b"), ("a", "b", "c=0")):
+        done = supervise.supervise("run", "--dry-run", "--file", "gang.toml", *words)
+        assert "in this order: 1. a, b\n" in done.stdout, done
 
 
 @pytest.mark.parametrize("name", ["0", "3-5"])

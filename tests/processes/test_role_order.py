@@ -140,6 +140,20 @@ def test_no_role_waits_for_one_that_is_switched_off(tmp_path):
     assert start_processes("g", roles=roles).wait().outcome == "succeeded"
 
 
+def test_a_role_that_is_switched_off_does_not_change_the_order_of_the_others(tmp_path):
+    """It is the only one that has needs; the others start side by side all the same."""
+    roles = [
+        role("store", READY, kind="spawn", ready="notify"),
+        role("web", POLITE),
+        Role(name="off", entrypoint="false", args={}, needs=["store"]),
+    ]
+    with launched(tmp_path, None, dict.fromkeys(range(2), ()), roles=roles) as gang:
+        start = gang.supervisor.ask(Start(), block=False)
+        assert sorted(gang.hear(2)) == ["store runs", "web runs"]
+        gang.tell(0, "ready")
+        assert set(start.get(timeout=PATIENCE_S)) == {0, 1}
+
+
 def test_rest_for_one_concerns_those_that_need_the_role(tmp_path):
     roles = [
         role("web", WAITS, needs=["store"]),

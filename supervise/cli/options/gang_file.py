@@ -328,16 +328,19 @@ class GangFile:
     def _selected(self, parts: Mapping[str, Part], words: Sequence[str]) -> tuple[Part, ...]:
         wanted = [self._wanted(parts, word) for word in words] or list(parts)
         for name in wanted:  # the list grows
-            wanted += [each for each in parts[name].settings.get("needs") or () if each in parts and each not in wanted]
+            needs = parts[name].settings.get("needs") if parts[name].count else ()
+            wanted += [each for each in needs or () if each in parts and each not in wanted]
         kept = [part for name, part in parts.items() if part.count and name in wanted]
         if not kept:
             raise self._error("every role is switched off by a count of 0; give at least one role a rank")
         if len(kept) < len(parts) and all(part.settings.get("service") for part in kept):
             names = ", ".join(part.role for part in kept)
             raise self._error(f"only services remain: {names}; add a role that is not one, after whose end they stop")
+        # A role that is switched off is replaced by something else. The needs of those left out still set the rule
+        usual = None if all(part.settings.get("needs") is None for part in parts.values()) else ()
         for part in kept:
-            if needs := part.settings.get("needs"):  # a role that is switched off is replaced by something else
-                part.settings["needs"] = type(needs)(each for each in needs if each not in parts or parts[each].count)
+            if (needs := part.settings.get("needs", usual)) is not None:
+                part.settings["needs"] = tuple(each for each in needs if each not in parts or parts[each].count)
         return tuple(kept)
 
     def _wanted(self, parts: Mapping[str, Part], word: str) -> str:

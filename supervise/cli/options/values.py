@@ -28,8 +28,8 @@ _MOST_RANKS = 1 << 16
 """The number of ranks of a gang whose roles are not known."""
 
 
-def count_workers(text: str) -> int:
-    """Return the number of ranks for a number, ``auto``, ``cpu`` or ``gpu``.
+def count_workers(text: str, least: int = 1) -> int:
+    """Return the number of ranks for a number, `least` or more, ``auto``, ``cpu`` or ``gpu``.
 
     Raises:
         ValueError: `text` has another form, or no GPU was found; the text has the accepted values.
@@ -43,8 +43,8 @@ def count_workers(text: str) -> int:
         if not count:
             raise ValueError(f"'gpu': {reason}; give a number, or cpu")
         return count
-    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text) > 0):
-        raise ValueError(f"{text!r} is not a valid number of ranks; give 1 or more, or auto, cpu or gpu")
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text) >= least):
+        raise ValueError(f"{text!r} is not a valid number of ranks; give {least} or more, or auto, cpu or gpu")
     return int(text)
 
 
@@ -151,10 +151,10 @@ _RANKS = re.compile("[0-9]+(?:-[0-9]+)?")
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_.-]*")
 
 
-def worker_count(text: str) -> int:
-    """Return the number of ranks of ``-n``."""
+def worker_count(text: str, least: int = 1) -> int:
+    """Return the number of ranks of ``-n``, or of another setting with its smallest number."""
     try:
-        return count_workers(text)
+        return count_workers(text, least)
     except ValueError as error:
         mpirun = "; did you mean -n? (-np is mpirun's)" if text[:1] == "p" else ""
         raise argparse.ArgumentTypeError(f"{error}{mpirun}") from None
@@ -260,10 +260,10 @@ def exit_codes(text: str) -> frozenset[int]:
     return frozenset(codes)
 
 
-def restart_count(text: str) -> int:
-    """Return a number of restarts, 0 or more."""
-    if not is_count(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a valid number of restarts; give 0 or more")
+def count_of(what: str, least: int, text: str) -> int:
+    """Return a number of something, `least` or more."""
+    if not is_count(text) or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid number of {what}; give {least} or more")
     return int(text)
 
 
@@ -298,7 +298,7 @@ def role_name(text: str) -> str:
 
 def role_count(text: str) -> int:
     """Return the number of ranks of a role; 0 switches the role off."""
-    return 0 if text == "0" else worker_count(text)
+    return worker_count(text, 0)
 
 
 def variable(text: str) -> tuple[str, str]:
@@ -382,19 +382,40 @@ def addresses(text: str) -> tuple[str, ...]:
         raise argparse.ArgumentTypeError(str(error).removeprefix("listen: ")) from None
 
 
+def _check_shell(name: str, text: str) -> None:
+    """Refuse an operator of a shell in the command of a probe."""
+    import shlex  # lazy, as the next one: few runs have such a probe
+
+    from supervise.cli.options import suggestions
+
+    word, is_sure = suggestions.of_a_shell(text)
+    if is_sure:
+        why = f"there is no shell here, so {word!r} would be an argument"
+        with_shell = f"give exec:sh -c {shlex.quote(text.removeprefix('exec:'))}"
+        raise argparse.ArgumentTypeError(f"{name} is {_settings.shown(text)}; {why}; {with_shell}")
+
+
 def of_row(row: Setting, value: Any) -> Any:
-    """Return the value of a setting whose text needs no other form."""
+    """Return the value of a probe, or of a readiness, whose text needs no other form.
+
+    Raises:
+        argparse.ArgumentTypeError: It is not valid, or a command in it is meant for a shell.
+    """
     try:
-        return row.checked(value)
+        found = row.checked(value)
     except SpecError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    for text in [value] if isinstance(value, str) else value:
+        if text.startswith("exec:"):
+            _check_shell(row.name, text)
+    return found
 
 
 OF_KIND: Mapping[Kind, tuple[str, Callable[[str], Any]]] = {
     _settings.SECONDS: ("DUR", seconds),
     _settings.SPAN: ("DUR", span_s),
     _settings.TIME_LIMIT: ("DUR", time_limit),
-    _settings.COUNT: ("N", restart_count),
+    _settings.COUNT: ("N", partial(count_of, "restarts", 0)),
     _settings.EXIT_CODES: ("LIST", exit_codes),
     _settings.SIZE: ("SIZE", size),
     _settings.TEXTS: ("LIST", texts),
@@ -403,7 +424,7 @@ OF_KIND: Mapping[Kind, tuple[str, Callable[[str], Any]]] = {
     _settings.SIGNAL: ("SIG", signal_number),
     _settings.READINESS: ("WHEN", partial(of_row, GANG["ready"])),
     _settings.PROBE: ("PROBE", partial(of_row, GANG["alive"])),
-    _settings.TIMES: ("N", restart_count),
+    _settings.TIMES: ("N", partial(count_of, "times", 1)),
 }
 """Kind of a setting to the placeholder of its value in the help, and to the parser of the value's text."""
 
