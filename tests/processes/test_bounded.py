@@ -34,6 +34,7 @@ WITHOUT_END = {
     ("_torch/redirects.py", "queue_finished_reading_event.wait()"): "PyTorch's function, in the caller's own process",
     ("_process/launch/forks.py", "gate.wait()"): "in a forked child: the host opens the gate, or its end closes it",
     ("_process/probes.py", "os.waitpid(child.pid, 0)"): "on the thread of one try, whose timer kills the command",
+    ("_process/probes.py", "os.waitpid(unreaped.pid, 0)"): "of a process that is killed",
     ("_runtime/wakeup.py", "self._lock.acquire()"): "a lock that was made in the line above",
     ("_gang/runner.py", "self.result()"): "builds the result, and waits for nothing",
     ("_gang/supervisor.py", "self._runner.result()"): "the same",
