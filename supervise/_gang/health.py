@@ -424,10 +424,10 @@ class _Report:
         self.hung = hung
         self.lives = lives  # the numbers of the ranks' lives; a later life has not hung
         self.decide = decide
-        """Function that names the rank by the stacks. None: the hang is told already."""
+        """Function that names the rank by the stacks. None: subscribers know of the hang."""
         self.at_ns = time.monotonic_ns()
         self.saved = False
-        """Whether its stacks are told."""
+        """Whether the event with its stacks was emitted."""
 
 
 class HangReports:
@@ -856,7 +856,7 @@ class RankHealth:
                 self._host.events.emit(steps.RankReady(rank, self._gang.ranks[rank].attempt, now_ns))
             one.good_ns, one.failures = now_ns, 0
         elif not self._watch.counts(rank):
-            if one.failures < part.alive_failures:  # otherwise the hang is told, until the rank answers again
+            if one.failures < part.alive_failures:  # otherwise the hang was reported
                 one.good_ns, one.failures = now_ns, 0
         elif not one.excused:
             one.failures += 1

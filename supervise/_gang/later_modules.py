@@ -39,7 +39,7 @@ _OF_THE_START = (
     "supervise._gang.inherited",
     "supervise._gang.probing",
     "supervise._gang.rank_variables",
-    "supervise._gang.role_order",
+    "supervise._core.role_order",
     "supervise._gang.validation",
     "supervise._process.launch.forks",
     "supervise._process.launch.function",

@@ -209,7 +209,7 @@ def _numbered_needs(parts: Sequence[RankSpec], roles: Sequence[Role]) -> tuple[f
     """
     if all(role.needs is None for role in roles):
         return None
-    from supervise._gang import role_order  # lazy: few gangs have needs
+    from supervise._core import role_order  # lazy: few gangs have needs
 
     numbers = {part.name: number for number, part in enumerate(parts)}
     off = {role.name for role in roles}.difference(numbers)

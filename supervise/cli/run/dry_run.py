@@ -83,7 +83,7 @@ def order_of(options: Options) -> str:
     """Return the order in which roles start, by levels; "" for one role."""
     if len(options.parts) == 1:
         return ""
-    from supervise._gang.role_order import levels, needs_of
+    from supervise._core.role_order import levels, needs_of
 
     each = levels(needs_of({part.role: part.settings.get("needs") for part in options.parts}))
     steps = (f"{number}. {', '.join(map(one_line, level))}" for number, level in enumerate(each, 1))
