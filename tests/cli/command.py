@@ -185,6 +185,12 @@ class Terminal:
             self._read()
         return self.raw
 
+    def until_match(self, pattern: str) -> None:
+        """Read until this is shown. A program that stood still has skipped a second of a countdown, so no number is."""
+        while not re.search(pattern, self.raw):
+            assert select.select([self.master], [], [], PATIENCE_S)[0], f"{pattern!r} is not shown: {self.raw!r}"
+            self._read()
+
     def until_true(self, holds: Callable[[], bool]) -> None:
         """Read until what was shown is as wanted."""
         while not holds():
