@@ -18,6 +18,9 @@ from functools import cache
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 NAMES = frozenset({"pidfd", "group", "inotify", "glibc"})
 """Names for ``SUPERVISE_WITHOUT``; ``group`` is the signal to a group through the pidfd of its leader."""
@@ -87,6 +90,20 @@ def refused(*, functions: bool) -> str:
         calls["memfd_create"] = lambda: os.close(os.memfd_create("supervise"))
     found = ((name, _error_of(call)) for name, call in calls.items())
     return next((_refusal(name, error) for name, error in found if error in _REFUSALS), "")
+
+
+def needed(make: Callable[[], T]) -> T:
+    """Call a function that makes a descriptor of a loop or a wake-up event; return its result.
+
+    Raises:
+        OSError: It failed. If the kernel refuses a system call that every start needs, the text names the call.
+    """
+    try:
+        return make()
+    except OSError as error:
+        if refusal := refused(functions=False):
+            raise OSError(error.errno, refusal) from None
+        raise
 
 
 def _pipe() -> None:

@@ -90,6 +90,7 @@ def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C90
             if gang.phase in ("starting", "stopping") and not gang.launched:
                 _not_assembled(gang, event, decision)
         case steps.CloseAsked():
+            _cancel_restart(gang, event.reason)
             stopping.close(gang, event, decision)
         case steps.StopOnFailure():
             gang.stop_on_failure = event.on
@@ -116,6 +117,7 @@ def _timer_expired(gang: Gang, event: steps.TimerExpired, decision: Decision) ->
         case "backoff":
             _next_attempt(gang, decision)
         case "deadline":
+            _cancel_restart(gang, "timeout")
             stopping.time_out(gang, decision)
 
 
@@ -342,6 +344,12 @@ def may_restart(gang: Gang) -> bool:
     if gang.strategy != "one_for_all":
         return False
     return not gang.backoff.gives_up(policy, _end_ns(gang), _cause_codes(gang, judge(gang)))
+
+
+def _cancel_restart(gang: Gang, reason: steps.Reason) -> None:
+    """Let the success of a permanent rank, after which all ranks were to start again, be no cause of the gang's end."""
+    if gang.culprit is not None and gang.phase != "finished" and may_restart(gang):
+        gang.culprit, gang.stop.reason = None, reason
 
 
 def _cause_codes(gang: Gang, verdict: steps.Verdict) -> list[int | None]:

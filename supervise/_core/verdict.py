@@ -53,11 +53,13 @@ def judge(gang: Gang) -> Verdict:
 def _is_over(gang: Gang, local_rank: int, role: Role | None) -> bool:
     """Return whether a rank did all that it had to do.
 
-    One of these holds: the rank succeeded, was terminated, is a service without clients, or was left out of the last
-    restart.
+    One of these holds: the rank succeeded and is not permanent, was terminated, is a service without clients, or was
+    left out of the last restart.
     """
-    dismissed = gang.ranks[local_rank].dismissed and local_rank not in gang.unkillable
-    return dismissed or gang.is_left_out(local_rank) or role in ("finished", "terminated")
+    rank = gang.ranks[local_rank]
+    if (rank.dismissed and local_rank not in gang.unkillable) or gang.is_left_out(local_rank) or role == "terminated":
+        return True
+    return role == "finished" and rank.kind != "permanent"
 
 
 def _is_cause(gang: Gang, end: WorkerExited) -> bool:

@@ -492,7 +492,8 @@ def _failure(gang: Gang, rank: int, attempt: Attempt, to_wall_ns: int, *, stoppe
     if rank == gang.culprit and not gang.failed(end):
         message = f"exited with code {end.exitcode}; its restart kind is permanent, and no restart is left"
     if stopped and end.exitcode == 0:
-        message = f"stopped by {gang.stop.death_sig.name} before the gang's end; exited with code 0"
+        how = "its restart was canceled" if gang.ranks[rank].by_itself else f"stopped by {gang.stop.death_sig.name}"
+        message = f"{how} before the gang's end; exited with code 0"
     elif stopped and end.has_value:
         message = f"{LINGERED}{end.lingered or 'it was stopped within 5 s'}"
     return ProcessFailure.of(

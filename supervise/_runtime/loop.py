@@ -14,6 +14,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from supervise import _platform as platform
 from supervise import _threads
 from supervise._runtime.future import MUST_NOT_BLOCK, Reply
 from supervise._runtime.wakeup import WakeFd
@@ -98,7 +99,7 @@ class Loop:
 
         The thread is a daemon. Any other thread would block the exit of the interpreter.
         """
-        self._selector = select.epoll()
+        self._selector = platform.needed(select.epoll)
         try:
             self._wake_fd = WakeFd()
             self.watch(self._wake_fd.fileno(), self._wake_fd.clear)

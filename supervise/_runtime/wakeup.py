@@ -8,6 +8,8 @@ import time
 from _thread import TIMEOUT_MAX, allocate_lock
 from typing import TYPE_CHECKING, Self
 
+from supervise import _platform as platform
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -54,6 +56,10 @@ class Bell:
         return self._lock.acquire(timeout=-1 if timeout_s is None else min(max(timeout_s, 0.0), TIMEOUT_MAX))
 
 
+def _eventfd() -> int:
+    return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+
 class WakeFd:
     """A descriptor that polls as readable from `set` to `clear`. No method blocks.
 
@@ -70,9 +76,9 @@ class WakeFd:
         the streams of a worker.
 
         Raises:
-            OSError: No descriptor is left.
+            OSError: No descriptor is left, or the kernel refuses the system call.
         """
-        made = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) if same_as is None else same_as.fileno()
+        made = platform.needed(_eventfd) if same_as is None else same_as.fileno()
         self._fd = made
         if same_as is not None or made <= 2:
             try:

@@ -149,6 +149,7 @@ def _print(words: list[str], *, own_process: bool) -> int:
 
             if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
                 signal.signal(signal.SIGINT, signal.default_int_handler)  # its end flushes what the command has printed
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the starter of this process may have blocked signals
         code: int = run(words[1:])
         return code
     if command in ("-h", "--help", "help"):

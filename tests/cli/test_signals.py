@@ -100,6 +100,25 @@ def test_t7_a_signal_that_the_starter_has_blocked_stops_the_run(supervise: Comma
         assert run.end()[0] == code
 
 
+@pytest.mark.parametrize("words", [("wait",), ("logs", "-f"), ("top", "--json")])
+def test_t7_a_signal_that_the_starter_has_blocked_ends_each_command(supervise: Command, words: tuple[str, ...]):
+    with supervise.started("-n", "1", *python(USERS)) as run:
+        assert run.hear() == READY[:1]
+        command = subprocess.Popen(
+            [sys.executable, "-c", BLOCKED, *SUPERVISE, *words],
+            env=environment(supervise.tmp_path),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        with command:
+            assert command.stdout is not None
+            assert command.stderr is not None
+            (command.stderr if words == ("wait",) else command.stdout).readline()  # it has begun
+            command.send_signal(signal.SIGINT)
+            assert command.wait(PATIENCE_S) == 130
+
+
 def test_the_second_signal_kills_now(supervise: Command):
     """A rank that ignores the first signal does not live through its grace."""
     with supervise.started("-n", "2", "--shutdown-timeout", "1000", *python(STUBBORN)) as run:

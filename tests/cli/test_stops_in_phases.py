@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -85,6 +86,26 @@ def test_t8_a_stop_in_each_phase_has_its_exit_code_and_its_words(
     assert ("rank 0 of 2 failed: exit code 3" in headline) == failed
     result = json.loads((supervise.directory() / "result.json").read_text())
     assert (result["exit_code"], result["outcome"]) == (code, "failed" if failed else "stopped")
+
+
+@each_strategy
+@pytest.mark.parametrize("way", ["SIGTERM", "SIGINT", "supervise stop", "--timeout"])
+def test_t8_a_stop_while_a_permanent_rank_waits_to_start_again(supervise: Command, strategy: str, way: str):
+    """The success of its last life is not the end of the run."""
+    words = ["--run-id", "job", "-n", "2", "--strategy", strategy, "--restart", "permanent"]
+    words += ["--max-restarts", "9", "--backoff", "1000", *(["--timeout", "5"] if way == "--timeout" else [])]
+    with supervise.started(*words, "sh", "-c", f"[ $RANK = 0 ] && exit 0; {HANG}") as run:
+        if way == "--timeout":
+            code, (found, _, err) = 124, run.end()
+        else:
+            run.hear_error("restart 1 of ")
+            with stopped(supervise, run, way) as code:
+                found, _, err = run.end()
+    assert found == code, err
+    assert "no restart is left" not in err
+    assert re.search(r"supervise: stopped(:| by)", err)
+    result = json.loads((supervise.directory() / "result.json").read_text())
+    assert (result["exit_code"], result["outcome"]) == (code, "timed_out" if way == "--timeout" else "stopped")
 
 
 @each_way

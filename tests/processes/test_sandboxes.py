@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,27 @@ def test_t3_a_start_without_a_call_that_it_needs_names_the_call(tmp_path, number
     check_named(under(tmp_path, number, [name], runs(tmp_path, "true")), [name])
     if name != "pipe2":  # multiprocessing fails first
         check_named(under(tmp_path, number, [name], gangs(tmp_path)), [name])
+
+
+LIBRARY = {
+    "a tree": """
+        import pykka
+        from supervise import ActorSupervisor, ChildSpec, Start
+        tree = ActorSupervisor.start(name="app", children=[ChildSpec(id="a", start=pykka.ThreadingActor.start)])
+        tree.ask(Start())
+        tree.stop()
+    """,
+    "functions of torch": """
+        from supervise.multiprocessing import start_processes
+        start_processes(print, nprocs=2)
+    """,
+}
+
+
+@pytest.mark.parametrize("source", LIBRARY.values(), ids=LIBRARY)
+@each_refusal(["epoll_create1", "eventfd2"])
+def test_t3_each_part_of_the_library_names_the_call(tmp_path, number, name, source):
+    check_named(under(tmp_path, number, [name], [sys.executable, "-c", textwrap.dedent(source)]), [name])
 
 
 @pytest.mark.parametrize("number", ERRNOS)

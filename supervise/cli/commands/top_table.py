@@ -63,7 +63,6 @@ class Table:
         for sig, before in self._before.items():
             if before is not signal.SIG_IGN:  # ignored under nohup, or in a shell without job control
                 signal.signal(sig, self._note)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._before)  # the starter of this process may have blocked them
         try:
             self._screen.enter()
         except BaseException:
