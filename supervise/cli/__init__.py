@@ -124,8 +124,8 @@ def _run(words: list[str], *, own_process: bool) -> int:
 
     try:
         given = parser.read(words)  # first, because --help needs no more
-    except OSError as error:  # stdout takes no help
-        return streams.failed("run", error, of_stdout=True)
+    except OSError as error:  # stdout takes no help, or the path of a gang file is relative to a deleted directory
+        return streams.failed("run", error, of_stdout=not isinstance(error, FileNotFoundError))
     from supervise.cli.options.options import validated
     from supervise.cli.run.run import run
 

@@ -172,7 +172,10 @@ def test_t9_the_default_run_id_is_a_plain_short_name(supervise: Command, name: s
 # Folders and files
 
 
-@pytest.mark.parametrize("words", [*COMMANDS, ("run", "--cwd", "/", "pwd")], ids=lambda words: words[0])
+FROM_NOWHERE = (("run", "--cwd", "/", "pwd"), ("check", "gang.toml"), ("run", "--file", "gang.toml"))
+
+
+@pytest.mark.parametrize("words", [*COMMANDS, *FROM_NOWHERE], ids=" ".join)
 def test_a_deleted_working_directory_is_no_error_of_stdout(supervise: Command, words: tuple[str, ...]):
     """A run is found by its name; a gang with a folder of its own starts."""
     supervise.run("--run-id", "job", "true")
@@ -189,9 +192,12 @@ def test_a_deleted_working_directory_is_no_error_of_stdout(supervise: Command, w
     )
     assert "cannot write to stdout" not in done.stderr
     assert "Traceback" not in done.stderr
-    if words[0] in ("ls", "show", "logs", "clean", "wait", "run"):
+    if "gang.toml" in words:
+        assert "the working directory of this process has been deleted" in done.stderr
+        assert done.returncode == 1
+    elif words[0] in ("ls", "show", "logs", "clean", "wait", "run"):
         assert done.returncode == 0, done.stderr
-    if words[0] == "run":
+    if "pwd" in words:
         assert done.stdout == "[default0]:/\n"
 
 

@@ -83,11 +83,13 @@ def test_a_tree_below_is_stopped_in_its_turn_when_the_interpreter_exits():
     assert _run(turned)[-2:] == ["a stops", "x stops"]
 
 
-def test_a_gang_of_a_tree_has_five_seconds_when_the_interpreter_exits():
-    """Its grace would be 600 s, and the trees have all the time they need."""
+@pytest.mark.parametrize("own", ["start=gang)", "start=gang, shutdown_s=600.0)"])
+def test_a_gang_of_a_tree_has_five_seconds_when_the_interpreter_exits(own):
+    """Its grace and the time of the child would be 600 s, and the trees have all the time they need."""
     deaf = AT_EXIT.replace("echo $$; exec sleep 600", "trap '' TERM; echo $$; while :; do sleep 600; done")
     patient = "from supervise._tree import lives\nlives._PATIENCE_S = 600.0\n"
-    lines = _run(patient + deaf.replace('name="gang",', 'name="gang", grace=600.0,', 1))
+    slow = deaf.replace('name="gang",', 'name="gang", grace=600.0,', 1).replace("start=gang)", own, 1)
+    lines = _run(patient + slow)
     (pid,) = [int(line.split()[1]) for line in lines if line.startswith("pid ")]
     _is_gone(pid)
 

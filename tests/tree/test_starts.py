@@ -17,6 +17,7 @@ from supervise import (
     RestartPolicy,
     SpecError,
     Start,
+    StartChild,
     SuperviseError,
     Wait,
 )
@@ -40,6 +41,14 @@ class Brief(pykka.ThreadingActor):
 
     def on_receive(self, message):
         raise message
+
+
+class Lasting(pykka.ThreadingActor):
+    """An actor whose `on_stop` waits at a gate."""
+
+    def __init__(self, gate):
+        super().__init__()
+        self.on_stop = gate
 
 
 def brief(at, act, starts):
@@ -221,6 +230,29 @@ def test_an_abandoned_actor_is_not_in_the_registry(parts, grow):
     assert stuck not in pykka.ActorRegistry.get_all()
     gate.open()
     assert stuck.actor_stopped.wait(PATIENCE_S)
+
+
+def test_a_start_that_is_asked_while_a_tree_stops_after_a_failure_raises_the_failure(parts, grow):
+    """As it would before and after; not only that the tree is stopping."""
+    gate = Gate()
+    lasting = ChildSpec(id="a", start=lambda: Lasting.start(gate), shutdown_s=PATIENCE_S)
+    broken = ChildSpec(id="b", start=lambda: parts.start("b", fails=KeyError("in start")))
+    tree = grow(lasting, broken, wait=False)
+    assert gate.reached.wait(PATIENCE_S), "the tree stops its first child"
+    starting = tree.ask(Start(), block=False)
+    gate.open()
+    with pytest.raises(SuperviseError, match="child 'b' could not be started") as caught:
+        starting.get(timeout=PATIENCE_S)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_tree_that_was_refused_as_its_own_child_accepts_others(parts, grow):
+    """The refusal leaves no trace in the tree."""
+    tree = grow(parts.spec("a"))
+    with pytest.raises(SpecError, match="the tree of this child or one above it"):
+        tree.ask(StartChild(spec=ChildSpec(id="self", start=lambda: tree)), timeout=PATIENCE_S)
+    lower = ChildSpec(id="lower", start=lambda: ActorSupervisor.start(name="lower", children=[parts.spec("x")]))
+    assert tree.ask(StartChild(spec=lower), timeout=PATIENCE_S).is_alive()
 
 
 @pytest.mark.parametrize("depth", [0, 1])
