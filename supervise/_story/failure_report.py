@@ -340,7 +340,7 @@ def _why(
     if lost or not ran:  # the first line of the report has the first line of the reason if the rank did not run
         return clean(str(failure.message))[0 if ran else 1 :] if lost else []
     record = recorded(failure.message)
-    alone = story.nproc == 1 and rank in story.stderr_shown  # no lines of another rank have followed
+    alone = story.nproc == 1 and rank in story.stderr_shown and (end is None or _was_shown(end.stderr_tail))
     if record is not None:
         rows = clean(record)
         if alone and end is not None and rows[-1] in clean_output(end.stderr_tail):
@@ -355,6 +355,11 @@ def _why(
     cut = ", cut off because its disk is full" if no_room(end.stderr_log) else ""
     shown = [f"  {line}" for line in clean_output(end.stderr_tail)[-WHY_LINES:]]
     return [*said, f"the end of its {stream}{cut}:", *shown]
+
+
+def _was_shown(text: str) -> bool:
+    """Return whether the screen has the lines of a report: of a line with carriage returns, it has the last part."""
+    return len(clean_output(text)) == text.rstrip().count("\n") + 1
 
 
 def _stdout(end: RankEnd | None, story: Story) -> list[str]:

@@ -35,6 +35,16 @@ def test_p5_a_carriage_return_ends_a_line_of_a_message_in_every_report(supervise
     assert [line.strip() for line in report if "disk full" in line][-1] == SHOWN[0]
 
 
+@pytest.mark.parametrize("words", [("work.py",), (sys.executable, "work.py")], ids=["recorded", "on stderr"])
+def test_p5_the_report_on_a_single_rank_has_what_its_screen_lacks(supervise: Command, words: tuple[str, ...]):
+    """The screen shows the last part of the line, as of a progress bar; other tracebacks are not shown twice."""
+    (supervise.tmp_path / "work.py").write_text("raise ValueError('disk full\\rretry')\n")
+    err = supervise.run(*words).stderr
+    assert [line.strip() for line in err.partition("rank 0 failed")[2].splitlines()][-4:-2] == [SHOWN[0], "retry"]
+    (supervise.tmp_path / "work.py").write_text("raise ValueError('disk full')\n")
+    assert supervise.run(*words).stderr.count(SHOWN[0]) == 1
+
+
 def test_p5_the_last_state_of_a_bar_in_the_end_of_stderr(supervise: Command):
     """What is no exception of a traceback stays a progress bar."""
     script = 'printf "  indented\\n10%%\\r20%%\\n" >&2; exit 3'

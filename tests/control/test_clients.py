@@ -205,6 +205,22 @@ def test_p7_a_client_that_sends_and_never_reads_is_dropped_and_keeps_no_memory(
         assert other.result()["phase"] == "running"
 
 
+def test_p7_unread_answers_of_all_clients_together_are_bounded(path, monkeypatch):
+    """Those of one client leave no room for the answer to another, until they are read or it has gone."""
+    monkeypatch.setattr(module, "_MOST_UNSENT_BYTES", 64 << 10)
+    with Raw(path) as other:
+        with Raw(path) as silent:
+            silent.send(b'{"version": 1, "request": "status"}\n' * 1000)  # more than its socket takes as answers
+
+            def is_refused() -> bool:
+                other.ask("status")
+                reply = other.hear()
+                return not reply["ok"] and reply["error"]["code"] == "too-large"
+
+            until(is_refused)
+        until(lambda: not is_refused())
+
+
 def test_p7_a_flood_does_not_slow_the_gang_down(gang, path):
     """The number of requests in a time is bounded, for all clients together; the gang answers its own asks at once."""
     with contextlib.ExitStack() as stack:

@@ -178,6 +178,14 @@ def test_the_first_wish_of_the_caller_is_why_the_gang_stops(first: steps.Event, 
     assert names(last) == ["Release", "Finish"]
 
 
+def test_the_time_limit_changes_nothing_of_a_close():
+    """The hosts keep its signal and its grace."""
+    gang = running()
+    decide(gang, steps.CloseAsked(SIGINT, 2.0), 0)
+    assert decide(gang, steps.TimeUp(), 0) == []
+    assert (gang.sig, gang.timeout_s) == (SIGINT, 2.0)
+
+
 def test_success_is_the_success_of_all():
     gang = running()
     assert decide(gang, steps.HostEnded(0, 0, ended("succeeded")), 0) == []

@@ -183,8 +183,8 @@ def _remove_below(at: int, name: str, *, dry_run: bool) -> tuple[int, str]:
                     used_bytes += found.st_blocks * 512
                     if not dry_run:
                         os.unlink(each, dir_fd=fd)
-                elif not dry_run and not os.path.dirname(kept).startswith(full):
-                    with suppress(OSError):  # a file was made in it in the meantime
+                elif not dry_run:
+                    with suppress(OSError):  # a file stays, or was made in the meantime
                         os.rmdir(each, dir_fd=fd)
     finally:
         os.close(top)
