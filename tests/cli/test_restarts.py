@@ -87,6 +87,7 @@ def test_a_rank_that_is_never_restarted_was_not_given_up(supervise: Command):
 
 def test_a_success_of_a_permanent_rank_is_not_called_a_failure(supervise: Command):
     run = supervise.run("--restart", "permanent", "--max-restarts", "1", "--backoff", "0", "--", "true")
+    assert run.returncode == 1, "no restart is left"
     assert "rank 0 ended (exit code 0); restart 1 of 1 now\n" in run.stderr
     shown = supervise.supervise("show", str(supervise.directory())).stdout
     assert "rank 0 ended (exit code 0); restart 1" in shown

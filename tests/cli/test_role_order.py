@@ -115,6 +115,15 @@ def test_reload_signals_and_else_rolls_a_restart(supervise: Command):
         run.end()
 
 
+def test_a_reload_without_a_rank_that_is_ready_is_refused(supervise: Command):
+    with supervise.started("--run-id", "job", "--ready", "notify", "sh", "-c", f"echo up; {LOOPS}") as run:
+        assert run.hear() == ["[default0]:up\n"]
+        done = supervise.supervise("reload", "job")
+        assert (done.returncode, "no rank runs and is ready" in done.stderr) == (1, True)
+        run.signal(signal.SIGTERM)
+        run.end()
+
+
 def test_the_report_names_the_signal_that_was_sent(supervise: Command):
     deaf = f"trap '' INT TERM; {LOOPS}"
     write(

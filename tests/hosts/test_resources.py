@@ -16,6 +16,7 @@ def test_a_host_takes_its_whole_bundle():
         "resources": {"rack-7": 0.5},
         "memory": 5_000_000_000,
     }
+    assert isinstance(resources.options(bundle)["memory"], int), "Ray takes whole bytes only"
     assert resources.options(resources.bundle_of(None, 4)) == {"num_cpus": 4.0, "num_gpus": 0, "resources": {}}
 
 
@@ -35,3 +36,11 @@ def test_a_dead_node_has_no_room():
     text = resources.missing(2, {"GPU": 8.0}, "STRICT_SPREAD", 30.0, nodes)
     assert "2 nodes are alive, and 1 of them have that much in all (10.0.0.2 has GPU 0)" in text
     assert text.endswith("Add nodes, or lower nnodes or resources_per_node")
+
+
+def test_more_nodes_are_advised_only_for_hosts_on_different_nodes():
+    """With another strategy, one node may take several hosts."""
+    nodes = [{"Alive": True, "NodeManagerAddress": "10.0.0.1", "Resources": {"GPU": 8.0}}]
+    text = resources.missing(2, {"GPU": 8.0}, "PACK", 30.0, nodes)
+    assert "on different nodes" not in text
+    assert text.endswith("Free them, or ask for less in resources_per_node")

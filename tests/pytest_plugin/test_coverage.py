@@ -28,6 +28,13 @@ TESTS = """
     def test_spawn(rank):
         library.seen(f"spawn {rank}")
 
+    @pytest.mark.ranks(2, start_method="spawn")
+    def test_torn(rank):
+        import coverage
+        library.seen(f"spawn {rank}")
+        with open(f"{coverage.Coverage.current()._data.base_filename()}.torn", "w") as file:
+            file.write("not what coverage.py writes")
+
     @pytest.mark.no_cover
     @pytest.mark.ranks(1, start_method="spawn")
     def test_without_coverage():
@@ -49,11 +56,12 @@ def seen(path) -> list[str]:
     [
         (["-k", "fork"], WHO[1:3]),
         (["-k", "spawn"], WHO[3:]),
-        (["-k", "not without"], WHO),
-        (["-k", "not without", "-n", "2"], WHO),
+        (["-k", "not without and not torn"], WHO),
+        (["-k", "not without and not torn", "-n", "2"], WHO),
+        (["-k", "torn"], WHO[3:]),
         (["-k", "without"], ()),
     ],
-    ids=["fork", "spawn", "both", "xdist", "no_cover"],
+    ids=["fork", "spawn", "both", "xdist", "a torn file", "no_cover"],
 )
 def test_pytest_cov_counts_the_lines_of_each_process(tmp_path, args, processes):
     """Whatever the start methods, alone, in one run and with pytest-xdist; not of a test without coverage."""

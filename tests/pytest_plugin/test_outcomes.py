@@ -16,6 +16,10 @@ TESTS = """
         size = {"a": 1}
         assert size == {"a": 2}
 
+    @pytest.mark.ranks(2, grace_s=50)
+    def test_addresses(rank):
+        raise ValueError(f"cannot use <object at 0x7f{rank}a0>")
+
     @pytest.mark.ranks(3, grace_s=50)
     def test_other_values(rank):
         assert rank == 5
@@ -174,6 +178,12 @@ def test_a_failure_is_shown_as_if_it_had_happened_here(outcomes):
     assert "of 3 failed first" in report["text"]
     assert "failed in the same way" in report["text"]
     assert "supervise" not in report["text"]
+
+
+def test_failures_that_differ_only_in_an_address_are_equal(outcomes):
+    text = outcomes.of("test_addresses")["text"]
+    assert "failed in the same way" in text
+    assert text.count("E       ValueError: cannot use") == 1
 
 
 def test_the_output_of_each_rank_is_a_section(outcomes):
