@@ -541,11 +541,12 @@ GANG: Final = _rows(
         "containment",
         CHOICE,
         "group",
-        "what happens to processes that leave the process group of their rank: group: report them; cgroup: keep them"
+        "treatment of processes that leave the group of their rank: group: report them; cgroup: keep them"
         " in a control group and end them (needs a writable cgroup v2 tree); sweep: find and end them",
         option="--containment",
         group=_END,
         choices=get_args(Containment),
+        role="inherited",
         each_host=True,
     ),
     Setting(

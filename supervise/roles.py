@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervise._record import record
 from supervise._settings import FOLDER, of_roles
+from supervise._settings import Containment as Containment
 from supervise._settings import KillMode as KillMode
 from supervise._settings import Readiness as Readiness
 from supervise.errors import SpecError
@@ -89,6 +90,8 @@ class Role:
     """
     reload_signal: Signals | None = None
     """The signal of `Reload` to the ranks' own processes; None for that of the gang, which has none by default."""
+    containment: Containment | None = None
+    """Treatment of processes that leave the process groups of the ranks; None for that of the gang."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:

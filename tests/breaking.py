@@ -59,6 +59,7 @@ PLACES = {
     "pause of the control server": "supervise._control.server:ControlServer._pause",
     "message of a control request": "supervise._control.clients:message_of",
     "run of a loop": "supervise._runtime.loop:Loop.run",
+    "poll of a loop": "supervise._runtime.loop:Loop._poll",
     "post to a loop": "supervise._runtime.loop:Loop.post",
     "return of the descriptors of a loop": "supervise._runtime.loop:Loop._give_back",
     "binding of an inbox": "supervise._runtime.actor:Inbox.bind",

@@ -72,6 +72,11 @@ def own_control_groups() -> set[Path]:
     return control_groups(os.getpid())
 
 
+def use_no_control_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no tree of control groups in this process, until the end of the test."""
+    monkeypatch.setattr(cgroup, "_unified", lambda: None)
+
+
 def need_cgroup() -> None:
     """Skip the test where there is no tree in which control groups can be made."""
     try:

@@ -106,7 +106,8 @@ def kill(gang: Gang, batch: Batch, roles: Iterable[int], decision: Decision) -> 
 def _kill_ranks(gang: Gang, batch: Batch, ranks: set[int], decision: Decision) -> None:
     if ranks:
         _send(ranks - gang.starting, Signals.SIGKILL, decision)
-        decision.do(steps.SetTimer(name="kill", delay_s=gang.kill_wait_s, key=batch.number))
+        for role in sorted({gang.role_of[rank] for rank in ranks}) if gang.roles > 1 else (None,):
+            decision.do(steps.SetTimer(name="kill", delay_s=gang.kill_wait_s, key=batch.number, role=role))
 
 
 def _send(ranks: set[int], sig: Signals, decision: Decision) -> None:
@@ -162,15 +163,15 @@ def timer_expired(gang: Gang, event: steps.TimerExpired, decision: Decision) -> 
     if event.name == "grace":
         kill(gang, batch, range(gang.roles) if event.role is None else (event.role,), decision)
     else:
-        _report_unkillable(gang, batch, decision)
+        _report_unkillable(gang, batch, event.role, decision)
 
 
-def _report_unkillable(gang: Gang, batch: Batch, decision: Decision) -> None:
-    """Report ranks that survived SIGKILL. A `give_up` follows each report.
+def _report_unkillable(gang: Gang, batch: Batch, role: int | None, decision: Decision) -> None:
+    """Report ranks of a role, or of all roles, that survived SIGKILL. A `give_up` follows each report.
 
     The end of the gang does not wait for a pending launch any longer. A restart does, so that a rank has one life.
     """
-    killed = {rank for rank in batch.pending if gang.role_of[rank] in batch.killed}
+    killed = {rank for rank in batch.pending if gang.role_of[rank] in (batch.killed if role is None else {role})}
     launching = killed & gang.starting
     if batch is gang.stop:
         for local_rank in launching:

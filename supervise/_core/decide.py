@@ -65,9 +65,9 @@ def _advance(gang: Gang, event: Event, decision: Decision) -> None:  # noqa: C90
         case steps.Swept():
             if event.leaked:
                 decision.tell(steps.Leaked(found=event, pids=gang.pids))
-            if event.key:
+            if event.last and event.key:
                 batches.swept(gang, event.key, decision)
-            else:
+            elif event.last:
                 gang.stop.state = "swept"
         case steps.RestartAsked():
             requests.restart_asked(gang, event, decision)

@@ -97,6 +97,8 @@ class Swept(NamedTuple):
     """Whether the escaped processes have ended. False if containment is ``group``, which only reports them."""
     key: int = 0
     """Number of a batch; 0 for the sweep of the gang."""
+    last: bool = True
+    """Whether no other sweep for the same request runs: roles with different containment are swept separately."""
 
 
 class TailDrained(Bare):
@@ -282,7 +284,7 @@ class LoadValues(Bare):
 
 
 class SweepUp(NamedTuple):
-    """Search for escaped processes, end them if the containment does so, then report `Swept`."""
+    """Search for escaped processes, end them if the containment does so, then report `Swept` for each containment."""
 
     timeout_s: float
     """Time from SIGTERM to SIGKILL."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from supervise._process.launch.hold import Hold
     from supervise._process.launch.posix_spawn import FoundPrograms
     from supervise._process.launch.program import Launcher
-    from supervise._settings import StartMethod
+    from supervise._settings import Containment, StartMethod
 
 
 # Parts of a `LogsDest`: the log paths of some ranks
@@ -213,8 +213,8 @@ class Attempt:
     """Variables that each rank gets in addition to the host's environment."""
     dest: LogsDest
     line: Lifeline = field(default_factory=Lifeline)
-    contained: Contained | None = None
-    """The containment. None only in tests without processes."""
+    contained: dict[Containment, Contained] = field(default_factory=dict)
+    """The containment of the roles, one for all roles of one kind. Empty only in tests without processes."""
     launchers: list[Launcher] = field(default_factory=list)
     addresses: dict[int, str] = field(default_factory=dict)
     """The addresses of the notify sockets of the present lives; empty if the ranks have none."""
@@ -250,13 +250,12 @@ class Attempt:
                 of its present life.
         """
         spec, dest = self.spec, self.dest
-        assert self.contained is not None  # noqa: S101 - made with the attempt
         envs, found = self._paths_of(life)
         own = of_ranks(found, (rank,))
         make_ready(own)
         if spec.of(rank).travels and rank not in spec.pickled:
             spec.pickled.update(pickled_calls([spec.of(rank)], {rank: spec.args[rank]}, spec.cpus))
-        self.contained.begin_life(rank, life)
+        self.contained[spec.of(rank).containment].begin_life(rank, life)
         self.envs[rank] = envs[rank]
         replace(dest, rank, own)
         self.launchers[rank] = _launcher(self, rank, environ_of(spec, spec.of(rank)))
@@ -296,10 +295,14 @@ class Attempt:
         self.spec.release_port()
         for tail in self.tails:
             tail.sink.close()
-        if self.contained is not None:
-            self.contained.close()
+        self.remove_groups()
         if self.spec.remove_folders is not None and self.pid == os.getpid():
             self.spec.remove_folders()
+
+    def remove_groups(self) -> None:
+        """Remove the control groups in which no process is. Idempotent."""
+        for contained in self.contained.values():
+            contained.close()
 
 
 def first_attempt(**settings: Unpack[GangSettings]) -> Attempt:
@@ -439,7 +442,7 @@ def make_attempt(
         dest=dest,
         number=number,
         left_out=left_out,
-        contained=escapees.make(spec.containment, spec.name, forked=not methods.isdisjoint(("fork", "forkserver"))),
+        contained=_containments(spec, forked=not methods.isdisjoint(("fork", "forkserver"))),
         window=_WINDOWS.get(frozenset(methods), 1),
     )
     try:
@@ -450,6 +453,16 @@ def make_attempt(
         attempt.close()
         raise
     return attempt
+
+
+def _containments(spec: GangSpec, *, forked: bool) -> dict[Containment, Contained]:
+    """Return the containment of each kind that a role has; see `escapees.make`."""
+    found: dict[Containment, Contained] = {}
+    for part in spec.parts:
+        if part.containment not in found:
+            with naming(part.name):
+                found[part.containment] = escapees.make(part.containment, spec.name, forked=forked)
+    return found
 
 
 def _reified(spec: GangSpec, number: int) -> tuple[dict[int, dict[str, str]], LogsDest]:
@@ -502,9 +515,9 @@ def _launcher(
     environ: SharedEnvironment | Mapping[str, str],
     found: FoundPrograms | None = None,
 ) -> Launcher:
-    spec, contained, dest = attempt.spec, attempt.contained, attempt.dest
+    spec, dest = attempt.spec, attempt.dest
     part = spec.of(rank)
-    assert contained is not None  # noqa: S101 - made with the attempt
+    contained = attempt.contained[part.containment]
     if {dest.stdouts[rank], dest.stderrs[rank]} <= {"", os.devnull} and any(text[:4] == "log:" for text in part.ready):
         raise SpecError(
             f"{spec.role_of_error(rank)}rank {rank}: ready has a probe of its log, and its output is not written to a"
@@ -519,6 +532,8 @@ def _launcher(
     sockets = spec.inherited.sockets.get(part.name, {}) if spec.inherited is not None else {}
     if sockets:  # LISTEN_PID is known only in the process
         own |= {"LISTEN_FDS": str(len(sockets)), "LISTEN_FDNAMES": ":".join(sockets.values())}
+    with naming(part.name):
+        enter = contained.enter(rank)
     how = LaunchSpec(
         env=ProgramEnvironment(environ, own) if isinstance(environ, SharedEnvironment) else {**environ, **own},
         cwd=part.cwd,
@@ -526,7 +541,7 @@ def _launcher(
         stdin=spec.stdin.get(rank),
         listen=tuple(sockets),
         line=attempt.line,
-        enter=contained.enter(rank),
+        enter=enter,
         make_hold=_make_hold() if spec.hold_returned and not binary else None,
         gate=spec.gate and binary,
         found=found,

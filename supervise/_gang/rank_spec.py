@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from signal import Signals
 
-    from supervise._settings import KillMode, RestartKind, StartMethod, StdinOfRole
+    from supervise._settings import Containment, KillMode, RestartKind, StartMethod, StdinOfRole
 
 
 class RankSpec(NamedTuple):
@@ -44,6 +44,7 @@ class RankSpec(NamedTuple):
     """The restart kind; None for that of the policy."""
     service: bool = False
     stdin: StdinOfRole = "null"
+    containment: Containment = "group"
     kill_mode: KillMode = "group"
     needs: tuple[str, ...] | None = None
     """The names of roles that must be ready first."""

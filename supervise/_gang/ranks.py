@@ -147,8 +147,7 @@ class RankActors:
             abandon.close()
         for tail in self._attempt.tails[len(self._tails) :]:
             tail.sink.close()
-        if self._attempt.contained is not None:
-            self._attempt.contained.close()
+        self._attempt.remove_groups()
         self.abandoned_tails = len(self._tails)
         self._spoiled = True
 

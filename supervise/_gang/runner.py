@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from supervise._runtime.actor import LoopActor
     from supervise._runtime.loop import Loop, Timer
     from supervise._runtime.shell import PendingReplies, Subscribers
+    from supervise._settings import Containment
     from supervise.messages import RankState
     from supervise.result import RankEnd, RunProcsResult
     from supervise.stacks import RankStacks
@@ -328,8 +329,8 @@ class GangRunner:
         self.events = EventEmitter(attempt)
         self._timers: dict[tuple[int, str, int | None], Timer] = {}
         """Number of a batch (0 for the gang), name, and number of a role (None for all) to the last timer."""
-        self._sweeps: dict[int, Sweep] = {}
-        """Number of a batch (0 for the gang) to its running sweep."""
+        self._sweeps: dict[tuple[int, Containment], Sweep] = {}
+        """Number of a batch (0 for the gang) and containment to the running sweep."""
         self._health: RankHealth | None = None
         if spec.checks_health:
             from supervise._gang.health import RankHealth  # lazy: most gangs have neither sockets nor a watchdog
@@ -538,8 +539,9 @@ class GangRunner:
             case steps.SweepUp():
                 self._sweep(action)
             case steps.HurrySweep():
-                if (sweep := self._sweeps.get(0)) is not None:
-                    sweep.hurry(action.timeout_s)
+                for (key, _), sweep in self._sweeps.items():
+                    if not key:
+                        sweep.hurry(action.timeout_s)
             case steps.AnnounceRestarts():
                 self._announce_restarts(action)
             case steps.RelaunchRank():
@@ -657,28 +659,36 @@ class GangRunner:
     # Sweeps
 
     def _sweep(self, action: steps.SweepUp) -> None:
-        """Sweep the gang, or a batch. A sweep that only reports is skipped if events have no listener."""
+        """Sweep the gang, or a batch: one sweep for each containment of the ranks.
+
+        A sweep that only reports is skipped if events have no listener.
+        """
         timeout_s = action.timeout_s
         if not action.key:
             self._cancel_sweeps()
             dues_s = [timer.due_s for (key, name, _), timer in self._timers.items() if not key and name == "grace"]
             if dues_s:  # the groups had the same time, so use the rest of it, or the minimum
                 timeout_s = min(timeout_s, max(max(dues_s) - time.monotonic(), _LEAST_SWEEP_S))
-        contained, done = self.attempt.contained, partial(self._swept, action.key)
-        if contained is None or not (contained.ends or self.events.listens()):
-            self._loop.post(done, steps.Swept())
-            return
         skip = [found.pid for found in self.gang.unkillable.values()]
-        self._sweeps[action.key] = sweep = Sweep(
-            self._loop, contained, end=contained.ends, timeout_s=timeout_s, skip=skip, ranks=action.ranks, done=done
-        )
-        sweep.begin()
+        begun = False
+        for kind, contained in self.attempt.contained.items():
+            ranks = action.ranks and self.attempt.spec.contained(kind) & action.ranks
+            if ranks != frozenset() and (contained.ends or self.events.listens()):
+                done = partial(self._swept, action.key, kind)
+                self._sweeps[action.key, kind] = sweep = Sweep(
+                    self._loop, contained, end=contained.ends, timeout_s=timeout_s, skip=skip, ranks=ranks, done=done
+                )
+                sweep.begin()  # `done` is called in a later turn of the loop, when all sweeps have begun
+                begun = True
+        if not begun:
+            self._loop.post(self.step, steps.Swept(key=action.key))
 
-    def _swept(self, key: int, found: steps.Swept) -> None:
-        sweep = self._sweeps.pop(key, None)
-        if not key and sweep is not None and self.attempt.contained is not None:
-            self.attempt.contained.close()
-        self.step(found._replace(key=key))
+    def _swept(self, key: int, kind: Containment, found: steps.Swept) -> None:
+        del self._sweeps[key, kind]
+        last = all(other != key for other, _ in self._sweeps)
+        if last and not key:
+            self.attempt.remove_groups()
+        self.step(found._replace(key=key, last=last))
 
     def _cancel_sweeps(self) -> None:
         while self._sweeps:
@@ -827,12 +837,12 @@ class GangRunner:
         """Kill and reap every rank, then answer every ask. `error` was raised by a handler of `who`."""
         if self.crash is None:
             self._kill_all(f"a handler of {who} raised {repr_of(error)}", error)
-            CrashShutdown(self._loop, self.ranks.slots, self.attempt.contained, self._reaped).begin()
+            CrashShutdown(self._loop, self.ranks.slots, self.attempt.contained.values(), self._reaped).begin()
 
     def without_loop(self, error: BaseException) -> None:
         """End everything synchronously: the loop's selector has failed, so that the loop cannot wait."""
         self._kill_all(f"the supervisor's selector failed: {repr_of(error)}", error)
-        self._quietly(partial(shut_down_without_loop, self.ranks.slots, self.attempt.contained))
+        self._quietly(partial(shut_down_without_loop, self.ranks.slots, self.attempt.contained.values()))
         self._reaped()
 
     def _kill_all(self, why: str, error: BaseException) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from supervise._gang.sweep import Sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from supervise._core import steps
     from supervise._process.containment.escapees import Contained
     from supervise._process.exits.leader import Process
     from supervise._process.exits.slots import ExitSlots
@@ -36,18 +37,21 @@ class CrashShutdown:
     watch. Instead, it tries to reap each rank every ten milliseconds, until all are reaped.
     """
 
-    def __init__(self, loop: Loop, slots: ExitSlots, contained: Contained | None, done: Callable[[], object]) -> None:
+    def __init__(
+        self, loop: Loop, slots: ExitSlots, contained: Iterable[Contained], done: Callable[[], object]
+    ) -> None:
         """Prepare a shutdown.
 
         Args:
             loop: The gang's loop.
             slots: The gang's processes.
-            contained: The gang's containment; None if there is none.
+            contained: The containment of the roles.
             done: Function that is called once, when all processes have ended or a deadline has expired.
         """
         self._loop = loop
         self._slots = slots
-        self._contained = contained if contained is not None and contained.ends else None
+        self._contained = [each for each in contained if each.ends]
+        self._sweeping = len(self._contained)
         self._done: Callable[[], object] | None = done
         self._deadline_s = time.monotonic() + _DEADLINE_S
 
@@ -72,18 +76,23 @@ class CrashShutdown:
             self._sweep()
 
     def _sweep(self) -> None:
-        if self._contained is None:
+        if not self._contained:
             self._finish()
             return
-        self._loop.call_later(_SWEEP_S, self._finish)  # even if the sweep hangs
-        sweep = Sweep(self._loop, self._contained, end=True, timeout_s=0, skip=(), done=lambda _: self._finish())
-        sweep.begin()
+        self._loop.call_later(_SWEEP_S, self._finish)  # even if a sweep hangs
+        for contained in self._contained:
+            Sweep(self._loop, contained, end=True, timeout_s=0, skip=(), done=self._swept).begin()
+
+    def _swept(self, _: steps.Swept) -> None:
+        self._sweeping -= 1
+        if not self._sweeping:
+            self._finish()
 
     def _finish(self) -> None:
         done, self._done = self._done, None
         if done is not None:
-            if self._contained is not None:
-                self._contained.close()
+            for contained in self._contained:
+                contained.close()
             done()
 
     @staticmethod
@@ -95,21 +104,26 @@ class CrashShutdown:
             return True
 
 
-def shut_down_without_loop(slots: ExitSlots, contained: Contained | None) -> None:
+def shut_down_without_loop(slots: ExitSlots, contained: Iterable[Contained]) -> None:
     """Shut down on the thread of a failed loop.
 
     Block until all processes have ended, or until a deadline has expired.
     """
     slots.bury(_DEADLINE_S)
-    if contained is None or not contained.ends:
-        return
-    contained.kill()
+    left = ended = [each for each in contained if each.ends]
+    for each in ended:
+        each.kill()
     deadline_s = time.monotonic() + _DEADLINE_S
-    in_motion = True
-    while in_motion and time.monotonic() < deadline_s:
-        found, in_motion = contained.find(killing=True)
-        in_motion = in_motion or bool(found)
-        for escaped in found:
-            escaped.send(signal.SIGKILL)
-            escaped.close()
-    contained.close()
+    while left and time.monotonic() < deadline_s:
+        left = [each for each in left if _kill_escaped(each)]
+    for each in ended:
+        each.close()
+
+
+def _kill_escaped(contained: Contained) -> bool:
+    """Kill escaped processes; return whether there may be more."""
+    found, in_motion = contained.find(killing=True)
+    for escaped in found:
+        escaped.send(signal.SIGKILL)
+        escaped.close()
+    return in_motion or bool(found)

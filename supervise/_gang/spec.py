@@ -246,6 +246,10 @@ class GangSpec:
         """The ranks of which only the own process gets the first signal of a stop."""
         return frozenset(rank for part in self.parts if part.kill_mode == "mixed" for rank in part.ranks)
 
+    def contained(self, kind: Containment) -> frozenset[int]:
+        """Return the ranks with this containment."""
+        return frozenset(rank for part in self.parts if part.containment == kind for rank in part.ranks)
+
     @property
     def graces_s(self) -> dict[int, float]:
         """Number of a role to its grace, for the roles that have one of their own."""

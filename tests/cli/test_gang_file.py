@@ -1,6 +1,7 @@
 """``supervise run --file`` and ``supervise check``: roles of a gang.toml, processes of a Procfile."""
 
 import fcntl
+import json
 import os
 import re
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import termios
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.cli.command import SUPERVISE, Command, environment
@@ -201,6 +203,42 @@ def test_check_and_a_dry_run_show_the_kill_mode(supervise: Command):
     assert "kill-mode" not in supervise.run("--dry-run", "true").stdout
 
 
+def test_check_and_a_dry_run_show_the_containment(supervise: Command):
+    """That of the gang, and those of roles that differ."""
+    content = (
+        "containment = 'sweep'\n[roles.a]\ncommand = 'true'\ncount = 2\n"
+        "[roles.b]\ncommand = 'true'\ncontainment = 'group'\n[roles.c]\ncommand = 'true'\ncontainment = 'cgroup'\n"
+    )
+    (supervise.tmp_path / "gang.toml").write_text(content)
+    lines = supervise.supervise("check", "gang.toml").stdout.splitlines()
+    assert lines[0] == "gang.toml: 3 roles, 4 ranks, one_for_all, no restarts, containment sweep"
+    facts = [line.split(", ")[1] for line in lines[1:7:2]]
+    assert facts == [f"in {supervise.tmp_path}", "containment group", "containment cgroup"]
+    shown = supervise.run("--dry-run", "--file", "gang.toml").stdout
+    assert "\n# containment cgroup: rank 3\n# containment sweep: ranks 0-1\n" in shown
+    assert "containment group" not in shown
+    assert "containment" not in supervise.run("--dry-run", "true").stdout
+
+
+@pytest.mark.parametrize(("top", "own"), [("group", "sweep"), ("sweep", "group")])
+def test_s4_a_gang_file_has_the_containment_of_a_role(supervise: Command, top: str, own: str):
+    """Only the daemons of roles that ask for it are ended; the others are reported."""
+    tables = [f"containment = '{top}'", f"[roles.{top}]", f"[roles.{own}]", f"containment = '{own}'"]
+    for number, name in ((3, own), (2, top)):
+        leaves = f"setsid sh -c 'echo $$ > {name}; exec sleep 1000' & until [ -s {name} ]; do sleep 0.01; done"
+        tables.insert(number, f"command = {json.dumps(['sh', '-c', leaves])}")
+    (supervise.tmp_path / "gang.toml").write_text("\n".join(tables))
+    run = supervise.run("--file", "gang.toml")
+    pids = {name: int((supervise.tmp_path / name).read_text()) for name in (top, own)}
+    try:
+        lives = {name for name, pid in pids.items() if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE}
+        assert lives == {"group"}
+        assert f"(pid {pids['sweep']}): ended" in run.stderr
+        assert f"(pid {pids['group']}): still alive; --containment sweep ends such processes" in run.stderr
+    finally:
+        os.kill(pids["group"], signal.SIGKILL)
+
+
 WRONG = {
     "": "it has no roles; give at least one table, such as [roles.trainer] with a command",
     "roles = 3": "it has no roles",
@@ -215,7 +253,7 @@ WRONG = {
     "[roles]\na = 3": "roles.a is 3; give a table with a command",
     '[roles.a]\ncommand = "sh \'x"': 'roles.a: command is "sh \'x": No closing quotation',
     "[roles.a]\ncommand = []": "roles.a: command is []; give a text or a list",
-    "[roles.a]\ncommand = 'true'\ncont = 2": "roles.a: 'cont' is not a key; did you mean 'count'?",
+    "[roles.a]\ncommand = 'true'\nconut = 2": "roles.a: 'conut' is not a key; did you mean 'count'?",
     "[roles.a]\ncommand = 'true'\ncount = -1": "roles.a: count: '-1' is not a valid number of ranks; give 0 or more,",
     "[roles.a]\ncommand = 'true'\nalive = 'exec:true || exit 1'": "roles.a: alive is 'exec:true || exit 1'; there is no"
     " shell here, so '||' would be an argument; give exec:sh -c 'true || exit 1'",
@@ -225,6 +263,7 @@ WRONG = {
     "[roles.a]\ncommand = 'true'\nready-timeout = 'x'": "roles.a: ready-timeout: 'x' is not a valid duration",
     "[roles.a]\ncommand = 'true'\nrestart = 'often'": "roles.a: restart is 'often'; give ",
     "[roles.a]\ncommand = 'true'\nkill-mode = 'all'": "roles.a: kill-mode is 'all'; give group, mixed",
+    "[roles.a]\ncommand = 'true'\ncontainment = 'none'": "roles.a: containment is 'none'; give group, cgroup, sweep",
     "kill-mode = 'all'\n[roles.a]\ncommand = 'true'": "argument --kill-mode: invalid choice: 'all' (choose from ",
     "[roles.a]\ncommand = 'true'\nservice = 1": "roles.a: service is 1; give true or false",
     "[roles.a]\ncommand = 'true'\ncwd = 'nowhere'": "nowhere' does not exist; create it",

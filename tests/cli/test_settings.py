@@ -96,7 +96,7 @@ def test_a_new_setting_is_completed_and_documented():
     assert "| `pace` |" in made["gang"]
 
 
-@pytest.mark.parametrize("name", ["strategy", "kill_mode"])
+@pytest.mark.parametrize("name", ["strategy", "kill_mode", "containment"])
 def test_a_new_choice_is_one_word(
     name: str, toml: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

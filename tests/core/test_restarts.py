@@ -12,6 +12,7 @@ from supervise._core.steps import (
     AnnounceRestart,
     AnnounceRestarts,
     AnswerAsk,
+    AnswerClose,
     Assemble,
     Assembled,
     CloseAsked,
@@ -23,6 +24,7 @@ from supervise._core.steps import (
     Publish,
     RankFaulted,
     RelaunchRank,
+    ReportUnkillable,
     RestartAsked,
     SendSignal,
     SetTimer,
@@ -629,3 +631,36 @@ def test_a_child_that_is_terminated_in_its_backoff_hands_the_backoff_to_the_next
     assert trees.SetBackoff("a", 4.0) in actions
     assert trees.SetBackoff("b", 4.0) in trees.decide(tree, trees.TerminateAsked(1, "a"))
     assert trees.decide(tree, trees.BackoffExpired("b")) == [trees.Start("b", 2)]
+
+
+def test_the_wait_after_sigkill_is_that_of_each_role():
+    """A later SIGKILL to another role does not delay the report of a rank that has survived its own."""
+    close = CloseAsked(death_sig=SIGTERM, timeout_s=9.0, order="own")
+    gang = running((0, 1, 1), graces_s={0: 2.0})
+    gang, actions = run(gang, close, AllReaped(recorded={}), TimerExpired("grace", role=0))
+    assert waits(actions) == [0]
+    gang, actions = run(gang, TimerExpired("grace", role=1))
+    assert waits(actions) == [1]
+    gang, actions = run(gang, TimerExpired("kill", role=0))
+    assert [each.ranks for each in actions if isinstance(each, ReportUnkillable)] == [frozenset({0})]
+    gang, actions = run(gang, WorkerUnkillable(local_rank=0, pid=100, state="D"), exited(1, -9))
+    gang, actions = run(gang, TimerExpired("kill", role=1))
+    assert [each.ranks for each in actions if isinstance(each, ReportUnkillable)] == [frozenset({2})]
+
+
+def waits(actions):
+    """Return the roles whose wait after SIGKILL begins."""
+    return [each.role for each in actions if isinstance(each, SetTimer) and each.name == "kill"]
+
+
+def test_a_sweep_that_others_follow_ends_neither_a_batch_nor_the_gang():
+    """The roles have different containment, so that several searches answer one request."""
+    gang, _ = run(running_pair(), RestartAsked(1, FIRST), exited(0, -15))
+    gang, actions = run(gang, Swept(leaked={0: (7,)}, key=1, last=False))
+    assert actions == []
+    _, actions = run(gang, Swept(key=1))
+    assert [type(each) for each in actions] == [AnnounceRestarts]
+    gang, _ = run(running_pair(), close(), AllReaped(recorded={}), exited(0, -15), exited(1, -15))
+    gang, actions = run(gang, Swept(last=False))
+    assert actions == []
+    assert AnswerClose() in run(gang, Swept())[1]

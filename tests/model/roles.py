@@ -22,6 +22,8 @@ class Roles(NamedTuple):
     """Ranks to which a stop of the gang has sent SIGKILL."""
     over: frozenset[int] = frozenset()
     """Roles whose grace is over in a stop of the gang."""
+    waited: frozenset[int] = frozenset()
+    """Roles whose wait after SIGKILL is over in a stop of the gang."""
 
     def needed_by(self, role: int) -> frozenset[int]:
         """Return the roles that need a role."""
@@ -85,13 +87,15 @@ def obey(world: "World", action: Neutral) -> "World | None":
     """
     roles, fields = world.roles, action.fields
     if action.name == "ReportUnkillable" and roles.killed.issuperset(fields["ranks"]):
+        waited = not roles.of or roles.waited.issuperset(roles.of[number] for number in fields["ranks"])
+        check(waited, "a role is called unkillable before its own wait is over")
         for number in fields["ranks"]:
             world = world.with_rank(number, stuck=True)
         return world
     if not roles.of or not (world.counted or world.published):
         return None
     if action.name == "SetTimer" and fields["name"] == "kill":
-        return world._replace(timers=world.timers | {"kill"})
+        return world._replace(timers=world.timers | {f"kill {fields['role']}"})
     if action.name != "SendSignal":
         return None
     _check_there(world, fields["ranks"])
@@ -115,8 +119,10 @@ def check_due(world: "World", pending: frozenset[int], signaled: frozenset[int])
 
 
 def expired(world: "World", name: str) -> Roles:
-    """Return the state behind the end of a grace: that of a role, "grace 1", or of all, "grace"."""
+    """Return the state behind the end of a grace or of the wait behind it: of a role, "grace 1", or of all, "grace"."""
     roles, (kind, _, role) = world.roles, name.partition(" ")
+    if kind == "kill" and role:
+        return roles._replace(waited=roles.waited | {int(role)})
     if kind != "grace":
         return roles
     return roles._replace(over=roles.over | {int(role)} if role else frozenset(roles.of))
@@ -140,7 +146,7 @@ def _check_there(world: "World", targets: tuple[int, ...]) -> None:
 
 def late(world: "World", number: int) -> bool:
     """Return whether the expiry of the wait after SIGKILL concerns the pending launch of a rank."""
-    return world.roles.of[number] in world.roles.over if world.roles.of else world.killed
+    return world.roles.of[number] in world.roles.waited if world.roles.of else world.killed
 
 
 def check_dismissed(world: "World", targets: tuple[int, ...]) -> None:

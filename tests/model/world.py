@@ -289,7 +289,7 @@ def _begins(world: World) -> Iterator[Move]:
 
 def _expired(world: World, name: str) -> World:
     world = world._replace(timers=world.timers - {name}, roles=roles.expired(world, name))
-    if name == "kill":
+    if name.startswith("kill"):
         for number, rank in enumerate(world.ranks):
             if rank.stage == LAUNCHING and roles.late(world, number):
                 world = world.with_rank(number, late=True)
@@ -331,7 +331,7 @@ def obey(world: World, action: Neutral, *, tails: int) -> World:  # noqa: C901, 
         case "SetTimer":
             name = action.fields["name"]  # without a process to kill, the kill begins with the wait for launches
             name += f" {role}" if (role := action.fields.get("role")) is not None else ""
-            return world._replace(timers=world.timers | {name}, killed=world.killed or name == "kill")
+            return world._replace(timers=world.timers | {name}, killed=world.killed or name.startswith("kill"))
         case "ReportUnkillable":
             check(world.killed, "called unkillable before SIGKILL")
             for number in action.fields["ranks"]:

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from supervise._printable import one_line
-from supervise._settings import conditions
+from supervise._settings import GANG, conditions
 from supervise._story.wording import counted, spans
 from supervise.cli import streams
 from supervise.cli.run import program, ranks, settings
@@ -60,8 +60,11 @@ def lines(options: Options, envs: Mapping[int, Mapping[str, str]]) -> list[str]:
     first = shown[min(shown)]
     common = {key: value for key, value in first.items() if all(env.get(key) == value for env in shown.values())}
     found = [f"# {counted(len(shown), 'rank')}; this run would start them {order_of(options) or 'at the same time'}"]
-    mixed = [rank for rank in shown if {**options.settings, **options.part_of(rank).settings}["kill_mode"] == "mixed"]
-    found += [f"# kill-mode mixed: {spans(mixed)}"] if mixed else []
+    each = {rank: {**options.settings, **options.part_of(rank).settings} for rank in shown}
+    for row in (GANG["kill_mode"], GANG["containment"]):
+        for value in row.choices:
+            some = [rank for rank in shown if each[rank][row.name] == value != row.default]
+            found += [f"# {row.key} {value}: {spans(some)}"] if some else []
     listening = [(part.role, each) for part in options.parts for each in part.settings.get("listen", ())]
     found += [f"# {role} listens on {one_line(each)}" for role, each in listening]
     probes = ((rank, name, options.part_of(rank).settings[name]) for rank in shown for name in ("ready", "alive"))
