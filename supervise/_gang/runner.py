@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from collections import deque
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,6 +24,7 @@ from supervise._gang.ranks import RankActors
 from supervise._gang.shutdown import CrashShutdown, shut_down_without_loop
 from supervise._gang.sweep import Sweep
 from supervise._process.exits import oom
+from supervise._record import replace
 from supervise._runtime.future import Reply
 from supervise._runtime.shell import with_jitter
 from supervise.errors import SpawnError, SuperviseError, SupervisorCrashed, UnkillableError

@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import sys
-from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -21,7 +20,7 @@ from supervise._process import lifeline
 from supervise._process.exits.pidfd import Child
 from supervise._process.files import clear_of_stdio, close
 from supervise._process.launch import dispositions, posix_spawn
-from supervise._record import NamedTuple
+from supervise._record import NamedTuple, field, record, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -97,7 +96,7 @@ class Stdin(NamedTuple):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(eq=False)
 class LaunchSpec:
     """Settings of one launch. An attempt makes them for each rank, and passes them to the launcher as one object."""
 
@@ -333,7 +332,7 @@ def _other_formats() -> bool:
 # The result of a launch, and the interface of the launchers
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=False, eq=False)
 class Launched:
     """Result of a launch: a process, or a pending request to the fork server."""
 
@@ -478,7 +477,7 @@ def hold(pid: int, keep: object = None, *, execs: bool = True, pidfd: int = -1) 
 # Launcher of one rank's program
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=False, eq=False)
 class ProgramLauncher:
     """Launcher of one rank's program. `launch` runs on the loop."""
 

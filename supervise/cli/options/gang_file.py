@@ -7,10 +7,10 @@ import os
 import re
 import shlex
 import tomllib
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from supervise._record import field, record
 from supervise._settings import ADDRESSES, CHOICE, FLAG, NAMES, PROBE, READINESS, of_roles
 from supervise.cli.options import suggestions, values
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from supervise._settings import RestartKind, Setting
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=False, eq=False)
 class Part:
     """The ranks that run the same program."""
 
@@ -59,7 +59,7 @@ class Part:
         return (*(("-m",) if self.module else ()), self.program, *self.args)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=False, eq=False)
 class Hosts:
     """The hosts of a run, which all have the same number of ranks."""
 

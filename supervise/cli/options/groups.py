@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from dataclasses import dataclass
 from functools import cache, partial
 from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM
 from typing import TYPE_CHECKING, Literal
 
 from supervise import _settings
+from supervise._record import record
 from supervise._settings import GANG, POLICY, WATCHDOG
 from supervise.cli.options import values
 from supervise.cli.options.values import add_option
@@ -738,7 +738,7 @@ def add_output_options(group: argparse._ArgumentGroup) -> None:
 # The settings of ``supervise run`` for output
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=False, eq=False)
 class OutputOptions:
     """The validated options about output, except those from which other code derives settings."""
 
